@@ -1,0 +1,1 @@
+"""The Ray Serve application: configuration, batcher, replica, routing and metrics."""

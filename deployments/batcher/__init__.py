@@ -1,0 +1,1 @@
+"""The batcher: a core of events and decisions, and the asyncio shell that runs it."""

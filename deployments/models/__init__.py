@@ -1,0 +1,1 @@
+"""Models: what a model is, the digits model, and the emulated device."""

@@ -1,0 +1,1 @@
+"""Load tests: Locust users, and the report."""

@@ -1,0 +1,1 @@
+"""The mathematics of batching: no Ray, no torch, no clock."""

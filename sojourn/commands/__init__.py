@@ -1,0 +1,1 @@
+"""The commands of the CLI, one module each: `command` in `sojourn.commands.NAME`."""

@@ -1,0 +1,36 @@
+"""What the commands print: a table for people, or one JSON object for programs."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print `value` as the one JSON object on stdout; numpy arrays and scalars are fine."""
+    options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2
+    click.echo(orjson.dumps(value, option=options).decode())
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
+    """Print a table for people: the first column left, the rest right."""
+    table = Table(title=title or None, title_justify="left")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if number == 0 else "right")
+    for row in rows:
+        table.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row))
+    Console().print(table)
+
+
+def say(line: str) -> None:
+    """Print a line for people on stderr, where it cannot spoil `--json`."""
+    click.echo(line, err=True)
+
+
+existing_file = click.Path(exists=True, dir_okay=False, path_type=Path)
