@@ -1,0 +1,185 @@
+"""A profile: what a model costs on a device, per batch size.
+
+The file form is JSON; latency and energy are each a line over the batch size or a table::
+
+    {"model": "googlenet", "device": "tesla-p4", "max_batch_size": 32,
+     "latency_ms": {"per_request": 0.3051, "fixed": 1.052},
+     "energy_mj":  {"per_request": 19.90,  "fixed": 19.60}}
+
+with, in the table form, one entry per batch size 1 to `max_batch_size`.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sojourn.errors import InvalidInputError
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """What a model costs on a device.
+
+    Attributes
+    ----------
+    model, device : str
+        Names for people.
+    latency_ms : ndarray of float, shape (max_batch_size,)
+        Time a batch takes; entry ``b - 1`` is for batch size ``b``. Positive, non-decreasing.
+    energy_mj : ndarray of float, shape (max_batch_size,), or None
+        Energy a batch takes, likewise; None where it is not known.
+    measured : mapping
+        What was measured, where the profile is a measured one: quantiles per batch size, versions,
+        date. Kept as it is, never interpreted.
+    """
+
+    model: str
+    device: str
+    latency_ms: FloatArray
+    energy_mj: FloatArray | None = None
+    measured: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("latency_ms", "energy_mj"):
+            table = getattr(self, name)
+            if table is None:
+                continue
+            table = np.array(table, dtype=np.float64)
+            _check_table(name, table)
+            table.setflags(write=False)
+            object.__setattr__(self, name, table)
+        if self.latency_ms[0] <= 0:
+            raise InvalidInputError(
+                f"profile: latency_ms must be above 0, not {self.latency_ms[0]:g}"
+            )
+        if self.energy_mj is not None and self.energy_mj.size != self.latency_ms.size:
+            raise InvalidInputError(
+                f"profile: latency_ms has {self.latency_ms.size} batch sizes, energy_mj "
+                f"{self.energy_mj.size}; both must have max_batch_size entries"
+            )
+
+    @property
+    def max_batch_size(self) -> int:
+        """Largest batch size."""
+        return int(self.latency_ms.size)
+
+    @property
+    def capacity_per_s(self) -> float:
+        """Highest throughput in requests per second, over all batch sizes."""
+        return float(1e3 * np.max(np.arange(1, self.max_batch_size + 1) / self.latency_ms))
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> "Profile":
+        """Make a profile of the content of a profile file.
+
+        Raises
+        ------
+        InvalidInputError
+            A key is missing or unknown in form, a value is negative, NaN or decreasing.
+        """
+        if not isinstance(content, Mapping):
+            raise InvalidInputError("profile: must be a JSON object with latency_ms")
+        size = content.get("max_batch_size")
+        if size is None and isinstance(content.get("latency_ms"), list):
+            size = len(content["latency_ms"])
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise InvalidInputError(
+                f"profile: max_batch_size must be a whole number of at least 1, not {size!r}"
+            )
+        latency_ms = _table("latency_ms", content.get("latency_ms"), size)
+        if latency_ms is None:
+            raise InvalidInputError("profile: latency_ms is missing")
+        return cls(
+            model=str(content.get("model", "unnamed")),
+            device=str(content.get("device", "unnamed")),
+            latency_ms=latency_ms,
+            energy_mj=_table("energy_mj", content.get("energy_mj"), size),
+            measured=cast(Mapping[str, Any], content.get("measured") or {}),
+        )
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Profile":
+        """Read a profile file.
+
+        Raises
+        ------
+        InvalidInputError
+            The file cannot be read, is not JSON, or is no profile.
+        """
+        try:
+            content = json.loads(Path(path).read_text())
+        except OSError as error:
+            raise InvalidInputError(f"profile {path}: {error.strerror}") from error
+        except ValueError as error:
+            raise InvalidInputError(f"profile {path}: not JSON ({error})") from error
+        try:
+            return cls.from_dict(content)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{path}: {error}") from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the content of the profile's file, in the table form."""
+        content: dict[str, Any] = {
+            "model": self.model,
+            "device": self.device,
+            "max_batch_size": self.max_batch_size,
+            "latency_ms": self.latency_ms.tolist(),
+        }
+        if self.energy_mj is not None:
+            content["energy_mj"] = self.energy_mj.tolist()
+        if self.measured:
+            content["measured"] = dict(self.measured)
+        return content
+
+    def save(self, path: str | Path) -> None:
+        """Write the profile's file."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n")
+
+
+def _table(name: str, value: object, size: int) -> FloatArray | None:
+    """Expand the line or the table form to one entry per batch size."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        if set(value) != {"per_request", "fixed"}:
+            raise InvalidInputError(f"profile: {name} as a line has the keys per_request and fixed")
+        slope, fixed = _number(name, value["per_request"]), _number(name, value["fixed"])
+        return fixed + slope * np.arange(1, size + 1, dtype=np.float64)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        if len(value) != size:
+            raise InvalidInputError(
+                f"profile: {name} has {len(value)} entries, max_batch_size is {size}"
+            )
+        return np.array([_number(name, entry) for entry in value])
+    raise InvalidInputError(
+        f"profile: {name} must be a list, or an object with per_request and fixed"
+    )
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidInputError(f"profile: {name} must hold finite numbers, not {value!r}")
+    return float(value)
+
+
+def _check_table(name: str, table: FloatArray) -> None:
+    if table.ndim != 1 or table.size < 1:
+        raise InvalidInputError(f"profile: {name} must have an entry for each batch size from 1 on")
+    if not np.all(np.isfinite(table)):
+        raise InvalidInputError(f"profile: {name} must hold finite numbers")
+    if np.any(table < 0):
+        raise InvalidInputError(f"profile: {name} must not be negative")
+    falls = np.flatnonzero(np.diff(table) < 0)
+    if falls.size:
+        batch_size = int(falls[0]) + 2
+        raise InvalidInputError(
+            f"profile: {name} must not decrease with the batch size, but falls at {batch_size}"
+        )
