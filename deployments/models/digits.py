@@ -1,0 +1,83 @@
+"""Handwritten digits, 8 × 8 pixels: a small convolutional network with its weights."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+from torch import nn
+
+from deployments.models.base import Model, TensorSpec
+from sojourn.errors import InvalidInputError
+
+WEIGHTS = Path(__file__).with_name("digits.safetensors")
+PIXEL_MAX = 16.0
+
+
+def make_network() -> nn.Sequential:
+    """Make the untrained network: (n, 1, 8, 8) pixels over `PIXEL_MAX` to (n, 10) logits."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.25),
+        nn.Linear(32 * 4 * 4, 64),
+        nn.ReLU(),
+        nn.Linear(64, 10),
+    )
+
+
+class Digits(Model):
+    """Recognises a handwritten digit.
+
+    Trained by ``scripts/train_digits.py`` on the digits that scikit-learn bundles.
+
+    Parameters
+    ----------
+    threads : int
+        CPU threads that torch may use in this process. One is best for a network this small, and
+        lets a machine carry as many replicas as it has cores.
+    weights : str or None
+        A safetensors file of the same network; None is the one shipped.
+    """
+
+    inputs = (TensorSpec("image", "FP32", (8, 8)),)
+    outputs = (TensorSpec("label", "INT64", ()), TensorSpec("probabilities", "FP32", (10,)))
+
+    def __init__(self, threads: int = 1, weights: str | None = None) -> None:
+        if type(threads) is not int or threads < 1:
+            raise InvalidInputError(
+                f"model digits: threads must be a whole number of at least 1, not {threads!r}"
+            )
+        self._threads = threads
+        self._weights = Path(weights) if weights else WEIGHTS
+
+    def load(self, device: str) -> None:
+        """Read the weights to `device`."""
+        if device == "cuda" and not torch.cuda.is_available():
+            raise InvalidInputError(
+                "device cuda: torch sees no GPU here (no NVIDIA GPU, driver, or CUDA build of "
+                "torch); use device cpu"
+            )
+        torch.set_num_threads(self._threads)
+        self._device = torch.device(device)
+        self._network = make_network()
+        self._network.load_state_dict(load_file(self._weights))
+        self._network.to(self._device).eval()
+
+    def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Recognise the digits of a batch."""
+        # torch takes no read-only arrays; this copies only those.
+        pixels = np.require(batch["image"], np.float32, ["C", "W"])
+        with torch.inference_mode():
+            images = torch.from_numpy(pixels).to(self._device).unsqueeze(1) / PIXEL_MAX
+            logits = self._network(images)
+            label = logits.argmax(dim=1).cpu().numpy()
+            probabilities = logits.softmax(dim=1).cpu().numpy()
+        return {"label": label, "probabilities": probabilities}
