@@ -1,0 +1,224 @@
+"""The batcher's core on virtual time."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deployments.batcher.core import Batch, BatcherCore, Request, StartReason
+from policy.batching_policy import BatchingPolicy
+
+
+@dataclass(frozen=True)
+class Always:
+    """The same policy at every arrival rate."""
+
+    policy: BatchingPolicy
+
+    def lookup(self, arrival_rate_per_s: float) -> BatchingPolicy:
+        return self.policy
+
+
+def make_core(
+    control_limit: int = 1,
+    max_batch_size: int = 4,
+    max_wait_ms: float | None = None,
+    max_age_ms: float = 1000.0,
+    waiting_room: int = 100,
+) -> BatcherCore:
+    policy = BatchingPolicy.from_control_limit(control_limit, max_batch_size, max_wait_ms)
+    return BatcherCore(Always(policy), max_age_ms=max_age_ms, waiting_room=waiting_room)
+
+
+def names(batch: Batch | None) -> list[object]:
+    assert batch is not None
+    return [part.request.content for part in batch.slices]
+
+
+def test_starts_at_once_when_the_limit_is_one() -> None:
+    core = make_core()
+    assert core.arrive(0.0, Request(0.0, 1, "a"))
+    batch = core.next_batch(0.0)
+    assert names(batch) == ["a"]
+    assert core.next_batch(0.0) is None
+
+
+def test_no_batch_is_formed_before_the_device_is_free() -> None:
+    core = make_core(max_batch_size=4)
+    core.arrive(0.0, Request(0.0, 1, 0))
+    core.next_batch(0.0)
+    for number in range(1, 4):
+        core.arrive(0.1 * number, Request(0.1 * number, 1, number))
+        assert core.next_batch(0.1 * number) is None
+    # Nothing was sealed meanwhile: who came last is in the batch, too.
+    core.device_free()
+    assert names(core.next_batch(0.5)) == [1, 2, 3]
+
+
+def test_waits_for_the_control_limit_or_the_oldest() -> None:
+    core = make_core(control_limit=3, max_wait_ms=8.0)
+    core.arrive(0.0, Request(0.0, 1))
+    assert core.next_batch(0.0) is None
+    assert core.wake_at_s == pytest.approx(0.008)
+    core.arrive(0.005, Request(0.005, 1))
+    assert core.next_batch(0.005) is None
+    assert core.wake_at_s == pytest.approx(0.008)
+    batch = core.next_batch(0.008)
+    assert batch is not None
+    assert (batch.size, batch.reason) == (2, StartReason.MAX_WAIT)
+
+
+def test_waits_are_counted_from_arrival_not_from_dequeue() -> None:
+    core = make_core(control_limit=3, max_wait_ms=8.0)
+    for _ in range(3):
+        core.arrive(0.0, Request(0.0, 1))
+    core.next_batch(0.0)
+    core.arrive(0.001, Request(0.001, 1, "early"))
+    core.device_free()
+    assert core.next_batch(0.005) is None
+    assert core.wake_at_s == pytest.approx(0.009)
+    assert names(core.next_batch(core.wake_at_s)) == ["early"]
+
+
+def test_a_policy_that_would_wait_forever_is_bounded_by_the_age_limit() -> None:
+    core = make_core(control_limit=4, max_age_ms=50.0)
+    core.arrive(1.0, Request(1.0, 1))
+    assert core.next_batch(1.0) is None
+    assert core.wake_at_s == pytest.approx(1.05)
+    assert core.next_batch(1.05) is not None
+
+
+def test_a_request_over_the_cap_is_cut_and_not_starved() -> None:
+    core = make_core(max_batch_size=4)
+    core.arrive(0.0, Request(0.0, 10, "large"))
+    core.arrive(0.0, Request(0.0, 1, "small"))
+    cuts = []
+    for _ in range(3):
+        batch = core.next_batch(0.0)
+        assert batch is not None
+        cuts += [(part.request.content, part.start, part.stop) for part in batch.slices]
+        core.device_free()
+    assert cuts == [("large", 0, 4), ("large", 4, 8), ("large", 8, 10), ("small", 0, 1)]
+
+
+def test_full_is_refused_and_costs_nobody_a_place() -> None:
+    core = make_core(control_limit=4, waiting_room=3)
+    assert core.arrive(0.0, Request(0.0, 2))
+    assert not core.arrive(0.0, Request(0.0, 2))
+    assert core.arrive(0.0, Request(0.0, 1))
+    assert core.queue_length == 3
+
+
+def test_a_cancelled_request_gives_up_its_rows_and_its_age() -> None:
+    core = make_core(control_limit=4, max_wait_ms=10.0)
+    first, second = Request(0.0, 2, "first"), Request(0.004, 1, "second")
+    core.arrive(0.0, first)
+    core.arrive(0.004, second)
+    core.cancel(first)
+    core.cancel(first)
+    assert core.queue_length == 1
+    assert core.next_batch(0.004) is None
+    assert core.wake_at_s == pytest.approx(0.014)
+    assert names(core.next_batch(0.014)) == ["second"]
+
+
+def test_cancelling_everything_does_not_hang_or_start_an_empty_batch() -> None:
+    core = make_core()
+    core.arrive(0.0, Request(0.0, 1, "on the device"))
+    core.next_batch(0.0)
+    waiting = Request(0.0, 1)
+    core.arrive(0.0, waiting)
+    core.cancel(waiting)
+    core.device_free()
+    assert core.next_batch(0.1) is None
+    assert core.wake_at_s is None
+
+
+def test_draining_takes_nothing_new_and_waits_for_nobody() -> None:
+    core = make_core(control_limit=4)
+    core.arrive(0.0, Request(0.0, 1, "accepted"))
+    core.drain()
+    assert not core.arrive(0.0, Request(0.0, 1))
+    batch = core.next_batch(0.0)
+    assert names(batch) == ["accepted"]
+    assert batch is not None
+    assert batch.reason is StartReason.DRAIN
+
+
+def test_a_swapped_policy_loses_nobody() -> None:
+    core = make_core(control_limit=4)
+    core.arrive(0.0, Request(0.0, 1, "a"))
+    assert core.next_batch(0.0) is None
+    core.use(Always(BatchingPolicy.from_control_limit(1, 4)), max_age_ms=1.0, waiting_room=1)
+    assert names(core.next_batch(0.0)) == ["a"]
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> tuple[BatcherCore, list[tuple[float, int, bool]], float]:
+    max_batch_size = draw(st.integers(1, 6))
+    core = make_core(
+        control_limit=draw(st.integers(1, max_batch_size)),
+        max_batch_size=max_batch_size,
+        max_wait_ms=draw(st.none() | st.floats(0, 20)),
+        max_age_ms=draw(st.floats(0, 50)),
+        waiting_room=draw(st.integers(1, 30)),
+    )
+    arrivals = draw(
+        st.lists(st.tuples(st.floats(0, 0.02), st.integers(1, 9), st.booleans()), max_size=30)
+    )
+    return core, arrivals, draw(st.floats(0.001, 0.03))
+
+
+@given(workloads())
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_every_accepted_row_is_served_once_in_order_and_in_time(
+    workload: tuple[BatcherCore, list[tuple[float, int, bool]], float],
+) -> None:
+    """Random arrivals, cancellations and service: the laws of the batcher, all at once."""
+    core, arrivals, service_s = workload
+    now_s, busy_until_s = 0.0, math.inf
+    accepted: list[Request] = []
+    served: dict[int, list[int]] = {}
+    order: list[int] = []
+    upcoming = []
+    for gap_s, rows, cancels in arrivals:
+        now_s += gap_s
+        upcoming.append((now_s, rows, cancels))
+    now_s = 0.0
+    cap = core.policy(0.0).max_batch_size
+    while upcoming or core.queue_length or core.device_busy:
+        wake_s = math.inf if core.wake_at_s is None else core.wake_at_s
+        arrival_s = upcoming[0][0] if upcoming else math.inf
+        now_s = max(now_s, min(arrival_s, wake_s, busy_until_s))
+        assert now_s < math.inf, "nothing would ever happen again"
+        if busy_until_s <= now_s:
+            core.device_free()
+            busy_until_s = math.inf
+        if arrival_s <= now_s:
+            _, rows, cancels = upcoming.pop(0)
+            request = Request(now_s, rows, len(accepted))
+            room = core.waiting_room - core.queue_length
+            assert core.arrive(now_s, request) == (rows <= room)
+            if rows <= room:
+                accepted.append(request)
+                if cancels and len(accepted) > 1:
+                    core.cancel(accepted[-2])
+        batch = core.next_batch(now_s)
+        if batch is None:
+            if core.queue_length and not core.device_busy:
+                assert core.wake_at_s is not None, "a free device with a queue must wake"
+            continue
+        assert 1 <= batch.size <= cap
+        assert batch.size == sum(part.stop - part.start for part in batch.slices)
+        busy_until_s = now_s + service_s
+        for part in batch.slices:
+            assert not part.request.cancelled
+            served.setdefault(part.request.content, []).extend(range(part.start, part.stop))
+            order.append(part.request.content)
+    assert order == sorted(order), "first in, first out"
+    for request in accepted:
+        rows = served.get(request.content, [])
+        assert rows == list(range(request.rows)) or request.cancelled
+    assert core.queue_length == 0
