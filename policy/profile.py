@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.errors import InvalidInputError
+from sojourn.errors import InfeasibleError, InvalidInputError
 
 FloatArray = NDArray[np.float64]
 
@@ -75,6 +75,32 @@ class Profile:
     def capacity_per_s(self) -> float:
         """Highest throughput in requests per second, over all batch sizes."""
         return float(1e3 * np.max(np.arange(1, self.max_batch_size + 1) / self.latency_ms))
+
+    @property
+    def best_batch_size(self) -> int:
+        """Batch size of the highest throughput; the largest where several share it."""
+        sizes = np.arange(1, self.max_batch_size + 1)
+        rates = sizes / self.latency_ms
+        return int(sizes[rates >= rates.max() * (1 - 1e-12)][-1])
+
+    def arrivals_per_ms(self, arrival_rate_per_s: float) -> float:
+        """Check that a replica can keep up with an arrival rate, and give it per millisecond.
+
+        Raises
+        ------
+        InvalidInputError
+            The rate is not a finite number above 0.
+        InfeasibleError
+            The rate is at or above `capacity_per_s`: the queue would grow without end.
+        """
+        if not (math.isfinite(arrival_rate_per_s) and arrival_rate_per_s > 0):
+            raise InvalidInputError(f"arrival rate: must be above 0, not {arrival_rate_per_s:g}")
+        if arrival_rate_per_s >= self.capacity_per_s:
+            raise InfeasibleError(
+                f"arrival rate: {arrival_rate_per_s:g} per second is not below the "
+                f"{self.capacity_per_s:g} per second that the device can serve"
+            )
+        return arrival_rate_per_s / 1e3
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Profile":
