@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Write the files of k8s/ that say what is said elsewhere: the Serve config and Ray's environment.
+
+``k8s/render.py`` writes them; ``k8s/render.py --check`` names those that are out of date. Run it
+after a change of configs/digits.yaml or deployments/routing.py.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = Path("configs/digits.yaml")
+HEADER = f"# Written by k8s/render.py from {SOURCE}; edit that.\n"
+GPUS_PER_REPLICA = 1
+
+
+def render() -> dict[Path, str]:
+    """Give the content of each written file, by its path from the root."""
+    from deployments.routing import serve_environment
+
+    variables = "".join(f"{name}={value}\n" for name, value in serve_environment().items())
+    source = "# Written by k8s/render.py from deployments/routing.py; edit that.\n"
+    return {
+        Path("k8s/base/serve_config.yaml"): _dump(serve_config()),
+        Path("k8s/base/serve_environment.env"): source + variables,
+        Path("k8s/overlays/gpu/serve_config.yaml"): _dump(serve_config(GPUS_PER_REPLICA)),
+    }
+
+
+def serve_config(gpus_per_replica: int = 0) -> dict[str, Any]:
+    """Give the Serve config of the source, for a cluster.
+
+    It listens on every interface of its pod, since clients come from outside it; the source's
+    address is for a laptop. With GPUs, each replica asks for them.
+    """
+    config: dict[str, Any] = yaml.safe_load((ROOT / SOURCE).read_text())
+    config["http_options"] = {**config.get("http_options", {}), "host": "0.0.0.0"}
+    if gpus_per_replica:
+        for application in config["applications"]:
+            for deployment in application["deployments"]:
+                options = deployment.get("ray_actor_options", {})
+                deployment["ray_actor_options"] = {**options, "num_gpus": gpus_per_replica}
+    return config
+
+
+def main() -> str | None:
+    """Write the files, or with --check say which are out of date."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="only say what is out of date")
+    check = parser.parse_args().check
+    sys.path.insert(0, str(ROOT))
+    for path, content in render().items():
+        file = ROOT / path
+        if check and (not file.exists() or file.read_text() != content):
+            return f"{path} is out of date: run k8s/render.py"
+        if not check:
+            file.write_text(content)
+    return None
+
+
+def _dump(config: dict[str, Any]) -> str:
+    return HEADER + yaml.safe_dump(config, sort_keys=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
