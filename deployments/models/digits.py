@@ -16,6 +16,18 @@ from sojourn.errors import InvalidInputError
 WEIGHTS = Path(__file__).with_name("digits.safetensors")
 PIXEL_MAX = 16.0
 
+#: A handwritten 3: the first of the images that are held out from training.
+EXAMPLE = (
+    (0, 0, 7, 15, 13, 1, 0, 0),
+    (0, 8, 13, 6, 15, 4, 0, 0),
+    (0, 2, 1, 13, 13, 0, 0, 0),
+    (0, 0, 2, 15, 11, 1, 0, 0),
+    (0, 0, 0, 1, 12, 12, 1, 0),
+    (0, 0, 0, 0, 1, 10, 8, 0),
+    (0, 0, 8, 4, 5, 14, 9, 0),
+    (0, 0, 7, 13, 13, 9, 0, 0),
+)
+
 
 def make_network() -> nn.Sequential:
     """Make the untrained network: (n, 1, 8, 8) pixels over `PIXEL_MAX` to (n, 10) logits."""
@@ -81,3 +93,7 @@ class Digits(Model):
             label = logits.argmax(dim=1).cpu().numpy()
             probabilities = logits.softmax(dim=1).cpu().numpy()
         return {"label": label, "probabilities": probabilities}
+
+    def example(self, batch_size: int) -> dict[str, NDArray[Any]]:
+        """Make a batch of `EXAMPLE`."""
+        return {"image": np.tile(np.array(EXAMPLE, np.float32), (batch_size, 1, 1))}
