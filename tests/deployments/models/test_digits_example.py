@@ -1,3 +1,9 @@
+"""The example of the digits model."""
+
+import numpy as np
+
+from deployments.models.digits import Digits
+from loadtests.digits import held_out
 
 
 def test_the_example_is_an_image_that_was_held_out() -> None:
