@@ -1,0 +1,222 @@
+"""The queue length at the starts of batches, as a Markov chain, under a control limit.
+
+A start finds ``m`` requests in the queue and takes ``min(m, B)`` of them. Where nobody is left
+over, what happens until the next start depends on the batch time alone. Where some are left over,
+the timer of the oldest of them matters too: its age follows from the batch it arrived in, so the
+chain stays linear (`_timer_correction`).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
+from scipy.special import gammaln, pdtrc, xlogy
+
+FloatArray = NDArray[np.float64]
+
+_LOG_TAIL = 32.0
+"""Queue lengths of a probability below ``exp(-_LOG_TAIL)`` are left out."""
+_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(24)
+
+
+def poisson_pmf(count: ArrayLike, mean: ArrayLike) -> FloatArray:
+    """Poisson probabilities; 0 for negative counts."""
+    n, mu = np.asarray(count, dtype=float), np.asarray(mean, dtype=float)
+    whole = np.maximum(n, 0.0)
+    return np.where(n < 0, 0.0, np.exp(xlogy(whole, mu) - mu - gammaln(whole + 1)))
+
+
+@dataclass(frozen=True)
+class ControlLimitSystem:
+    """A device under a control limit and a max wait, with Poisson arrivals.
+
+    Attributes
+    ----------
+    arrival_rate : float
+        Requests per millisecond.
+    batch_times_ms : ndarray of float, shape (max_batch_size,)
+        Time a batch takes.
+    control_limit : int
+        Queue length at which a free device starts.
+    max_wait_ms : float
+        Age of the oldest request at which it starts too; infinite: never.
+    waiting_room : int or None
+        Requests that may wait besides those in service.
+    """
+
+    arrival_rate: float
+    batch_times_ms: FloatArray
+    control_limit: int
+    max_wait_ms: float
+    waiting_room: int | None
+
+    @property
+    def max_batch_size(self) -> int:
+        """Largest batch size."""
+        return int(self.batch_times_ms.size)
+
+    def longest_queue(self) -> int:
+        """Queue length at a start that is all but never exceeded."""
+        size = self.max_batch_size
+        if self.waiting_room is not None:
+            return max(self.waiting_room, 1)
+        mean = self.arrival_rate * float(self.batch_times_ms[-1])
+        # The tail falls as exp(-decay · length), where decay solves this (Cramér and Lundberg).
+        high = 1.0
+        while mean * np.expm1(high) <= size * high:
+            high *= 2
+        low = high / 2
+        while mean * np.expm1(low) >= size * low:
+            low /= 2
+        decay = brentq(lambda x: mean * np.expm1(x) - size * x, low, high)
+        return size + int(np.ceil(_LOG_TAIL / decay))
+
+    def followers(
+        self, count: int, residual_ms: FloatArray, passed: int, position: int
+    ) -> FloatArray:
+        """Probabilities that 0 to `count` - 1 requests wait behind one in the queue.
+
+        It arrived `residual_ms` before the end of a batch, at position ``position +
+        passed·B``, and `passed` full batches have followed.
+
+        Returns
+        -------
+        ndarray, shape (residual_ms.shape, count)
+        """
+        n = np.arange(count)
+        later = self.arrival_rate * passed * float(self.batch_times_ms[-1])
+        early = self.arrival_rate * np.asarray(residual_ms)[..., None]
+        room = None if self.waiting_room is None else self.waiting_room - position
+        if room is not None:
+            room -= passed * self.max_batch_size
+        if room is None or room >= count:
+            return poisson_pmf(n, early + later)
+        # Only those who find room while the request still waits for its first batch end come in.
+        accepted = poisson_pmf(np.arange(room + 1), early)
+        accepted[..., room] = np.maximum(0.0, 1.0 - accepted[..., :room].sum(axis=-1))
+        return np.asarray(accepted @ poisson_pmf(n - np.arange(room + 1)[:, None], later))
+
+
+class StartChain:
+    """Stationary probabilities of the queue length at the starts of batches.
+
+    Attributes
+    ----------
+    probabilities : ndarray of float, shape (longest queue,)
+        Entry ``m - 1``: ``m`` requests wait when a batch starts, those it takes included.
+    served_per_start, refused_per_start : float
+        Requests taken by a batch, and refused between two starts, on average.
+    """
+
+    def __init__(self, system: ControlLimitSystem) -> None:
+        self.system = system
+        size = system.max_batch_size
+        self.longest = system.longest_queue()
+        self.queue_lengths = np.arange(1, self.longest + 1)
+        self.batch_sizes = np.minimum(self.queue_lengths, size)
+        self.left_over = self.queue_lengths - self.batch_sizes
+        self.batch_times_ms = system.batch_times_ms[self.batch_sizes - 1]
+        self.probabilities = self._stationary()
+        self.served_per_start = float(self.probabilities @ self.batch_sizes)
+        self.refused_per_start = self._refused()
+        self.ms_per_start = (self.served_per_start + self.refused_per_start) / system.arrival_rate
+
+    def _stationary(self) -> FloatArray:
+        transitions = self._transitions()
+        count = self.longest
+        if count == 1:
+            return np.ones(1)
+        # One balance equation is redundant: normalisation stands in its place.
+        balance = np.eye(count) - transitions.T
+        balance[0] = 1.0
+        one = np.zeros(count)
+        one[0] = 1.0
+        solution = np.linalg.solve(balance, one)
+        solution[solution < 0] = 0.0  # rounding, far out
+        return np.asarray(solution / solution.sum())
+
+    def _transitions(self) -> FloatArray:
+        """Probabilities from queue length to queue length, shape (longest, longest)."""
+        system, longest = self.system, self.longest
+        size, limit = system.max_batch_size, system.control_limit
+        alone = min(size, longest)
+        room = longest if system.waiting_room is None else system.waiting_room
+        counts = np.arange(room + 1)
+        mean = system.arrival_rate * system.batch_times_ms[:alone, None]
+        # Waiting requests at the end of the batch, 0 to room; those beyond the room are refused.
+        waiting = np.zeros((longest, room + 1))
+        waiting[:alone] = poisson_pmf(counts, mean)
+        for left in range(1, longest - size + 1):
+            waiting[size - 1 + left, left:] = waiting[size - 1, : room + 1 - left]
+        waiting[:, room] = np.maximum(0.0, 1.0 - waiting[:, :room].sum(axis=1))
+
+        transitions = np.zeros((longest, longest))
+        start = max(limit, 1)
+        if room:
+            transitions[:, start - 1 :] = waiting[:, start:]
+        short = waiting[:, :start]
+        if np.isinf(system.max_wait_ms) or limit == 1:
+            transitions[:, start - 1] += short.sum(axis=1)
+            return transitions
+        d = system.max_wait_ms
+        n = np.arange(1, limit)
+        times = system.batch_times_ms[:alone, None]
+        # All of n arrivals are younger than d with probability (d / batch time)^n.
+        transitions[:alone, : limit - 1] += short[:alone, 1:] * (
+            1 - np.minimum(1.0, d / times) ** n
+        )
+        # Nobody has come up to d before the end: the oldest is younger, and the timer still runs.
+        none_older = np.exp(-system.arrival_rate * np.maximum(times - d, 0.0))
+        transitions[:alone, : limit - 1] += none_older * poisson_pmf(n - 1, system.arrival_rate * d)
+        transitions[:alone, limit - 1] += 1 - transitions[:alone].sum(axis=1)
+        # Provisionally, whoever is left over has waited long enough.
+        transitions[alone:, : limit - 1] += short[alone:, 1:]
+        self._timer_correction(transitions)
+        return transitions
+
+    def _timer_correction(self, transitions: FloatArray) -> None:
+        """Account for the requests left over whose timer still runs at the end of the next batch.
+
+        The oldest one waiting at the end of a batch may have arrived ``i`` batches before, as
+        number ``1 + i·B`` of the queue. Then exactly the requests since its arrival wait behind
+        it, a fresh Poisson count. So its probability is booked on the start of the batch in which
+        it arrived: in the long run it does not matter with which start one books.
+        """
+        system = self.system
+        size, limit, d = system.max_batch_size, system.control_limit, system.max_wait_ms
+        rate, full_ms = system.arrival_rate, float(system.batch_times_ms[-1])
+        n = np.arange(limit - 1)
+        passed = 1
+        while passed * full_ms < d and passed * size < self.longest:
+            end = np.minimum(self.batch_times_ms, d - passed * full_ms)[:, None]
+            residual = end * (_POINTS + 1) / 2
+            age = passed * full_ms + residual
+            weight = (
+                (end * _WEIGHTS / 2)
+                * rate
+                * poisson_pmf(
+                    passed * size - self.left_over[:, None],
+                    rate * (self.batch_times_ms[:, None] - residual),
+                )
+            )
+            behind = system.followers(limit - 1, residual, passed, 1)
+            transitions[:, : limit - 1] -= np.einsum("mg,mgn->mn", weight, behind)
+            fresh = poisson_pmf(n, rate * age[..., None]).sum(axis=-1)
+            weight = weight * behind.sum(axis=-1) / fresh
+            timer = poisson_pmf(n, rate * d)
+            transitions[:, : limit - 1] += weight.sum(axis=1)[:, None] * timer
+            transitions[:, limit - 1] += np.sum(weight * (fresh - timer.sum()), axis=1)
+            passed += 1
+
+    def _refused(self) -> float:
+        """Arrivals refused between two starts, on average."""
+        system = self.system
+        if system.waiting_room is None:
+            return 0.0
+        room_left = system.waiting_room - self.left_over
+        mean = system.arrival_rate * self.batch_times_ms
+        # E[(N - c)+] for Poisson N of mean μ: μ P(N ≥ c) - c P(N > c).
+        at_least = np.where(room_left > 0, pdtrc(np.maximum(room_left - 1, 0), mean), 1.0)
+        over = mean * at_least - room_left * pdtrc(room_left, mean)
+        return float(self.probabilities @ np.maximum(over, 0.0))
