@@ -1,0 +1,154 @@
+"""Is an answer the right one? Requests with known answers, and the comparison."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from sojourn.errors import InvalidInputError
+
+TOLERANCE = 1e-4
+"""Largest difference between two floats that counts as none: batches of another size round
+differently."""
+
+_FLOATS = ("FP16", "FP32", "FP64", "BF16")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request whose answer is known.
+
+    Attributes
+    ----------
+    body : str
+        The request, JSON of the Open Inference Protocol v2.
+    outputs : tuple of mapping
+        The tensors that a right answer has, as the protocol writes them: name, datatype, shape,
+        data (flat). Empty: any answer with outputs is right.
+    label_true : bool or None
+        Whether the label of the right answer, which is the model's own, is also the true one; None
+        where that is not known.
+    """
+
+    body: str
+    outputs: tuple[Mapping[str, Any], ...]
+    label_true: bool | None = None
+
+    def fault(self, answer: bytes) -> str | None:
+        """Say what is wrong with an answer; None where it is right.
+
+        Parameters
+        ----------
+        answer : bytes
+            Body of an HTTP 200.
+
+        Returns
+        -------
+        str or None
+            One line.
+        """
+        given = _outputs(answer)
+        if given is None:
+            return "not an inference response: JSON with a list of named outputs"
+        for expected in self.outputs:
+            fault = _tensor_fault(expected, given.get(expected["name"]))
+            if fault is not None:
+                return f"output {expected['name']}: {fault}"
+        return None
+
+
+def _outputs(answer: bytes) -> dict[str, Mapping[str, Any]] | None:
+    try:
+        tensors = orjson.loads(answer)["outputs"]
+        return {tensor["name"]: tensor for tensor in tensors} or None
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return None
+
+
+def _tensor_fault(expected: Mapping[str, Any], given: Mapping[str, Any] | None) -> str | None:
+    if given is None:
+        return "missing"
+    for key in ("datatype", "shape"):
+        if given.get(key) != expected[key]:
+            return f"{key} is {given.get(key)!r}, not {expected[key]!r}"
+    data = given.get("data")
+    if not isinstance(data, list) or len(data) != len(expected["data"]):
+        return f"data must be {len(expected['data'])} values"
+    if expected["datatype"] not in _FLOATS:
+        return None if data == expected["data"] else f"{data} instead of {expected['data']}"
+    if not all(isinstance(value, int | float) for value in data):
+        return "data must be numbers"
+    error = max((abs(a - b) for a, b in zip(data, expected["data"], strict=True)), default=0.0)
+    # `not <=`, so that NaN is an error.
+    if not error <= TOLERANCE or not math.isfinite(sum(data)):
+        return f"off by {error:.3g}, more than {TOLERANCE:g}"
+    return None
+
+
+def write_cases(path: Path, cases: Sequence[Mapping[str, Any]]) -> None:
+    """Write requests and their answers, one JSON object per line.
+
+    Parameters
+    ----------
+    path : Path
+        Where to.
+    cases : sequence of mapping
+        Each an inference request ({"inputs": …}) with the "outputs" of its right answer added,
+        and a "truth", the true label, where there is one.
+    """
+    option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
+    path.write_bytes(b"".join(orjson.dumps(case, option=option) for case in cases))
+
+
+def read_cases(path: Path) -> list[Case]:
+    """Read what `write_cases` wrote, or what a user wrote for a model of their own.
+
+    Parameters
+    ----------
+    path : Path
+        A JSON object per line; ``outputs`` and ``truth`` may be left out.
+
+    Returns
+    -------
+    list of Case
+
+    Raises
+    ------
+    InvalidInputError
+        A line is not of this form; the message names it.
+    """
+    cases = []
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise InvalidInputError(f"{path}: cannot be read: {error.strerror}") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            fields = orjson.loads(line)
+            inputs, outputs = fields["inputs"], tuple(fields.get("outputs", ()))
+            if not inputs or not all(
+                {"name", "datatype", "shape", "data"} <= o.keys() for o in outputs
+            ):
+                raise KeyError
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            raise InvalidInputError(
+                f'{path}: line {number}: must be {{"inputs": […], "outputs": […]}} with tensors '
+                "as the Open Inference Protocol writes them"
+            ) from None
+        label = next((tensor["data"] for tensor in outputs if tensor["name"] == "label"), None)
+        known = label is not None and "truth" in fields
+        cases.append(
+            Case(
+                body=orjson.dumps({"inputs": inputs}).decode(),
+                outputs=outputs,
+                label_true=label == [fields["truth"]] if known else None,
+            )
+        )
+    if not cases:
+        raise InvalidInputError(f"{path}: has no requests")
+    return cases

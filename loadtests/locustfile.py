@@ -1,0 +1,74 @@
+"""Locust by hand: ``locust -f loadtests/locustfile.py --host http://127.0.0.1:8000``.
+
+Each user sends one request per second on average, at random (Poisson). A user that is kept waiting
+sends what became due in the meantime right after, and response times count from when a request was
+due. `sojourn loadtest` follows a rate exactly, and needs no choice of users.
+"""
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from locust import events, task
+from locust.argument_parser import LocustArgumentParser
+from locust.env import Environment
+from locust.exception import StopTest
+
+from loadtests.answers import Case, read_cases
+from loadtests.user import InferenceUser, share_connections
+
+REQUESTS_PER_S = 1.0
+CONNECTIONS = 1024
+TIMEOUT_S = 10.0
+
+cases: list[Case] = []
+
+
+class ModelUser(InferenceUser):
+    """Sends real inputs, and checks that each answer is the model's own."""
+
+    host = "http://127.0.0.1:8000"
+    due_s = 0.0
+
+    def on_start(self) -> None:
+        """Begin with a request at once."""
+        self.due_s = time.perf_counter()
+
+    def wait_time(self) -> float:
+        """Seconds until the next request is due; none if it is overdue."""
+        self.due_s += random.expovariate(REQUESTS_PER_S)
+        return max(0.0, self.due_s - time.perf_counter())
+
+    @task
+    def infer_one(self) -> None:
+        """Send the request that is due."""
+        self.infer(random.choice(cases), self.due_s)
+
+
+share_connections(ModelUser, CONNECTIONS, TIMEOUT_S)
+
+
+def _add_arguments(parser: LocustArgumentParser, **_: Any) -> None:
+    parser.add_argument("--model", default="digits", help="Name of the model at the service")
+
+
+def _prepare(environment: Environment, **_: Any) -> None:
+    options = environment.parsed_options
+    ModelUser.model = options.model if options else "digits"
+    url = (environment.host or ModelUser.host).rstrip("/")
+    with TemporaryDirectory(prefix="sojourn-loadtest-") as name:
+        path = Path(name) / "cases.jsonl"
+        # The model's own answers come from torch, which a patched process had better not import.
+        command = [sys.executable, "-m", "loadtests.cases", url, ModelUser.model, str(path)]
+        made = subprocess.run(command, capture_output=True, text=True)
+        if made.returncode != 0:
+            raise StopTest(made.stderr.strip())
+        cases[:] = read_cases(path)
+
+
+events.init_command_line_parser.add_listener(_add_arguments)  # type: ignore[no-untyped-call]
+events.test_start.add_listener(_prepare)  # type: ignore[no-untyped-call]

@@ -1,0 +1,153 @@
+"""The locustfile of `sojourn loadtest`: sends what a schedule says, when it says so.
+
+A dispatcher puts each request into a queue when it is due; Locust users take them from there, as
+many at a time as there are connections. The load test shape keeps those users, and ends the test
+when every request has ended or has had its time.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gevent  # type: ignore[import-untyped]
+import numpy as np
+from gevent.queue import SimpleQueue  # type: ignore[import-untyped]
+from locust import LoadTestShape, events, task
+from locust.env import Environment
+
+from loadtests.answers import read_cases
+from loadtests.metrics import Metrics
+from loadtests.records import Outcome, Records
+from loadtests.run import SETTINGS_VARIABLE, Settings
+from loadtests.user import InferenceUser, share_connections
+
+# Time for the users to be there before the first request is due.
+HEAD_START_S = 0.25
+PROGRESS_EVERY_S = 1.0 if sys.stderr.isatty() else 10.0
+
+settings = Settings.load(Path(os.environ[SETTINGS_VARIABLE]))
+
+
+class OpenLoop:
+    """The test in progress: what is due, and what has become of the rest."""
+
+    def __init__(self) -> None:
+        self.records = Records.begin(np.load(settings.schedule))
+        self.cases = read_cases(Path(settings.cases))
+        # Neighbours in time should not be neighbours in the file.
+        self.order = np.random.default_rng(settings.seed).permutation(len(self.cases)).tolist()
+        self.due: SimpleQueue[int] = SimpleQueue()
+        self.outstanding = 0
+        self.dispatched = 0
+        self.start_s: float | None = None
+        self.metrics = Metrics(settings.metrics_host, settings.metrics_port)
+
+    def dispatch(self) -> None:
+        """Put each request into the queue when it is due."""
+        assert self.start_s is not None
+        for number, due_s in enumerate(self.records.scheduled_s.tolist()):
+            wait_s = self.start_s + due_s - time.perf_counter()
+            if wait_s > 0:
+                gevent.sleep(wait_s)
+            self.records.queued[number] = self.outstanding >= settings.connections
+            self.outstanding += 1
+            self.dispatched += 1
+            self.due.put(number)
+
+    def send_next(self, user: InferenceUser) -> None:
+        """Send the next request that is due, as soon as there is one."""
+        number = self.due.get()
+        assert self.start_s is not None
+        records = self.records
+        due_s = self.start_s + records.scheduled_s[number]
+        case = self.cases[self.order[number % len(self.order)]]
+        if time.perf_counter() - due_s > settings.timeout_s:
+            # Its client would have left while it waited for a connection.
+            outcome, sent_s, finished_s = int(Outcome.TIMEOUT), np.nan, time.perf_counter()
+        else:
+            outcome, sent_s, finished_s = user.infer(case, due_s)
+        records.outcome[number] = outcome
+        records.sent_s[number] = sent_s - self.start_s
+        records.finished_s[number] = finished_s - self.start_s
+        if outcome == Outcome.OK and case.label_true is not None:
+            records.label_true[number] = case.label_true
+        self.outstanding -= 1
+        self.metrics.observe(outcome, finished_s - due_s, sent_s - due_s)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the first request could be due."""
+        return 0.0 if self.start_s is None else max(0.0, time.perf_counter() - self.start_s)
+
+    @property
+    def ended(self) -> bool:
+        """Whether every request has ended, or has had its time."""
+        scheduled_s = self.records.scheduled_s
+        if self.dispatched == scheduled_s.size:
+            patience_s = settings.timeout_s + 1
+            return self.outstanding == 0 or self.elapsed_s > scheduled_s[-1] + patience_s
+        return False
+
+    def report_progress(self) -> None:
+        """Tell people on stderr how far it is."""
+        line_end = "\r" if sys.stderr.isatty() else "\n"
+        while True:
+            gevent.sleep(PROGRESS_EVERY_S)
+            outcome = self.records.outcome
+            ok, wrong = int((outcome == Outcome.OK).sum()), int((outcome == Outcome.WRONG).sum())
+            failed = self.dispatched - self.outstanding - ok - wrong
+            line = (
+                f"loadtest: {min(self.elapsed_s, settings.duration_s):.0f} of "
+                f"{settings.duration_s:.0f} s: {self.dispatched} requests, {ok} right, "
+                f"{wrong} wrong, {failed} failed, {self.outstanding} on their way"
+            )
+            print(f"{line:<100}", end=line_end, file=sys.stderr, flush=True)  # noqa: T201
+
+
+test = OpenLoop()
+parent = os.getppid()
+
+
+class ScheduledUser(InferenceUser):
+    """Sends whatever is due next."""
+
+    model = settings.model
+
+    @task
+    def send_next(self) -> None:
+        """Send the next request that is due."""
+        test.send_next(self)
+
+
+share_connections(ScheduledUser, settings.connections, settings.timeout_s)
+
+
+class UntilAnswered(LoadTestShape):
+    """Keeps a user per connection until the test has ended, or the process that began it has."""
+
+    def tick(self) -> tuple[int, float] | None:
+        """Give the number of users; None ends the test."""
+        if test.ended or os.getppid() != parent:
+            return None
+        return settings.connections, settings.connections
+
+
+def _begin(user_count: int, **_: Any) -> None:
+    if test.start_s is None and user_count >= settings.connections:
+        test.start_s = time.perf_counter() + HEAD_START_S
+        gevent.spawn(test.dispatch)
+        gevent.spawn(test.report_progress)
+
+
+def _end(environment: Environment, **_: Any) -> None:
+    # Locust's own status speaks of failed requests; those are this test's result.
+    environment.process_exit_code = 0
+    test.records.save(Path(settings.records))
+    if sys.stderr.isatty():
+        print(file=sys.stderr)  # noqa: T201
+
+
+events.spawning_complete.add_listener(_begin)  # type: ignore[no-untyped-call]
+events.quitting.add_listener(_end)  # type: ignore[no-untyped-call]

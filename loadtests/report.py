@@ -1,0 +1,188 @@
+"""What a load test found: rates, response times, the share within the SLA, and what went wrong.
+
+Response times are those of right answers, each from the moment its request was due. A request
+that failed has none; it counts as outside the SLA.
+"""
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deployments.config import SLAConfig
+from loadtests.records import Outcome, Records
+from loadtests.schedule import Schedule
+
+PERCENTILES = (50, 90, 95, 99, 99.9)
+# A generator later than this share of the SLA blurs what it measures.
+BEHIND_SHARE_OF_SLA = 0.1
+
+Mask = NDArray[np.bool_]
+
+
+def report(records: Records, schedule: Schedule, sla: SLAConfig) -> dict[str, Any]:
+    """Summarise a load test.
+
+    Parameters
+    ----------
+    records : Records
+        What became of each request.
+    schedule : Schedule
+        When each was due, and the steps.
+    sla : SLAConfig
+        What the service promised.
+
+    Returns
+    -------
+    dict
+        Ready for JSON. Rates are requests per second: `target_rate_per_s` from the steps,
+        `achieved_rate_per_s` what was sent while requests were due, `throughput_per_s` right
+        answers until the last one. `failed` is by HTTP status, or by how no answer came (`lost`).
+        ``requests = ok + wrong_answers + all of failed``.
+    """
+    everything = np.ones(records.outcome.size, dtype=np.bool_)
+    whole = _part(records, sla, everything, 0.0, schedule.duration_s)
+    expected = sum(step.duration_s * step.arrival_rate_per_s for step in schedule.steps)
+    lag_ms = _generator_lag_ms(records)
+    known = records.label_true[(records.outcome == Outcome.OK) & (records.label_true >= 0)]
+    starts_s = schedule.step_starts_s
+    return {
+        "target_rate_per_s": expected / schedule.duration_s,
+        **whole,
+        "throughput_per_s": _throughput_per_s(records),
+        "labels_true_share": float(known.mean()) if known.size else None,
+        "sla": {"response_time_ms": sla.response_time_ms, "percentile": sla.percentile},
+        "by_step": [
+            {
+                "start_s": float(start_s),
+                "duration_s": step.duration_s,
+                "target_rate_per_s": step.arrival_rate_per_s,
+                **_part(
+                    records,
+                    sla,
+                    (records.scheduled_s >= start_s) & (records.scheduled_s < end_s),
+                    float(start_s),
+                    float(end_s),
+                ),
+            }
+            for step, start_s, end_s in zip(
+                schedule.steps, starts_s[:-1], starts_s[1:], strict=True
+            )
+        ],
+        "generator_lag_ms": {
+            "p50": _percentile(lag_ms, 50),
+            "p99": _percentile(lag_ms, 99),
+            "max": _percentile(lag_ms, 100),
+        },
+        "generator_fell_behind": bool(
+            lag_ms.size and np.percentile(lag_ms, 99) > BEHIND_SHARE_OF_SLA * sla.response_time_ms
+        ),
+        "waited_for_connection": int(records.queued.sum()),
+    }
+
+
+def per_second(records: Records, schedule: Schedule, sla: SLAConfig) -> list[dict[str, Any]]:
+    """Summarise each second of a load test, by when requests were due.
+
+    Returns
+    -------
+    list of dict
+        One per second: `second`, `scheduled`, `sent` (within that second), `ok`, `failed` (wrong
+        and lost ones too), `p50_ms`, `p99_ms`, `sla_percentile_ms` (the SLA's own percentile),
+        `within_sla_share`; None where there is nothing to take it of.
+    """
+    seconds = int(np.ceil(schedule.duration_s))
+    due = np.floor(records.scheduled_s).astype(np.int64)
+    bounds = np.searchsorted(due, np.arange(seconds + 1))
+    sent = np.bincount(
+        np.floor(records.sent_s[np.isfinite(records.sent_s)]).astype(np.int64), minlength=seconds
+    )
+    ok = records.outcome == Outcome.OK
+    within = _within(records, sla)
+    rows = []
+    for second in range(seconds):
+        rows_due = slice(bounds[second], bounds[second + 1])
+        response_ms = records.response_ms[rows_due][ok[rows_due]]
+        scheduled = int(bounds[second + 1] - bounds[second])
+        rows.append(
+            {
+                "second": second,
+                "scheduled": scheduled,
+                "sent": int(sent[second]),
+                "ok": response_ms.size,
+                "failed": scheduled - response_ms.size,
+                "p50_ms": _percentile(response_ms, 50),
+                "p99_ms": _percentile(response_ms, 99),
+                "sla_percentile_ms": _percentile(response_ms, sla.percentile),
+                "within_sla_share": float(within[rows_due].mean()) if scheduled else None,
+            }
+        )
+    return rows
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write `per_second`'s rows; an empty cell is None."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _part(
+    records: Records, sla: SLAConfig, part: Mask, start_s: float, end_s: float
+) -> dict[str, Any]:
+    outcome = records.outcome[part]
+    ok = outcome == Outcome.OK
+    requests = int(outcome.size)
+    within = float(_within(records, sla)[part].mean()) if requests else None
+    sent = (records.sent_s >= start_s) & (records.sent_s < end_s)
+    return {
+        "requests": requests,
+        "achieved_rate_per_s": float(sent.sum() / (end_s - start_s)),
+        "sent": int(np.isfinite(records.sent_s[part]).sum()),
+        "ok": int(ok.sum()),
+        "wrong_answers": int((outcome == Outcome.WRONG).sum()),
+        "failed": _failures(outcome),
+        "lost": int(records.lost[part].sum()),
+        "response_percentiles_ms": {
+            f"{p:g}": _percentile(records.response_ms[part][ok], p) for p in PERCENTILES
+        },
+        "share_within_sla": within,
+        "sla_met": None if within is None else within >= sla.percentile / 100,
+    }
+
+
+def _failures(outcome: NDArray[np.int16]) -> Mapping[str, int]:
+    codes, counts = np.unique(outcome, return_counts=True)
+    return {
+        str(code) if code >= 100 else Outcome(code).name.lower(): int(count)
+        for code, count in zip(codes.tolist(), counts, strict=True)
+        if code not in (Outcome.OK, Outcome.WRONG)
+    }
+
+
+def _within(records: Records, sla: SLAConfig) -> Mask:
+    # NaN compares false: a request without an end was not in time.
+    within: Mask = (records.response_ms <= sla.response_time_ms) & (records.outcome == Outcome.OK)
+    return within
+
+
+def _generator_lag_ms(records: Records) -> NDArray[np.float64]:
+    # Who found every connection taken waited for the service, not for the generator.
+    own = np.isfinite(records.sent_s) & ~records.queued
+    return (records.sent_s - records.scheduled_s)[own] * 1000
+
+
+def _throughput_per_s(records: Records) -> float | None:
+    finished_s = records.finished_s[records.outcome == Outcome.OK]
+    return float(finished_s.size / finished_s.max()) if finished_s.size else None
+
+
+def _percentile(values: NDArray[np.float64], percentile: float) -> float | None:
+    # The smallest value that this share of the values does not exceed: never between two.
+    if not values.size:
+        return None
+    return float(np.percentile(values, percentile, method="inverted_cdf"))

@@ -1,0 +1,145 @@
+"""Runs Locust in a process of its own: it patches the standard library of the one it is in."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from loadtests.records import Records
+from loadtests.schedule import Schedule
+from sojourn.errors import InvalidInputError, StartError
+
+SETTINGS_VARIABLE = "SOJOURN_LOADTEST_SETTINGS"
+STOP_TIMEOUT_S = 10
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What Locust's process is told, through a JSON file.
+
+    Attributes
+    ----------
+    model : str
+        Name of the model at the service.
+    connections : int
+        Most requests on their way at a time.
+    timeout_s : float
+        How long a client waits for an answer.
+    duration_s : float
+        How long requests are due.
+    seed : int
+        Orders the requests.
+    metrics_host, metrics_port : str, int or None
+        Where Prometheus may scrape the test; no port: nowhere.
+    schedule, cases, records : str
+        Files: when requests are due, the requests, and where their records go.
+    """
+
+    model: str
+    connections: int
+    timeout_s: float
+    duration_s: float
+    seed: int
+    metrics_host: str
+    metrics_port: int | None
+    schedule: str = "schedule.npy"
+    cases: str = "cases.jsonl"
+    records: str = "records.npz"
+
+    def save(self, path: Path) -> None:
+        """Write them as JSON."""
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def load(cls, path: Path) -> "Settings":
+        """Read what `save` wrote."""
+        return cls(**json.loads(path.read_text()))
+
+
+def run(
+    url: str, schedule: Schedule, settings: Settings, prepare_cases: Callable[[Path], object]
+) -> Records:
+    """Run a load test and wait for its end.
+
+    Parameters
+    ----------
+    url : str
+        Root of the service.
+    schedule : Schedule
+        When requests are due.
+    settings : Settings
+        The rest; the names of its files are within a temporary folder.
+    prepare_cases : callable
+        Given a path, writes the requests there.
+
+    Returns
+    -------
+    Records
+        One per request of the schedule.
+
+    Raises
+    ------
+    InvalidInputError
+        Locust is not installed.
+    StartError
+        Locust ended without a result; the message is its last line.
+    """
+    if importlib.util.find_spec("locust") is None:
+        raise InvalidInputError("load tests need Locust: pip install 'sojourn[loadtest]'")
+    with TemporaryDirectory(prefix="sojourn-loadtest-") as name:
+        folder = Path(name)
+        prepare_cases(folder / settings.cases)
+        np.save(folder / settings.schedule, schedule.arrivals_s)
+        settings.save(folder / "settings.json")
+        log = folder / "locust.log"
+        process = subprocess.Popen(
+            [
+                *(
+                    sys.executable,
+                    "-m",
+                    "locust",
+                    "-f",
+                    str(Path(__file__).with_name("open_loop.py")),
+                ),
+                *("--headless", "--only-summary", "--json-file", "stats.json", "--host", url),
+                *("--loglevel", "WARNING", "--logfile", str(log)),
+            ],
+            cwd=folder,
+            env=_environment(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            # Ctrl-C is for this process, which then ends Locust in peace.
+            start_new_session=True,
+        )
+        try:
+            process.wait()
+        finally:
+            _stop(process)
+        if process.returncode != 0 or not (folder / settings.records).exists():
+            lines = log.read_text().splitlines() if log.exists() else []
+            raise StartError(f"Locust ended early: {lines[-1] if lines else process.returncode}")
+        return Records.load(folder / settings.records)
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    # A user's own Locust settings, in the environment or at home, are for their own tests.
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("LOCUST_")}
+    return kept | {"HOME": str(folder), SETTINGS_VARIABLE: str(folder / "settings.json")}
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,245 @@
+"""When each request of a load test is due: an open loop, fixed before the test begins.
+
+Arrivals are a Poisson process whose rate changes in steps, or follow a trace of requests per
+second. They are due whether or not the service keeps up, as they are for a service with real
+clients: a response time counts from the moment a request was due, so a stall of the service
+is seen by every request that was due during it ("coordinated omission" hides all but the first).
+"""
+
+import csv
+import gzip
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sojourn.errors import InvalidInputError
+
+FloatArray = NDArray[np.float64]
+
+MAX_REQUESTS = 20_000_000
+_STEP = re.compile(r"(?P<duration>[0-9.]+)(?P<unit>ms|s|m|h):(?P<rate>[0-9.]+)")
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A stretch of the test with one arrival rate.
+
+    Attributes
+    ----------
+    duration_s : float
+        Positive.
+    arrival_rate_per_s : float
+        Requests per second, 0 for a pause.
+
+    Raises
+    ------
+    InvalidInputError
+        Either is negative or not finite, or the duration is 0.
+    """
+
+    duration_s: float
+    arrival_rate_per_s: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.duration_s < math.inf:
+            raise InvalidInputError(f"duration: must be above 0 s, not {self.duration_s}")
+        if not 0 <= self.arrival_rate_per_s < math.inf:
+            raise InvalidInputError(
+                f"arrival rate: must be at least 0 requests/s, not {self.arrival_rate_per_s}"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """The arrivals of a load test.
+
+    Attributes
+    ----------
+    arrivals_s : ndarray of float, shape (n,)
+        Seconds from the start at which each request is due, ascending.
+    steps : tuple of Step
+        The rates they were drawn from, one after the other; a trace is one step of its mean rate.
+    """
+
+    arrivals_s: FloatArray
+    steps: tuple[Step, ...]
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds in which requests become due."""
+        return sum(step.duration_s for step in self.steps)
+
+    @property
+    def step_starts_s(self) -> FloatArray:
+        """Seconds at which each step starts, and the end of the last: shape (steps + 1,)."""
+        return np.cumsum([0.0, *(step.duration_s for step in self.steps)])
+
+
+def parse_shape(text: str) -> tuple[Step, ...]:
+    """Read steps written ``DURATION:RATE,…``, such as ``20s:50,1m:150,30s:50``.
+
+    Parameters
+    ----------
+    text : str
+        Durations in ms, s, m or h; rates in requests per second.
+
+    Returns
+    -------
+    tuple of Step
+
+    Raises
+    ------
+    InvalidInputError
+        A step is not of this form.
+    """
+    steps = []
+    for part in text.split(","):
+        match = _STEP.fullmatch(part.strip())
+        try:
+            if match is None:
+                raise ValueError
+            step = Step(float(match["duration"]) * _UNIT_S[match["unit"]], float(match["rate"]))
+        except ValueError:
+            raise InvalidInputError(
+                f"shape: {part.strip()!r} is not DURATION:RATE, as in 20s:50,1m:150,30s:50"
+            ) from None
+        steps.append(step)
+    return tuple(steps)
+
+
+def poisson_schedule(steps: Sequence[Step], seed: int) -> Schedule:
+    """Draw Poisson arrivals whose rate follows `steps`.
+
+    Parameters
+    ----------
+    steps : sequence of Step
+        At least one.
+    seed : int
+        The same seed gives the same arrivals.
+
+    Returns
+    -------
+    Schedule
+
+    Raises
+    ------
+    InvalidInputError
+        No request would be expected, or more than 20 million.
+    """
+    expected = sum(step.duration_s * step.arrival_rate_per_s for step in steps)
+    if not 0 < expected <= MAX_REQUESTS:
+        raise InvalidInputError(
+            f"load: {expected:.0f} requests expected; must be above 0, at most {MAX_REQUESTS}"
+        )
+    random = np.random.default_rng(seed)
+    pieces = []
+    start_s = 0.0
+    for step in steps:
+        # Given their number, the points of a Poisson process are uniform.
+        count = random.poisson(step.duration_s * step.arrival_rate_per_s)
+        pieces.append(np.sort(random.uniform(start_s, start_s + step.duration_s, count)))
+        start_s += step.duration_s
+    return Schedule(np.concatenate(pieces), tuple(steps))
+
+
+def trace_schedule(
+    requests_per_second: NDArray[np.int64],
+    speedup: float,
+    seed: int,
+    duration_s: float | None = None,
+) -> Schedule:
+    """Replay a trace: exactly its requests, spread at random within each of its seconds.
+
+    Parameters
+    ----------
+    requests_per_second : ndarray of int, shape (seconds,)
+        As `read_trace` gives it.
+    speedup : float
+        Seconds of the trace that pass in a second of the test; rates grow with it.
+    seed : int
+        The same seed gives the same arrivals.
+    duration_s : float, optional
+        Length of the test, where the trace is longer.
+
+    Returns
+    -------
+    Schedule
+
+    Raises
+    ------
+    InvalidInputError
+        The speed-up or the duration is not above 0; no request would be due, or over 20 million.
+    """
+    if not 0 < speedup < math.inf:
+        raise InvalidInputError(f"speedup: must be above 0, not {speedup}")
+    trace_s = float(requests_per_second.size)
+    if duration_s is not None:
+        if not 0 < duration_s < math.inf:
+            raise InvalidInputError(f"duration: must be above 0 s, not {duration_s}")
+        trace_s = min(trace_s, duration_s * speedup)
+    counts = requests_per_second[: math.ceil(trace_s)]
+    if counts.sum() > MAX_REQUESTS:
+        raise InvalidInputError(f"trace: {counts.sum()} requests; at most {MAX_REQUESTS}")
+    random = np.random.default_rng(seed)
+    seconds = np.repeat(np.arange(counts.size), counts)
+    arrivals = np.sort(seconds + random.uniform(size=seconds.size))
+    arrivals_s = arrivals[arrivals < trace_s] / speedup
+    if not arrivals_s.size:
+        raise InvalidInputError("trace: no request is due in the part that would be replayed")
+    length_s = trace_s / speedup
+    return Schedule(arrivals_s, (Step(length_s, arrivals_s.size / length_s),))
+
+
+def read_trace(path: Path) -> NDArray[np.int64]:
+    """Read a trace: CSV with the header ``second,requests``, plain or ``.gz``.
+
+    Parameters
+    ----------
+    path : Path
+        Its rows ascend by second; a second without a row has no requests.
+
+    Returns
+    -------
+    ndarray of int, shape (seconds,)
+        Requests in each second, from the first row's on.
+
+    Raises
+    ------
+    InvalidInputError
+        The file cannot be read, or is not of this form; the message names the line.
+    """
+    opener = gzip.open if path.suffix == ".gz" else open
+    rows: list[tuple[int, int]] = []
+    try:
+        with opener(path, "rt", newline="", encoding="utf-8") as file:
+            reader = csv.reader(file)
+            if next(reader, None) != ["second", "requests"]:
+                raise InvalidInputError(f"{path}: the header must be second,requests")
+            for row in reader:
+                try:
+                    second, requests = (int(cell) for cell in row)
+                except ValueError:
+                    raise InvalidInputError(
+                        f"{path}: line {reader.line_num}: must be two whole numbers, "
+                        f"not {','.join(row)!r}"
+                    ) from None
+                if requests < 0 or (rows and second <= rows[-1][0]):
+                    raise InvalidInputError(
+                        f"{path}: line {reader.line_num}: seconds must ascend, "
+                        "requests must be at least 0"
+                    )
+                rows.append((second, requests))
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInputError(f"{path}: cannot be read as a trace: {error}") from None
+    if not rows:
+        raise InvalidInputError(f"{path}: the trace has no rows")
+    seconds, counts = np.array(rows, dtype=np.int64).T
+    requests_per_second = np.zeros(seconds[-1] - seconds[0] + 1, dtype=np.int64)
+    requests_per_second[seconds - seconds[0]] = counts
+    return requests_per_second

@@ -1,0 +1,87 @@
+"""A small service that speaks the Open Inference Protocol and misbehaves on request.
+
+Run as ``python service.py PORT_FILE [OPTIONS_JSON]``; it echoes like an emulated model, after
+`delay_s`. Requests are counted from 1: those in `wrong` get another value, those in `busy` a 503,
+those in `drop` a closed connection, those in `mute` no answer. `stall` is [FIRST, SECONDS]: from
+request FIRST on nothing is answered until SECONDS have passed. At request `die_at` it exits.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+
+from aiohttp import web
+
+options = {
+    "delay_s": 0.001,
+    "wrong": [],
+    "busy": [],
+    "drop": [],
+    "mute": [],
+    "stall": None,
+    "die_at": None,
+    "sla": None,
+}
+options |= json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
+state = {"requests": 0, "stalled_until": 0.0}
+
+
+async def metadata(request):
+    if request.match_info["model"] != "echo":
+        return web.json_response({"error": "no such model"}, status=404)
+    return web.json_response(
+        {
+            "name": "echo",
+            "inputs": [{"name": "input", "datatype": "FP32", "shape": [-1, 1]}],
+            "outputs": [{"name": "output", "datatype": "FP32", "shape": [-1, 1]}],
+        }
+    )
+
+
+async def policy(_):
+    if options["sla"] is None:
+        return web.json_response({"error": "no such path"}, status=404)
+    return web.json_response({"sla": options["sla"]})
+
+
+async def infer(request):
+    body = await request.json()
+    state["requests"] += 1
+    number = state["requests"]
+    if number == options["die_at"]:
+        os._exit(1)
+    loop = asyncio.get_running_loop()
+    if options["stall"] and number == options["stall"][0]:
+        state["stalled_until"] = loop.time() + options["stall"][1]
+    await asyncio.sleep(max(options["delay_s"], state["stalled_until"] - loop.time()))
+    if number in options["mute"]:
+        await asyncio.sleep(60)
+    if number in options["drop"]:
+        request.transport.abort()
+    if number in options["busy"]:
+        return web.json_response({"error": "busy"}, status=503)
+    (tensor,) = body["inputs"]
+    data = [value + (number in options["wrong"]) for value in tensor["data"]]
+    output = {"name": "output", "datatype": "FP32", "shape": tensor["shape"], "data": data}
+    return web.json_response({"model_name": "echo", "outputs": [output]})
+
+
+async def main():
+    app = web.Application()
+    app.router.add_get("/v2/models/{model}", metadata)
+    app.router.add_get("/sojourn/policy", policy)
+    app.router.add_post("/v2/models/{model}/infer", infer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    port_file = Path(sys.argv[1])
+    port_file.with_suffix(".new").write_text(str(runner.addresses[0][1]))
+    port_file.with_suffix(".new").rename(port_file)
+    await asyncio.Event().wait()
+
+
+with contextlib.suppress(KeyboardInterrupt):
+    asyncio.run(main())

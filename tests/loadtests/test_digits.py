@@ -1,0 +1,26 @@
+import numpy as np
+from sklearn.datasets import load_digits
+
+from loadtests import digits
+
+
+def test_the_split_takes_each_image_once_every_fourth_held_out():
+    everything = load_digits().images.astype(np.float32)
+    (train, train_labels), (held_out, held_out_labels) = digits.train(), digits.held_out()
+    assert (len(train), len(held_out)) == (1348, 449) == (len(train_labels), len(held_out_labels))
+    np.testing.assert_array_equal(held_out, everything[3::4])
+    np.testing.assert_array_equal(np.delete(everything, slice(3, None, 4), axis=0), train)
+
+
+def test_no_held_out_image_is_also_trained_on():
+    train = {image.tobytes() for image in digits.train()[0]}
+    assert not any(image.tobytes() in train for image in digits.held_out()[0])
+
+
+def test_types_and_values_are_those_of_the_model():
+    for images, labels in (digits.train(), digits.held_out()):
+        assert images.dtype == np.float32
+        assert images.shape[1:] == (8, 8)
+        assert 0 <= images.min() < images.max() == 16
+        assert labels.dtype == np.int64
+        assert set(labels) == set(range(10))

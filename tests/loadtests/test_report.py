@@ -1,0 +1,123 @@
+import csv
+
+import numpy as np
+import pytest
+
+from deployments.config import SLAConfig
+from loadtests.plot import save_plot
+from loadtests.records import Outcome, Records
+from loadtests.report import per_second, report, write_csv
+from loadtests.schedule import Schedule, Step
+
+SLA = SLAConfig(response_time_ms=100, percentile=90)
+
+
+def made(response_ms, outcome, step_s=10.0, lag_ms=0.0, queued=False):
+    """Requests due evenly over two steps, the second of them twice as long."""
+    n = len(response_ms)
+    scheduled_s = np.arange(n) * 3 * step_s / n
+    records = Records.begin(scheduled_s)
+    records.sent_s[:] = scheduled_s + lag_ms / 1000
+    records.finished_s[:] = scheduled_s + np.array(response_ms) / 1000
+    records.outcome[:] = outcome
+    records.queued[:] = queued
+    steps = (Step(step_s, n / 3 / step_s), Step(2 * step_s, n / 3 / step_s))
+    return records, Schedule(scheduled_s, steps)
+
+
+def test_every_request_is_counted_once():
+    outcome = [Outcome.OK] * 24 + [Outcome.WRONG, 503, 503, Outcome.TIMEOUT, Outcome.CONNECTION]
+    found = report(*made([50] * 30, [*outcome, Outcome.UNANSWERED]), SLA)
+    assert found["requests"] == 30
+    assert found["ok"] == 24
+    assert found["wrong_answers"] == 1
+    assert found["failed"] == {"503": 2, "timeout": 1, "connection": 1, "unanswered": 1}
+    assert found["lost"] == 3
+    assert found["ok"] + found["wrong_answers"] + sum(found["failed"].values()) == 30
+    assert sum(step["requests"] for step in found["by_step"]) == 30
+
+
+def test_percentiles_are_of_right_answers_and_never_between_two():
+    response_ms = [*range(1, 101), 5000]
+    found = report(*made(response_ms, [Outcome.OK] * 100 + [503]), SLA)
+    percentiles = found["response_percentiles_ms"]
+    assert percentiles == pytest.approx({"50": 50, "90": 90, "95": 95, "99": 99, "99.9": 100})
+
+
+@pytest.mark.parametrize(("late", "met"), [(3, True), (4, False)])
+def test_sla_is_met_by_the_share_that_was_in_time(late, met):
+    found = report(*made([101] * late + [100 - 1e-6] * (30 - late), [Outcome.OK] * 30), SLA)
+    assert found["share_within_sla"] == pytest.approx(1 - late / 30)
+    assert found["sla_met"] is met
+
+
+def test_quick_refusals_do_not_help_the_sla():
+    found = report(*made([1] * 30, [Outcome.OK] * 26 + [503] * 4), SLA)
+    assert found["response_percentiles_ms"]["99"] == pytest.approx(1)
+    assert found["sla_met"] is False
+
+
+def test_steps_have_their_own_numbers():
+    records, schedule = made([10] * 10 + [200] * 20, [Outcome.OK] * 30)
+    first, second = report(records, schedule, SLA)["by_step"]
+    assert (first["start_s"], second["start_s"]) == (0, 10)
+    assert (first["requests"], second["requests"]) == (10, 20)
+    assert (first["sla_met"], second["sla_met"]) == (True, False)
+    assert first["achieved_rate_per_s"] == pytest.approx(1.0)
+
+
+def test_late_generator_is_named():
+    found = report(*made([50] * 30, [Outcome.OK] * 30, lag_ms=20), SLA)
+    assert found["generator_lag_ms"]["p99"] == pytest.approx(20)
+    assert found["generator_fell_behind"] is True
+
+
+def test_waiting_for_a_connection_is_not_the_generators_lag():
+    found = report(*made([50] * 30, [Outcome.OK] * 30, lag_ms=20, queued=True), SLA)
+    assert found["generator_fell_behind"] is False
+    assert found["waited_for_connection"] == 30
+
+
+def test_nothing_answered_is_a_report_too():
+    records, schedule = made([0] * 30, [Outcome.UNANSWERED] * 30)
+    records.sent_s[:] = records.finished_s[:] = np.nan
+    found = report(records, schedule, SLA)
+    assert found["achieved_rate_per_s"] == 0
+    assert found["share_within_sla"] == 0
+    assert found["response_percentiles_ms"]["99"] is None
+    assert len(per_second(records, schedule, SLA)) == 30
+
+
+def test_share_of_true_labels_is_of_known_ones():
+    records, schedule = made([10] * 30, [Outcome.OK] * 30)
+    assert report(records, schedule, SLA)["labels_true_share"] is None
+    records.label_true[:4] = [1, 1, 1, 0]
+    assert report(records, schedule, SLA)["labels_true_share"] == 0.75
+
+
+def test_seconds_add_up_to_the_whole(tmp_path):
+    records, schedule = made([10] * 40 + [200] * 50, [Outcome.OK] * 80 + [503] * 10)
+    rows = per_second(records, schedule, SLA)
+    write_csv(tmp_path / "seconds.csv", rows)
+    with (tmp_path / "seconds.csv").open() as file:
+        read = list(csv.DictReader(file))
+    assert [int(row["second"]) for row in read] == list(range(30))
+    assert sum(int(row["scheduled"]) for row in read) == 90
+    assert sum(int(row["ok"]) for row in read) == 80
+    assert sum(int(row["failed"]) for row in read) == 10
+    assert read[0]["within_sla_share"] == "1.0"
+    assert read[29]["p99_ms"] == ""
+
+
+def test_plot_is_drawn_even_where_nothing_came_back(tmp_path):
+    records, schedule = made([10] * 30, [Outcome.OK] * 15 + [503] * 15)
+    result = report(records, schedule, SLA)
+    save_plot(tmp_path / "plot.png", per_second(records, schedule, SLA), result, "Load test")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_records_survive_the_file(tmp_path):
+    records, _ = made([10] * 30, [Outcome.OK] * 30)
+    records.save(tmp_path / "records.npz")
+    for name, read in vars(Records.load(tmp_path / "records.npz")).items():
+        assert np.array_equal(read, getattr(records, name), equal_nan=read.dtype.kind == "f")

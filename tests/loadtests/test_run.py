@@ -1,0 +1,93 @@
+"""Locust against a real service: what it does to it, the report must say."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sojourn.cli import main
+
+pytestmark = pytest.mark.integration
+LOCUSTFILE = Path(__file__).resolve().parents[2] / "loadtests/locustfile.py"
+
+
+@pytest.fixture
+def loadtest(capfd):
+    """Run `sojourn loadtest --json`; gives its status, its report, and what it said."""
+
+    def run(url, *options):
+        status = main(["loadtest", "--url", url, "--model", "echo", "--json", *options])
+        out, said = capfd.readouterr()
+        return status, json.loads(out), said
+
+    return run
+
+
+def test_sound_service_gets_a_clean_report(start_service, loadtest, tmp_path):
+    url = start_service(delay_s=0.005, sla={"response_time_ms": 250, "percentile": 95})
+    status, report, said = loadtest(url, "--shape", "1s:50,1s:150", "--out", str(tmp_path / "out"))
+    assert status == 0
+    assert report["requests"] == report["sent"] == report["ok"] > 100
+    assert report["failed"] == {}
+    assert report["wrong_answers"] == report["lost"] == 0
+    assert report["sla"] == {"response_time_ms": 250, "percentile": 95}
+    assert report["response_percentiles_ms"]["50"] >= 5
+    assert [step["target_rate_per_s"] for step in report["by_step"]] == [50, 150]
+    assert "95% of requests within 250 ms" in said
+    saved = {path.name for path in (tmp_path / "out").iterdir()}
+    assert saved == {"report.json", "seconds.csv", "plot.png"}
+    assert json.loads((tmp_path / "out/report.json").read_text()) == report
+
+
+def test_every_fault_is_found(start_service, loadtest):
+    url = start_service(wrong=[10, 11, 12], busy=[20, 21], drop=[30], mute=[40])
+    status, report, _ = loadtest(url, "--rate", "80", "--duration-s", "1", "--timeout-s", "1")
+    assert status == 1
+    assert report["wrong_answers"] == 3
+    assert report["failed"] == {"503": 2, "connection": 1, "timeout": 1}
+    assert report["lost"] == 2
+    assert report["ok"] == report["requests"] - 3 - 4
+
+
+def test_stall_counts_for_every_request_due_in_it(start_service, loadtest):
+    # Coordinated omission: of four connections that wait for each answer only four would notice.
+    url = start_service(stall=[50, 0.8])
+    status, report, _ = loadtest(url, "--rate", "100", "--duration-s", "2", "--connections", "4")
+    assert status == 0
+    assert report["ok"] == report["requests"]
+    # About 80 are due in those 0.8 s, and wait 0.4 s on average.
+    late = (1 - report["share_within_sla"]) * report["requests"]
+    assert late >= 50
+    assert 600 <= report["response_percentiles_ms"]["99"] <= 1200
+    assert report["waited_for_connection"] >= 40
+
+
+def test_service_that_dies_is_reported(start_service, loadtest):
+    url = start_service(die_at=40)
+    status, report, _ = loadtest(url, "--rate", "100", "--duration-s", "1")
+    assert status == 1
+    assert report["ok"] <= 39
+    assert report["lost"] == report["failed"]["connection"] == report["requests"] - report["ok"]
+
+
+def test_locustfile_by_hand_checks_answers(start_service, tmp_path):
+    url = start_service(wrong=[7])
+    command = [
+        *(sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--host", url, "--model", "echo"),
+        *("--headless", "-u", "30", "-r", "30", "-t", "2s", "--json", "--only-summary"),
+    ]
+    ended = subprocess.run(
+        command, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    (entry,) = json.loads(ended.stdout)
+    assert entry["num_requests"] >= 30
+    assert entry["num_failures"] == 1
+    assert "wrong answer: output output: off by 1" in ended.stderr
+
+
+def test_command_does_not_import_what_locust_patches():
+    code = "import sys, sojourn.commands.loadtest; print({'gevent', 'locust'} & {*sys.modules})"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "set()"

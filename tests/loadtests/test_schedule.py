@@ -1,0 +1,104 @@
+import gzip
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from loadtests.schedule import (
+    Step,
+    parse_shape,
+    poisson_schedule,
+    read_trace,
+    trace_schedule,
+)
+from sojourn.errors import InvalidInputError
+
+steps = st.lists(st.builds(Step, st.floats(0.5, 60), st.floats(1, 500)), min_size=1, max_size=4)
+
+
+def test_shape_is_read_with_its_units():
+    assert parse_shape("20s:50, 1.5m:150,500ms:0") == (Step(20, 50), Step(90, 150), Step(0.5, 0))
+
+
+@pytest.mark.parametrize("text", ["", "20s", "20:50", "20s:-1", "0s:50", "20s:50,", "1.2.3s:5"])
+def test_malformed_shape_is_refused(text):
+    with pytest.raises(InvalidInputError, match=r"20s:50|duration"):
+        parse_shape(text)
+
+
+@given(steps, st.integers(0, 2**32))
+def test_arrivals_ascend_within_the_steps_and_have_their_rates(steps, seed):
+    schedule = poisson_schedule(steps, seed)
+    arrivals_s = schedule.arrivals_s
+    assert np.all(np.diff(arrivals_s) >= 0)
+    assert np.all((arrivals_s >= 0) & (arrivals_s <= schedule.duration_s))
+    counts, _ = np.histogram(arrivals_s, schedule.step_starts_s)
+    for step, count in zip(steps, counts, strict=True):
+        expected = step.duration_s * step.arrival_rate_per_s
+        assert abs(count - expected) <= 7 * np.sqrt(expected) + 7
+
+
+def test_gaps_are_exponential():
+    arrivals_s = poisson_schedule([Step(100, 200)], seed=1).arrivals_s
+    assert stats.kstest(np.diff(arrivals_s), stats.expon(scale=1 / 200).cdf).pvalue > 0.01
+
+
+def test_seed_decides():
+    step = Step(10, 50)
+    first, again, other = (poisson_schedule([step], seed).arrivals_s for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("rate_per_s", [0.0, 1e9])
+def test_no_request_or_too_many_are_refused(rate_per_s):
+    with pytest.raises(InvalidInputError, match="at most 20000000"):
+        poisson_schedule([Step(30, rate_per_s)], seed=0)
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=20), st.sampled_from([0.5, 1.0, 4.0]))
+def test_trace_is_replayed_exactly(counts, speedup):
+    counts = np.array([*counts, 1])
+    schedule = trace_schedule(counts, speedup, seed=3)
+    replayed, _ = np.histogram(schedule.arrivals_s * speedup, np.arange(counts.size + 1))
+    assert np.array_equal(replayed, counts)
+    assert schedule.duration_s == pytest.approx(counts.size / speedup)
+
+
+def test_trace_may_be_cut():
+    schedule = trace_schedule(np.array([10, 20, 30, 40]), speedup=2.0, seed=0, duration_s=1.0)
+    assert schedule.arrivals_s.size == 30
+    assert schedule.duration_s == 1.0
+
+
+def test_trace_file_may_have_gaps_and_be_compressed(tmp_path):
+    path = tmp_path / "trace.csv.gz"
+    path.write_bytes(gzip.compress(b"second,requests\n5,2\n8,3\n"))
+    assert read_trace(path).tolist() == [2, 0, 0, 3]
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("time,requests\n1,2\n", "header"),
+        ("second,requests\n1,two\n", "line 2"),
+        ("second,requests\n1,2\n1,3\n", "line 3"),
+        ("second,requests\n1,-2\n", "line 2"),
+        ("second,requests\n1,2,3\n", "line 2"),
+        ("second,requests\n", "no rows"),
+    ],
+)
+def test_malformed_trace_is_refused_by_line(tmp_path, content, complaint):
+    path = tmp_path / "trace.csv"
+    path.write_text(content)
+    with pytest.raises(InvalidInputError, match=complaint):
+        read_trace(path)
+
+
+def test_file_that_is_not_compressed_is_refused(tmp_path):
+    path = tmp_path / "trace.csv.gz"
+    path.write_text("second,requests\n")
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        read_trace(path)
