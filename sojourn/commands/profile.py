@@ -1,0 +1,147 @@
+"""`sojourn profile`: measure what a model costs on a device, per batch size."""
+
+import datetime
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from deployments.energy import best_meter
+from deployments.models.base import DEVICES, MODELS, load_model
+from deployments.profiling import measure_profile
+from policy.profile import Profile
+from sojourn.errors import InvalidInputError
+from sojourn.output import json_option, print_json, print_table, say
+
+DEFAULT_MAX_BATCH_SIZE = 32
+
+
+@click.command("profile")
+@click.option(
+    "--model",
+    "import_path",
+    required=True,
+    help=f"package.module:Class, or one of {', '.join(MODELS)}.",
+)
+@click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True)
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The profile file to write.",
+)
+@click.option("--name", help="The model's name in the profile.  [default: its class's]")
+@click.option(
+    "--max-batch-size",
+    type=click.IntRange(min=1),
+    help=f"[default: the model's own profile's, else {DEFAULT_MAX_BATCH_SIZE}]",
+)
+@click.option(
+    "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the model."
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="Batches measured of each size.",
+)
+@json_option
+def command(
+    import_path: str,
+    device: str,
+    out: Path,
+    name: str | None,
+    max_batch_size: int | None,
+    options: Sequence[str],
+    repeats: int,
+    as_json: bool,
+) -> None:
+    """Measure what a model costs on a device, per batch size."""
+    if not out.parent.is_dir():
+        raise InvalidInputError(f"--out: there is no folder {out.parent}")
+    sys.path.insert(0, str(Path.cwd()))  # one's own model lies where one stands
+    model = load_model(import_path, parse_options(options), device)
+    own = model.profile()
+    if max_batch_size is None:
+        max_batch_size = own.max_batch_size if own else DEFAULT_MAX_BATCH_SIZE
+    elif own and max_batch_size > own.max_batch_size:
+        raise InvalidInputError(
+            f"--max-batch-size: the model's own profile ends at {own.max_batch_size}, "
+            f"not {max_batch_size}"
+        )
+    energy_meter, energy_note = best_meter(device)
+    columns = (TextColumn("profiling"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("profiling", total=1.0)
+        profile = measure_profile(
+            model,
+            model_name=name or type(model).__name__.lower(),
+            device=device,
+            max_batch_size=max_batch_size,
+            repeats=repeats,
+            energy_meter=energy_meter,
+            energy_note=energy_note,
+            date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            progress=lambda share_done: bar.update(task, completed=share_done),
+        )
+    try:
+        profile.save(out)
+    except OSError as error:
+        raise InvalidInputError(f"--out: {out}: {error.strerror}") from error
+    if as_json:
+        print_json(profile.to_dict())
+    else:
+        _print_for_people(profile)
+        say(f"written to {out}")
+
+
+def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
+    """Read ``key=value`` pairs; a value is YAML, as it would be in the config.
+
+    Raises
+    ------
+    InvalidInputError
+        A pair has no key or no ``=``, a value is not YAML, or a key comes twice.
+    """
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise InvalidInputError(f"--option: must be KEY=VALUE, not {pair!r}")
+        if key in options:
+            raise InvalidInputError(f"--option: {key} is given twice")
+        try:
+            options[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise InvalidInputError(f"--option: {key} is not YAML: {error}") from error
+    return options
+
+
+def _print_for_people(profile: Profile) -> None:
+    headings = ["batch size", "p50 ms", "p99 ms", "fitted ms", "requests/s"]
+    if profile.energy_mj is not None:
+        headings.append("energy mJ")
+    rows: list[list[object]] = []
+    for measured in profile.measured["batch_sizes"]:
+        size = measured["batch_size"]
+        fitted_ms = float(profile.latency_ms[size - 1])
+        per_s = f"{1e3 * size / fitted_ms:,.0f}"
+        row = [size, measured["p50_ms"], measured["p99_ms"], fitted_ms, per_s]
+        if profile.energy_mj is not None:
+            row.append(float(profile.energy_mj[size - 1]))
+        rows.append(row)
+    hardware = profile.measured["hardware"]
+    print_table(headings, rows, f"{profile.model} on {profile.device} ({hardware})")
+    fit = profile.measured["fit"]["latency_ms"]
+    if fit["form"] == "line":
+        say(f"latency: {fit['fixed']:.4g} ms + {fit['per_request']:.4g} ms per request")
+    else:
+        say("latency: no line fits; the table is the isotonic regression of the medians")
+    none = "none; " if profile.energy_mj is None else ""
+    say(f"energy: {none}{profile.measured['energy_source']}")

@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+import torch
+
+from deployments.models.base import load_model
+from deployments.models.digits import WEIGHTS, Digits
+from loadtests import digits
+from sojourn.errors import InvalidInputError, StartError
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_model("digits", {}, "cpu")
+
+
+def test_at_least_97_percent_of_the_held_out_digits_are_right(model):
+    images, labels = digits.held_out()
+    assert np.mean(model.forward({"image": images})["label"] == labels) >= 0.97
+
+
+def test_weights_stay_small():
+    assert WEIGHTS.stat().st_size < 1_000_000
+
+
+def test_outputs_are_as_specified(model):
+    outputs = model.forward(model.example(3))
+    assert set(outputs) == {spec.name for spec in model.outputs}
+    for spec in model.outputs:
+        assert outputs[spec.name].dtype == spec.numpy_dtype
+        assert outputs[spec.name].shape == (3, *spec.shape)
+
+
+def test_probabilities_sum_to_one_and_the_label_is_the_likeliest(model):
+    outputs = model.forward({"image": digits.held_out()[0]})
+    np.testing.assert_allclose(outputs["probabilities"].sum(axis=1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(outputs["probabilities"].argmax(axis=1), outputs["label"])
+
+
+def test_an_item_is_answered_the_same_whatever_it_is_batched_with(model):
+    images = digits.held_out()[0][:32]
+    together = model.forward({"image": images})
+    for index in range(len(images)):
+        alone = model.forward({"image": images[index : index + 1]})
+        assert alone["label"][0] == together["label"][index]
+        np.testing.assert_allclose(
+            alone["probabilities"][0], together["probabilities"][index], atol=1e-5
+        )
+
+
+def test_read_only_input_is_taken_and_left_as_it_was(model):
+    images = digits.held_out()[0][:4]
+    received = np.frombuffer(images.tobytes(), np.float32).reshape(images.shape)
+    expected = model.forward({"image": images.copy()})["label"]
+    np.testing.assert_array_equal(model.forward({"image": received})["label"], expected)
+    np.testing.assert_array_equal(received, images)
+
+
+def test_threads_option_sets_torchs(model):
+    before = torch.get_num_threads()
+    try:
+        Digits(threads=2).load("cpu")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, "1", True, None])
+def test_wrong_threads_are_refused(threads):
+    with pytest.raises(InvalidInputError, match="threads must be a whole number of at least 1"):
+        Digits(threads=threads)
+
+
+def test_missing_weights_are_named(tmp_path):
+    with pytest.raises(StartError, match=r"absent\.safetensors"):
+        load_model("digits", {"weights": str(tmp_path / "absent.safetensors")}, "cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_cuda_without_a_gpu_is_refused_in_one_line():
+    with pytest.raises(InvalidInputError, match="torch sees no GPU here") as caught:
+        load_model("digits", {}, "cuda")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_gpu_gives_the_cpus_answers(model):
+    images = digits.held_out()[0]
+    on_gpu = load_model("digits", {}, "cuda").forward({"image": images})
+    on_cpu = model.forward({"image": images})
+    np.testing.assert_allclose(on_gpu["probabilities"], on_cpu["probabilities"], atol=1e-2)

@@ -1,0 +1,105 @@
+import json
+
+import pytest
+import torch
+
+from policy.profile import Profile
+from sojourn.cli import main
+from sojourn.commands.profile import parse_options
+from sojourn.errors import InvalidInputError
+
+EMULATED = [
+    "--model",
+    "emulated",
+    "--option",
+    "profile={latency_ms: [0.5, 0.75], energy_mj: [1, 2]}",
+]
+
+
+@pytest.fixture
+def out(tmp_path, monkeypatch):
+    # The command lets models be imported from where one stands: undone after the test.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path / "profile.json"
+
+
+def test_json_is_one_profile_and_the_file_is_the_same(out, capsys):
+    assert main(["profile", *EMULATED, "--repeats", "3", "--out", str(out), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    profile = Profile.from_dict(printed)
+    assert Profile.load(out).to_dict() == printed
+    assert (profile.model, profile.device, profile.max_batch_size) == ("emulated", "cpu", 2)
+    assert list(profile.energy_mj) == [1, 2]
+    assert profile.measured["date"]
+
+
+def test_people_get_a_table_on_stdout_and_the_progress_on_stderr(out, capsys):
+    assert main(["profile", "--model", "digits", "--repeats", "2", "--out", str(out)]) == 0
+    printed = capsys.readouterr()
+    assert "digits on cpu" in printed.out
+    assert "batch size" in printed.out
+    assert "│ 32" in printed.out
+    assert "100%" in printed.err
+    assert "energy:" in printed.err
+    assert Profile.load(out).max_batch_size == 32
+
+
+def test_a_model_of_ones_own_is_found_where_one_stands(out, capsys):
+    (out.parent / "own_model_of_test_profile.py").write_text(
+        "from deployments.models.base import Model, TensorSpec\n"
+        "class Echo(Model):\n"
+        "    inputs = outputs = (TensorSpec('x', 'FP32', (2,)),)\n"
+        "    def load(self, device): ...\n"
+        "    def forward(self, batch): return batch\n"
+    )
+    words = ["profile", "--model", "own_model_of_test_profile:Echo", "--out", str(out)]
+    assert main([*words, "--name", "mine", "--max-batch-size", "4", "--repeats", "2"]) == 0
+    profile = Profile.load(out)
+    assert (profile.model, profile.max_batch_size) == ("mine", 4)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "Missing option '--model'"),
+        (["--model", "digits"], "Missing option '--out'"),
+        (["--model", "nothing", "--out", "p.json"], "must be package.module:Class"),
+        (["--model", "digits", "--out", "absent/p.json"], "there is no folder absent"),
+        (["--model", "digits", "--out", "."], "is a directory"),
+        (["--model", "digits", "--out", "p.json", "--device", "tpu"], "'tpu' is not one of"),
+        (["--model", "digits", "--out", "p.json", "--option", "threads"], "must be KEY=VALUE"),
+        (["--model", "digits", "--out", "p.json", "--option", "depth=3"], "its options: threads"),
+        (["--model", "digits", "--out", "p.json", "--repeats", "0"], "--repeats"),
+        ([*EMULATED, "--out", "p.json", "--max-batch-size", "3"], "profile ends at 2, not 3"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(out, capsys, words, message):
+    assert main(["profile", *words]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+    assert not (out.parent / "p.json").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_cuda_without_a_gpu_is_one_line_and_status_2(out, capsys):
+    assert main(["profile", "--model", "digits", "--device", "cuda", "--out", str(out)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_options_are_read_as_the_config_would_be():
+    assert parse_options(["threads=2", "path=a=b", "on=true", "text='7'", "empty="]) == {
+        "threads": 2,
+        "path": "a=b",
+        "on": True,
+        "text": "7",
+        "empty": None,
+    }
+
+
+@pytest.mark.parametrize("pairs", [["=3"], ["key"], ["a=1", "a=2"], ["a=[1"]])
+def test_wrong_options_are_refused(pairs):
+    with pytest.raises(InvalidInputError, match="--option"):
+        parse_options(pairs)
