@@ -14,7 +14,8 @@ class BatchingPolicy:
     ----------
     actions : tuple of int
         ``actions[q]`` is the batch size to start at queue length ``q``; 0 is to wait. Beyond the
-        end the last entry holds, so it must be the maximum batch size. ``actions[q] <= q``.
+        end the last entry holds, so it must start a batch: one of the highest throughput, if the
+        replica is to keep up. ``actions[q] <= q``.
     max_wait_ms : float or None
         A free device also starts, with all that waits up to the maximum batch size, when the
         oldest request has waited this long. None: never.
@@ -26,19 +27,17 @@ class BatchingPolicy:
     def __post_init__(self) -> None:
         if not self.actions or self.actions[0] != 0 or self.actions[-1] < 1:
             raise InvalidInputError(
-                "actions: the first must be 0 (nothing waits), the last the maximum batch size"
+                "actions: the first must be 0 (nothing waits), the last at least 1"
             )
         if any(size < 0 or size > length for length, size in enumerate(self.actions)):
             raise InvalidInputError("actions: a batch cannot be larger than the queue it is from")
-        if max(self.actions) != self.actions[-1]:
-            raise InvalidInputError("actions: the last must be the maximum batch size")
         if self.max_wait_ms is not None and not self.max_wait_ms >= 0:
             raise InvalidInputError(f"max_wait_ms: must be at least 0, not {self.max_wait_ms}")
 
     @property
     def max_batch_size(self) -> int:
         """Largest batch size that is ever started."""
-        return self.actions[-1]
+        return max(self.actions)
 
     @property
     def control_limit(self) -> int:
