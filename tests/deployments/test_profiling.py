@@ -106,10 +106,14 @@ def test_energies_that_a_coarse_counter_gave_as_zero_still_fit():
 
 def test_an_emulated_devices_profile_is_measured_back():
     model = Emulated(LINE | {"energy_mj": [1.0, 2.0, 4.0, 8.0]})
-    profile = measure(model, repeats=15)
+    profile = measure(model, repeats=20)
     stated = model.profile()
-    assert np.all(profile.latency_ms >= stated.latency_ms - 0.1)
-    np.testing.assert_allclose(profile.latency_ms, stated.latency_ms, rtol=0.25)
+    rows = profile.measured["batch_sizes"]
+    for row, stated_ms in zip(rows, stated.latency_ms, strict=True):
+        # Never early; late only where the machine was busy, so not in the quick tenth.
+        assert stated_ms <= row["p10_ms"] < stated_ms + 0.3
+    table, _ = fit([1, 2, 3, 4], [row["p50_ms"] for row in rows], 4)
+    np.testing.assert_array_equal(profile.latency_ms, table)
     np.testing.assert_array_equal(profile.energy_mj, stated.energy_mj)
     assert profile.measured["energy_source"] == "stated by the model"
 
