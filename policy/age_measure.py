@@ -44,11 +44,10 @@ class Panels:
         cuts = cuts[np.concatenate(([True], np.diff(cuts) > 1e-9 * end_ms))]
         cuts[-1] = end_ms
         parts = np.maximum(1, np.ceil(np.diff(cuts) / widest_ms)).astype(int)
-        pieces = [
-            np.linspace(left, right, count, endpoint=False)
-            for left, right, count in zip(cuts[:-1], cuts[1:], parts, strict=True)
-        ]
-        return cls(np.concatenate([*pieces, [end_ms]]))
+        # Panel number p of its stretch starts p / parts of the way.
+        number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+        starts = np.repeat(cuts[:-1], parts) + number * np.repeat(np.diff(cuts) / parts, parts)
+        return cls(np.append(starts, end_ms))
 
     @property
     def widths_ms(self) -> FloatArray:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.signal import fftconvolve
 from scipy.special import gammainccinv
 
-from policy.age_measure import NODES, AgeMeasure, Panels
+from policy.age_measure import AgeMeasure, Panels
 from policy.batching_policy import BatchingPolicy
 from policy.profile import Profile
 from policy.start_chain import ControlLimitSystem, StartChain, poisson_pmf
@@ -152,30 +152,30 @@ class ResponseTimes:
         younger = np.zeros_like(oldest)
         running = np.zeros(age.shape)
         # Behind a request wait those that came since, but for the last block of a waiting room.
-        whole = blocks if room is None or room >= blocks * size else blocks - 1
+        whole = blocks if not room or room >= blocks * size else blocks - 1
         parts = [
             (
                 slice(0, whole),
-                poisson_pmf(np.arange(size), system.arrival_rate * age[:whole, :, None])[
-                    :, :, None
-                ],
+                poisson_pmf(np.arange(size), system.arrival_rate * age[:whole, :, None]),
             )
         ]
-        if whole < blocks:
+        if room and whole < blocks:
             last = [
                 system.followers(size, residual, whole, position)
                 for position in range(1, room - whole * size + 1)
             ]
             parts.append((slice(whole, blocks), np.stack(last, axis=1)[None]))
         for part, behind in parts:
-            if behind.shape[2] == 1:
-                behind = np.broadcast_to(behind, (*behind.shape[:2], top, size))
+            fewer = np.cumsum(behind, axis=-1)
+            if behind.ndim == 3:  # the same law at every position
+                shape = (*behind.shape[:2], top, size)
+                behind = np.broadcast_to(behind[:, :, None], shape)
+                fewer = np.broadcast_to(fewer[:, :, None], shape)
             here = arriving[part, :, : min(top, behind.shape[2])]
             positions = np.arange(here.shape[2])
             for n in range(limit, top):
                 k = positions[:n]
                 oldest[n - 1, part] = np.sum(here[..., :n] * behind[:, :, k, n - 1 - k], axis=-1)
-            fewer = np.cumsum(behind, axis=-1)
             k = positions[: top - 1]
             oldest[top - 1, part] = np.sum(here, axis=-1) - np.sum(
                 here[..., : top - 1] * fewer[:, :, k, top - 2 - k], axis=-1
@@ -184,9 +184,10 @@ class ResponseTimes:
                 continue
             first, short = here[..., 0], behind[:, :, 0, : limit - 1]
             expired = np.where(age[part] >= d, first, 0.0)
-            for n in range(1, limit):
-                oldest[n - 1, part] += expired * short[..., n - 1]
-                younger[n - 1, part] += (n - 1) * expired * short[..., n - 1]
+            if np.any(expired):
+                for n in range(1, limit):
+                    oldest[n - 1, part] += expired * short[..., n - 1]
+                    younger[n - 1, part] += (n - 1) * expired * short[..., n - 1]
             fresh = poisson_pmf(np.arange(limit - 1), system.arrival_rate * age[part, :, None])
             share = short.sum(axis=-1) / fresh.sum(axis=-1)
             running[part] = np.where(age[part] < d, first * share, 0.0)
@@ -220,22 +221,23 @@ class ResponseTimes:
         probabilities = chain.probabilities[:alone]
         times = chain.batch_times_ms[:alone]
         end = float(times[-1])
-        jumps = times[np.argsort(probabilities)[-_MOST_JUMPS:]]
-        jumps = jumps[chain.probabilities[np.searchsorted(times, jumps)] > _NEGLIGIBLE]
+        likely = np.argsort(probabilities)[-_MOST_JUMPS:]
+        jumps = times[likely[probabilities[likely] > _NEGLIGIBLE]]
         if np.isfinite(d):
             jumps = np.append(jumps, d % float(system.batch_times_ms[-1]))
         panels = Panels.cut(end, jumps, (1 + np.sqrt(rate * end)) / rate)
         left = panels.nodes_ms.ravel()
         positions = chain.longest if system.waiting_room is None else system.waiting_room
-        likely = int(rate * end + 10 * np.sqrt(rate * end) + 30)
-        before = np.arange(min(positions, likely))
+        most = int(rate * end + 10 * np.sqrt(rate * end) + 30)
+        before = np.arange(min(positions, most))
         arriving = np.zeros((left.size, positions))
-        for batch_size in np.flatnonzero(probabilities > _NEGLIGIBLE * 1e-3) + 1:
-            elapsed = times[batch_size - 1] - left
-            inside = elapsed > 0
-            arriving[inside, : before.size] += probabilities[batch_size - 1] * poisson_pmf(
-                before, rate * elapsed[inside, None]
-            )
+        sizes = np.flatnonzero(probabilities > _NEGLIGIBLE * 1e-2)
+        elapsed = times[sizes] - left[:, None]
+        node, which = np.nonzero(elapsed > 0)
+        counts = poisson_pmf(before, rate * elapsed[node, which, None])
+        counts *= probabilities[sizes[which], None]
+        first = np.flatnonzero(np.diff(node, prepend=-1))
+        arriving[node[first], : before.size] = np.add.reduceat(counts, first, axis=0)
         if chain.longest > size:
             left_over = np.concatenate(([0.0], chain.probabilities[size:]))
             from_full = fftconvolve(
@@ -243,7 +245,7 @@ class ResponseTimes:
             )
             arriving += np.maximum(from_full[:, :positions], 0.0)
         arriving *= rate
-        mass = panels.integral(arriving.T.reshape(positions, -1, NODES.size))
+        mass = panels.integral(arriving.T.reshape(positions, *panels.nodes_ms.shape))
         blocks = max(1, int(np.max(np.flatnonzero(mass > _NEGLIGIBLE), initial=0)) // size + 1)
         padded = np.zeros((left.size, blocks * size))
         padded[:, : min(positions, blocks * size)] = arriving[:, : blocks * size]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
-from scipy.special import gammaln, pdtrc, xlogy
+from scipy.special import gammaln, pdtrc
 
 FloatArray = NDArray[np.float64]
 
@@ -24,7 +24,9 @@ def poisson_pmf(count: ArrayLike, mean: ArrayLike) -> FloatArray:
     """Poisson probabilities; 0 for negative counts."""
     n, mu = np.asarray(count, dtype=float), np.asarray(mean, dtype=float)
     whole = np.maximum(n, 0.0)
-    return np.where(n < 0, 0.0, np.exp(xlogy(whole, mu) - mu - gammaln(whole + 1)))
+    # A mean of 0 has log -690: no count but 0 is left of it.
+    pmf = np.exp(whole * np.log(np.maximum(mu, 1e-300)) - mu - gammaln(whole + 1))
+    return np.where(n < 0, 0.0, pmf) if np.any(n < 0) else np.asarray(pmf)
 
 
 @dataclass(frozen=True)
