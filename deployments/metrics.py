@@ -1,0 +1,110 @@
+"""Every instrument of a replica: `sojourn_*` in base units, through Ray's metrics.
+
+The request path only appends to lists and counters; `flush`, once a second, hands them to Ray,
+which exports them (with the prefix `ray_`) where the cluster's Prometheus scrapes.
+"""
+
+from collections import Counter as Counts
+from collections.abc import Hashable, Mapping
+
+from ray.serve import metrics
+
+from deployments.service import InferenceService
+
+_RESPONSE_TIMES_S = [
+    *(0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075),
+    *(0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0),
+]
+_BATCH_SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
+
+
+class ReplicaMetrics:
+    """Instruments of one `InferenceService`."""
+
+    def __init__(self, service: InferenceService) -> None:
+        self._service = service
+        self._flushed: Counts[Hashable] = Counts()
+        self._offered = metrics.Counter(
+            "sojourn_offered_rows_total", description="Rows that reached this replica."
+        )
+        self._refused = metrics.Counter(
+            "sojourn_refused_rows_total", description="Rows refused because the replica was full."
+        )
+        self._answers = metrics.Counter(
+            "sojourn_answers_total",
+            description="Inference requests by the HTTP status of their answer.",
+            tag_keys=("status",),
+        )
+        self._batches = metrics.Counter(
+            "sojourn_batches_total",
+            description="Batches by the reason why they were started.",
+            tag_keys=("reason",),
+        )
+        self._energy = metrics.Counter(
+            "sojourn_energy_joules_total", description="Energy of the batches, where it is known."
+        )
+        self._response_time = metrics.Histogram(
+            "sojourn_response_time_seconds",
+            description="From the arrival of a request at the replica to its answer.",
+            boundaries=_RESPONSE_TIMES_S,
+        )
+        self._batch_duration = metrics.Histogram(
+            "sojourn_batch_duration_seconds",
+            description="Time of a batch on the device.",
+            boundaries=_RESPONSE_TIMES_S,
+        )
+        self._batch_size = metrics.Histogram(
+            "sojourn_batch_size_rows", description="Rows of a batch.", boundaries=_BATCH_SIZES
+        )
+        self._queue_length = metrics.Gauge(
+            "sojourn_queue_length_rows", description="Rows that wait for the device."
+        )
+        self._arrival_rate = metrics.Gauge(
+            "sojourn_arrival_rate_rows_per_second",
+            description="Arrival rate as the batcher sees it.",
+        )
+        self._control_limit = metrics.Gauge(
+            "sojourn_control_limit_rows", description="Queue length at which a batch starts."
+        )
+        self._sla = metrics.Gauge(
+            "sojourn_sla_response_time_seconds", description="Response time of the SLA in force."
+        )
+        self._percentile = metrics.Gauge(
+            "sojourn_sla_percentile_ratio", description="Share of requests that the SLA is for."
+        )
+
+    def flush(self) -> None:
+        """Hand to Ray what has come together since the last time."""
+        service = self._service
+        batcher = service.batcher
+        self._add(self._offered, batcher.offered_rows)
+        self._add(self._refused, batcher.refused_rows)
+        for status, count in service.answers.items():
+            self._add(self._answers, count, {"status": str(status)})
+        for reason, count in batcher.starts.items():
+            self._add(self._batches, count, {"reason": reason.value})
+        response_times_s, service.response_times_s = service.response_times_s, []
+        for response_time_s in response_times_s:
+            self._response_time.observe(response_time_s)
+        batches = service.batches.copy()
+        service.batches.clear()
+        for record in batches:
+            self._batch_duration.observe(record.duration_s)
+            self._batch_size.observe(record.size)
+            if record.energy_mj:
+                self._energy.inc(1e-3 * record.energy_mj)
+        content = service.explain()
+        self._queue_length.set(content["queue_length"])
+        self._arrival_rate.set(content["arrival_rate_per_s"])
+        self._control_limit.set(content["control_limit"])
+        self._sla.set(1e-3 * content["sla"]["response_time_ms"])
+        self._percentile.set(1e-2 * content["sla"]["percentile"])
+
+    def _add(
+        self, counter: metrics.Counter, total: int, tags: Mapping[str, str] | None = None
+    ) -> None:
+        """Raise `counter` to `total`."""
+        key = (counter.info["name"], *(tags or {}).values())
+        if total > self._flushed[key]:
+            counter.inc(total - self._flushed[key], tags=dict(tags or {}))
+            self._flushed[key] = total

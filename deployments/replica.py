@@ -1,0 +1,85 @@
+"""The Ray Serve deployment: a thin adapter around `deployments.service`."""
+
+import asyncio
+import importlib.metadata
+import logging
+import time
+from typing import Any
+
+from ray import serve
+
+from deployments.asgi import InferenceApp
+from deployments.config import DEPLOYMENT, ModelConfig, parse_user_config
+from deployments.metrics import ReplicaMetrics
+from deployments.service import load_service
+from sojourn.errors import SojournError
+
+logger = logging.getLogger("ray.serve")
+
+METRICS_PERIOD_S = 1.0
+
+
+@serve.deployment(
+    name=DEPLOYMENT,
+    # Queueing and refusing are the batcher's; Ray's own queue before it must never fill.
+    max_ongoing_requests=100_000,
+    health_check_period_s=5,
+    health_check_timeout_s=10,
+    graceful_shutdown_timeout_s=60,
+    # A line for each request costs more than its batch does; the counters say as much.
+    logging_config={"enable_access_log": False},
+)
+@serve.ingress()
+class Replica:
+    """One replica: a model on a device, behind a batcher, answering HTTP."""
+
+    def __init__(self, model: dict[str, Any]) -> None:
+        started_s = time.monotonic()
+        self._service = load_service(ModelConfig.model_validate(model))
+        self._started_s = started_s
+        self._start_time_s: float | None = None
+        self._metrics = ReplicaMetrics(self._service)
+        self._metrics_task: asyncio.Task[None] | None = None
+
+    def __serve_build_asgi_app__(self) -> InferenceApp:
+        """Give Serve the app, once the model is loaded."""
+        return InferenceApp(self._service, importlib.metadata.version("sojourn"))
+
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Take a changed `user_config`; Ray calls this at the start, too.
+
+        A wrong one ends a replica that starts. One that runs keeps what it has, and says so in its
+        log and under `/sojourn/policy`: a typing error must not take a service down.
+        """
+        service = self._service
+        try:
+            await service.configure(parse_user_config(user_config))
+            service.config_error = None
+        except SojournError as error:
+            if service.user_config is None:
+                raise
+            service.config_error = str(error)
+            logger.error("the changed configuration is not taken: %s", error)
+        if self._metrics_task is None:
+            self._metrics_task = asyncio.create_task(self._flush_metrics())
+            self._start_time_s = time.monotonic() - self._started_s
+
+    async def _flush_metrics(self) -> None:
+        while True:
+            await asyncio.sleep(METRICS_PERIOD_S)
+            self._metrics.flush()
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Tell Ray, and so the autoscaler, how this replica fares."""
+        if self._start_time_s is None:
+            return {}
+        return {**self._service.autoscaling_stats(), "start_time_s": self._start_time_s}
+
+    def check_health(self) -> None:
+        """Raise where the replica must be replaced."""
+        if self._service.stuck():
+            raise RuntimeError("the device has been on one batch for too long")
+
+    def __del__(self) -> None:
+        if hasattr(self, "_service"):
+            self._service.close()

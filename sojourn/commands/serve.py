@@ -1,0 +1,111 @@
+"""`sojourn serve`: a model on this machine, under its SLA, until Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from deployments.config import ServiceConfig, load_service_config
+from deployments.routing import serve_environment
+from sojourn.output import json_option, print_json, say
+
+if TYPE_CHECKING:
+    from deployments.local import LocalService
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path), default=Path("configs/digits.yaml"))
+@click.option("--host", help="Address to listen on, instead of the config's.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port, instead of the config's.")
+@click.option("--check", is_flag=True, help="Only check the config file.")
+@click.option(
+    "--environment",
+    is_flag=True,
+    help="Only print the environment that `ray start` needs on a cluster of one's own.",
+)
+@json_option
+def command(
+    config: Path, host: str | None, port: int | None, check: bool, environment: bool, as_json: bool
+) -> int:
+    """Serve the model of CONFIG (configs/digits.yaml) on this machine, until Ctrl-C."""
+    if environment:
+        for name, value in serve_environment().items():
+            click.echo(f"export {name}={shlex.quote(value)}")
+        return 0
+    service = load_service_config(config)
+    if check:
+        say(f"{config} is fine: {service.user_config.sla.in_words()}")
+        return 0
+    if host or port:
+        service = service.model_copy(
+            update={"http_host": host or service.http_host, "http_port": port or service.http_port}
+        )
+    return _serve(service, as_json)
+
+
+def _serve(service: ServiceConfig, as_json: bool) -> int:
+    from deployments.local import local_service  # psutil and Ray's start, for this command alone
+
+    stop = threading.Event()
+    started_s = time.monotonic()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: _interrupt(stop))
+    try:
+        with local_service(service, say) as running:
+            summary = _summary(service, running, time.monotonic() - started_s)
+            if as_json:
+                print_json(summary)
+            else:
+                _print_summary(summary)
+            # From here on a signal ends the wait instead of what is under way.
+            stop.set()
+            signal.pause()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return 0
+
+
+def _interrupt(serving: threading.Event) -> None:
+    if not serving.is_set():
+        raise KeyboardInterrupt
+
+
+def _summary(service: ServiceConfig, running: LocalService, start_s: float) -> dict[str, Any]:
+    model, url = service.args.model.name, running.url
+    with urllib.request.urlopen(f"{url}/sojourn/policy", timeout=5) as answer:
+        policy = json.load(answer)
+    with urllib.request.urlopen(f"{url}/sojourn/example", timeout=5) as answer:
+        example = answer.read().decode()
+    return {
+        "url": url,
+        "dashboard": running.dashboard,
+        "metrics_url": running.metrics_url,
+        "model": model,
+        "sla": policy["sla_in_words"],
+        "control_limit": policy["control_limit"],
+        "max_wait_ms": policy["max_wait_ms"],
+        "start_s": start_s,
+        "curl": f"curl -s {url}/v2/models/{model}/infer -d {shlex.quote(example)}",
+    }
+
+
+def _print_summary(summary: dict[str, Any]) -> None:
+    wait = summary["max_wait_ms"]
+    click.echo(f"{summary['model']} answers at {summary['url']} ({summary['start_s']:.0f} s)")
+    click.echo(f"  SLA: {summary['sla']}")
+    click.echo(
+        f"  a batch starts when {summary['control_limit']} wait"
+        + ("" if wait is None else f", or when the oldest has waited {wait:g} ms")
+        + " (the control limit now; it follows the load)"
+    )
+    click.echo(f"Try it:\n\n{summary['curl']}\n\nCtrl-C stops it.")

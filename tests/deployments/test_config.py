@@ -1,0 +1,115 @@
+"""The configuration file and its live part."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deployments.config import load_service_config, parse_user_config
+from policy.table import ServiceLevelObjective, Weights
+from sojourn.errors import InvalidInputError
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_the_shipped_configs_are_valid(path: Path) -> None:
+    config = load_service_config(path)
+    assert config.user_config.sla.in_words().startswith("99% of requests within ")
+
+
+def test_an_empty_user_config_has_the_default_sla() -> None:
+    assert parse_user_config(None).sla.in_words() == "99% of requests within 100 ms"
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (
+            {"sla": {"percentile": 100}},
+            "user_config: sla.percentile: input should be less than 100",
+        ),
+        ({"sla": {"percentile": "high"}}, "sla.percentile: input should be a valid number"),
+        ({"sla": {"response_time_ms": 0}}, "sla.response_time_ms: input should be greater than 0"),
+        ({"sla": {"response_time_ms": float("nan")}}, "sla.response_time_ms: input should be"),
+        ({"sla": {"latency": 1}}, "sla.latency: extra inputs are not permitted, not 1"),
+        ({"slo": {}}, "slo: extra inputs are not permitted"),
+        (
+            {"policy": {"objective": "speed"}},
+            "policy.objective: input should be 'sla' or 'weights'",
+        ),
+        ({"policy": {"energy_weight": -1}}, "policy.energy_weight: input should be greater than"),
+        ({"policy": {"latency_weight": 0}}, "policy.latency_weight: input should be greater than"),
+        (
+            {"limits": {"waiting_room": 1}},
+            "limits: max_rows_per_request cannot be above waiting_room",
+        ),
+        ({"autoscaler": {"horizon": 1}}, "autoscaler: "),
+    ],
+)
+def test_says_in_one_line_what_is_wrong(content: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        parse_user_config(content)
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_objective_follows_the_config() -> None:
+    by_sla = parse_user_config({"sla": {"response_time_ms": 50, "percentile": 95}})
+    assert by_sla.objective() == ServiceLevelObjective(45.0, 95.0)
+    by_weights = parse_user_config({"policy": {"objective": "weights", "energy_weight": 2}})
+    assert by_weights.objective() == Weights(1.0, 2.0)
+
+
+def write(tmp_path: Path, content: object) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return path
+
+
+APPLICATION = {
+    "name": "a",
+    "import_path": "deployments.application:build",
+    "args": {"model": {"name": "m", "import_path": "p:C"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("a: [", "not YAML in line"),
+        ("just words", "applications: missing"),
+        ({"applications": []}, "0 have import_path deployments.application:build"),
+        ({"applications": [APPLICATION, APPLICATION]}, "2 have import_path"),
+        ({"applications": [{**APPLICATION, "args": {}}]}, "model: field required"),
+        (
+            {"applications": [{**APPLICATION, "args": {"model": {"name": "a b"}}}]},
+            "model.name: string should match pattern",
+        ),
+        (
+            {
+                "applications": [
+                    {
+                        **APPLICATION,
+                        "deployments": [
+                            {"name": "Replica", "user_config": {"sla": {"percentile": 0}}}
+                        ],
+                    }
+                ]
+            },
+            "user_config: sla.percentile",
+        ),
+    ],
+)
+def test_says_what_is_wrong_with_a_file(tmp_path: Path, content: object, complaint: str) -> None:
+    path = write(tmp_path, content)
+    with pytest.raises(InvalidInputError) as caught:
+        load_service_config(path)
+    assert str(path) in str(caught.value)
+    assert complaint in str(caught.value)
+
+
+def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="No such file"):
+        load_service_config(tmp_path / "none.yaml")

@@ -1,0 +1,96 @@
+"""Real services for the integration tests: `sojourn serve` in a process of its own."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+STOP_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Running:
+    """A service under test."""
+
+    url: str
+    summary: dict[str, Any]
+    process: psutil.Process
+    config: Path
+
+    def replicas(self) -> dict[int, psutil.Process]:
+        """The replicas' processes by their ids."""
+        found = {}
+        for child in self.process.children(recursive=True):
+            try:
+                if child.cmdline()[0].startswith("ray::ServeReplica"):
+                    found[child.pid] = child
+            except (psutil.Error, IndexError):
+                continue
+        return found
+
+    def redeploy(self, document: dict[str, Any]) -> None:
+        """Run `serve deploy`, as a user does."""
+        self.config.write_text(yaml.safe_dump(document))
+        subprocess.run(
+            [BIN / "serve", "deploy", "-a", self.summary["dashboard"], str(self.config)],
+            env={**os.environ, "RAY_AUTH_MODE": "disabled"},
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def serving(config: Path, document: dict[str, Any]) -> Iterator[Running]:
+    """Serve `document` from the file `config` until the context ends; leave nothing behind."""
+    config.write_text(yaml.safe_dump(document))
+    command = [BIN / "sojourn", "serve", str(config), "--port", str(free_port()), "--json"]
+    log = config.with_suffix(".log")
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stderr, text=True
+        )
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.rstrip() == "}":
+                break
+        else:
+            raise AssertionError(f"sojourn serve did not come up: {log.read_text()}")
+        running = psutil.Process(process.pid)
+        summary = json.loads("".join(lines))
+        started = running.children(recursive=True)
+        try:
+            yield Running(summary["url"], summary, running, config)
+        finally:
+            started += running.children(recursive=True)
+            process.send_signal(signal.SIGINT)
+            status = process.wait(STOP_TIMEOUT_S)
+            process.stdout.close()
+        assert status == 0, log.read_text()
+        _, alive = psutil.wait_procs(started, timeout=2)
+        assert not alive, f"left behind: {alive}"
+
+
+def load_document(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load((ROOT / "configs" / name).read_text())
+    return document

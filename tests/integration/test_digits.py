@@ -1,0 +1,122 @@
+"""The newcomer's way, on real Ray Serve behind real HAProxy: the digits model."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import tritonclient.http as triton
+
+from loadtests.digits import held_out
+from tests.integration.services import Running, load_document, serving
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    config = tmp_path_factory.mktemp("digits") / "digits.yaml"
+    with serving(config, load_document("digits.yaml")) as running:
+        yield running
+
+
+def test_the_summary_says_what_a_newcomer_needs(service: Running) -> None:
+    assert service.summary["sla"] == "99% of requests within 100 ms"
+    assert service.summary["control_limit"] >= 1
+
+
+def test_the_curl_line_can_be_pasted(service: Running) -> None:
+    output = subprocess.run(
+        service.summary["curl"], shell=True, capture_output=True, text=True, check=True
+    ).stdout
+    outputs = {entry["name"]: entry["data"] for entry in json.loads(output)["outputs"]}
+    assert outputs["label"] == [3]
+    assert sum(outputs["probabilities"]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
+def test_tritonclient_gets_the_right_digits(service: Running, binary: bool) -> None:
+    images, labels = held_out()
+    client = triton.InferenceServerClient(service.url.removeprefix("http://"))
+    try:
+        assert client.is_server_live()
+        assert client.is_model_ready("digits")
+        assert client.get_model_metadata("digits")["inputs"][0]["shape"] == [-1, 8, 8]
+        found = []
+        for start in range(0, len(images), 60):
+            part = images[start : start + 60]
+            image = triton.InferInput("image", list(part.shape), "FP32")
+            image.set_data_from_numpy(part, binary_data=binary)
+            label = triton.InferRequestedOutput("label", binary_data=binary)
+            result = client.infer("digits", [image], outputs=[label])
+            found.append(result.as_numpy("label"))
+    finally:
+        client.close()
+    assert np.mean(np.concatenate(found) == labels) >= 0.97
+
+
+def test_errors_keep_their_form_behind_haproxy(service: Running) -> None:
+    infer = f"{service.url}/v2/models/digits/infer"
+    wrong = httpx.post(infer, json={"inputs": []})
+    assert (wrong.status_code, wrong.json()) == (
+        400,
+        {"error": "input 'image' is missing: the model takes 'image'"},
+    )
+    assert httpx.get(f"{service.url}/v2/models/other").status_code == 404
+
+
+def test_a_changed_sla_acts_without_restarting_a_replica(service: Running) -> None:
+    before = set(service.replicas())
+    document = load_document("digits.yaml")
+    user_config = document["applications"][0]["deployments"][0]["user_config"]
+    user_config["sla"] = {"response_time_ms": 40, "percentile": 95}
+    service.redeploy(document)
+    assert wait_for(lambda: policy(service)["sla_in_words"] == "95% of requests within 40 ms")
+    # A wrong one is not taken, and takes nothing down.
+    user_config["sla"] = {"response_time_ms": -1}
+    service.redeploy(document)
+    assert wait_for(lambda: policy(service)["config_error"] is not None)
+    assert "sla.response_time_ms" in policy(service)["config_error"]
+    assert policy(service)["sla_in_words"] == "95% of requests within 40 ms"
+    assert set(service.replicas()) == before
+
+
+def policy(service: Running) -> dict[str, object]:
+    content: dict[str, object] = httpx.get(f"{service.url}/sojourn/policy").json()
+    return content
+
+
+def test_metrics_reach_the_clusters_prometheus_endpoint(service: Running) -> None:
+    def exported() -> bool:
+        text = httpx.get(service.summary["metrics_url"]).text
+        return "sojourn_answers_total" in text and "sojourn_response_time_seconds" in text
+
+    assert wait_for(exported, timeout_s=30)
+
+
+def test_a_killed_replica_is_replaced(service: Running) -> None:
+    (victim,) = service.replicas()
+    os.kill(victim, signal.SIGKILL)
+    assert wait_for(lambda: service.replicas() and victim not in service.replicas(), timeout_s=60)
+    infer = f"{service.url}/v2/models/digits/infer"
+    example = httpx.get(f"{service.url}/sojourn/example").json()
+    assert httpx.post(infer, json=example, timeout=30).status_code == 200
+
+
+def wait_for(condition, timeout_s: float = 20.0) -> bool:  # type: ignore[no-untyped-def]
+    """Whether `condition` came true in time; a real cluster is asked again and again."""
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        try:
+            if condition():
+                return True
+        except (httpx.HTTPError, KeyError):
+            pass
+        time.sleep(0.2)
+    return False
