@@ -179,7 +179,7 @@ class ReplicaReport:
             if getattr(self, name) == 0:
                 raise InvalidInputError(f"report of {self.replica_id}: {name} is 0")
         try:
-            self.objective  # noqa: B018 - made to be checked
+            ServiceLevelObjective(self.sla_response_time_ms, self.sla_percentile)
         except InvalidInputError as error:
             raise InvalidInputError(f"report of {self.replica_id}: {error}") from error
 
