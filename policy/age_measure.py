@@ -1,6 +1,7 @@
 """Distributions of response times that are mixtures over the age of a request at a batch start."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.polynomial import polynomial
@@ -30,7 +31,7 @@ class Panels:
     Attributes
     ----------
     edges_ms : ndarray of float, shape (panels + 1,)
-        Increasing, from 0.
+        Increasing.
     """
 
     edges_ms: FloatArray
@@ -64,12 +65,12 @@ class Panels:
         return np.asarray((values @ QUADRATURE) @ self.widths_ms)
 
     def cumulative(self, values: FloatArray) -> "Cumulative":
-        """Integrate `values` at the nodes, shape (..., panels, order), from 0 on."""
+        """Integrate `values` at the nodes, shape (..., panels, order), up to any time."""
         return Cumulative(self, values)
 
 
 class Cumulative:
-    """The integral of a density from 0 to any time."""
+    """The integral of a density up to any time."""
 
     def __init__(self, panels: Panels, values: FloatArray) -> None:
         self._panels = panels
@@ -83,7 +84,7 @@ class Cumulative:
     def locate(self, time_ms: FloatArray) -> tuple[NDArray[np.intp], FloatArray]:
         """Find the panel of each time, and the fraction of it that lies before."""
         edges = self._panels.edges_ms
-        inside = np.clip(time_ms, 0.0, edges[-1])
+        inside = np.clip(time_ms, edges[0], edges[-1])
         panel = np.clip(np.searchsorted(edges, inside, side="right") - 1, 0, edges.size - 2)
         return panel, (inside - edges[panel]) / self._panels.widths_ms[panel]
 
@@ -131,7 +132,6 @@ class AgeMeasure:
         self.total_response_ms = float(
             np.sum(panels.integral(half * nodes)) + self._both.total @ batch_times_ms
         )
-        self.longest_ms = float(panels.edges_ms[-1] + batch_times_ms[-1])
 
     def count_within(self, response_time_ms: FloatArray) -> FloatArray:
         """Count requests by response time, shape (times,)."""
@@ -141,3 +141,72 @@ class AgeMeasure:
             # Of requests uniform below s > age, the fraction age / s is young enough.
             count = count + age * (self._spread.total - self._spread.at_rows(age))
         return np.asarray(count.sum(axis=1))
+
+
+class Measure(Protocol):
+    """Counts of requests by response time."""
+
+    count: float
+    total_response_ms: float
+
+    def count_within(self, response_time_ms: FloatArray) -> FloatArray:
+        """Count requests by response time, shape (times,)."""
+
+
+class Mixture:
+    """A distribution of response times, put together from counts of requests.
+
+    Attributes
+    ----------
+    measures : list of Measure
+    atoms : list of (time, count)
+        Requests of exactly that response time.
+    uniforms : list of (start, width, count)
+        Requests uniform on an interval.
+    """
+
+    def __init__(self) -> None:
+        self.measures: list[Measure] = []
+        self.atoms: list[tuple[float, float]] = []
+        self.uniforms: list[tuple[float, float, float]] = []
+
+    def close(self) -> None:
+        """Take the counts as complete."""
+        atoms = np.array(self.atoms).reshape(-1, 2)
+        self._atom_times_ms, self._atom_counts = atoms.T
+        uniforms = np.array(self.uniforms).reshape(-1, 3)
+        self._uniform_starts_ms, self._uniform_widths_ms, self._uniform_counts = uniforms.T
+        self.count = (
+            sum(measure.count for measure in self.measures)
+            + float(self._atom_counts.sum())
+            + float(self._uniform_counts.sum())
+        )
+        self.mean_ms = (
+            sum(measure.total_response_ms for measure in self.measures)
+            + float(self._atom_times_ms @ self._atom_counts)
+            + float((self._uniform_starts_ms + self._uniform_widths_ms / 2) @ self._uniform_counts)
+        ) / self.count
+
+    def cdf(self, times_ms: FloatArray) -> FloatArray:
+        """Evaluate at times of shape (times,)."""
+        count = np.zeros(times_ms.shape)
+        for measure in self.measures:
+            count += measure.count_within(times_ms)
+        # An atom at 1.357 is met by a target of 1.357, whatever the rounding of sums.
+        count += (self._atom_times_ms <= times_ms[:, None] * (1 + 1e-12)) @ self._atom_counts
+        since = times_ms[:, None] - self._uniform_starts_ms
+        count += np.clip(since / self._uniform_widths_ms, 0.0, 1.0) @ self._uniform_counts
+        return np.clip(count / self.count, 0.0, 1.0)
+
+    def quantile(self, probability: float) -> float:
+        """Least time whose cdf reaches `probability`."""
+        low, high = 0.0, 1.0
+        while self.cdf(np.array([high]))[0] < probability and high < 1e12:
+            low, high = high, 2 * high
+        while high - low > 1e-9 * high:
+            grid = np.linspace(low, high, 65)
+            above = int(np.argmax(self.cdf(grid) >= probability))
+            if above == 0:
+                return float(grid[0])
+            low, high = float(grid[above - 1]), float(grid[above])
+        return high

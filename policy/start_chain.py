@@ -30,8 +30,8 @@ def poisson_pmf(count: ArrayLike, mean: ArrayLike) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class ControlLimitSystem:
-    """A device under a control limit and a max wait, with Poisson arrivals.
+class QueueSystem:
+    """A device with Poisson arrivals.
 
     Attributes
     ----------
@@ -39,17 +39,14 @@ class ControlLimitSystem:
         Requests per millisecond.
     batch_times_ms : ndarray of float, shape (max_batch_size,)
         Time a batch takes.
-    control_limit : int
-        Queue length at which a free device starts.
     max_wait_ms : float
-        Age of the oldest request at which it starts too; infinite: never.
+        Age of the oldest request at which a free device starts in any case; infinite: never.
     waiting_room : int or None
         Requests that may wait besides those in service.
     """
 
     arrival_rate: float
     batch_times_ms: FloatArray
-    control_limit: int
     max_wait_ms: float
     waiting_room: int | None
 
@@ -73,6 +70,42 @@ class ControlLimitSystem:
             low /= 2
         decay = brentq(lambda x: mean * np.expm1(x) - size * x, low, high)
         return size + int(np.ceil(_LOG_TAIL / decay))
+
+    def mean_refused(self, left_over: NDArray[np.intp], batch_times_ms: FloatArray) -> FloatArray:
+        """Arrivals refused during batches that leave some over, on average, same shape."""
+        if self.waiting_room is None:
+            return np.zeros(left_over.shape)
+        room_left = self.waiting_room - left_over
+        mean = self.arrival_rate * batch_times_ms
+        # E[(N - c)+] for Poisson N of mean μ: μ P(N ≥ c) - c P(N > c).
+        at_least = np.where(room_left > 0, pdtrc(np.maximum(room_left - 1, 0), mean), 1.0)
+        return np.maximum(mean * at_least - room_left * pdtrc(room_left, mean), 0.0)
+
+
+def stationary(transitions: FloatArray) -> FloatArray:
+    """Stationary probabilities of a Markov chain, from its transition probabilities."""
+    count = transitions.shape[0]
+    # One balance equation is redundant: normalisation stands in its place.
+    balance = np.eye(count) - transitions.T
+    balance[0] = 1.0
+    one = np.zeros(count)
+    one[0] = 1.0
+    solution = np.linalg.solve(balance, one)
+    solution[solution < 0] = 0.0  # rounding, far out
+    return np.asarray(solution / solution.sum())
+
+
+@dataclass(frozen=True)
+class ControlLimitSystem(QueueSystem):
+    """A device under a control limit and a max wait, with Poisson arrivals.
+
+    Attributes
+    ----------
+    control_limit : int
+        Queue length at which a free device starts.
+    """
+
+    control_limit: int
 
     def followers(
         self, count: int, residual_ms: FloatArray, passed: int, position: int
@@ -119,24 +152,11 @@ class StartChain:
         self.batch_sizes = np.minimum(self.queue_lengths, size)
         self.left_over = self.queue_lengths - self.batch_sizes
         self.batch_times_ms = system.batch_times_ms[self.batch_sizes - 1]
-        self.probabilities = self._stationary()
+        self.probabilities = stationary(self._transitions())
         self.served_per_start = float(self.probabilities @ self.batch_sizes)
-        self.refused_per_start = self._refused()
+        refused = system.mean_refused(self.left_over, self.batch_times_ms)
+        self.refused_per_start = float(self.probabilities @ refused)
         self.ms_per_start = (self.served_per_start + self.refused_per_start) / system.arrival_rate
-
-    def _stationary(self) -> FloatArray:
-        transitions = self._transitions()
-        count = self.longest
-        if count == 1:
-            return np.ones(1)
-        # One balance equation is redundant: normalisation stands in its place.
-        balance = np.eye(count) - transitions.T
-        balance[0] = 1.0
-        one = np.zeros(count)
-        one[0] = 1.0
-        solution = np.linalg.solve(balance, one)
-        solution[solution < 0] = 0.0  # rounding, far out
-        return np.asarray(solution / solution.sum())
 
     def _transitions(self) -> FloatArray:
         """Probabilities from queue length to queue length, shape (longest, longest)."""
@@ -210,15 +230,3 @@ class StartChain:
             transitions[:, : limit - 1] += weight.sum(axis=1)[:, None] * timer
             transitions[:, limit - 1] += np.sum(weight * (fresh - timer.sum()), axis=1)
             passed += 1
-
-    def _refused(self) -> float:
-        """Arrivals refused between two starts, on average."""
-        system = self.system
-        if system.waiting_room is None:
-            return 0.0
-        room_left = system.waiting_room - self.left_over
-        mean = system.arrival_rate * self.batch_times_ms
-        # E[(N - c)+] for Poisson N of mean μ: μ P(N ≥ c) - c P(N > c).
-        at_least = np.where(room_left > 0, pdtrc(np.maximum(room_left - 1, 0), mean), 1.0)
-        over = mean * at_least - room_left * pdtrc(room_left, mean)
-        return float(self.probabilities @ np.maximum(over, 0.0))

@@ -1,0 +1,196 @@
+"""The response time under a control limit and a max wait.
+
+Requests are counted per start of a batch, by their age when their own batch starts:
+
+- Those that arrive while a batch is in service, and go with one that starts at once. At the end of
+  the service a request has its position in the queue; behind it wait those who came since, a fresh
+  Poisson count. Positions beyond a full batch wait for full batches only, whatever comes.
+- Where the queue is short, the oldest request decides (its timer, the control limit), and the
+  others are uniform over its age.
+
+All is exact up to quadrature, but for one thing: with a waiting room that held requests out during
+the wait of the oldest, the others are still taken as uniform.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.signal import fftconvolve
+from scipy.special import gammainccinv
+
+from policy.age_measure import AgeMeasure, Mixture, Panels
+from policy.start_chain import StartChain, poisson_pmf
+
+FloatArray = NDArray[np.float64]
+
+_NEGLIGIBLE = 1e-12
+_MOST_JUMPS = 48
+"""A density is cut where it jumps, at the likeliest of its jumps."""
+
+
+class ControlLimitResponse(Mixture):
+    """The distribution of the response time under a control limit."""
+
+    def __init__(self, chain: StartChain) -> None:
+        super().__init__()
+        self._chain = chain
+        oldest_waiting = self._started_at_once()
+        self._started_after_a_wait(*oldest_waiting)
+        self.close()
+
+    def _started_at_once(self) -> tuple[Panels, FloatArray]:
+        """Count the requests whose batch starts at the very end of another.
+
+        Returns
+        -------
+        panels : Panels
+        oldest_waiting : ndarray, shape (panels, order)
+            Density of the age of the oldest request at the end of a batch, where its timer still
+            runs. These wait, unless the control limit is reached.
+        """
+        system = self._chain.system
+        size, limit, d = system.max_batch_size, system.control_limit, system.max_wait_ms
+        panels, arriving = self._arrivals_in_a_batch()
+        residual = panels.nodes_ms.ravel()
+        blocks, room = arriving.shape[0], system.waiting_room
+        offsets = float(system.batch_times_ms[-1]) * np.arange(blocks)
+        age = offsets[:, None] + residual
+        top = size if room is None else min(size, max(room, 1))
+        oldest = np.zeros((top, *age.shape))
+        younger = np.zeros_like(oldest)
+        running = np.zeros(age.shape)
+        # Behind a request wait those that came since, but for the last block of a waiting room.
+        whole = blocks if not room or room >= blocks * size else blocks - 1
+        parts = [
+            (
+                slice(0, whole),
+                poisson_pmf(np.arange(size), system.arrival_rate * age[:whole, :, None]),
+            )
+        ]
+        if room and whole < blocks:
+            last = [
+                system.followers(size, residual, whole, position)
+                for position in range(1, room - whole * size + 1)
+            ]
+            parts.append((slice(whole, blocks), np.stack(last, axis=1)[None]))
+        for part, behind in parts:
+            fewer = np.cumsum(behind, axis=-1)
+            if behind.ndim == 3:  # the same law at every position
+                shape = (*behind.shape[:2], top, size)
+                behind = np.broadcast_to(behind[:, :, None], shape)
+                fewer = np.broadcast_to(fewer[:, :, None], shape)
+            here = arriving[part, :, : min(top, behind.shape[2])]
+            positions = np.arange(here.shape[2])
+            for n in range(limit, top):
+                k = positions[:n]
+                oldest[n - 1, part] = np.sum(here[..., :n] * behind[:, :, k, n - 1 - k], axis=-1)
+            k = positions[: top - 1]
+            oldest[top - 1, part] = np.sum(here, axis=-1) - np.sum(
+                here[..., : top - 1] * fewer[:, :, k, top - 2 - k], axis=-1
+            )
+            if limit == 1:
+                continue
+            first, short = here[..., 0], behind[:, :, 0, : limit - 1]
+            expired = np.where(age[part] >= d, first, 0.0)
+            if np.any(expired):
+                for n in range(1, limit):
+                    oldest[n - 1, part] += expired * short[..., n - 1]
+                    younger[n - 1, part] += (n - 1) * expired * short[..., n - 1]
+            fresh = poisson_pmf(np.arange(limit - 1), system.arrival_rate * age[part, :, None])
+            share = short.sum(axis=-1) / fresh.sum(axis=-1)
+            running[part] = np.where(age[part] < d, first * share, 0.0)
+        starts = (offsets[:, None] + panels.edges_ms[:-1]).ravel()
+        axis = Panels(np.append(starts, offsets[-1] + panels.edges_ms[-1]))
+        shape = (top, *axis.nodes_ms.shape)
+        timed = np.isfinite(d) and limit > 1
+        self.measures.append(
+            AgeMeasure(
+                axis,
+                system.batch_times_ms[:top],
+                oldest.reshape(shape),
+                younger.reshape(shape) if timed else None,
+            )
+        )
+        return axis, running.reshape(shape[1:])
+
+    def _arrivals_in_a_batch(self) -> tuple[Panels, FloatArray]:
+        """Density of arrivals over the time that is left of the batch they arrive in.
+
+        Returns
+        -------
+        panels : Panels
+            The time left.
+        arriving : ndarray, shape (blocks, nodes, max_batch_size)
+            Per start, by position in the queue: position ``k`` is ``[k // B, :, k % B]``, from 0.
+        """
+        chain, system = self._chain, self._chain.system
+        rate, size, d = system.arrival_rate, system.max_batch_size, system.max_wait_ms
+        alone = min(size, chain.longest)
+        probabilities = chain.probabilities[:alone]
+        times = chain.batch_times_ms[:alone]
+        end = float(times[-1])
+        likely = np.argsort(probabilities)[-_MOST_JUMPS:]
+        jumps = times[likely[probabilities[likely] > _NEGLIGIBLE]]
+        if np.isfinite(d):
+            jumps = np.append(jumps, d % float(system.batch_times_ms[-1]))
+        panels = Panels.cut(end, jumps, (1 + np.sqrt(rate * end)) / rate)
+        left = panels.nodes_ms.ravel()
+        positions = chain.longest if system.waiting_room is None else system.waiting_room
+        most = int(rate * end + 10 * np.sqrt(rate * end) + 30)
+        before = np.arange(min(positions, most))
+        arriving = np.zeros((left.size, positions))
+        sizes = np.flatnonzero(probabilities > _NEGLIGIBLE * 1e-2)
+        elapsed = times[sizes] - left[:, None]
+        node, which = np.nonzero(elapsed > 0)
+        counts = poisson_pmf(before, rate * elapsed[node, which, None])
+        counts *= probabilities[sizes[which], None]
+        first = np.flatnonzero(np.diff(node, prepend=-1))
+        arriving[node[first], : before.size] = np.add.reduceat(counts, first, axis=0)
+        if chain.longest > size:
+            left_over = np.concatenate(([0.0], chain.probabilities[size:]))
+            from_full = fftconvolve(
+                left_over[None, :], poisson_pmf(before, rate * (end - left)[:, None]), axes=1
+            )
+            arriving += np.maximum(from_full[:, :positions], 0.0)
+        arriving *= rate
+        mass = panels.integral(arriving.T.reshape(positions, *panels.nodes_ms.shape))
+        blocks = max(1, int(np.max(np.flatnonzero(mass > _NEGLIGIBLE), initial=0)) // size + 1)
+        padded = np.zeros((left.size, blocks * size))
+        padded[:, : min(positions, blocks * size)] = arriving[:, : blocks * size]
+        return panels, padded.reshape(left.size, blocks, size).transpose(1, 0, 2)
+
+    def _started_after_a_wait(self, panels: Panels, oldest_waiting: FloatArray) -> None:
+        """Count the requests whose batch starts after the device has been free.
+
+        Since the arrival of the oldest, requests come as a fresh Poisson process. The control
+        limit ends the wait at age ``h`` of the oldest if request number `control_limit` comes
+        then; the others are uniform in between.
+        """
+        chain, system = self._chain, self._chain.system
+        rate, limit, d = system.arrival_rate, system.control_limit, system.max_wait_ms
+        alone = chain.left_over == 0
+        empty = float(
+            chain.probabilities[alone] @ np.exp(-rate * chain.batch_times_ms[alone])
+            if system.waiting_room != 0
+            else 1.0
+        )
+        if limit == 1:
+            self.atoms.append((float(system.batch_times_ms[0]), empty))
+            return
+        younger_than = panels.cumulative(oldest_waiting)
+        longest = min(d, float(gammainccinv(limit - 1, 1e-16)) / rate)
+        time = float(system.batch_times_ms[limit - 1])
+        if longest > 0:
+            waits = Panels.cut(longest, panels.edges_ms, 0.7 * np.sqrt(limit) / rate)
+            h = waits.nodes_ms
+            ended = rate * poisson_pmf(limit - 2, rate * h) * (empty + younger_than.at(h))
+            measure = AgeMeasure(waits, np.array([time]), ended[None], (limit - 2) * ended[None])
+            self.measures.append(measure)
+            self.atoms.append((time, float(waits.integral(ended))))
+        if np.isfinite(d):
+            running = empty + float(younger_than.at(np.array(d)))
+            for younger in range(limit - 1):
+                count = running * float(poisson_pmf(younger, rate * d))
+                time = float(system.batch_times_ms[younger])
+                self.atoms.append((d + time, count))
+                if younger and d > 0:
+                    self.uniforms.append((time, d, younger * count))
