@@ -18,6 +18,7 @@ import numpy as np
 
 from policy import exact
 from policy.batching_policy import BatchingPolicy
+from policy.constrained import solve_constrained
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
 from policy.smdp import energy_for
@@ -150,7 +151,17 @@ def solve_table(
     grid = default_rates(profile, objective) if rates is None else tuple(map(float, rates))
     _check_rates(grid)
     if isinstance(objective, ServiceLevelObjective):
-        raise InvalidInputError("policy table: a service level objective is not supported")
+        policies = [
+            solve_constrained(
+                profile,
+                rate,
+                response_time_ms=objective.response_time_ms,
+                percentile=objective.percentile,
+            ).policy
+            for rate in grid
+        ]
+        greedy = _work_conserving(profile)
+        return PolicyTable(grid, (*policies, greedy), source_hash(profile, objective))
     policies = [exact.solve(profile, rate, objective).policy for rate in grid]
     # With next to no traffic the next request is too far off to be worth any wait; beyond the
     # grid the queue is never short.
