@@ -178,8 +178,11 @@ class OfferedLoad:
         try:
             load._head = int(state["head"])
             indices = np.arange(load._head - load._steps + 1, load._head + 1) % load._steps
-            load._attempts[indices] = state["attempts"]
-            load._refusals[indices] = state["refusals"]
+            for ring, name in ((load._attempts, "attempts"), (load._refusals, "refusals")):
+                counts = np.asarray(state[name], dtype=np.float64)
+                if counts.shape != ring.shape:
+                    raise ValueError(f"{name}: {counts.size} steps, not {ring.size}")
+                ring[indices] = counts
             load._counters = {
                 str(name): (float(time_s), float(offered), float(refused))
                 for name, (time_s, offered, refused) in state["counters"].items()

@@ -126,9 +126,7 @@ class TestBatchingReplicas:
         found = batching_equilibrium(120.0, 10, lambda a: a / (a + 10))
         assert (found.attempt_rate_per_s, found.busy_probability) == (math.inf, 1.0)
 
-    @given(
-        rate=st.floats(0.1, 500), retries=st.integers(0, 8), places=st.sampled_from([1, 4, 32])
-    )
+    @given(rate=st.floats(0.1, 500), retries=st.integers(0, 8), places=st.sampled_from([1, 4, 32]))
     def test_with_a_limit_of_retries_the_tries_add_up(self, rate, retries, places):
         def full(a):
             """Erlang's loss formula for `places` servers of 10/s each."""

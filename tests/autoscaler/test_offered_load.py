@@ -1,0 +1,233 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.offered_load import OfferedLoad, offered_requests
+from autoscaler.reports import ReplicaReport
+from sojourn.errors import InvalidInputError
+
+START_S = 1_700_000_000.0
+
+
+def report(replica, time_s, offered, refused=0.0):
+    return ReplicaReport(
+        replica_id=replica,
+        time_s=START_S + time_s,
+        offered_total=offered,
+        refused_total=refused,
+        completed_total=offered - refused,
+        queue_length=0.0,
+        full_batch_size=32.0,
+        full_batch_ms=200.0,
+        sla_response_time_ms=500.0,
+        sla_percentile=99.0,
+    )
+
+
+def rate(load, now_s, window_s=10.0, retries=5):
+    history = load.history(START_S + now_s, window_s, retries)
+    return None if history is None else history.current_per_s
+
+
+def steady(load, replicas, per_s, begin_s, end_s, offset_s=0.0, offered=0.0):
+    """Let replicas report every second, each `offset_s` later than the one before."""
+    for second in range(begin_s, end_s + 1):
+        for number, replica in enumerate(replicas):
+            count = offered + per_s * (second - begin_s)
+            load.observe(report(replica, second + number * offset_s, count))
+
+
+class TestOfferedRequests:
+    def test_formula(self):
+        assert offered_requests(175.0, 75.0, 1) == pytest.approx(175 / (1 + 75 / 175))
+
+    @pytest.mark.parametrize("retries", [0, 1, 5])
+    def test_without_refusals_every_try_is_a_request(self, retries):
+        assert offered_requests([0.0, 7.0], [0.0, 0.0], retries).tolist() == [0.0, 7.0]
+
+    def test_when_every_try_is_refused_each_request_made_all_its_tries(self):
+        assert offered_requests(600.0, 600.0, 5) == pytest.approx(100.0)
+
+    @given(st.floats(1, 1e6), st.floats(0, 1), st.integers(0, 20))
+    def test_between_what_was_accepted_and_what_was_tried(self, attempts, p, retries):
+        requests = float(offered_requests(attempts, p * attempts, retries))
+        slack = 1e-6 * attempts
+        assert attempts * (1 - p) - slack <= requests <= attempts + slack
+
+    @pytest.mark.parametrize("retries", [1, 3, 5])
+    @pytest.mark.parametrize("refused_share", [0.1, 0.5, 0.9])
+    def test_against_simulated_retries(self, retries, refused_share):
+        """Each request tries random replicas until one takes it or the retries run out."""
+        rng = np.random.default_rng(11)
+        requests = 40_000
+        refused = rng.random((requests, retries + 1)) < refused_share
+        # Tries go on up to the first that is not refused.
+        refusals = np.cumprod(refused, axis=1).sum(axis=1)
+        attempts = np.minimum(refusals + 1, retries + 1)
+        estimate = float(offered_requests(attempts.sum(), refusals.sum(), retries))
+        assert estimate == pytest.approx(requests, rel=0.01)
+
+
+def test_no_rate_before_half_a_window_was_seen():
+    load = OfferedLoad()
+    assert rate(load, 0.0) is None
+    steady(load, "a", 20.0, 0, 4)
+    assert rate(load, 4.0) is None
+    steady(load, "a", 20.0, 4, 5, offered=80.0)
+    assert rate(load, 5.0) == pytest.approx(20.0)
+
+
+def test_counts_from_before_the_first_report_are_not_of_now():
+    load = OfferedLoad()
+    steady(load, "a", 20.0, 0, 30, offered=1e6)
+    assert rate(load, 30.0) == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize("offset_s", [0.0, 0.3])
+def test_rates_of_replicas_add_up_whenever_each_reports(offset_s):
+    load = OfferedLoad()
+    steady(load, "abc", 20.0, 0, 30, offset_s)
+    assert rate(load, 31.0) == pytest.approx(60.0)
+
+
+def test_window_forgets():
+    load = OfferedLoad()
+    steady(load, "a", 100.0, 0, 30)
+    steady(load, "a", 10.0, 30, 50, offered=3000.0)
+    assert rate(load, 50.0) == pytest.approx(10.0)
+    assert rate(load, 50.0, window_s=40.0) == pytest.approx(55.0)
+
+
+@given(
+    counts=st.lists(st.integers(0, 50), min_size=15, max_size=25),
+    order=st.randoms(use_true_random=False),
+)
+def test_duplicates_and_disorder_change_nothing(counts, order):
+    """Whatever else comes, what was counted is counted once."""
+    reports = [report("a", 0, 0.0)]
+    for second, count in enumerate(counts, start=1):
+        reports.append(report("a", second, reports[-1].offered_total + count))
+    shuffled = reports[:1] + order.sample(reports[1:], len(counts)) + reports[::3] + reports[-1:]
+    load = OfferedLoad()
+    for one in shuffled:
+        load.observe(one)
+    window_s = float(len(counts))
+    assert rate(load, len(counts), window_s) == pytest.approx(sum(counts) / window_s)
+
+
+def test_late_reports_are_waited_for():
+    """A replica that has not told yet is not taken to have had no arrivals."""
+    load = OfferedLoad()
+    steady(load, "ab", 20.0, 0, 20)
+    for second in (21, 22):
+        load.observe(report("a", second, 20.0 * second))
+    assert rate(load, 22.0) == pytest.approx(40.0)
+
+
+def test_restarted_counter_gives_no_negative_rate():
+    load = OfferedLoad()
+    steady(load, "a", 20.0, 0, 20)
+    steady(load, "a", 20.0, 21, 40, offered=20.0)
+    assert rate(load, 22.0) == pytest.approx(20.0)
+    history = load.history(START_S + 40, 10.0, 5)
+    assert history is not None
+    assert history.rates_per_s == pytest.approx(np.full(40, 20.0))
+
+
+def test_vanished_replica_is_neither_waited_for_nor_forgotten():
+    load = OfferedLoad()
+    steady(load, "ab", 20.0, 0, 20)
+    # b is gone, and a has all the load.
+    steady(load, "a", 40.0, 20, 30, offered=400.0)
+    assert rate(load, 30.0) == pytest.approx(40.0)
+    assert rate(load, 30.0, window_s=20.0) == pytest.approx(40.0)
+
+
+def test_new_replica_is_counted_from_its_start():
+    load = OfferedLoad()
+    steady(load, "a", 40.0, 0, 20)
+    # From 20 s on b has half of the load; it first reports at 22 s.
+    for second in range(21, 31):
+        load.observe(report("a", second, 800 + 20.0 * (second - 20)))
+        if second >= 22:
+            load.observe(report("b", second, 20.0 * (second - 20)))
+    assert rate(load, 30.0) == pytest.approx(40.0)
+
+
+def test_replicas_first_heard_of_a_little_after_the_others_bring_no_spike():
+    """A restarted controller hears of old replicas one after the other."""
+    load = OfferedLoad()
+    load.observe(report("a", 0.0, 1e6))
+    load.observe(report("b", 1.4, 2e6))
+    for second in range(2, 20):
+        load.observe(report("a", second, 1e6 + 20.0 * second))
+        load.observe(report("b", second + 0.4, 2e6 + 20.0 * (second - 1)))
+    assert rate(load, 20.0) == pytest.approx(40.0)
+
+
+def test_a_replica_that_reports_again_after_minutes_brings_no_spike():
+    load = OfferedLoad()
+    steady(load, "ab", 20.0, 0, 20)
+    steady(load, "a", 20.0, 20, 320, offered=400.0)
+    load.observe(report("b", 320, 20.0 * 320))
+    assert rate(load, 320.0) == pytest.approx(40.0)
+
+
+def test_refused_tries_are_taken_out():
+    load = OfferedLoad()
+    # 100 requests/s, one in four tries refused, 5 retries: 133.3 tries/s less what was given up.
+    tries = 100 * sum(0.25**k for k in range(6))
+    for second in range(21):
+        load.observe(report("a", second, tries * second, 0.25 * tries * second))
+    assert rate(load, 20.0) == pytest.approx(100.0)
+
+
+def test_clock_ahead_is_taken_for_now():
+    load = OfferedLoad()
+    steady(load, "a", 20.0, 0, 40)
+    assert rate(load, 38.0) == pytest.approx(20.0)
+
+
+def test_silence_is_a_rate_of_zero_where_replicas_report_it():
+    load = OfferedLoad()
+    steady(load, "a", 20.0, 0, 20)
+    steady(load, "a", 0.0, 20, 40, offered=400.0)
+    assert rate(load, 40.0) == 0.0
+
+
+def test_state_survives_json():
+    load = OfferedLoad()
+    steady(load, "ab", 20.0, 0, 30)
+    again = OfferedLoad.from_state(json.loads(json.dumps(load.state_dict())))
+    for one in (load, again):
+        steady(one, "ab", 60.0, 30, 35, offered=600.0)
+    assert rate(again, 35.0) == rate(load, 35.0) == pytest.approx(80.0)
+
+
+def test_state_before_any_report_survives():
+    again = OfferedLoad.from_state(json.loads(json.dumps(OfferedLoad().state_dict())))
+    steady(again, "a", 20.0, 0, 30)
+    assert rate(again, 30.0) == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize("broken", [{}, {"head": "x"}, {"attempts": [1.0]}, {"counters": 3}])
+def test_broken_state_is_refused(broken):
+    state = {**OfferedLoad().state_dict(), **broken} if broken else {}
+    with pytest.raises(InvalidInputError, match="state of the offered load"):
+        OfferedLoad.from_state(state)
+
+
+def test_history_of_a_gap_holds_nothing_of_long_ago():
+    """The ring's old entries must not come back as new ones."""
+    load = OfferedLoad()
+    steady(load, "a", 100.0, 0, 100)
+    later = report("a", 2000.0, 10_000.0)
+    load.observe(later)
+    load.observe(replace(later, time_s=START_S + 2010.0))
+    history = load.history(START_S + 2010, 10.0, 5)
+    assert history is not None
+    assert not history.rates_per_s.any()
