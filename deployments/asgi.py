@@ -4,13 +4,15 @@ No framework stands between the socket and the batcher: a request is parsed once
 awaited. The app knows neither Ray nor the model; it is given a `Service`.
 """
 
+import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import orjson
+from starlette.types import Receive, Scope, Send
 
 from deployments.inference_protocol import (
     InferenceRequest,
@@ -31,9 +33,6 @@ from sojourn.errors import (
 
 logger = logging.getLogger("sojourn.http")
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 _MODEL_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(?:/(infer|ready))?")
@@ -74,7 +73,7 @@ class InferenceApp:
         self._service = service
         self._server_version = server_version
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request, or the server's lifespan messages."""
         if scope["type"] == "lifespan":
             await _lifespan(receive, send)
@@ -84,6 +83,9 @@ class InferenceApp:
         arrival_s = time.monotonic()
         try:
             status, body, headers = await self._answer(scope, receive, arrival_s)
+        except asyncio.CancelledError:
+            # The client left, or the server gives up; in both cases there is nobody to answer.
+            return
         except RequestError as error:
             status, body, headers = error.status, orjson.dumps({"error": str(error)}), [_JSON]
             if isinstance(error, BusyError):
@@ -97,7 +99,7 @@ class InferenceApp:
         await send({"type": "http.response.body", "body": body})
 
     async def _answer(
-        self, scope: Message, receive: Receive, arrival_s: float
+        self, scope: Scope, receive: Receive, arrival_s: float
     ) -> tuple[int, bytes, Headers]:
         path = scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/")
         method = scope["method"]
@@ -165,7 +167,7 @@ class InferenceApp:
         }
 
     async def _infer(
-        self, scope: Message, receive: Receive, arrival_s: float
+        self, scope: Scope, receive: Receive, arrival_s: float
     ) -> tuple[int, bytes, Headers]:
         service = self._service
         content_length, header_length = _lengths(scope["headers"])
@@ -173,7 +175,11 @@ class InferenceApp:
         if not service.has_room():
             raise BusyError("this replica is full")
         request = parse_request(body, header_length, service.signature)
-        outputs = await service.infer(request, arrival_s)
+        watch = asyncio.create_task(_cancel_on_disconnect(receive, asyncio.current_task()))
+        try:
+            outputs = await service.infer(request, arrival_s)
+        finally:
+            watch.cancel()
         try:
             body, length = encode_response(
                 service.model_name, service.model_version, request, outputs
@@ -227,6 +233,12 @@ async def _read(receive: Receive, content_length: int, max_body_bytes: int) -> b
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
         size = max(content_length, sum(map(len, chunks)))
     raise TooLargeError(f"the body may have {max_body_bytes} bytes at most")
+
+
+async def _cancel_on_disconnect(receive: Receive, waiting: asyncio.Task[Any] | None) -> None:
+    """Cancel the task `waiting` when the client leaves, so that nothing is computed for nobody."""
+    if (await receive())["type"] == "http.disconnect" and waiting is not None:
+        waiting.cancel()
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

@@ -11,6 +11,7 @@ from ray import serve
 from deployments.asgi import InferenceApp
 from deployments.config import DEPLOYMENT, ModelConfig, parse_user_config
 from deployments.metrics import ReplicaMetrics
+from deployments.middleware import open_short_way
 from deployments.service import load_service
 from sojourn.errors import SojournError
 
@@ -43,7 +44,9 @@ class Replica:
 
     def __serve_build_asgi_app__(self) -> InferenceApp:
         """Give Serve the app, once the model is loaded."""
-        return InferenceApp(self._service, importlib.metadata.version("sojourn"))
+        app = InferenceApp(self._service, importlib.metadata.version("sojourn"))
+        open_short_way(app)
+        return app
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Take a changed `user_config`; Ray calls this at the start, too.

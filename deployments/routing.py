@@ -23,6 +23,7 @@ def serve_environment(max_body_bytes: int = 64 << 10) -> dict[str, str]:
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "deployments.middleware.middlewares",
         # RAND: a random replica; a busy one answers 503, and another random one is tried. Inference
         # has no side effects, so what a dying replica left unanswered is sent to another, too.
         "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM": "random(1)",

@@ -1,7 +1,9 @@
 """The replica's HTTP face over a real service: an emulated device, the real batcher."""
 
 import asyncio
+import contextlib
 import logging
+import threading
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -31,32 +33,52 @@ class Doubles(Model):
     inputs = (TensorSpec("x", "FP32", (2,)),)
     outputs = (TensorSpec("y", "FP32", (2,)),)
 
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.rows: list[int] = []
+
     def load(self, device: str) -> None: ...
 
     def forward(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        assert self.gate.wait(10)
+        self.rows.append(len(batch["x"]))
         if (batch["x"] == 13).any():
             raise ArithmeticError("/secret/path: poison")
         return {"y": 2 * batch["x"]}
 
 
+# The least mean response time: its table is solved in no time.
+POLICY = {"objective": "weights"}
 USER_CONFIG = {
+    "policy": POLICY,
     "sla": {"response_time_ms": 50, "percentile": 95},
     "limits": {"waiting_room": 8, "max_rows_per_request": 6, "max_body_bytes": 2000},
 }
 
 
+@contextlib.asynccontextmanager
+async def make_service(model: Doubles | None = None) -> AsyncIterator[InferenceService]:
+    model = model or Doubles()
+    config = ModelConfig(name="doubles", import_path="unused:Unused", max_batch_size=4)
+    made = InferenceService(config, model, PROFILE)
+    await made.configure(parse_user_config(USER_CONFIG))
+    try:
+        yield made
+    finally:
+        model.gate.set()
+        made.close()
+
+
 @pytest.fixture
 async def service() -> AsyncIterator[InferenceService]:
-    config = ModelConfig(name="doubles", import_path="unused:Unused", max_batch_size=4)
-    made = InferenceService(config, Doubles(), PROFILE)
-    await made.configure(parse_user_config(USER_CONFIG))
-    yield made
-    made.close()
+    async with make_service() as made:
+        yield made
 
 
 @pytest.fixture
 async def client(service: InferenceService) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(app=InferenceApp(service, "9.9"))  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app=InferenceApp(service, "9.9"))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as made:
         yield made
 
@@ -223,7 +245,8 @@ async def test_a_changed_sla_is_taken_and_loses_nothing(
     client: httpx.AsyncClient, service: InferenceService
 ) -> None:
     pending = [asyncio.ensure_future(client.post(INFER, json=body((n, n)))) for n in range(5)]
-    await service.configure(parse_user_config({"sla": {"response_time_ms": 20, "percentile": 90}}))
+    sla = {"response_time_ms": 20, "percentile": 90}
+    await service.configure(parse_user_config({"sla": sla, "policy": POLICY}))
     assert [(await answer).status_code for answer in pending] == [200] * 5
     content = (await client.get("/sojourn/policy")).json()
     assert content["sla_in_words"] == "90% of requests within 20 ms"
