@@ -8,8 +8,7 @@ Requests are counted per start of a batch, by their age when their own batch sta
 - Where the queue is short, the oldest request decides (its timer, the control limit), and the
   others are uniform over its age.
 
-All is exact up to quadrature, but for one thing: with a waiting room that held requests out during
-the wait of the oldest, the others are still taken as uniform.
+All is exact up to quadrature.
 """
 
 import numpy as np
@@ -25,6 +24,9 @@ FloatArray = NDArray[np.float64]
 _NEGLIGIBLE = 1e-12
 _MOST_JUMPS = 48
 """A density is cut where it jumps, at the likeliest of its jumps."""
+
+_WIDEST = 0.5
+"""Widest panel, in standard deviations of the time that as many arrivals take."""
 
 
 class ControlLimitResponse(Mixture):
@@ -95,9 +97,7 @@ class ControlLimitResponse(Mixture):
                 for n in range(1, limit):
                     oldest[n - 1, part] += expired * short[..., n - 1]
                     younger[n - 1, part] += (n - 1) * expired * short[..., n - 1]
-            fresh = poisson_pmf(np.arange(limit - 1), system.arrival_rate * age[part, :, None])
-            share = short.sum(axis=-1) / fresh.sum(axis=-1)
-            running[part] = np.where(age[part] < d, first * share, 0.0)
+            running[part] = np.where(age[part] < d, first, 0.0)
         starts = (offsets[:, None] + panels.edges_ms[:-1]).ravel()
         axis = Panels(np.append(starts, offsets[-1] + panels.edges_ms[-1]))
         shape = (top, *axis.nodes_ms.shape)
@@ -132,7 +132,8 @@ class ControlLimitResponse(Mixture):
         jumps = times[likely[probabilities[likely] > _NEGLIGIBLE]]
         if np.isfinite(d):
             jumps = np.append(jumps, d % float(system.batch_times_ms[-1]))
-        panels = Panels.cut(end, jumps, (1 + np.sqrt(rate * end)) / rate)
+        widest = min(end / 4, _WIDEST * (1 + np.sqrt(rate * end)) / rate)
+        panels = Panels.cut(end, jumps, widest)
         left = panels.nodes_ms.ravel()
         positions = chain.longest if system.waiting_room is None else system.waiting_room
         most = int(rate * end + 10 * np.sqrt(rate * end) + 30)
@@ -150,7 +151,8 @@ class ControlLimitResponse(Mixture):
             from_full = fftconvolve(
                 left_over[None, :], poisson_pmf(before, rate * (end - left)[:, None]), axes=1
             )
-            arriving += np.maximum(from_full[:, :positions], 0.0)
+            reached = min(positions, from_full.shape[1])
+            arriving[:, :reached] += np.maximum(from_full[:, :reached], 0.0)
         arriving *= rate
         mass = panels.integral(arriving.T.reshape(positions, *panels.nodes_ms.shape))
         blocks = max(1, int(np.max(np.flatnonzero(mass > _NEGLIGIBLE), initial=0)) // size + 1)
@@ -180,7 +182,7 @@ class ControlLimitResponse(Mixture):
         longest = min(d, float(gammainccinv(limit - 1, 1e-16)) / rate)
         time = float(system.batch_times_ms[limit - 1])
         if longest > 0:
-            waits = Panels.cut(longest, panels.edges_ms, 0.7 * np.sqrt(limit) / rate)
+            waits = Panels.cut(longest, panels.edges_ms, _WIDEST * np.sqrt(limit) / rate)
             h = waits.nodes_ms
             ended = rate * poisson_pmf(limit - 2, rate * h) * (empty + younger_than.at(h))
             measure = AgeMeasure(waits, np.array([time]), ended[None], (limit - 2) * ended[None])

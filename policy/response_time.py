@@ -46,20 +46,26 @@ class Evaluation:
     _chain: StartChain | TableChain
 
     @cached_property
-    def _distribution(self) -> Mixture:
+    def response_times(self) -> Mixture:
+        """The distribution; computed when first asked for, which takes most of the time."""
         if isinstance(self._chain, TableChain):
             return TableResponse(self._chain)
         return ControlLimitResponse(self._chain)
 
     @property
+    def mean_batch_size(self) -> float:
+        """Mean size of a batch."""
+        return self._chain.served_per_start
+
+    @property
     def mean_response_ms(self) -> float:
         """Mean time from arrival to the end of the batch, of accepted requests."""
-        return self._distribution.mean_ms
+        return self.response_times.mean_ms
 
     def cdf(self, response_time_ms: ArrayLike) -> FloatArray:
         """Fraction of accepted requests with at most each response time, same shape."""
         times = np.asarray(response_time_ms, dtype=float)
-        return self._distribution.cdf(times.ravel()).reshape(times.shape)
+        return self.response_times.cdf(times.ravel()).reshape(times.shape)
 
     def service_level(self, response_time_ms: float) -> float:
         """Fraction of accepted requests that are answered in time."""
@@ -75,7 +81,7 @@ class Evaluation:
         """
         if not 0 < percentile < 100:
             raise InvalidInputError(f"percentile: must be between 0 and 100, not {percentile:g}")
-        return self._distribution.quantile(percentile / 100)
+        return self.response_times.quantile(percentile / 100)
 
 
 def evaluate(
@@ -128,16 +134,17 @@ def evaluate(
         )
     wait = batching_policy.max_wait_ms
     wait_ms = np.inf if wait is None else wait
+    if wait_ms < 1e-9 * times[0]:
+        wait_ms = 0.0  # what is lost in rounding
+    rate = 1e-3 * arrival_rate_per_s
+    is_control_limit = all(batching_policy.batch_size(n) == n for n in range(limit, size + 1))
+    system = ControlLimitSystem(rate, times, wait_ms, waiting_room, limit)
     chain: StartChain | TableChain
-    if all(batching_policy.batch_size(n) == n for n in range(limit, size + 1)):
-        chain = StartChain(
-            ControlLimitSystem(1e-3 * arrival_rate_per_s, times, wait_ms, waiting_room, limit)
-        )
+    if is_control_limit and system.room_is_simple():
+        chain = StartChain(system)
     else:
         actions = batching_policy.actions
-        chain = TableChain(
-            TableSystem(1e-3 * arrival_rate_per_s, times, wait_ms, waiting_room, actions)
-        )
+        chain = TableChain(TableSystem(rate, times, wait_ms, waiting_room, actions))
     sizes = np.zeros(size + 1)
     np.add.at(sizes, chain.batch_sizes, chain.probabilities)
     power = None

@@ -107,6 +107,16 @@ class ControlLimitSystem(QueueSystem):
 
     control_limit: int
 
+    def room_is_simple(self) -> bool:
+        """Whether nobody is refused while the oldest has fewer behind it than the limit.
+
+        It is so where the queue that full batches leave of a full room is longer than the limit,
+        or where a batch takes all the room. Then behind the oldest of a short queue wait all that
+        came since.
+        """
+        room, size = self.waiting_room, self.max_batch_size
+        return not room or room <= size or (room - 1) % size + 1 >= self.control_limit
+
     def followers(
         self, count: int, residual_ms: FloatArray, passed: int, position: int
     ) -> FloatArray:
@@ -222,11 +232,10 @@ class StartChain:
                     rate * (self.batch_times_ms[:, None] - residual),
                 )
             )
-            behind = system.followers(limit - 1, residual, passed, 1)
+            behind = poisson_pmf(n, rate * age[..., None])
             transitions[:, : limit - 1] -= np.einsum("mg,mgn->mn", weight, behind)
-            fresh = poisson_pmf(n, rate * age[..., None]).sum(axis=-1)
-            weight = weight * behind.sum(axis=-1) / fresh
             timer = poisson_pmf(n, rate * d)
             transitions[:, : limit - 1] += weight.sum(axis=1)[:, None] * timer
-            transitions[:, limit - 1] += np.sum(weight * (fresh - timer.sum()), axis=1)
+            sooner = behind.sum(axis=-1) - timer.sum()
+            transitions[:, limit - 1] += np.sum(weight * sooner, axis=1)
             passed += 1

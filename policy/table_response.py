@@ -264,7 +264,7 @@ def _arrivals_in_a_batch(chain: TableChain) -> tuple[Panels, FloatArray]:
     if np.isfinite(d):
         sums = np.add.outer(np.arange(4) * times[-1], np.append(0.0, times)).ravel()
         jumps = np.append(jumps, (d - sums)[(d > sums) & (d - sums < end)][:64])
-    panels = Panels.cut(end, jumps, (1 + np.sqrt(rate * end)) / rate)
+    panels = Panels.cut(end, jumps, min(end / 4, (1 + np.sqrt(rate * end)) / rate))
     left = panels.nodes_ms.ravel()
     most = int(rate * end + 10 * np.sqrt(rate * end) + 30)
     before = np.arange(min(positions, most))
@@ -331,8 +331,14 @@ class TableResponse(Mixture):
         """Count requests that wait for others, without a timer."""
         for length, start in self._system.starts_at.items():
             here = (follow.queue_lengths == length) & (follow.batch_sizes == 0)
-            masses = follow.integrated(follow.weights[here].sum(axis=0))
-            self._add_wait(follow.ages_ms, masses, start - length, start)
+            weights = follow.weights[here].sum(axis=0)
+            if start - length == 1:
+                time_ms = float(self._system.batch_times_ms[start - 1])
+                wait = _WaitForOne(self._system.arrival_rate, follow.panels, weights, time_ms)
+                self.measures.append(wait)
+            else:
+                masses = follow.integrated(weights)
+                self._add_wait(follow.ages_ms, masses, start - length, start)
 
     def _add_wait(self, ages: FloatArray, masses: FloatArray, missing: int, start: int) -> None:
         time_ms = float(self._system.batch_times_ms[start - 1])
@@ -375,6 +381,31 @@ class _Wait:
     def count_within(self, response_time_ms: FloatArray) -> FloatArray:
         wait = np.maximum(response_time_ms[:, None] - self._since, 0.0)
         return np.asarray(pdtrc(self._missing - 1, self._rate * wait) @ self._masses)
+
+
+class _WaitForOne:
+    """Requests that wait for a single arrival.
+
+    The chance that it has come has a kink where the time starts, which points would not see: so the
+    densities are integrated up to it.
+    """
+
+    def __init__(self, rate: float, panels: Panels, weights: FloatArray, time_ms: float) -> None:
+        weights = weights.reshape(panels.nodes_ms.shape)
+        self._rate, self._time_ms = rate, time_ms
+        self._start = panels.edges_ms[0]
+        self._all = panels.cumulative(weights)
+        self._grown = panels.cumulative(weights * np.exp(rate * (panels.nodes_ms - self._start)))
+        self.count = float(self._all.total)
+        self.total_response_ms = float(
+            panels.integral(weights * panels.nodes_ms) + self.count * (1 / rate + time_ms)
+        )
+
+    def count_within(self, response_time_ms: FloatArray) -> FloatArray:
+        age = np.maximum(response_time_ms - self._time_ms, self._start)
+        # ∫ w(s) (1 - e^(-λ(a - s))) ds over the ages s up to a.
+        waiting = self._grown.at(age) * np.exp(-self._rate * (age - self._start))
+        return np.asarray(self._all.at(age) - waiting)
 
 
 class _TimedWait:
