@@ -186,9 +186,14 @@ def retried_response_time_cdf(
         return served * execution_time(np.maximum(after, 0.0))
     share = np.zeros_like(times)
     end = float(np.max(last, initial=-1.0))
+    if busy > 0:
+        # Further tries are too rare to tell.
+        end = min(end, math.log(np.finfo(float).eps / 8) / math.log(busy))
+    else:
+        end = min(end, 0.0)
     first = 0
-    while first <= end and busy**first > np.finfo(float).eps / 8:
-        r = np.arange(first, first + _BLOCK)
+    while first <= end:
+        r = np.arange(first, min(first + _BLOCK, math.floor(end) + 1))
         left = after[..., np.newaxis] - r * try_ms
         reached = r <= last[..., np.newaxis]
         in_time = np.where(reached, execution_time(np.maximum(left, 0.0)), 0.0)

@@ -7,7 +7,7 @@ costs a few microseconds; `autoscaler.batching_estimator` knows the batching pol
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from autoscaler.rand import busy_probability, retried_response_time_cdf
 from policy.objective import ServiceLevelObjective
@@ -70,7 +70,11 @@ class Prediction:
         return self.service_level >= objective.percentile / 100
 
 
-class Estimator(Protocol):
+P_co = TypeVar("P_co", bound=Prediction, covariant=True)
+P = TypeVar("P", bound=Prediction)
+
+
+class Estimator(Protocol[P_co]):
     """Predicts the response time of a number of replicas."""
 
     @property
@@ -79,11 +83,11 @@ class Estimator(Protocol):
 
     @property
     def monotone(self) -> bool:
-        """Whether one replica more never lowers the predicted service level."""
+        """Whether one replica more never turns an SLA that is met into one that is not."""
 
     def predict(
         self, arrival_rate_per_s: float, replicas: int, objective: ServiceLevelObjective
-    ) -> Prediction:
+    ) -> P_co:
         """Predict the response time of `replicas` replicas that share the arrivals."""
 
     def check_feasible(self, objective: ServiceLevelObjective) -> None:
@@ -169,16 +173,16 @@ def in_words(objective: ServiceLevelObjective) -> str:
 
 
 def least_replicas(
-    estimator: Estimator,
+    estimator: Estimator[P],
     arrival_rate_per_s: float,
     objective: ServiceLevelObjective,
     min_replicas: int = 1,
     max_replicas: int = 1000,
-) -> Prediction:
+) -> P:
     """Find the least number of replicas whose predicted service level meets the SLA.
 
-    Where one replica more never lowers the prediction the number is found by bisection, elsewhere
-    by trying one after the other from the least that can carry the load.
+    Where the estimator is monotone the number is found by bisection, elsewhere by trying one after
+    the other from the least that can carry the load. Either way one replica fewer would not do.
 
     Parameters
     ----------
@@ -192,7 +196,7 @@ def least_replicas(
     Returns
     -------
     Prediction
-        For the number found.
+        For the number found, of the estimator's own kind.
 
     Raises
     ------
@@ -220,15 +224,15 @@ def least_replicas(
     if found is None:
         raise InfeasibleError(
             f"{max_replicas} replicas do not keep {in_words(objective)} at "
-            f"{arrival_rate_per_s:.4g} requests/s; one can carry {estimator.capacity_per_s:.4g} "
+            f"{arrival_rate_per_s:g} requests/s; one can carry {estimator.capacity_per_s:.4g} "
             "at most; allow more replicas, a longer response time or a lower percentile"
         )
     return found
 
 
 def _bisect(
-    estimator: Estimator, rate: float, objective: ServiceLevelObjective, low: int, high: int
-) -> Prediction | None:
+    estimator: Estimator[P], rate: float, objective: ServiceLevelObjective, low: int, high: int
+) -> P | None:
     # The answer mostly lies near the least that carries the load: bracket it from there.
     step = 1
     while low + step < high and not estimator.predict(rate, low + step, objective).meets(objective):
@@ -243,8 +247,8 @@ def _bisect(
 
 
 def _scan(
-    estimator: Estimator, rate: float, objective: ServiceLevelObjective, low: int, high: int
-) -> Prediction | None:
+    estimator: Estimator[P], rate: float, objective: ServiceLevelObjective, low: int, high: int
+) -> P | None:
     for replicas in range(low, high + 1):
         prediction = estimator.predict(rate, replicas, objective)
         if prediction.meets(objective):

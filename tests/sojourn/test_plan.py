@@ -1,0 +1,140 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autoscaler.rand import response_time_cdf
+from policy.batching_policy import BatchingPolicy
+from policy.profile import Profile
+from policy.response_time import evaluate
+from sojourn.cli import main
+
+PROFILE = Path(__file__).parents[2] / "configs" / "profiles" / "googlenet-p4.json"
+DELAYS = ["--request-delay-ms", "1", "--reply-delay-ms", "1", "--retry-delay-ms", "2"]
+
+
+def arguments(rate=20_000, response_time_ms=15, percentile=99, profile=PROFILE):
+    return [
+        "plan",
+        f"--profile={profile}",
+        f"--arrival-rate={rate}",
+        f"--response-time-ms={response_time_ms}",
+        f"--percentile={percentile}",
+    ]
+
+
+def plan(capsys, *more, **values):
+    assert main([*arguments(**values), *more, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("estimator", ["batch", "rand"])
+def test_keys_and_alternatives(capsys, estimator):
+    content = plan(capsys, "--estimator", estimator)
+    keys = {
+        "replicas",
+        "predicted_percentile_ms",
+        "predicted_service_level",
+        "control_limit",
+        "actions",
+        "max_wait_ms",
+        "mean_power_w",
+    }
+    assert keys | {"alternatives"} <= content.keys()
+    n = content["replicas"]
+    assert [row["replicas"] for row in content["alternatives"]] == [n - 1, n, n + 1]
+    assert [row["meets_sla"] for row in content["alternatives"]] == [False, True, True]
+    assert all(keys <= row.keys() for row in content["alternatives"])
+    assert content["predicted_service_level"] >= 0.99
+    assert content["predicted_percentile_ms"] <= 15
+    assert {key: content[key] for key in keys} == {
+        key: content["alternatives"][1][key] for key in keys
+    }
+
+
+def test_rand_is_theorem_2(capsys):
+    content = plan(capsys, "--estimator", "rand", *DELAYS, response_time_ms=30)
+    profile = Profile.load(PROFILE)
+    full_ms = float(profile.latency_ms[-1])
+    for row in content["alternatives"]:
+        expected = response_time_cdf(30, 20_000, row["replicas"], 32e3 / full_ms, full_ms, 1, 1, 2)
+        assert row["predicted_service_level"] == pytest.approx(float(expected))
+
+
+def test_batch_is_the_evaluation_of_the_policy_it_gives(capsys):
+    """At a load without refusals the fleet is so many replicas by themselves."""
+    content = plan(capsys, rate=2000, response_time_ms=50)
+    assert content["replicas"] == 1
+    policy = BatchingPolicy.from_actions(content["actions"], content["max_wait_ms"])
+    alone = evaluate(Profile.load(PROFILE), policy, 2000.0)
+    assert content["control_limit"] == policy.control_limit
+    assert content["mean_power_w"] == pytest.approx(alone.mean_power_w)
+    assert content["predicted_service_level"] == pytest.approx(alone.service_level(49.75))
+
+
+def test_batching_needs_fewer_than_full_batches_one_at_a_time(capsys):
+    batch = plan(capsys, *DELAYS)
+    rand = plan(capsys, "--estimator", "rand", *DELAYS)
+    assert batch["replicas"] < rand["replicas"]
+
+
+def test_one_replica_has_no_fewer(capsys):
+    content = plan(capsys, rate=100, response_time_ms=100)
+    assert [row["replicas"] for row in content["alternatives"]] == [1, 2]
+
+
+def test_fewer_that_cannot_carry_the_load_have_no_policy(capsys):
+    content = plan(capsys, rate=5000, response_time_ms=100)
+    assert content["replicas"] == 2
+    fewer = content["alternatives"][0]
+    assert fewer["predicted_service_level"] == 0
+    for key in ("predicted_percentile_ms", "control_limit", "actions", "mean_power_w"):
+        assert fewer[key] is None
+
+
+def test_table_for_people(capsys):
+    assert main(arguments()) == 0
+    out = capsys.readouterr().out
+    assert "99% within 15 ms: 9 replicas" in out
+    assert "9 *" in out
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--percentile", "100"], "--percentile"),
+        (["--arrival-rate", "0"], "--arrival-rate"),
+        (["--arrival-rate", "nan"], "--arrival-rate"),
+        (["--response-time-ms", "-5"], "--response-time-ms"),
+        (["--retries", "-1"], "--retries"),
+        (["--estimator", "oracle"], "--estimator"),
+        (["--response-time-ms", "1"], "allow more than 1.607 ms"),
+        (["--estimator", "rand", "--response-time-ms", "5"], "allow 11.07 ms or more"),
+        (["--max-replicas", "5"], "allow more replicas"),
+        (["--profile", "no-such-file"], "no-such-file"),
+    ],
+)
+def test_mistake_ends_in_one_line_and_status_2(capsys, more, message):
+    assert main([*arguments(), *more]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_profile_without_energy_has_no_power(capsys, tmp_path):
+    profile = tmp_path / "profile.json"
+    profile.write_text('{"max_batch_size": 4, "latency_ms": [10, 12, 14, 16]}')
+    content = plan(capsys, rate=300, response_time_ms=60, profile=profile)
+    assert content["mean_power_w"] is None
+    assert content["control_limit"] >= 1
+
+
+def test_neither_torch_nor_ray_is_waited_for():
+    code = (
+        "import sys, sojourn.commands.plan; "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'ray')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
