@@ -19,6 +19,8 @@ from sojourn.errors import InvalidInputError
 
 #: The deployment's name in the config file.
 DEPLOYMENT = "Replica"
+#: However fast a device is, a queue longer than this is a mistake somewhere.
+MOST_ROWS_WAITING = 4096
 #: What builds the application.
 IMPORT_PATH = "deployments.application:build"
 
@@ -98,15 +100,10 @@ class AutoscalerConfig(_Strict):
 class LimitsConfig(_Strict):
     """What a replica takes before it refuses."""
 
-    waiting_room: int = Field(default=256, ge=1)
+    #: Rows that may wait; none: as many as the device serves in time.
+    waiting_room: int | None = Field(default=None, ge=1)
     max_rows_per_request: int = Field(default=256, ge=1)
     max_body_bytes: int = Field(default=4 << 20, ge=1)
-
-    @model_validator(mode="after")
-    def _rows_fit(self) -> Self:
-        if self.max_rows_per_request > self.waiting_room:
-            raise ValueError("max_rows_per_request cannot be above waiting_room")
-        return self
 
 
 class UserConfig(_Strict):
@@ -123,6 +120,17 @@ class UserConfig(_Strict):
             return Weights(self.policy.latency_weight, self.policy.energy_weight)
         share = self.policy.response_time_share
         return ServiceLevelObjective(share * self.sla.response_time_ms, self.sla.percentile)
+
+    def waiting_room(self, profile: Profile) -> int:
+        """Rows that may wait at a device of `profile`: beyond them nobody is served in time.
+
+        Who comes last waits for the batch on the device, and then for those that wait; with room
+        for no more, it is refused at once and tried at another replica.
+        """
+        if self.limits.waiting_room is not None:
+            return self.limits.waiting_room
+        batches = int(self.sla.response_time_ms / profile.latency_ms[-1]) - 1
+        return min(max(1, batches) * profile.max_batch_size, MOST_ROWS_WAITING)
 
 
 class ServiceConfig(_Strict):

@@ -114,13 +114,14 @@ class InferenceService:
         # Who waits for others must still be able to make it with a full batch.
         full_batch_ms = float(self.profile.latency_ms[-1])
         max_age_ms = max(0.0, user_config.sla.response_time_ms - full_batch_ms)
-        limits = user_config.limits
+        room = user_config.waiting_room(self.profile)
         if self._batcher is None:
-            core = BatcherCore(table, max_age_ms=max_age_ms, waiting_room=limits.waiting_room)
+            core = BatcherCore(table, max_age_ms=max_age_ms, waiting_room=room)
             self._batcher = Batcher(self._model, core, self.batches.append)
         else:
-            self._batcher.core.use(table, max_age_ms=max_age_ms, waiting_room=limits.waiting_room)
+            self._batcher.core.use(table, max_age_ms=max_age_ms, waiting_room=room)
             self._batcher.advance()
+        limits = user_config.limits
         self.signature = Signature(
             self._model.inputs, self._model.outputs, limits.max_rows_per_request
         )

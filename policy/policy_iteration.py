@@ -5,11 +5,12 @@ Under a policy :math:`\pi` the average cost :math:`g` and the relative values :m
 .. math:: h(s) + g\,y(s, \pi(s)) = c(s, \pi(s)) + \sum_j m(j | s, \pi(s))\, h(j),
           \qquad h(0) = 0 .
 
-Source: Puterman, "Markov Decision Processes" (1994), sections 8.6 and 11.4.
+They are found from :math:`I - P + e u^T`, u uniform, which is never singular (`policy.exact` says
+why). Source: Puterman, "Markov Decision Processes" (1994), sections 8.6 and 11.4.
 """
 
 import numpy as np
-from scipy.linalg import qr, solve_triangular
+from scipy.linalg import lu_factor, lu_solve
 
 from policy.smdp import FloatArray, IntArray, TruncatedSmdp, TruncatedSolution
 from sojourn.errors import InfeasibleError
@@ -61,14 +62,17 @@ def evaluate(
     """
     if cost is None:
         cost = smdp.cost[np.arange(smdp.states), actions]
-    matrix = np.eye(smdp.states) - smdp.transition_matrix(actions)
-    matrix[:, 0] = smdp.period_ms[actions]  # h(0) = 0 makes room for g
-    # Not LU: with g's column in it the elements grow until far states have no digit left.
-    orthogonal, triangular = qr(matrix, check_finite=False)
-    unknowns: FloatArray = solve_triangular(triangular, orthogonal.T @ cost, check_finite=False)
-    values = unknowns.copy()
-    values[0] = 0
-    return float(unknowns[0]), values
+    period = smdp.period_ms[actions]
+    matrix = np.eye(smdp.states) - smdp.transition_matrix(actions) + 1 / smdp.states
+    # Factors of the transpose: there partial pivoting keeps to the dominant diagonal.
+    factors = lu_factor(matrix.T, check_finite=False)
+    uniform = np.full(smdp.states, 1 / smdp.states)
+    visits = lu_solve(factors, uniform, check_finite=False)
+    average_cost = float(visits @ cost) / float(visits @ period)
+    values: FloatArray = lu_solve(
+        factors, cost - average_cost * period, trans=1, check_finite=False
+    )
+    return average_cost, values - values[0]
 
 
 def overflow_cost_share(smdp: TruncatedSmdp, actions: IntArray) -> float:

@@ -125,8 +125,10 @@ class BatcherCore:
         return self._device_busy
 
     def has_room(self, rows: int) -> bool:
-        """Whether `rows` more may wait."""
-        return not self._draining and self._queue_length + rows <= self.waiting_room
+        """Whether `rows` more may wait; a request larger than the room, when nobody else does."""
+        if self._draining:
+            return False
+        return not self._queue_length or self._queue_length + rows <= self.waiting_room
 
     def policy(self, now_s: float) -> BatchingPolicy:
         """Give the policy in force at the arrival rate seen."""

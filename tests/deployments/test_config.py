@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from deployments.config import load_service_config, parse_user_config
+from policy.profile import Profile
 from policy.table import ServiceLevelObjective, Weights
 from sojourn.errors import InvalidInputError
 
@@ -41,10 +43,7 @@ def test_an_empty_user_config_has_the_default_sla() -> None:
         ),
         ({"policy": {"energy_weight": -1}}, "policy.energy_weight: input should be greater than"),
         ({"policy": {"latency_weight": 0}}, "policy.latency_weight: input should be greater than"),
-        (
-            {"limits": {"waiting_room": 1}},
-            "limits: max_rows_per_request cannot be above waiting_room",
-        ),
+        ({"limits": {"waiting_room": 0}}, "limits.waiting_room: input should be greater than"),
         ({"autoscaler": {"horizon": 1}}, "autoscaler: "),
     ],
 )
@@ -113,3 +112,16 @@ def test_says_what_is_wrong_with_a_file(tmp_path: Path, content: object, complai
 def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="No such file"):
         load_service_config(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("response_time_ms", "full_batch_ms", "rows"), [(500, 216, 32), (1000, 216, 96), (10, 216, 32)]
+)
+def test_the_waiting_room_holds_what_can_be_served_in_time(
+    response_time_ms: float, full_batch_ms: float, rows: int
+) -> None:
+    config = parse_user_config({"sla": {"response_time_ms": response_time_ms}})
+    profile = Profile("m", "d", np.linspace(10, full_batch_ms, 32))
+    assert config.waiting_room(profile) == rows
+    fixed = parse_user_config({"limits": {"waiting_room": 7}})
+    assert fixed.waiting_room(profile) == 7

@@ -111,6 +111,12 @@ def test_full_is_refused_and_costs_nobody_a_place() -> None:
     assert core.queue_length == 3
 
 
+def test_a_request_over_the_room_is_taken_when_nobody_waits_not_starved() -> None:
+    core = make_core(waiting_room=3)
+    assert core.arrive(0.0, Request(0.0, 5))
+    assert not core.arrive(0.0, Request(0.0, 1))
+
+
 def test_a_cancelled_request_gives_up_its_rows_and_its_age() -> None:
     core = make_core(control_limit=4, max_wait_ms=10.0)
     first, second = Request(0.0, 2, "first"), Request(0.004, 1, "second")
@@ -200,8 +206,9 @@ def test_every_accepted_row_is_served_once_in_order_and_in_time(
             _, rows, cancels = upcoming.pop(0)
             request = Request(now_s, rows, len(accepted))
             room = core.waiting_room - core.queue_length
-            assert core.arrive(now_s, request) == (rows <= room)
-            if rows <= room:
+            fits = rows <= room or not core.queue_length
+            assert core.arrive(now_s, request) == fits
+            if fits:
                 accepted.append(request)
                 if cancels and len(accepted) > 1:
                     core.cancel(accepted[-2])
