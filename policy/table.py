@@ -8,8 +8,8 @@ import hashlib
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from policy.batching_policy import BatchingPolicy
 from policy.constrained import solve_constrained
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
+from policy.response_time import evaluate
 from policy.smdp import energy_for
 from sojourn.errors import InvalidInputError
 
@@ -29,6 +30,7 @@ __all__ = ["Objective", "PolicyTable", "ServiceLevelObjective", "Weights", "solv
 # Close to the capacity the queue, not the policy, makes the response time.
 _HIGHEST_TRAFFIC_INTENSITY = 0.99
 _DEFAULT_RATES = 64
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,12 @@ def solve_table(
 ) -> PolicyTable:
     """Solve the policies of a profile for all arrival rates.
 
-    Each cell has the policy of its upper end. So the policy keeps up with every rate of the cell;
-    at the lower rates it waits for a batch a little larger than is best there.
+    Each cell has the policy of its upper end, so that it keeps up with every rate of the cell.
+    Under a service level objective it is also checked at the lower end and between, where a
+    control limit is reached later: what misses the objective there gives way to the policy of the
+    lower end, to a shorter wait, or at last to no wait. Below the first rate, where the next
+    request is too far off to be worth any wait, and from the last rate on, where the queue is never
+    short, the device starts whenever it is free.
 
     Parameters
     ----------
@@ -136,7 +142,7 @@ def solve_table(
     objective : Weights or ServiceLevelObjective
     rates : sequence of float, optional
         Increasing arrival rates per second, below the profile's capacity; `default_rates` if not
-        given. Below the first and beyond the last, the device starts whenever it is free.
+        given.
 
     Returns
     -------
@@ -146,31 +152,77 @@ def solve_table(
     ------
     InvalidInputError, InfeasibleError
         The rates are not increasing, or not below the capacity; the objective asks for energy and
-        the profile has none.
+        the profile has none, or for less time than the shortest batch takes.
     """
     grid = default_rates(profile, objective) if rates is None else tuple(map(float, rates))
     _check_rates(grid)
-    if isinstance(objective, ServiceLevelObjective):
-        policies = [
-            solve_constrained(
-                profile,
-                rate,
-                response_time_ms=objective.response_time_ms,
-                percentile=objective.percentile,
-            ).policy
-            for rate in grid
-        ]
+    if isinstance(objective, Weights):
+        policies = _least_cost(profile, objective, grid)
+        greedy = _work_conserving(profile, objective.max_wait_ms)
+    else:
+        policies = _least_power(profile, objective, grid)
         greedy = _work_conserving(profile)
-        return PolicyTable(grid, (*policies, greedy), source_hash(profile, objective))
-    policies = [exact.solve(profile, rate, objective).policy for rate in grid]
-    # With next to no traffic the next request is too far off to be worth any wait; beyond the
-    # grid the queue is never short.
-    greedy = _work_conserving(profile, objective.max_wait_ms)
     return PolicyTable(
         rates_per_s=grid,
         policies=(greedy, *policies[1:], greedy),
         source_hash=source_hash(profile, objective),
     )
+
+
+def _least_cost(profile: Profile, weights: Weights, grid: Sequence[float]) -> list[BatchingPolicy]:
+    policies: list[BatchingPolicy] = []
+    for rate in grid:
+        start = policies[-1].actions if policies else None
+        policies.append(exact.solve(profile, rate, weights, start=start).policy)
+    return policies
+
+
+def _least_power(
+    profile: Profile, objective: ServiceLevelObjective, grid: Sequence[float]
+) -> list[BatchingPolicy]:
+    solutions = [
+        solve_constrained(
+            profile,
+            rate,
+            response_time_ms=objective.response_time_ms,
+            percentile=objective.percentile,
+        )
+        for rate in grid
+    ]
+    policies = [solutions[0].policy]
+    for (low, below), (high, above) in pairwise(zip(grid, solutions, strict=True)):
+        policy = above.policy
+        if above.meets_sla:
+            between = (low, (low + high) / 2, high)
+            policy = next(
+                candidate
+                for candidate in _ever_sooner(above.policy, below.policy)
+                if candidate.control_limit == 1
+                or all(_in_time(profile, candidate, rate, objective) for rate in between)
+            )
+        policies.append(policy)
+    return policies
+
+
+def _ever_sooner(*policies: BatchingPolicy) -> Iterator[BatchingPolicy]:
+    """Give the policies, then the first with ever shorter waits, at last with none."""
+    yield from policies
+    first = policies[0]
+    if first.max_wait_ms is not None:
+        for share in (0.95, 0.9, 0.8, 0.65, 0.5, 0.25):
+            yield replace(first, max_wait_ms=share * first.max_wait_ms)
+    yield BatchingPolicy.from_control_limit(1, first.max_batch_size)
+
+
+def _in_time(
+    profile: Profile,
+    policy: BatchingPolicy,
+    arrival_rate_per_s: float,
+    objective: ServiceLevelObjective,
+) -> bool:
+    evaluation = evaluate(profile, policy, arrival_rate_per_s)
+    level = evaluation.service_level(objective.response_time_ms)
+    return level >= objective.percentile / 100 - _ROUNDING
 
 
 def default_rates(profile: Profile, objective: Objective) -> tuple[float, ...]:

@@ -1,0 +1,145 @@
+"""Policy tables: right at the rates they are solved for, safe at all others."""
+
+import json
+import math
+from timeit import timeit
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policy import exact
+from policy.profile import Profile
+from policy.response_time import evaluate
+from policy.table import PolicyTable, ServiceLevelObjective, Weights, solve_table
+from sojourn.errors import InfeasibleError, InvalidInputError
+
+SIZES = np.arange(1, 33)
+GOOGLENET_P4 = Profile("googlenet", "tesla-p4", 1.052 + 0.3051 * SIZES, 19.60 + 19.90 * SIZES)
+CAPACITY = GOOGLENET_P4.capacity_per_s
+TABLE = solve_table(GOOGLENET_P4, Weights(1, 1))
+
+
+def test_a_cell_has_the_policy_of_its_upper_end():
+    rates = (200.0, 900.0, 0.9 * CAPACITY)
+    table = solve_table(GOOGLENET_P4, Weights(1, 1), rates)
+    for low, high in [(200.0, 900.0), (900.0, 0.9 * CAPACITY)]:
+        policy = exact.solve(GOOGLENET_P4, high, Weights(1, 1)).policy
+        assert table.lookup(low) == policy
+        assert table.lookup(math.nextafter(high, 0)) == policy
+    assert table.lookup(2500).control_limit == 7
+
+
+@given(rate=st.floats(0, allow_infinity=True) | st.sampled_from([0.0, 1e-300, 1e300]))
+@settings(derandomize=True)
+def test_every_rate_has_a_policy_that_keeps_up_with_full_batches(rate):
+    policy = TABLE.lookup(rate)
+    assert policy.batch_size(10_000) == 32
+    assert 1 <= policy.control_limit <= 32
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.995 * CAPACITY, CAPACITY, 10 * CAPACITY, math.inf])
+def test_beyond_the_grid_a_free_device_starts_at_once(rate):
+    policy = TABLE.lookup(rate)
+    assert [policy.batch_size(q) for q in (1, 2, 31, 32, 33)] == [1, 2, 31, 32, 32]
+
+
+def test_beyond_the_grid_batches_are_of_the_highest_throughput():
+    profile = Profile("m", "d", np.array([1.0, 1.0, 9.0]))
+    policy = solve_table(profile, Weights(), [100.0]).lookup(1e9)
+    assert policy.batch_size(50) == 2
+
+
+def test_between_the_rates_little_is_lost():
+    for rate in np.random.default_rng(5).uniform(0.01, 0.98, 30) * CAPACITY:
+        best = exact.solve(GOOGLENET_P4, rate, Weights(1, 1))
+        policy = TABLE.lookup(rate)
+        if any(policy.batch_size(q) not in (0, min(q, 32)) for q in range(80)):
+            continue  # splits cannot be evaluated by control limit; they are of little weight
+        found = evaluate(GOOGLENET_P4, policy, rate)
+        assert found.mean_response_ms + found.mean_power_w <= 1.01 * best.average_cost
+
+
+@pytest.mark.parametrize("energy_weight", [0.0, 1.0, 500.0, 1e4])
+def test_the_lowest_rate_of_the_grid_is_so_low_that_one_request_is_started(energy_weight):
+    table = solve_table(GOOGLENET_P4, Weights(1, energy_weight))
+    lowest = exact.solve(GOOGLENET_P4, table.rates_per_s[0], Weights(1, energy_weight))
+    assert lowest.policy.control_limit == 1
+    assert len(table.rates_per_s) == 64
+
+
+def test_the_max_wait_is_in_every_policy():
+    table = solve_table(GOOGLENET_P4, Weights(1, 1, max_wait_ms=8), [100.0, 1000.0])
+    assert {policy.max_wait_ms for policy in table.policies} == {8}
+
+
+def test_no_rate_is_beyond_the_objective_that_can_be_within_it():
+    objective = ServiceLevelObjective(10, 99)
+    table = solve_table(GOOGLENET_P4, objective, np.linspace(0.1, 0.9, 9) * CAPACITY)
+    greedy = table.lookup(math.inf)
+    kept = 0
+    for rate in np.random.default_rng(6).uniform(0.01, 0.95, 25) * CAPACITY:
+        if evaluate(GOOGLENET_P4, greedy, rate).service_level(10) >= 0.99:
+            level = evaluate(GOOGLENET_P4, table.lookup(rate), rate).service_level(10)
+            assert level >= 0.99 - 1e-9
+            kept += 1
+    assert kept > 10
+
+
+def test_an_objective_below_the_shortest_batch_is_refused():
+    with pytest.raises(InfeasibleError, match="the shortest batch"):
+        solve_table(GOOGLENET_P4, ServiceLevelObjective(1.0, 99), [100.0])
+
+
+def test_a_saved_table_is_the_same_when_loaded(tmp_path):
+    path = tmp_path / "table.json"
+    TABLE.save(path)
+    assert PolicyTable.load(path, GOOGLENET_P4, Weights(1, 1)) == TABLE
+
+
+@pytest.mark.parametrize(
+    ("profile", "objective"),
+    [
+        (GOOGLENET_P4, Weights(1, 2)),
+        (GOOGLENET_P4, ServiceLevelObjective(10, 99)),
+        (Profile("googlenet", "tesla-p4", 1.0 + 0.3051 * SIZES), Weights(1, 1)),
+    ],
+)
+def test_a_table_for_something_else_is_not_loaded(tmp_path, profile, objective):
+    path = tmp_path / "table.json"
+    TABLE.save(path)
+    with pytest.raises(InvalidInputError, match="was solved for another profile or objective"):
+        PolicyTable.load(path, profile, objective)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"rates_per_s": [1], "policies": 3}', "nul"])
+def test_what_is_no_table_is_not_loaded(tmp_path, content):
+    path = tmp_path / "table.json"
+    path.write_text(content)
+    with pytest.raises(InvalidInputError, match="policy table"):
+        PolicyTable.load(path, GOOGLENET_P4, Weights())
+    with pytest.raises(InvalidInputError, match="No such file"):
+        PolicyTable.load(tmp_path / "none.json", GOOGLENET_P4, Weights())
+
+
+def test_a_cut_table_is_not_loaded():
+    content = json.loads(json.dumps(TABLE.to_dict()))
+    content["policies"].pop()
+    with pytest.raises(InvalidInputError, match="needs 65 policies for 64 rates, not 64"):
+        PolicyTable.from_dict(content)
+
+
+@pytest.mark.parametrize("rates", [[], [0.0], [2.0, 1.0], [1.0, 1.0], [math.nan], [math.inf]])
+def test_rates_that_do_not_increase_are_refused(rates):
+    with pytest.raises(InvalidInputError, match="policy table: rates must"):
+        solve_table(GOOGLENET_P4, Weights(), rates)
+
+
+def test_a_rate_over_the_capacity_is_refused():
+    with pytest.raises(InfeasibleError, match="is not below the 2958"):
+        solve_table(GOOGLENET_P4, Weights(), [100.0, 3000.0])
+
+
+def test_a_look_up_takes_less_than_2_microseconds():
+    assert min(timeit(lambda: TABLE.lookup(1234.5), number=2000) for _ in range(5)) / 2000 < 2e-6
