@@ -4,6 +4,10 @@ A replica with room for many requests queues them and starts batches as its poli
 it is busy only when its waiting room is full. With a the rate of tries at one replica, of n that
 share the arrivals λ, a (1 - P_full(a)) = λ/n; P_busy = P_full(a); and the execution time of
 Theorem 2 becomes the response time of the requests that the replica accepts, in distribution.
+
+Like the theorem it takes the tries to be independent: close for eight replicas and more, hopeful
+for two or three that refuse often (simulated at 98% of capacity and 0.05 predicted refusals, eight
+fall within 0.001 of the predicted service level, two 0.03 below it).
 """
 
 import math

@@ -11,17 +11,17 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from autoscaler.forecast import FORECASTERS
+from autoscaler.forecast import FORECASTERS, RateHistory
+from autoscaler.live_sizing import LiveSizing
 from autoscaler.offered_load import MAX_LAG_S, OfferedLoad
 from autoscaler.reports import AutoscalerSettings, ReplicaReport
-from autoscaler.sizing import FullBatchEstimator, in_words, least_replicas
 from policy.objective import ServiceLevelObjective
-from sojourn.errors import InfeasibleError, InvalidInputError
+from sojourn.errors import InvalidInputError
 
 __all__ = ["Autoscaler", "AutoscalerSettings", "Decision", "ReplicaReport"]
 
@@ -84,7 +84,6 @@ class Autoscaler:
         self._load = OfferedLoad()
         self._reports: dict[str, ReplicaReport] = {}
         self._start_times_s: dict[str, float] = {}
-        self._replicas: int | None = None
         self._watched_since_s: float | None = None
         self._highest_demand = _Highest()
         self._highest_batch_ms = _Highest()
@@ -118,7 +117,8 @@ class Autoscaler:
         now_s : float
             On the clock of the reports' ``time_s``.
         current_replicas : int
-            Replicas ordered so far, whether they have started or not.
+            Replicas ordered so far, whether they have started or not: what was decided last, unless
+            somebody else changed it.
         min_replicas, max_replicas : int
             Bounds. Never fewer than one is decided: without a replica no arrival is counted.
 
@@ -137,82 +137,91 @@ class Autoscaler:
                 "the least must be at least 0 and at most the most"
             )
         low, high = max(1, min_replicas), max(1, max_replicas)
-        standing = self._replicas if self._replicas is not None else current_replicas
-        standing = min(max(standing, low), high)
+        standing = min(max(current_replicas, low), high)
         horizon_s = self._horizon_s()
+        seen = self._look(now_s, horizon_s)
+        if isinstance(seen, str):
+            return Decision(standing, f"hold {standing}: {seen}", horizon_s=horizon_s)
 
-        def hold(reason: str) -> Decision:
-            self._replicas = standing
-            return Decision(standing, f"hold {standing}: {reason}", horizon_s=horizon_s)
-
-        age_s = now_s - self._load.newest_s
-        if math.isinf(age_s):
-            return hold("no replica has reported yet")
-        if age_s > STALE_AFTER_S:
-            self._watched_since_s = None
-            return hold(f"the newest report is {age_s:.0f} s old")
-        live = self._live_reports(now_s)
-        history = self._load.history(now_s, self._settings.window_s, self._settings.retries)
-        if history is None or not live:
-            return hold("the arrival rate is not known yet")
-        self._forget(now_s)
-
-        forecast = FORECASTERS[self._settings.forecast].peak_per_s(history, horizon_s)
-        backlog = sum(
-            max(0.0, report.queue_length - _ORDINARY_BATCHES * report.full_batch_size)
-            for report in live
+        sizing = LiveSizing(
+            seen.batch_size, seen.batch_ms, self._settings, seen.objectives, low, high
         )
-        drain_per_s = backlog / self._settings.backlog_drain_s
-        burst = self._settings.burst_factor
-        demand = burst * forecast + drain_per_s
-        batch_ms = statistics.median(report.full_batch_ms for report in live)
-        batch_size = statistics.median(report.full_batch_size for report in live)
-        objectives = list(dict.fromkeys(report.objective for report in live))
-        sizing = _Sizing(batch_size, batch_ms, self._settings, objectives, low, high)
-        required, remark = sizing.required(demand)
-
+        required, remark = sizing.required(seen.demand_per_s)
         # Random routing gives every replica the same share, those that keep silent included.
-        silent = max(1.0, standing / len(live))
+        silent = max(1.0, standing / seen.replicas)
+        burst = silent * self._settings.burst_factor
+        hold_s = self._settings.hold_s
+        self._highest_demand.add(now_s, burst * seen.forecast_per_s + seen.drain_per_s, hold_s)
+        self._highest_batch_ms.add(now_s, seen.batch_ms, hold_s)
         if self._watched_since_s is None:
             self._watched_since_s = now_s
-        hold_s = self._settings.hold_s
-        self._highest_demand.add(now_s, silent * burst * forecast + drain_per_s, hold_s)
-        self._highest_batch_ms.add(now_s, batch_ms, hold_s)
 
-        replicas = standing
+        replicas = max(standing, required)
         if required > standing:
-            replicas = required
             reason = f"scale out {standing} -> {required}"
         elif required == standing:
             reason = f"keep {standing}"
         elif now_s - self._watched_since_s < hold_s:
             reason = f"keep {standing}: watched for less than {hold_s:g} s"
         else:
-            steps = max(1, round(hold_s / history.step_s))
-            mean = float(np.mean(history.rates_per_s[-steps:]))
-            noise = _NOISE_DEVIATIONS * math.sqrt(mean / self._settings.window_s)
-            cautious = max(self._highest_demand.value, silent * burst * (mean + noise))
-            held = _Sizing(
-                batch_size, self._highest_batch_ms.value, self._settings, objectives, low, high
-            )
-            replicas = min(standing, held.required(cautious)[0])
+            cautious_per_s = max(self._highest_demand.value, burst * self._noisy_mean_per_s(seen))
+            held = replace(sizing, batch_ms=self._highest_batch_ms.value)
+            replicas = min(standing, held.required(cautious_per_s)[0])
             reason = (
-                f"scale in {standing} -> {replicas}: {cautious:.4g}/s was the most in {hold_s:g} s"
+                f"scale in {standing} -> {replicas}: {cautious_per_s:.4g}/s was the most in "
+                f"{hold_s:g} s"
                 if replicas < standing
-                else f"keep {standing}: {cautious:.4g}/s within the last {hold_s:g} s needs it"
+                else f"keep {standing}: {cautious_per_s:.4g}/s in the last {hold_s:g} s needs it"
             )
-        self._replicas = replicas
+        current_per_s = seen.history.current_per_s
         return Decision(
             replicas=replicas,
-            reason=f"{reason}; offered {history.current_per_s:.4g}/s, expected {demand:.4g}/s, "
+            reason=f"{reason}; offered {current_per_s:.4g}/s, expected {seen.demand_per_s:.4g}/s, "
             f"which needs {required}{remark}",
-            arrival_rate_per_s=history.current_per_s,
-            forecast_per_s=forecast,
+            arrival_rate_per_s=current_per_s,
+            forecast_per_s=seen.forecast_per_s,
             required_replicas=required,
-            predicted_service_level=sizing.service_level(demand, replicas),
-            backlog=backlog,
+            predicted_service_level=sizing.service_level(seen.demand_per_s, replicas),
+            backlog=seen.backlog,
             horizon_s=horizon_s,
         )
+
+    def _look(self, now_s: float, horizon_s: float) -> "_Seen | str":
+        """Put together what the reports say of now, or say why they do not."""
+        age_s = now_s - self._load.newest_s
+        if math.isinf(age_s):
+            return "no replica has reported yet"
+        if age_s > STALE_AFTER_S:
+            self._watched_since_s = None
+            return f"the newest report is {age_s:.0f} s old"
+        self._forget(now_s)
+        live = self._live_reports(now_s)
+        history = self._load.history(now_s, self._settings.window_s, self._settings.retries)
+        if history is None or not live:
+            return "the arrival rate is not known yet"
+        forecast_per_s = FORECASTERS[self._settings.forecast].peak_per_s(history, horizon_s)
+        backlog = sum(
+            max(0.0, report.queue_length - _ORDINARY_BATCHES * report.full_batch_size)
+            for report in live
+        )
+        drain_per_s = backlog / self._settings.backlog_drain_s
+        return _Seen(
+            replicas=len(live),
+            history=history,
+            forecast_per_s=forecast_per_s,
+            backlog=backlog,
+            drain_per_s=drain_per_s,
+            demand_per_s=self._settings.burst_factor * forecast_per_s + drain_per_s,
+            batch_size=statistics.median(report.full_batch_size for report in live),
+            batch_ms=statistics.median(report.full_batch_ms for report in live),
+            objectives=tuple(dict.fromkeys(report.objective for report in live)),
+        )
+
+    def _noisy_mean_per_s(self, seen: "_Seen") -> float:
+        """Give the highest rate that noise alone is likely to show in a window, at this load."""
+        steps = max(1, round(self._settings.hold_s / seen.history.step_s))
+        mean = float(np.mean(seen.history.rates_per_s[-steps:]))
+        return mean + _NOISE_DEVIATIONS * math.sqrt(mean / self._settings.window_s)
 
     def state_dict(self) -> dict[str, Any]:
         """Give all that was learned, as plain numbers, lists and tables (JSON can hold it).
@@ -224,7 +233,6 @@ class Autoscaler:
             "load": self._load.state_dict(),
             "settings": self._settings.to_floats(),
             "start_times_s": dict(self._start_times_s),
-            "replicas": self._replicas,
             "watched_since_s": self._watched_since_s,
             "highest_demand": self._highest_demand.state(),
             "highest_batch_ms": self._highest_batch_ms.state(),
@@ -244,7 +252,6 @@ class Autoscaler:
             load = OfferedLoad.from_state(state["load"])
             settings = AutoscalerSettings.from_floats(state["settings"])
             start_times_s = {str(k): float(v) for k, v in state["start_times_s"].items()}
-            replicas = None if state["replicas"] is None else int(state["replicas"])
             since = state["watched_since_s"]
             watched_since_s = None if since is None else float(since)
             highest_demand = _Highest(state["highest_demand"])
@@ -252,7 +259,7 @@ class Autoscaler:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInputError(f"state: not usable ({error!r})") from error
         self._load, self._settings, self._start_times_s = load, settings, start_times_s
-        self._replicas, self._watched_since_s = replicas, watched_since_s
+        self._watched_since_s = watched_since_s
         self._highest_demand, self._highest_batch_ms = highest_demand, highest_batch_ms
         self._reports = {}
 
@@ -295,56 +302,16 @@ class _Highest:
         return [list(entry) for entry in self._values]
 
 
-class _Sizing:
-    """Sizing with what the replicas report, and an answer where the SLA has none."""
+@dataclass(frozen=True)
+class _Seen:
+    """What the live replicas report, summed up."""
 
-    def __init__(
-        self,
-        batch_size: float,
-        batch_ms: float,
-        settings: AutoscalerSettings,
-        objectives: Sequence[ServiceLevelObjective],
-        low: int,
-        high: int,
-    ) -> None:
-        self._estimator = FullBatchEstimator(1e3 * batch_size / batch_ms, batch_ms, settings.delays)
-        self._objectives = objectives
-        self._low, self._high = low, high
-
-    def required(self, demand_per_s: float) -> tuple[int, str]:
-        """Give the least replicas, and a remark on what cannot be met.
-
-        While an SLA changes, replicas report two: then the one that needs more counts.
-        """
-        most, remark = self._low, ""
-        for objective in self._objectives:
-            aim = objective
-            try:
-                self._estimator.check_feasible(objective)
-            except InfeasibleError:
-                remark = f"; {in_words(objective)} is out of reach with any number of replicas"
-                aim = self._without_lateness(objective)
-            try:
-                found = least_replicas(
-                    self._estimator, demand_per_s, aim, self._low, self._high
-                ).replicas
-            except InfeasibleError:
-                found = self._high
-                remark = remark or f"; more than {found} would be needed"
-            most = max(most, found)
-        return most, remark
-
-    def service_level(self, demand_per_s: float, replicas: int) -> float:
-        return min(
-            self._estimator.predict(demand_per_s, replicas, objective).service_level
-            for objective in self._objectives
-        )
-
-    def _without_lateness(self, objective: ServiceLevelObjective) -> ServiceLevelObjective:
-        """Relax the SLA until only what is refused for good misses it: no backlog, at least."""
-        delays = self._estimator.delays
-        retries = delays.retries or 0
-        latest_ms = (
-            delays.request_delay_ms + self._estimator.execution_time_ms + retries * delays.try_ms
-        )
-        return ServiceLevelObjective(latest_ms, objective.percentile)
+    replicas: int
+    history: RateHistory
+    forecast_per_s: float
+    backlog: float
+    drain_per_s: float
+    demand_per_s: float
+    batch_size: float
+    batch_ms: float
+    objectives: tuple[ServiceLevelObjective, ...]

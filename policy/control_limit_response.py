@@ -61,7 +61,7 @@ class ControlLimitResponse(Mixture):
         younger = np.zeros_like(oldest)
         running = np.zeros(age.shape)
         # Behind a request wait those that came since, but for the last block of a waiting room.
-        whole = blocks if not room or room >= blocks * size else blocks - 1
+        whole = blocks if not room or room <= size or room >= blocks * size else blocks - 1
         parts = [
             (
                 slice(0, whole),
@@ -75,28 +75,32 @@ class ControlLimitResponse(Mixture):
             ]
             parts.append((slice(whole, blocks), np.stack(last, axis=1)[None]))
         for part, behind in parts:
+            here = arriving[part, :, :top]
             fewer = np.cumsum(behind, axis=-1)
-            if behind.ndim == 3:  # the same law at every position
-                shape = (*behind.shape[:2], top, size)
-                behind = np.broadcast_to(behind[:, :, None], shape)
-                fewer = np.broadcast_to(fewer[:, :, None], shape)
-            here = arriving[part, :, : min(top, behind.shape[2])]
-            positions = np.arange(here.shape[2])
-            for n in range(limit, top):
-                k = positions[:n]
-                oldest[n - 1, part] = np.sum(here[..., :n] * behind[:, :, k, n - 1 - k], axis=-1)
-            k = positions[: top - 1]
-            oldest[top - 1, part] = np.sum(here, axis=-1) - np.sum(
-                here[..., : top - 1] * fewer[:, :, k, top - 2 - k], axis=-1
-            )
+            if behind.ndim == 3:  # the same law at every position: a convolution
+                sizes = np.maximum(fftconvolve(here, behind, axes=-1), 0.0)
+                oldest[limit - 1 : top - 1, part] = np.moveaxis(sizes, -1, 0)[limit - 1 : top - 1]
+                short = fewer[..., : top - 1][..., ::-1]
+                behind = behind[:, :, None]
+            else:
+                here = here[..., : behind.shape[2]]
+                k = np.arange(here.shape[2])
+                for n in range(limit, top):
+                    oldest[n - 1, part] = np.sum(
+                        here[..., :n] * behind[:, :, k[:n], n - 1 - k[:n]], axis=-1
+                    )
+                k = k[: top - 1]
+                short = fewer[:, :, k, top - 2 - k]
+            not_full = np.sum(here[..., : top - 1] * short, axis=-1)
+            oldest[top - 1, part] = np.sum(here, axis=-1) - not_full
             if limit == 1:
                 continue
-            first, short = here[..., 0], behind[:, :, 0, : limit - 1]
+            first, waiting = here[..., 0], behind[:, :, 0, : limit - 1]
             expired = np.where(age[part] >= d, first, 0.0)
             if np.any(expired):
                 for n in range(1, limit):
-                    oldest[n - 1, part] += expired * short[..., n - 1]
-                    younger[n - 1, part] += (n - 1) * expired * short[..., n - 1]
+                    oldest[n - 1, part] += expired * waiting[..., n - 1]
+                    younger[n - 1, part] += (n - 1) * expired * waiting[..., n - 1]
             running[part] = np.where(age[part] < d, first, 0.0)
         starts = (offsets[:, None] + panels.edges_ms[:-1]).ravel()
         axis = Panels(np.append(starts, offsets[-1] + panels.edges_ms[-1]))

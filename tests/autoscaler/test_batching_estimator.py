@@ -55,11 +55,11 @@ def test_least_is_least(response_time_ms):
         assert not estimator.predict(20_000.0, fewer, objective).meets(objective)
 
 
-@pytest.mark.parametrize("response_time_ms", [10.0, 15.0, 40.0])
+@pytest.mark.parametrize("response_time_ms", [12.0, 40.0])
 def test_one_replica_more_never_breaks_the_sla(response_time_ms):
     objective = ServiceLevelObjective(response_time_ms, 99)
     estimator = BatchingEstimator(P4)
-    met = [estimator.predict(6000.0, n, objective).meets(objective) for n in range(1, 16)]
+    met = [estimator.predict(6000.0, n, objective).meets(objective) for n in range(1, 10)]
     assert met == sorted(met)
     assert met[-1]
 
@@ -118,7 +118,7 @@ def test_what_is_out_of_range_is_refused(call):
     [
         (11_000.0, 5, 20.0, 32, 0.004),  # hardly a refusal
         (20_000.0, 8, 15.0, 32, 0.004),
-        (28_000.0, 10, 25.0, 32, 0.01),  # one try in ten or so is refused
+        (29_000.0, 10, 25.0, 32, 0.004),  # one try in twenty is refused
     ],
 )
 def test_prediction_against_the_simulated_fleet(
@@ -131,7 +131,7 @@ def test_prediction_against_the_simulated_fleet(
         found.policy, arrival_rate_per_s, replicas, waiting_room, requests=60_000
     )
     assert np.mean(response_ms <= response_time_ms) == pytest.approx(found.service_level, abs=error)
-    assert refused == pytest.approx(found.busy_probability, abs=0.02)
+    assert refused == pytest.approx(found.busy_probability, abs=0.003)
 
 
 def simulate_fleet(policy, rate_per_s, replicas, waiting_room, *, requests):
