@@ -181,7 +181,7 @@ class _Search:
             step //= 2
         if wait is not None:
             longer = wait + _COARSE * self._response_time_ms
-            wait = self._bisect(wait, longer, lambda w: self._in_time(limit, w), _FINE)[0]
+            wait = self._bisect(wait, longer, lambda w: self._in_time(limit, w), _FINE)
             best = self.evaluate(limit, wait)
         return self.policy(limit, wait), best
 
@@ -197,37 +197,33 @@ class _Search:
         evaluation = self.evaluate(limit, None)
         if self.cost(evaluation) >= cost:
             return None
-        if self.in_time(evaluation):
-            return None, evaluation
         # Beyond twice the response time, few timers are left to run off.
         longest = 2 * self._response_time_ms
         if self.cost(self.evaluate(limit, longest)) >= cost:
+            return (None, evaluation) if self.in_time(evaluation) else None
+        shortest = self._turn(lambda wait: self.cost(self.evaluate(limit, wait)) - cost, longest)
+        if not self._in_time(limit, shortest):
             return None
-        worthwhile = 0.0
-        if self.cost(self.evaluate(limit, 0.0)) >= cost:
-            resolution = _FINE * self._response_time_ms
-            worthwhile = resolution + brentq(
-                lambda wait: self.cost(self.evaluate(limit, wait)) - cost,
-                0.0,
-                longest,
-                xtol=resolution,
-                rtol=1e-6,
-            )
-        if not self._in_time(limit, worthwhile):
-            return None
-        wait = self._bisect(worthwhile, longest, lambda wait: self._in_time(limit, wait), _COARSE)[
-            0
-        ]
+        if self.in_time(evaluation):
+            return None, evaluation
+        wait = self._bisect(shortest, longest, lambda wait: self._in_time(limit, wait), _COARSE)
         return wait, self.evaluate(limit, wait)
+
+    def _turn(self, falling: Callable[[float], float], longest: float) -> float:
+        """Find a wait just above that where a function falls below 0; 0 if it is there already."""
+        if falling(0.0) < 0:
+            return 0.0
+        resolution = _FINE * self._response_time_ms
+        return resolution + float(brentq(falling, 0.0, longest, xtol=resolution, rtol=1e-6))
 
     def _bisect(
         self, low: float, high: float, holds: Callable[[float], bool], resolution: float
-    ) -> tuple[float, float]:
-        """Narrow the place where `holds` turns from true (at `low`) to false."""
+    ) -> float:
+        """Find the last place from `low` to `high` where `holds` is true, as it is at `low`."""
         while high - low > resolution * self._response_time_ms:
             middle = (low + high) / 2
             low, high = (middle, high) if holds(middle) else (low, middle)
-        return low, high
+        return low
 
     def _soonest(self) -> tuple[int, float | None, Evaluation]:
         """Find a policy that is in time; if there is none, that of the least percentile.
