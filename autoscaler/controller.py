@@ -219,9 +219,13 @@ class Autoscaler:
 
     def _noisy_mean_per_s(self, seen: "_Seen") -> float:
         """Give the highest rate that noise alone is likely to show in a window, at this load."""
-        steps = max(1, round(self._settings.hold_s / seen.history.step_s))
+        window_s = self._settings.window_s
+        mean_s = max(window_s, self._settings.hold_s)
+        steps = max(1, round(mean_s / seen.history.step_s))
         mean = float(np.mean(seen.history.rates_per_s[-steps:]))
-        return mean + _NOISE_DEVIATIONS * math.sqrt(mean / self._settings.window_s)
+        # The mean itself may have been low by chance; windows to come may be high by chance.
+        deviations = math.sqrt(mean / mean_s) + math.sqrt(mean / window_s)
+        return mean + _NOISE_DEVIATIONS * deviations
 
     def state_dict(self) -> dict[str, Any]:
         """Give all that was learned, as plain numbers, lists and tables (JSON can hold it).

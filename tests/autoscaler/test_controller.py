@@ -140,7 +140,7 @@ def test_scales_in_only_after_the_hold():
 
 @pytest.mark.parametrize(
     ("replicas_worth", "forecast"),
-    [(0.95, "last"), (3.0, "last"), (9.97, "last"), (1.0, "linear"), (2.9, "linear")],
+    [(0.9, "last"), (3.0, "last"), (9.97, "last"), (1.0, "linear"), (2.9, "linear")],
 )
 def test_constant_load_brings_no_oscillation_in_an_hour(replicas_worth, forecast):
     """Also where the load lies at the very edge between two numbers of replicas."""
