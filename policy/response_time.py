@@ -151,7 +151,7 @@ def evaluate(
     if profile.energy_mj is not None:
         power = float(sizes[1:] @ profile.energy_mj[:size]) / chain.ms_per_start
     return Evaluation(
-        arrival_rate_per_s=arrival_rate_per_s,
+        arrival_rate_per_s=float(arrival_rate_per_s),
         mean_power_w=power,
         batch_size_probabilities=sizes,
         full_probability=chain.refused_per_start
