@@ -1,0 +1,202 @@
+"""`sojourn solve`: the optimal batching policy of a profile at an arrival rate."""
+
+import time
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import click
+
+from policy import exact
+from policy.batching_policy import BatchingPolicy
+from policy.constrained import ConstrainedSolution, solve_constrained
+from policy.objective import Objective, ServiceLevelObjective, Weights
+from policy.profile import Profile
+from policy.reference_policies import FORMS, reference_policy
+from policy.response_time import evaluate
+from policy.smdp import energy_for
+from sojourn.errors import InvalidInputError
+from sojourn.output import existing_file, json_option, print_json, print_table, say
+
+_PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
+_DEFAULT_PERCENTILE = 99.0
+
+
+@click.command(name="solve")
+@click.option("--profile", "profile_file", type=existing_file, required=True, help="JSON file.")
+@click.option(
+    "--arrival-rate", type=float, required=True, help="Poisson arrivals, requests per second."
+)
+@click.option(
+    "--latency-weight", type=float, default=1.0, show_default=True, help="Of the mean response, ms."
+)
+@click.option(
+    "--energy-weight", type=float, default=0.0, show_default=True, help="Of the mean power, W."
+)
+@click.option("--max-wait-ms", type=float, help="Start when the oldest has waited this long.")
+@click.option("--response-time-ms", type=float, help="An SLA instead: least power that keeps it.")
+@click.option("--percentile", type=float, help="Of the SLA.  [default: 99]")
+@click.option("--batching", help=f"A policy by name instead: {', '.join(FORMS)}.")
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw it to a PNG file."
+)
+@json_option
+def command(
+    profile_file: Path,
+    arrival_rate: float,
+    latency_weight: float,
+    energy_weight: float,
+    max_wait_ms: float | None,
+    response_time_ms: float | None,
+    percentile: float | None,
+    batching: str | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Find the optimal batching policy of a profile at an arrival rate.
+
+    Optimal is the least latency weight x mean response + energy weight x mean power; or, with
+    --response-time-ms, the least power whose percentile keeps to it. The average cost, the
+    percentiles and the power are computed, not simulated.
+    """
+    profile = Profile.load(profile_file)
+    weights = Weights(latency_weight, energy_weight, max_wait_ms)
+    objective = _service_level(response_time_ms, percentile)
+    if batching is not None and (objective or max_wait_ms is not None):
+        raise InvalidInputError(
+            "--batching: names the whole policy; leave --response-time-ms, --percentile and "
+            "--max-wait-ms out"
+        )
+    if objective and max_wait_ms is not None:
+        raise InvalidInputError("--max-wait-ms: is found by --response-time-ms; leave it out")
+    energy_for(profile, weights)
+    profile.arrivals_per_ms(arrival_rate)
+
+    begin = time.perf_counter()
+    policy, constrained = _solve(profile, arrival_rate, objective or weights, batching)
+    solve_ms = 1e3 * (time.perf_counter() - begin)
+
+    result = _describe(profile, arrival_rate, weights, policy)
+    result["solve_ms"] = solve_ms
+    if objective and constrained:
+        result["meets_sla"] = constrained.meets_sla
+        result["service_level"] = constrained.service_level
+    if plot is not None:
+        _plot(plot, profile, arrival_rate, policy, objective)
+    if as_json:
+        print_json(result)
+        return
+    _print(profile, result, policy)
+    if constrained and objective and not constrained.meets_sla:
+        say(
+            f"No policy keeps {objective.percentile:g}% within {objective.response_time_ms:g} ms "
+            f"at this rate on one device; this one comes closest."
+        )
+
+
+def _service_level(
+    response_time_ms: float | None, percentile: float | None
+) -> ServiceLevelObjective | None:
+    if response_time_ms is None:
+        if percentile is not None:
+            raise InvalidInputError("--percentile: belongs to --response-time-ms, which is missing")
+        return None
+    return ServiceLevelObjective(
+        response_time_ms, _DEFAULT_PERCENTILE if percentile is None else percentile
+    )
+
+
+def _solve(
+    profile: Profile, arrival_rate_per_s: float, objective: Objective, batching: str | None
+) -> tuple[BatchingPolicy, ConstrainedSolution | None]:
+    if batching is not None:
+        return reference_policy(batching, profile), None
+    if isinstance(objective, Weights):
+        return exact.solve(profile, arrival_rate_per_s, objective).policy, None
+    solution = solve_constrained(
+        profile,
+        arrival_rate_per_s,
+        response_time_ms=objective.response_time_ms,
+        percentile=objective.percentile,
+    )
+    return solution.policy, solution
+
+
+def _describe(
+    profile: Profile, arrival_rate_per_s: float, weights: Weights, policy: BatchingPolicy
+) -> dict[str, Any]:
+    evaluation = evaluate(profile, policy, arrival_rate_per_s)
+    power_w = evaluation.mean_power_w
+    return {
+        "control_limit": policy.control_limit,
+        "actions": list(policy.actions),
+        "max_wait_ms": policy.max_wait_ms,
+        "average_cost": weights.latency_weight * evaluation.mean_response_ms
+        + weights.energy_weight * (power_w or 0.0),
+        "mean_response_ms": evaluation.mean_response_ms,
+        "mean_power_w": power_w,
+        "response_percentiles_ms": {
+            f"{percentile:g}": evaluation.response_percentile_ms(percentile)
+            for percentile in _PERCENTILES
+        },
+        "mean_batch_size": float(
+            evaluation.batch_size_probabilities @ range(evaluation.batch_size_probabilities.size)
+        ),
+        "traffic_intensity": arrival_rate_per_s / profile.capacity_per_s,
+    }
+
+
+def _plot(
+    path: Path,
+    profile: Profile,
+    arrival_rate_per_s: float,
+    policy: BatchingPolicy,
+    objective: ServiceLevelObjective | None,
+) -> None:
+    from policy.plots import save_report  # matplotlib takes a second to import
+
+    try:
+        save_report(path, profile, arrival_rate_per_s, policy, objective)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InvalidInputError(f"--plot {path}: {reason}") from error
+    say(f"Drawn to {path}.")
+
+
+def _print(profile: Profile, result: dict[str, Any], policy: BatchingPolicy) -> None:
+    rows: list[tuple[str, object]] = [
+        ("load, of what it can serve", f"{result['traffic_intensity']:.1%}"),
+        ("control limit", result["control_limit"]),
+        ("max wait (ms)", "none" if policy.max_wait_ms is None else policy.max_wait_ms),
+        ("mean batch size", result["mean_batch_size"]),
+        ("mean response (ms)", result["mean_response_ms"]),
+        *(
+            (f"p{percentile} response (ms)", value)
+            for percentile, value in result["response_percentiles_ms"].items()
+        ),
+        ("mean power (W)", "not known" if profile.energy_mj is None else result["mean_power_w"]),
+        ("average cost", result["average_cost"]),
+        ("solved in (ms)", result["solve_ms"]),
+    ]
+    if "service_level" in result:
+        rows.insert(-1, ("requests in time", f"{result['service_level']:.3%}"))
+    print_table(("", "value"), rows, title=f"{profile.model} on {profile.device}")
+    print_table(("requests that wait", "the free device"), _in_words(policy))
+
+
+def _in_words(policy: BatchingPolicy) -> list[tuple[str, str]]:
+    """Give what the policy does by ranges of the queue length."""
+
+    def kind(length: int) -> tuple[str, int]:
+        size = policy.actions[length]
+        return ("waits", 0) if size == 0 else ("all", 0) if size == length else ("of", size)
+
+    last = len(policy.actions) - 1
+    rows = []
+    for (what, size), group in groupby(range(last), key=kind):
+        lengths = list(group)
+        ends = f"{lengths[0]} to {lengths[-1]}" if len(lengths) > 1 else str(lengths[0])
+        words = {"waits": "waits", "all": "starts all", "of": f"starts {size}"}
+        rows.append((ends, words[what]))
+    rows.append((f"{last} or more", f"starts {policy.actions[last]}"))
+    return rows

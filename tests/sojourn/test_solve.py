@@ -1,0 +1,170 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from policy import exact
+from policy.objective import Weights
+from policy.profile import Profile
+from sojourn.cli import main
+
+PROFILE = Path(__file__).parents[2] / "configs" / "profiles" / "googlenet-p4.json"
+RATE = 0.9 * Profile.load(PROFILE).capacity_per_s
+
+
+def arguments(*more, rate=RATE, profile=PROFILE):
+    return ["solve", f"--profile={profile}", f"--arrival-rate={rate!r}", *more]
+
+
+def solve(capsys, *more, **values):
+    assert main([*arguments(*more, **values), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refusal(capsys, *more, **values):
+    assert main(arguments(*more, **values)) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("sojourn: ")
+    assert output.err.count("\n") == 1
+    return output.err
+
+
+def test_the_setting_of_the_paper(capsys):
+    content = solve(capsys, "--energy-weight", "1")
+    assert content["control_limit"] == 7
+    assert content["actions"] == [0] * 7 + list(range(7, 33))
+    assert content["average_cost"] == pytest.approx(66.134, abs=5e-4)
+    assert content["average_cost"] == pytest.approx(
+        content["mean_response_ms"] + content["mean_power_w"]
+    )
+    percentiles = content["response_percentiles_ms"]
+    assert list(percentiles) == ["50", "90", "95", "99", "99.9"]
+    assert sorted(percentiles.values()) == list(percentiles.values())
+    assert content["max_wait_ms"] is None
+    assert content["solve_ms"] > 0
+
+
+def test_the_percentile_distribution_has_the_mean_of_the_solver(capsys):
+    content = solve(capsys, "--energy-weight", "1", rate=900)
+    solution = exact.solve(Profile.load(PROFILE), 900, Weights(1, 1))
+    assert content["mean_response_ms"] == pytest.approx(solution.mean_response_ms, rel=1e-8)
+    assert content["mean_power_w"] == pytest.approx(solution.mean_power_w, rel=1e-8)
+
+
+def test_an_sla_is_kept_with_less_power_than_by_starting_whenever_free(capsys):
+    sla = solve(capsys, "--response-time-ms", "10", "--percentile", "99", rate=1200)
+    greedy = solve(capsys, "--batching", "work-conserving", rate=1200)
+    assert sla["meets_sla"] is True
+    assert sla["response_percentiles_ms"]["99"] <= 10
+    assert sla["service_level"] >= 0.99
+    assert sla["mean_power_w"] < 0.8 * greedy["mean_power_w"]
+
+
+def test_an_sla_out_of_reach_is_said_to_be(capsys):
+    assert solve(capsys, "--response-time-ms", "10")["meets_sla"] is False
+    assert main(arguments("--response-time-ms", "10")) == 0
+    assert "No policy keeps 99% within 10 ms" in capsys.readouterr().err
+
+
+def test_a_max_wait_is_part_of_what_is_reported(capsys):
+    without = solve(capsys, "--energy-weight", "20", rate=300)
+    limited = solve(capsys, "--energy-weight", "20", "--max-wait-ms", "4", rate=300)
+    assert limited["max_wait_ms"] == 4
+    assert limited["response_percentiles_ms"]["99"] < without["response_percentiles_ms"]["99"]
+    assert limited["average_cost"] > without["average_cost"]
+
+
+def test_the_table_for_people(capsys):
+    assert main(arguments("--energy-weight", "1")) == 0
+    output = capsys.readouterr().out
+    for text in ("control limit", "66.13", "0 to 6", "waits", "7 to 31", "32 or more", "starts 32"):
+        assert text in output
+
+
+@pytest.mark.parametrize("more", [["--energy-weight=1"], ["--response-time-ms=25"]])
+def test_a_plot_is_drawn(capsys, tmp_path, more):
+    path = tmp_path / "policy.png"
+    assert "control_limit" in solve(capsys, f"--plot={path}", *more)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_profile_without_energy(capsys, tmp_path):
+    profile = tmp_path / "profile.json"
+    profile.write_text('{"latency_ms": [1.0, 1.2, 1.4]}')
+    content = solve(capsys, f"--plot={tmp_path / 'policy.png'}", rate=500, profile=profile)
+    assert content["mean_power_w"] is None
+    assert content["average_cost"] == content["mean_response_ms"]
+    message = refusal(capsys, "--energy-weight=1", rate=500, profile=profile)
+    assert "energy weight: must be 0 for a profile without energy_mj" in message
+
+
+@pytest.mark.parametrize(
+    ("more", "rate", "message"),
+    [
+        ([], 0.0, "arrival rate: must be above 0, not 0"),
+        ([], float("nan"), "arrival rate: must be above 0, not nan"),
+        ([], -5.0, "arrival rate: must be above 0, not -5"),
+        ([], 2960.0, "2960 per second is not below the 2958.8 per second"),
+        (["--batching=static:8"], 2700.0, "the policy serves at most 2290"),
+        (["--latency-weight=0"], 900.0, "latency weight: must be above 0, not 0"),
+        (["--energy-weight=-1"], 900.0, "energy weight: must be at least 0, not -1"),
+        (["--energy-weight=nan"], 900.0, "energy weight: must be at least 0, not nan"),
+        (["--max-wait-ms=-1"], 900.0, "max wait: must be at least 0 ms, not -1"),
+        (["--response-time-ms=0"], 900.0, "response time: must be above 0 ms, not 0"),
+        (["--response-time-ms=1"], 900.0, "takes 1.3571 ms"),
+        (["--response-time-ms=9", "--percentile=0"], 900.0, "percentile: must be between 0 and"),
+        (["--response-time-ms=9", "--percentile=100"], 900.0, "percentile: must be between 0 and"),
+        (["--percentile=99"], 900.0, "--percentile: belongs to --response-time-ms"),
+        (["--response-time-ms=9", "--max-wait-ms=1"], 900.0, "--max-wait-ms: is found by"),
+        (["--batching=best"], 900.0, "must be one of work-conserving, static:B, timeout:B:T"),
+        (["--batching=static:0"], 900.0, "the batch size must be 1 to 32, not 0"),
+        (["--batching=static:8", "--max-wait-ms=1"], 900.0, "--batching: names the whole policy"),
+        (["--plot=/none/such/policy.png"], 900.0, "--plot /none/such/policy.png: No such file"),
+        (["--plot=policy.xyz"], 900.0, "--plot policy.xyz: "),
+    ],
+)
+def test_bad_options_are_one_line_and_status_2(capsys, more, rate, message):
+    assert message in refusal(capsys, *more, rate=rate)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "not JSON"),
+        ("[1]", "must be a JSON object"),
+        ("{}", "max_batch_size must be a whole number of at least 1, not None"),
+        ('{"max_batch_size": 0, "latency_ms": []}', "at least 1, not 0"),
+        ('{"max_batch_size": 2.5, "latency_ms": [1, 2]}', "at least 1, not 2.5"),
+        ('{"max_batch_size": 3, "latency_ms": [1, 2]}', "has 2 entries, max_batch_size is 3"),
+        ('{"latency_ms": [2, 1]}', "must not decrease with the batch size, but falls at 2"),
+        ('{"latency_ms": [-1, 1]}', "must not be negative"),
+        ('{"latency_ms": [0, 1]}', "must be above 0"),
+        ('{"latency_ms": [1, NaN]}', "must hold finite numbers"),
+        ('{"latency_ms": [1, "2"]}', "must hold finite numbers"),
+        ('{"latency_ms": [1, 2], "energy_mj": [3, 2]}', "energy_mj must not decrease"),
+        ('{"latency_ms": [1, 2], "energy_mj": [3]}', "energy_mj has 1 entries"),
+        ('{"max_batch_size": 2, "latency_ms": {"fixed": 1}}', "has the keys per_request and fixed"),
+        ('{"max_batch_size": 2, "latency_ms": {"fixed": 5, "per_request": -1}}', "not decrease"),
+    ],
+)
+def test_bad_profiles_are_one_line_and_status_2(capsys, tmp_path, content, message):
+    path = tmp_path / "profile.json"
+    path.write_text(content)
+    assert message in refusal(capsys, rate=100.0, profile=path)
+
+
+def test_it_imports_neither_ray_nor_torch_nor_matplotlib():
+    program = (
+        "import sys; from sojourn.cli import main\n"
+        f"status = main({arguments('--json')!r})\n"
+        "found = {'ray', 'torch', 'matplotlib', 'asyncio'} & set(sys.modules)\n"
+        "sys.exit(status or (str(found) if found else 0))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    json.loads(result.stdout)
