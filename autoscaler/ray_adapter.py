@@ -12,6 +12,7 @@ from ray.serve.config import AutoscalingContext
 
 from autoscaler.registry import autoscaler_of
 from autoscaler.reports import ReplicaReport
+from sojourn.errors import InvalidInputError
 
 logger = logging.getLogger("ray.serve")
 
@@ -62,8 +63,12 @@ def reports_of(ctx: AutoscalingContext) -> list[ReplicaReport]:
                 replica = replica_id.unique_id
                 latest.setdefault(replica, {})[name] = series[-1].value
                 recorded_s[replica] = max(recorded_s.get(replica, 0.0), series[-1].timestamp)
-    return [
-        ReplicaReport.from_floats(replica, recorded_s[replica], values)
-        for replica, values in latest.items()
-        if "offered_total" in values
-    ]
+    reports = []
+    for replica, values in latest.items():
+        # A replica that is not configured yet reports nothing but Ray's own numbers.
+        if "offered_total" in values:
+            try:
+                reports.append(ReplicaReport.from_floats(replica, recorded_s[replica], values))
+            except InvalidInputError as error:
+                logger.warning("a report is left out: %s", error)
+    return reports

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from autoscaler.reports import AutoscalerSettings
+from deployments.routing import RETRIES
 from policy.profile import Profile
 from policy.table import Objective, ServiceLevelObjective, Weights
 from sojourn.errors import InvalidInputError
@@ -90,7 +91,7 @@ class AutoscalerConfig(_Strict):
     def settings(self) -> AutoscalerSettings:
         """Give the checked settings."""
         try:
-            return AutoscalerSettings(**(self.model_extra or {}))
+            return AutoscalerSettings(**{"retries": RETRIES, **(self.model_extra or {})})
         except TypeError as error:
             raise ValueError(str(error).partition("() ")[2]) from None
         except InvalidInputError as error:

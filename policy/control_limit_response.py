@@ -140,10 +140,10 @@ class ControlLimitResponse(Mixture):
         panels = Panels.cut(end, jumps, widest)
         left = panels.nodes_ms.ravel()
         positions = chain.longest if system.waiting_room is None else system.waiting_room
-        most = int(rate * end + 10 * np.sqrt(rate * end) + 30)
+        most = int(rate * end + 8 * np.sqrt(rate * end) + 15)
         before = np.arange(min(positions, most))
         arriving = np.zeros((left.size, positions))
-        sizes = np.flatnonzero(probabilities > _NEGLIGIBLE * 1e-2)
+        sizes = np.flatnonzero(probabilities > _NEGLIGIBLE * 1e2)
         elapsed = times[sizes] - left[:, None]
         node, which = np.nonzero(elapsed > 0)
         counts = poisson_pmf(before, rate * elapsed[node, which, None])

@@ -137,7 +137,8 @@ def evaluate(
     if wait_ms < 1e-9 * times[0]:
         wait_ms = 0.0  # what is lost in rounding
     rate = 1e-3 * arrival_rate_per_s
-    is_control_limit = all(batching_policy.batch_size(n) == n for n in range(limit, size + 1))
+    lengths = range(limit, max(size + 1, len(batching_policy.actions)))
+    is_control_limit = all(batching_policy.batch_size(n) == min(n, size) for n in lengths)
     system = ControlLimitSystem(rate, times, wait_ms, waiting_room, limit)
     chain: StartChain | TableChain
     if is_control_limit and system.room_is_simple():

@@ -60,16 +60,22 @@ class QueueSystem:
         size = self.max_batch_size
         if self.waiting_room is not None:
             return max(self.waiting_room, 1)
+        return size + int(np.ceil(_LOG_TAIL / self.decay()))
+
+    def decay(self) -> float:
+        """Rate at which long queues get less likely: exp(-decay) from one length to the next.
+
+        The root of λτ (e^x - 1) = B x, with λτ the arrivals in a full batch (Cramér and Lundberg).
+        """
+        size = self.max_batch_size
         mean = self.arrival_rate * float(self.batch_times_ms[-1])
-        # The tail falls as exp(-decay · length), where decay solves this (Cramér and Lundberg).
         high = 1.0
         while mean * np.expm1(high) <= size * high:
             high *= 2
         low = high / 2
         while mean * np.expm1(low) >= size * low:
             low /= 2
-        decay = brentq(lambda x: mean * np.expm1(x) - size * x, low, high)
-        return size + int(np.ceil(_LOG_TAIL / decay))
+        return float(brentq(lambda x: mean * np.expm1(x) - size * x, low, high))
 
     def mean_refused(self, left_over: NDArray[np.intp], batch_times_ms: FloatArray) -> FloatArray:
         """Arrivals refused during batches that leave some over, on average, same shape."""
@@ -82,15 +88,28 @@ class QueueSystem:
         return np.maximum(mean * at_least - room_left * pdtrc(room_left, mean), 0.0)
 
 
-def stationary(transitions: FloatArray) -> FloatArray:
-    """Stationary probabilities of a Markov chain, from its transition probabilities."""
-    count = transitions.shape[0]
+def stationary(transitions: FloatArray, tail: float = 0.0) -> FloatArray:
+    """Stationary probabilities of a Markov chain.
+
+    Parameters
+    ----------
+    transitions : ndarray, shape (rows, states)
+        Transition probabilities. Where there are more rows than states, those are of states beyond
+        the last, whose probabilities fall geometrically.
+    tail : float
+        Factor from the probability of one of these to the next.
+    """
+    rows, count = transitions.shape
+    beyond = tail ** np.arange(1, rows - count + 1)
     # One balance equation is redundant: normalisation stands in its place.
-    balance = np.eye(count) - transitions.T
+    balance = np.eye(count) - transitions[:count].T
+    balance[:, -1] -= beyond @ transitions[count:]
     balance[0] = 1.0
+    balance[0, -1] = 1 / (1 - tail)
     one = np.zeros(count)
     one[0] = 1.0
     solution = np.linalg.solve(balance, one)
+    solution = np.append(solution, solution[-1] * beyond)
     solution[solution < 0] = 0.0  # rounding, far out
     return np.asarray(solution / solution.sum())
 
@@ -162,28 +181,42 @@ class StartChain:
         self.batch_sizes = np.minimum(self.queue_lengths, size)
         self.left_over = self.queue_lengths - self.batch_sizes
         self.batch_times_ms = system.batch_times_ms[self.batch_sizes - 1]
-        self.probabilities = stationary(self._transitions())
+        self.probabilities = self._stationary()
         self.served_per_start = float(self.probabilities @ self.batch_sizes)
         refused = system.mean_refused(self.left_over, self.batch_times_ms)
         self.refused_per_start = float(self.probabilities @ refused)
         self.ms_per_start = (self.served_per_start + self.refused_per_start) / system.arrival_rate
 
-    def _transitions(self) -> FloatArray:
-        """Probabilities from queue length to queue length, shape (longest, longest)."""
-        system, longest = self.system, self.longest
+    def _stationary(self) -> FloatArray:
+        size = self.system.max_batch_size
+        # Beyond, the tail is geometric: what else there is falls as exp(-length √(2π / B)).
+        solved = size + int(_LOG_TAIL * np.sqrt(size / (2 * np.pi))) + 60
+        if self.system.waiting_room is not None or solved >= self.longest:
+            return stationary(self._transitions(self.longest, self.longest))
+        rows = min(self.longest, solved + 4 * size)
+        tail = np.exp(-self.system.decay())
+        probabilities = stationary(self._transitions(rows, solved), tail)
+        further = tail ** np.arange(1, self.longest - rows + 1)
+        probabilities = np.append(probabilities, probabilities[-1] * further)
+        return np.asarray(probabilities / probabilities.sum())
+
+    def _transitions(self, longest: int, reached: int) -> FloatArray:
+        """Probabilities from queue length to queue length, shape (longest, reached)."""
+        system = self.system
         size, limit = system.max_batch_size, system.control_limit
         alone = min(size, longest)
-        room = longest if system.waiting_room is None else system.waiting_room
+        room = reached if system.waiting_room is None else system.waiting_room
         counts = np.arange(room + 1)
         mean = system.arrival_rate * system.batch_times_ms[:alone, None]
         # Waiting requests at the end of the batch, 0 to room; those beyond the room are refused.
         waiting = np.zeros((longest, room + 1))
         waiting[:alone] = poisson_pmf(counts, mean)
-        for left in range(1, longest - size + 1):
+        for left in range(1, min(longest - size, room) + 1):
             waiting[size - 1 + left, left:] = waiting[size - 1, : room + 1 - left]
-        waiting[:, room] = np.maximum(0.0, 1.0 - waiting[:, :room].sum(axis=1))
+        if reached == longest:
+            waiting[:, room] = np.maximum(0.0, 1.0 - waiting[:, :room].sum(axis=1))
 
-        transitions = np.zeros((longest, longest))
+        transitions = np.zeros((longest, reached))
         start = max(limit, 1)
         if room:
             transitions[:, start - 1 :] = waiting[:, start:]
@@ -220,16 +253,18 @@ class StartChain:
         rate, full_ms = system.arrival_rate, float(system.batch_times_ms[-1])
         n = np.arange(limit - 1)
         passed = 1
-        while passed * full_ms < d and passed * size < self.longest:
-            end = np.minimum(self.batch_times_ms, d - passed * full_ms)[:, None]
+        rows = transitions.shape[0]
+        times, left_over = self.batch_times_ms[:rows], self.left_over[:rows]
+        while passed * full_ms < d and passed * size < rows:
+            end = np.minimum(times, d - passed * full_ms)[:, None]
             residual = end * (_POINTS + 1) / 2
             age = passed * full_ms + residual
             weight = (
                 (end * _WEIGHTS / 2)
                 * rate
                 * poisson_pmf(
-                    passed * size - self.left_over[:, None],
-                    rate * (self.batch_times_ms[:, None] - residual),
+                    passed * size - left_over[:, None],
+                    rate * (times[:, None] - residual),
                 )
             )
             behind = poisson_pmf(n, rate * age[..., None])
