@@ -77,6 +77,26 @@ class QueueSystem:
             low /= 2
         return float(brentq(lambda x: mean * np.expm1(x) - size * x, low, high))
 
+    def tail(self) -> float:
+        """Factor from the probability of a long queue to that of the next; 0 with a room."""
+        return 0.0 if self.waiting_room is not None else float(np.exp(-self.decay()))
+
+    def solved(self, longest: int) -> tuple[int, int]:
+        """Queue lengths to start from, and to reach, in the equations; the tail is geometric."""
+        size = self.max_batch_size
+        # What else there is in the tail falls as exp(-length √(2π / B)).
+        reached = longest - self.longest_queue() + size
+        reached += int(_LOG_TAIL * np.sqrt(size / (2 * np.pi))) + 60
+        if self.waiting_room is not None or reached >= longest:
+            return longest, longest
+        return min(longest, reached + 4 * size), reached
+
+    def extended(self, probabilities: FloatArray, longest: int) -> FloatArray:
+        """Extend probabilities by their tail, up to the longest queue."""
+        further = self.tail() ** np.arange(1, longest - probabilities.size + 1)
+        probabilities = np.append(probabilities, probabilities[-1] * further)
+        return np.asarray(probabilities / probabilities.sum())
+
     def mean_refused(self, left_over: NDArray[np.intp], batch_times_ms: FloatArray) -> FloatArray:
         """Arrivals refused during batches that leave some over, on average, same shape."""
         if self.waiting_room is None:
@@ -181,24 +201,14 @@ class StartChain:
         self.batch_sizes = np.minimum(self.queue_lengths, size)
         self.left_over = self.queue_lengths - self.batch_sizes
         self.batch_times_ms = system.batch_times_ms[self.batch_sizes - 1]
-        self.probabilities = self._stationary()
+        rows, reached = system.solved(self.longest)
+        self.probabilities = system.extended(
+            stationary(self._transitions(rows, reached), system.tail()), self.longest
+        )
         self.served_per_start = float(self.probabilities @ self.batch_sizes)
         refused = system.mean_refused(self.left_over, self.batch_times_ms)
         self.refused_per_start = float(self.probabilities @ refused)
         self.ms_per_start = (self.served_per_start + self.refused_per_start) / system.arrival_rate
-
-    def _stationary(self) -> FloatArray:
-        size = self.system.max_batch_size
-        # Beyond, the tail is geometric: what else there is falls as exp(-length √(2π / B)).
-        solved = size + int(_LOG_TAIL * np.sqrt(size / (2 * np.pi))) + 60
-        if self.system.waiting_room is not None or solved >= self.longest:
-            return stationary(self._transitions(self.longest, self.longest))
-        rows = min(self.longest, solved + 4 * size)
-        tail = np.exp(-self.system.decay())
-        probabilities = stationary(self._transitions(rows, solved), tail)
-        further = tail ** np.arange(1, self.longest - rows + 1)
-        probabilities = np.append(probabilities, probabilities[-1] * further)
-        return np.asarray(probabilities / probabilities.sum())
 
     def _transitions(self, longest: int, reached: int) -> FloatArray:
         """Probabilities from queue length to queue length, shape (longest, reached)."""

@@ -100,12 +100,14 @@ class TableChain:
         self.batch_sizes = np.where(sizes > 0, sizes, np.minimum(lengths, system.max_batch_size))
         self.left_over = lengths - self.batch_sizes
         self.batch_times_ms = system.batch_times_ms[self.batch_sizes - 1]
-        room = self.longest if system.waiting_room is None else system.waiting_room
+        rows, self._reached = system.solved(self.longest)
+        room = self._reached if system.waiting_room is None else system.waiting_room
         counts = np.arange(room + 1)
-        means = system.arrival_rate * self.batch_times_ms[:, None]
+        means = system.arrival_rate * self.batch_times_ms[:rows, None]
         # Queue lengths at a batch's end, by that at its start.
-        self._ends = poisson_pmf(counts - self.left_over[:, None], means)
-        self._ends[:, room] = np.maximum(0.0, 1.0 - self._ends[:, :room].sum(axis=1))
+        self._ends = poisson_pmf(counts - self.left_over[:rows, None], means)
+        if rows == self._reached:
+            self._ends[:, room] = np.maximum(0.0, 1.0 - self._ends[:, :room].sum(axis=1))
         self._solve({length: {start: 1.0} for length, start in system.starts_at.items()})
         if np.isfinite(system.max_wait_ms):
             for _ in range(_ROUNDS):
@@ -120,14 +122,15 @@ class TableChain:
 
     def at_batch_end(self) -> FloatArray:
         """Probabilities of the queue length at the end of a batch, from 0 on."""
-        return np.asarray(self.probabilities @ self._ends)
+        return np.asarray(self.probabilities[: self._ends.shape[0]] @ self._ends)
 
     def _solve(self, wait_ends: dict[int, dict[int, float]]) -> None:
-        transitions = np.zeros((self.longest, self.longest))
+        transitions = np.zeros((self._ends.shape[0], self._reached))
         for length in range(self._ends.shape[1]):
             for start, probability in wait_ends.get(length, {length: 1.0}).items():
                 transitions[:, start - 1] += self._ends[:, length] * probability
-        self.probabilities = stationary(transitions)
+        probabilities = stationary(transitions, self.system.tail())
+        self.probabilities = self.system.extended(probabilities, self.longest)
 
     def _wait_ends(self) -> dict[int, dict[int, float]]:
         """Queue length at the start that ends a wait, by that at its beginning."""
