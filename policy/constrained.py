@@ -129,6 +129,7 @@ class _Search:
         probability: float,
     ) -> None:
         self._profile = profile
+        self._batch_times_ms = profile.latency_ms
         self._arrival_rate_per_s = arrival_rate_per_s
         self._response_time_ms = response_time_ms
         self._probability = probability
@@ -153,7 +154,16 @@ class _Search:
         return evaluation.service_level(self._response_time_ms) >= self._probability - 1e-10
 
     def _in_time(self, control_limit: int, max_wait_ms: float) -> bool:
-        return self.in_time(self.evaluate(control_limit, max_wait_ms))
+        evaluation = self.evaluate(control_limit, max_wait_ms)
+        # A batch below the control limit was started by a timer: its oldest request has waited at
+        # least that long. Often that alone is too many, and is known without the distribution.
+        late = max_wait_ms + self._batch_times_ms[: control_limit - 1] > (
+            self._response_time_ms * (1 + 1e-9)
+        )
+        oldest = float(evaluation.batch_size_probabilities[1:control_limit][late].sum())
+        if oldest > (1 - self._probability + 1e-9) * evaluation.mean_batch_size:
+            return False
+        return self.in_time(evaluation)
 
     def least_power(self) -> tuple[BatchingPolicy, Evaluation]:
         limit, wait, best = self._soonest()
