@@ -47,6 +47,7 @@ _NUMPY_NAMES = {
     "FP16": "float16",
     "FP32": "float32",
     "FP64": "float64",
+    "BYTES": "object",
 }
 
 
@@ -59,7 +60,7 @@ class TensorSpec:
     name : str
         Its name in the Open Inference Protocol.
     datatype : str
-        The protocol's name of the type: BOOL, UINT8 … INT64, FP16, FP32 or FP64.
+        The protocol's name of the type: BOOL, UINT8 … INT64, FP16, FP32, FP64 or BYTES.
     shape : tuple of int
         Shape of one item, without the batch dimension; ``()`` is one number per item.
     allow_nan : bool
@@ -94,7 +95,7 @@ class TensorSpec:
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """Type of its arrays."""
+        """Type of its arrays; BYTES are arrays of objects, each a `bytes` of any length."""
         return np.dtype(_NUMPY_NAMES[self.datatype])
 
 
@@ -141,9 +142,16 @@ class Model(ABC):
         return None
 
     def example(self, batch_size: int) -> dict[str, NDArray[Any]]:
-        """Make a valid batch to warm up and to measure with: zeros, unless a model overrides it."""
+        """Make a valid batch to warm up and to measure with.
+
+        Zeros, or empty `bytes`, unless a model overrides it. One whose time depends on what is in
+        the rows should: the profile is measured on these.
+        """
         return {
-            spec.name: np.zeros((batch_size, *spec.shape), spec.numpy_dtype) for spec in self.inputs
+            spec.name: np.full(
+                (batch_size, *spec.shape), b"" if spec.datatype == "BYTES" else 0, spec.numpy_dtype
+            )
+            for spec in self.inputs
         }
 
 

@@ -19,6 +19,7 @@ DATATYPES = {
     "FP16": np.float16,
     "FP32": np.float32,
     "FP64": np.float64,
+    "BYTES": np.object_,
 }
 
 USER_MODEL = """
@@ -73,9 +74,9 @@ def test_numpy_dtype_is_that_of_the_protocol(datatype, numpy_type):
     assert TensorSpec("x", datatype).numpy_dtype == np.dtype(numpy_type)
 
 
-@pytest.mark.parametrize("datatype", ["FLOAT", "fp32", "BYTES", "", None])
+@pytest.mark.parametrize("datatype", ["FLOAT", "fp32", "STRING", "", None])
 def test_unknown_datatype_is_refused_and_the_allowed_are_named(datatype):
-    with pytest.raises(InvalidInputError, match=r"datatype .* is not one of BOOL, .*FP64"):
+    with pytest.raises(InvalidInputError, match=r"datatype .* is not one of BOOL, .*BYTES"):
         TensorSpec("x", datatype)
 
 
@@ -111,6 +112,8 @@ def test_example_fits_the_specs(shape, datatype, batch_size):
     assert example["a"].shape == (batch_size, *shape)
     assert example["a"].dtype == np.dtype(DATATYPES[datatype])
     assert example["b"].shape == (batch_size,)
+    element = b"" if datatype == "BYTES" else 0
+    assert example["a"].ravel().tolist() == [element] * example["a"].size
 
 
 def test_a_users_model_is_found_made_and_loaded(user_module):
