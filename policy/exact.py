@@ -44,7 +44,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
+from numpy.lib.stride_tricks import as_strided, sliding_window_view
 from scipy.linalg.lapack import dgetrf, dgetrs
 from scipy.special import lambertw
 
@@ -354,16 +354,24 @@ class _ClosedChain:
             ]
         )
         windows = sliding_window_view(extended, self.reach)[lowest : last + 1]
-        after_arrivals = windows @ self.arrivals.T
+        # Rows are what a start leaves over, from -B on: no start leaves less than none.
+        after_start = np.full((largest + len(windows), largest), np.inf)
+        np.matmul(windows, self.arrivals.T, out=after_start[largest:])
         cost = problem.weights[0] * problem.intercept[0] + problem.weights[1] * problem.intercept[1]
         cost = cost - problem.weigh(averages) * problem.period
-        action_values: FloatArray = np.multiply.outer(states, problem.weights[0] * problem.slope) + cost
+        action_values: FloatArray = (
+            np.multiply.outer(states, problem.weights[0] * problem.slope) + cost
+        )
         action_values[:, 0] += extended[states + 1]
-        sizes = np.arange(1, largest + 1)
-        left = states[:, np.newaxis] - sizes
-        action_values[:, 1:] += after_arrivals[np.maximum(left - lowest, 0), sizes - 1]
-        if states[0] < largest:
-            action_values[:, 1:][left < 0] = np.inf
+        # Down a column of this view the queue grows by one; along a row the batch does, and so
+        # what is left over shrinks by one.
+        by_batch_size = as_strided(
+            after_start[int(states[0]) - lowest + largest - 1 :],
+            shape=(states.size, largest),
+            strides=(after_start.strides[0], after_start.strides[1] - after_start.strides[0]),
+            writeable=False,
+        )
+        action_values[:, 1:] += by_batch_size
         return action_values
 
 
