@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -166,6 +166,35 @@ def test_every_request_is_counted_once(system):
     assert evaluation.batch_size_probabilities.sum() == pytest.approx(1)
 
 
+@st.composite
+def tables(draw):
+    """Tables of actions up to 6 that may leave requests behind, from a control limit on."""
+    limit = draw(st.integers(1, 4))
+    actions = [0] * limit + [limit]
+    for length in range(limit + 1, draw(st.integers(6, 9))):
+        actions.append(draw(st.integers(1, min(length, 6))))
+    return BatchingPolicy((*actions, 6), draw(st.one_of(st.none(), st.floats(0, 20))))
+
+
+@settings(max_examples=40)
+@given(tables(), st.floats(0.05, 0.9), st.one_of(st.none(), st.integers(4, 30)))
+def test_every_request_is_counted_once_under_any_table(policy, traffic_intensity, waiting_room):
+    rate = traffic_intensity * 6e3 / GOOGLENET_P4.latency_ms[5]
+    evaluation = evaluate(GOOGLENET_P4, policy, rate, waiting_room=waiting_room)
+    counted = evaluation.response_times.count
+    assert counted == pytest.approx(evaluation.mean_batch_size, rel=1e-4)
+    times = np.linspace(0, 200, 200)
+    cdf = evaluation.cdf(times)
+    assert np.all(np.diff(cdf) >= -1e-4)
+    if waiting_room is None:
+        # Little: the device takes what comes.
+        batches_per_ms = 1e-3 * rate / evaluation.mean_batch_size
+        busy = batches_per_ms * (
+            evaluation.batch_size_probabilities[1:] @ GOOGLENET_P4.latency_ms[:6]
+        )
+        assert evaluation.device_busy_fraction == pytest.approx(busy)
+
+
 @given(systems, st.floats(1, 99.9))
 def test_a_percentile_is_the_least_time_that_reaches_it(system, percentile):
     size, per_request, fixed, traffic_intensity, max_wait_ms, data = system
@@ -180,6 +209,7 @@ def test_a_percentile_is_the_least_time_that_reaches_it(system, percentile):
     assert evaluation.service_level(reached_ms * (1 - 1e-6)) < percentile / 100
 
 
+@settings(max_examples=30)
 @given(st.floats(0.01, 100), st.floats(0.05, 0.9))
 def test_the_unit_of_time_does_not_matter(unit, traffic_intensity):
     rate = traffic_intensity * CAPACITY
