@@ -64,21 +64,33 @@ def running_replicas(dashboard: str) -> dict[str, int]:
     return {one["replica_id"]: one["pid"] for one in replicas if one["state"] == "RUNNING"}
 
 
-class Watcher(threading.Thread):
-    """Counts the running replicas twice a second, and kills one when its time has come."""
+def offered_rows(url: str) -> int:
+    """Rows that the replica has been offered so far."""
+    with urllib.request.urlopen(f"{url}/sojourn/policy", timeout=5) as answer:
+        return int(json.load(answer)["rows"]["offered"])
 
-    def __init__(self, dashboard: str) -> None:
+
+class Watcher(threading.Thread):
+    """Counts the running replicas, and kills one when its time has come.
+
+    Times are in seconds since the first request reached the service.
+    """
+
+    def __init__(self, url: str, dashboard: str) -> None:
         super().__init__(daemon=True)
         self.counts: list[tuple[float, int]] = []
         self.killed_s: float | None = None
+        self._url = url
         self._dashboard = dashboard
-        self._started_s = time.monotonic()
         self._ended = threading.Event()
 
     def run(self) -> None:
         """Watch until `end`."""
-        while not self._ended.wait(0.5):
-            now_s = time.monotonic() - self._started_s
+        while not offered_rows(self._url) and not self._ended.wait(0.1):
+            pass
+        started_s = time.monotonic()
+        while not self._ended.wait(0.25):
+            now_s = time.monotonic() - started_s
             replicas = running_replicas(self._dashboard)
             self.counts.append((now_s, len(replicas)))
             if self.killed_s is None and now_s >= KILL_AT_S and len(replicas) == 2:
@@ -147,7 +159,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="draw to this PNG file")
     options = parser.parse_args()
     with service() as summary, tempfile.TemporaryDirectory() as out:
-        watcher = Watcher(summary["dashboard"])
+        watcher = Watcher(summary["url"], summary["dashboard"])
         watcher.start()
         report, seconds = load_test(summary["url"], out)
         while len(running_replicas(summary["dashboard"])) > 1:
