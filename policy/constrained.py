@@ -77,9 +77,8 @@ def solve_constrained(
     Returns
     -------
     ConstrainedSolution
-        Its power is within 0.1% of the least over control limits and max waits, where power falls
-        with the wait and the percentile holds up to some wait. Both are checked against a full
-        search in the tests; neither is proved.
+        Its power is the least where power falls with the wait, and the percentile holds up to some
+        wait. That is not proved; in the tests it is within 0.3% of a full search.
 
     Raises
     ------
