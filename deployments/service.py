@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from deployments.batcher.core import BatcherCore
+from deployments.batcher.core import BatcherCore, Limits
 from deployments.batcher.shell import Batcher, BatchRecord
 from deployments.config import ModelConfig, UserConfig
 from deployments.inference_protocol import InferenceRequest, Signature, Tensors
@@ -113,19 +113,23 @@ class InferenceService:
             table = await asyncio.to_thread(solve_table, self.profile, user_config.objective())
         # Who waits for others must still be able to make it with a full batch.
         full_batch_ms = float(self.profile.latency_ms[-1])
-        max_age_ms = max(0.0, user_config.sla.response_time_ms - full_batch_ms)
-        room = user_config.waiting_room(self.profile)
+        response_time_ms = user_config.sla.response_time_ms
+        limits = Limits(
+            max_age_ms=max(0.0, response_time_ms - full_batch_ms),
+            waiting_room=user_config.waiting_room(self.profile),
+            latency_ms=self.profile.latency_ms.tolist(),
+            head_start_ms=response_time_ms,
+        )
         if self._batcher is None:
-            core = BatcherCore(table, max_age_ms=max_age_ms, waiting_room=room)
+            core = BatcherCore(table, limits)
             self._batcher = Batcher(self._model, core, self.batches.append)
         else:
-            self._batcher.core.use(table, max_age_ms=max_age_ms, waiting_room=room)
+            self._batcher.core.use(table, limits)
             self._batcher.advance()
-        limits = user_config.limits
         self.signature = Signature(
-            self._model.inputs, self._model.outputs, limits.max_rows_per_request
+            self._model.inputs, self._model.outputs, user_config.limits.max_rows_per_request
         )
-        self.max_body_bytes = limits.max_body_bytes
+        self.max_body_bytes = user_config.limits.max_body_bytes
         self.user_config = user_config
 
     def has_room(self) -> bool:
@@ -180,14 +184,15 @@ class InferenceService:
             "control_limit": policy.control_limit,
             "actions": policy.actions,
             "max_wait_ms": policy.max_wait_ms,
-            "max_age_ms": batcher.core.max_age_ms,
+            "max_age_ms": batcher.core.limits.max_age_ms,
             "queue_length": batcher.core.queue_length,
-            "waiting_room": batcher.core.waiting_room,
+            "waiting_room": batcher.core.limits.waiting_room,
             "batches_started": {reason.value: count for reason, count in batcher.starts.items()},
             "rows": {
                 "offered": batcher.offered_rows,
                 "refused": batcher.refused_rows,
                 "completed": batcher.completed_rows,
+                "late": batcher.late_rows,
             },
             "profile": self.profile.to_dict(),
         }

@@ -12,7 +12,8 @@
         ├── MethodNotAllowedError 405  the path exists, the method does not
         ├── TooLargeError         413  the body or the number of rows is over the limit
         ├── ModelError            500  the model failed on this request
-        └── BusyError             503  no room now; another replica, or a later try, may have some
+        ├── BusyError             503  no room now; another replica, or a later try, may have some
+        └── DeadlineError         504  its own deadline passed, or cannot be met any more
 """
 
 
@@ -78,3 +79,9 @@ class BusyError(RequestError):
     """There is no room now: another replica, or a later try, may have some."""
 
     status = 503
+
+
+class DeadlineError(RequestError):
+    """The request's own deadline passed before its answer, or cannot be met any more."""
+
+    status = 504

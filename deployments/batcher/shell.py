@@ -6,6 +6,7 @@ first; then the answers of the old one leave.
 
 import asyncio
 import logging
+import math
 import queue
 import threading
 import time
@@ -17,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.batcher.core import Batch, BatcherCore, Request, Slice, StartReason
+from deployments.batcher.core import Batch, BatcherCore, Refusal, Request, Slice, StartReason
 from deployments.models.base import Model
-from sojourn.errors import BusyError, ModelError, RequestError
+from sojourn.errors import BusyError, DeadlineError, ModelError, RequestError
 
 logger = logging.getLogger("sojourn.batcher")
 
@@ -72,6 +73,7 @@ class Batcher:
         self.offered_rows = 0
         self.refused_rows = 0
         self.completed_rows = 0
+        self.late_rows = 0
         self._model = model
         self._on_batch = on_batch
         self._loop = asyncio.get_running_loop()
@@ -84,7 +86,14 @@ class Batcher:
         self._thread = threading.Thread(target=self._drive, name="sojourn-device", daemon=True)
         self._thread.start()
 
-    async def submit(self, inputs: Tensors, rows: int, arrival_s: float) -> Tensors:
+    async def submit(
+        self,
+        inputs: Tensors,
+        rows: int,
+        arrival_s: float,
+        deadline_s: float = math.inf,
+        priority: int = 0,
+    ) -> Tensors:
         """Answer a request.
 
         Parameters
@@ -95,6 +104,10 @@ class Batcher:
             How many.
         arrival_s : float
             When the request reached this process, by `time.monotonic`.
+        deadline_s : float
+            When its answer is of no use any more, by the same clock.
+        priority : int
+            0 is normal, 1 is high.
 
         Returns
         -------
@@ -104,26 +117,54 @@ class Batcher:
         Raises
         ------
         BusyError
-            There is no room.
+            There is no room, or the deadline cannot be met here.
+        DeadlineError
+            The deadline passed.
         RequestError
             The model failed on it.
         """
         pending = _Pending(inputs, self._loop.create_future(), [])
-        request = Request(arrival_s, rows, pending)
+        request = Request(arrival_s, rows, pending, deadline_s, priority)
         self.offered_rows += rows
-        if not self.core.arrive(arrival_s, request):
+        refusal = self.core.arrive(arrival_s, request)
+        if refusal is not None:
             self.refused_rows += rows
-            raise BusyError(
-                f"this replica is full: {self.core.queue_length} rows wait, room is for "
-                f"{self.core.waiting_room}"
-            )
+            raise self._refused(refusal)
         self.advance()
+        timer = None
+        if deadline_s < math.inf:
+            timer = self._loop.call_later(
+                deadline_s - time.monotonic(), self._deadline_passed, request
+            )
         try:
             return await pending.future
         except asyncio.CancelledError:
             self.core.cancel(request)
             self.advance()
             raise
+        finally:
+            if timer:
+                timer.cancel()
+
+    def _refused(self, refusal: Refusal) -> BusyError:
+        if refusal is Refusal.TOO_LATE:
+            return BusyError("this replica cannot answer before the request's deadline")
+        return BusyError(
+            f"this replica is full: {self.core.queue_length} rows wait, room is for "
+            f"{self.core.limits.waiting_room}"
+        )
+
+    def _deadline_passed(self, request: Request) -> None:
+        self._give_up(request)
+        self.advance()
+
+    def _give_up(self, request: Request) -> None:
+        """Tell who waits for `request` that its deadline has passed, or cannot be met."""
+        pending: _Pending = request.content
+        if not pending.future.done():
+            self.late_rows += request.rows
+            self.core.cancel(request)
+            pending.future.set_exception(DeadlineError("the request's deadline cannot be met"))
 
     def refuse(self, rows: int = 1) -> None:
         """Count a request that was refused before it could be parsed."""
@@ -151,6 +192,8 @@ class Batcher:
     def advance(self) -> None:
         """Start a batch if the core says so: after every event, and after its policy changed."""
         batch = self.core.next_batch(time.monotonic())
+        while self.core.late:
+            self._give_up(self.core.late.pop())
         if batch is not None:
             self.starts[batch.reason] += 1
             self._batch_started_s = time.monotonic()

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployments.batcher.core import Batch, BatcherCore, Request, StartReason
+from deployments.batcher.core import (
+    Batch,
+    BatcherCore,
+    Limits,
+    Refusal,
+    Request,
+    StartReason,
+)
 from policy.batching_policy import BatchingPolicy
 
 
@@ -27,9 +34,12 @@ def make_core(
     max_wait_ms: float | None = None,
     max_age_ms: float = 1000.0,
     waiting_room: int = 100,
+    batch_ms: float = 10.0,
+    head_start_ms: float = 0.0,
 ) -> BatcherCore:
     policy = BatchingPolicy.from_control_limit(control_limit, max_batch_size, max_wait_ms)
-    return BatcherCore(Always(policy), max_age_ms=max_age_ms, waiting_room=waiting_room)
+    latency_ms = [batch_ms] * max_batch_size
+    return BatcherCore(Always(policy), Limits(max_age_ms, waiting_room, latency_ms, head_start_ms))
 
 
 def names(batch: Batch | None) -> list[object]:
@@ -39,7 +49,7 @@ def names(batch: Batch | None) -> list[object]:
 
 def test_starts_at_once_when_the_limit_is_one() -> None:
     core = make_core()
-    assert core.arrive(0.0, Request(0.0, 1, "a"))
+    assert core.arrive(0.0, Request(0.0, 1, "a")) is None
     batch = core.next_batch(0.0)
     assert names(batch) == ["a"]
     assert core.next_batch(0.0) is None
@@ -105,16 +115,16 @@ def test_a_request_over_the_cap_is_cut_and_not_starved() -> None:
 
 def test_full_is_refused_and_costs_nobody_a_place() -> None:
     core = make_core(control_limit=4, waiting_room=3)
-    assert core.arrive(0.0, Request(0.0, 2))
-    assert not core.arrive(0.0, Request(0.0, 2))
-    assert core.arrive(0.0, Request(0.0, 1))
+    assert core.arrive(0.0, Request(0.0, 2)) is None
+    assert core.arrive(0.0, Request(0.0, 2)) is Refusal.FULL
+    assert core.arrive(0.0, Request(0.0, 1)) is None
     assert core.queue_length == 3
 
 
 def test_a_request_over_the_room_is_taken_when_nobody_waits_not_starved() -> None:
     core = make_core(waiting_room=3)
-    assert core.arrive(0.0, Request(0.0, 5))
-    assert not core.arrive(0.0, Request(0.0, 1))
+    assert core.arrive(0.0, Request(0.0, 5)) is None
+    assert core.arrive(0.0, Request(0.0, 1)) is Refusal.FULL
 
 
 def test_a_cancelled_request_gives_up_its_rows_and_its_age() -> None:
@@ -146,7 +156,7 @@ def test_draining_takes_nothing_new_and_waits_for_nobody() -> None:
     core = make_core(control_limit=4)
     core.arrive(0.0, Request(0.0, 1, "accepted"))
     core.drain()
-    assert not core.arrive(0.0, Request(0.0, 1))
+    assert core.arrive(0.0, Request(0.0, 1)) is Refusal.FULL
     batch = core.next_batch(0.0)
     assert names(batch) == ["accepted"]
     assert batch is not None
@@ -157,8 +167,57 @@ def test_a_swapped_policy_loses_nobody() -> None:
     core = make_core(control_limit=4)
     core.arrive(0.0, Request(0.0, 1, "a"))
     assert core.next_batch(0.0) is None
-    core.use(Always(BatchingPolicy.from_control_limit(1, 4)), max_age_ms=1.0, waiting_room=1)
+    core.use(Always(BatchingPolicy.from_control_limit(1, 4)), Limits(1.0, 1, [10.0] * 4))
     assert names(core.next_batch(0.0)) == ["a"]
+
+
+def test_a_deadline_that_cannot_be_met_is_refused_on_arrival() -> None:
+    core = make_core(max_batch_size=4, batch_ms=10.0)
+    core.arrive(0.0, Request(0.0, 1))
+    core.next_batch(0.0)
+    # The batch on the device ends at 10 ms, the next at 20, the one after at 30.
+    assert core.arrive(0.002, Request(0.002, 1, deadline_s=0.019)) is Refusal.TOO_LATE
+    assert core.arrive(0.002, Request(0.002, 4, deadline_s=0.021)) is None
+    assert core.arrive(0.002, Request(0.002, 1, deadline_s=0.021)) is Refusal.TOO_LATE
+    assert core.arrive(0.002, Request(0.002, 1, deadline_s=0.031)) is None
+
+
+def test_what_its_batch_cannot_serve_in_time_is_dropped_and_named_never_computed() -> None:
+    core = make_core(max_batch_size=2, batch_ms=10.0)
+    core.arrive(0.0, Request(0.0, 1))
+    core.next_batch(0.0)
+    late = Request(0.0, 1, "late", deadline_s=0.025)
+    core.arrive(0.0, late)
+    core.arrive(0.0, Request(0.0, 1, "in time"))
+    core.device_free()
+    # The device took 18 ms instead of 10.
+    batch = core.next_batch(0.018)
+    assert names(batch) == ["in time"]
+    assert core.late == [late]
+    assert core.queue_length == 0
+
+
+def test_when_all_that_wait_are_late_nothing_starts_and_nothing_hangs() -> None:
+    core = make_core(batch_ms=10.0)
+    late = Request(0.0, 2, deadline_s=0.011)
+    core.arrive(0.0, late)
+    assert core.next_batch(0.005) is None
+    assert (core.late, core.queue_length, core.wake_at_s) == ([late], 0, None)
+
+
+def test_high_priority_overtakes_within_its_head_start_and_starves_nobody() -> None:
+    core = make_core(max_batch_size=1, head_start_ms=100.0)
+    core.arrive(0.0, Request(0.0, 1, "first"))
+    core.next_batch(0.0)
+    core.arrive(0.01, Request(0.01, 1, "normal"))
+    core.arrive(0.02, Request(0.02, 1, "high", priority=1))
+    core.arrive(0.03, Request(0.03, 1, "high too", priority=1))
+    core.arrive(0.12, Request(0.12, 1, "high, but much later", priority=1))
+    order = []
+    for _ in range(4):
+        core.device_free()
+        order += names(core.next_batch(0.2))
+    assert order == ["high", "high too", "normal", "high, but much later"]
 
 
 @st.composite
@@ -205,9 +264,9 @@ def test_every_accepted_row_is_served_once_in_order_and_in_time(
         if arrival_s <= now_s:
             _, rows, cancels = upcoming.pop(0)
             request = Request(now_s, rows, len(accepted))
-            room = core.waiting_room - core.queue_length
+            room = core.limits.waiting_room - core.queue_length
             fits = rows <= room or not core.queue_length
-            assert core.arrive(now_s, request) == fits
+            assert (core.arrive(now_s, request) is None) == fits
             if fits:
                 accepted.append(request)
                 if cancels and len(accepted) > 1:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from deployments.batcher.core import BatcherCore, StartReason
+from deployments.batcher.core import BatcherCore, Limits, StartReason
 from deployments.batcher.shell import Batcher, BatchRecord
 from deployments.models.base import Model, TensorSpec
 from policy.batching_policy import BatchingPolicy
-from sojourn.errors import BadRequestError, BusyError, ModelError
+from sojourn.errors import BadRequestError, BusyError, DeadlineError, ModelError
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -62,8 +62,11 @@ async def running(
     limit, cap = options.pop("control_limit", 1), options.pop("max_batch_size", 4)
     wait_ms = options.pop("max_wait_ms", None)
     policy = BatchingPolicy.from_control_limit(limit, cap, wait_ms)
-    options = {"max_age_ms": 10_000.0, "waiting_room": 100, **options}
-    core = BatcherCore(Always(policy), **options)
+    latency_ms = [options.pop("batch_ms", 1.0)] * cap
+    limits = Limits(
+        **{"max_age_ms": 10_000.0, "waiting_room": 100, **options}, latency_ms=latency_ms
+    )
+    core = BatcherCore(Always(policy), limits)
     batcher = Batcher(model, core, (records if records is not None else []).append)
     try:
         yield batcher
@@ -185,6 +188,25 @@ async def test_full_is_refused_at_once_and_counted() -> None:
         model.gate.set()
         await asyncio.gather(first, second)
         assert (batcher.offered_rows, batcher.refused_rows, batcher.completed_rows) == (4, 1, 3)
+
+
+async def test_a_deadline_that_passes_is_told_at_once_and_never_computed() -> None:
+    model = Squares()
+    model.gate.clear()
+    async with running(model) as batcher:
+        first = ask(batcher, 1)
+        await asyncio.sleep(0)
+        now_s = time.monotonic()
+        inputs = {"x": np.array([2.0])}
+        with pytest.raises(DeadlineError):
+            await batcher.submit(inputs, 1, now_s, deadline_s=now_s + 0.01)
+        assert time.monotonic() >= now_s + 0.01
+        with pytest.raises(BusyError, match="before the request's deadline"):
+            await batcher.submit(inputs, 1, now_s, deadline_s=now_s)
+        model.gate.set()
+        await first
+        assert batcher.late_rows == 1
+    assert model.batches == [[1]]
 
 
 async def test_draining_answers_what_was_accepted_and_takes_nothing_new() -> None:
