@@ -1,0 +1,106 @@
+"""A profile: its two file forms, and what is derived from it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policy.profile import Profile
+from sojourn.errors import InfeasibleError, InvalidInputError
+
+LINE = {
+    "model": "googlenet",
+    "device": "tesla-p4",
+    "max_batch_size": 32,
+    "latency_ms": {"per_request": 0.3051, "fixed": 1.052},
+    "energy_mj": {"per_request": 19.90, "fixed": 19.60},
+}
+
+
+def test_the_line_form_is_the_table_form():
+    profile = Profile.from_dict(LINE)
+    assert profile.latency_ms.shape == profile.energy_mj.shape == (32,)
+    assert profile.latency_ms[0] == pytest.approx(1.3571)
+    assert profile.latency_ms[31] == pytest.approx(10.8152)
+    again = Profile.from_dict(profile.to_dict())
+    np.testing.assert_array_equal(again.latency_ms, profile.latency_ms)
+    np.testing.assert_array_equal(again.energy_mj, profile.energy_mj)
+
+
+def test_the_file_of_the_papers_device_is_the_one_of_these_tests():
+    path = Path(__file__).parents[2] / "configs" / "profiles" / "googlenet-p4.json"
+    np.testing.assert_array_equal(Profile.load(path).energy_mj, Profile.from_dict(LINE).energy_mj)
+
+
+def test_a_saved_profile_is_the_same_when_loaded(tmp_path):
+    profile = Profile("m", "d", np.array([1.0, 1.5]), measured={"date": "today", "n": [1, 2]})
+    profile.save(tmp_path / "profile.json")
+    loaded = Profile.load(tmp_path / "profile.json")
+    assert (loaded.model, loaded.device, loaded.energy_mj) == ("m", "d", None)
+    assert loaded.measured == profile.measured
+    np.testing.assert_array_equal(loaded.latency_ms, profile.latency_ms)
+
+
+@settings(derandomize=True)
+@given(steps=st.lists(st.floats(0, 3), min_size=1, max_size=20))
+def test_the_capacity_is_that_of_the_best_batch_size(steps):
+    latency_ms = 0.5 + np.cumsum(steps)
+    profile = Profile("m", "d", latency_ms)
+    throughputs = 1e3 * np.arange(1, latency_ms.size + 1) / latency_ms
+    assert profile.capacity_per_s == pytest.approx(throughputs.max())
+    assert throughputs[profile.best_batch_size - 1] == pytest.approx(throughputs.max())
+
+
+def test_of_equal_throughputs_the_largest_batch_is_the_best():
+    assert Profile("m", "d", np.array([1.0, 2.0, 3.0, 9.0])).best_batch_size == 3
+
+
+def test_a_profile_cannot_be_changed():
+    latency_ms = np.array([1.0, 2.0])
+    profile = Profile("m", "d", latency_ms)
+    latency_ms[0] = 9
+    assert profile.latency_ms[0] == 1
+    with pytest.raises(ValueError, match="read-only"):
+        profile.latency_ms[0] = 9
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_batch_size": None}, "max_batch_size must be a whole number"),
+        ({"max_batch_size": True}, "max_batch_size must be a whole number"),
+        ({"max_batch_size": "32"}, "max_batch_size must be a whole number"),
+        ({"latency_ms": None}, "latency_ms is missing"),
+        ({"latency_ms": "fast"}, "must be a list, or an object"),
+        ({"latency_ms": {"per_request": 1, "fixed": 1, "x": 1}}, "keys per_request and fixed"),
+        ({"latency_ms": {"per_request": True, "fixed": 1}}, "finite numbers, not True"),
+        ({"latency_ms": {"per_request": 1e400, "fixed": 1}}, "finite numbers, not inf"),
+        ({"energy_mj": [1.0]}, "energy_mj has 1 entries, max_batch_size is 32"),
+        ({"energy_mj": {"per_request": -1, "fixed": 1}}, "must not be negative"),
+    ],
+)
+def test_what_is_no_profile(change, message):
+    with pytest.raises(InvalidInputError, match=message):
+        Profile.from_dict({**LINE, **change})
+
+
+def test_a_file_that_cannot_be_read_names_itself(tmp_path):
+    with pytest.raises(InvalidInputError, match=r"none\.json: No such file"):
+        Profile.load(tmp_path / "none.json")
+    bad = tmp_path / "bad.json"
+    bad.write_text(json.dumps({"latency_ms": [2, 1]}))
+    with pytest.raises(InvalidInputError, match=r"bad\.json: .* falls at 2"):
+        Profile.load(bad)
+
+
+def test_only_a_rate_below_the_capacity_can_be_served():
+    profile = Profile("m", "d", np.array([2.0]))
+    assert profile.arrivals_per_ms(499) == pytest.approx(0.499)
+    with pytest.raises(InfeasibleError, match="500 per second is not below the 500 per second"):
+        profile.arrivals_per_ms(500)
+    for rate in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(InvalidInputError, match="arrival rate: must be above 0"):
+            profile.arrivals_per_ms(rate)
