@@ -18,6 +18,7 @@ import numpy as np
 
 from policy import exact
 from policy.batching_policy import BatchingPolicy
+from policy.burstiness import burst_rate_per_s
 from policy.constrained import solve_constrained
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
@@ -64,6 +65,36 @@ class PolicyTable:
     def lookup(self, arrival_rate_per_s: float) -> BatchingPolicy:
         """Give the policy for an arrival rate, in constant time, whatever the rate."""
         return self.policies[bisect_right(self.rates_per_s, arrival_rate_per_s)]
+
+    def lookup_bursty(
+        self, arrival_rate_per_s: float, index_of_dispersion: float, window_s: float
+    ) -> BatchingPolicy:
+        """Give the policy for arrivals that come in bursts, of a table for a service level.
+
+        It waits as long as is right at the rate of the bursts (`policy.burstiness`), and no longer
+        than the policies of the lower rates do: of all rates from the mean to the bursts', the
+        shortest max wait counts. Where there is none in bursts, a control limit of the mean rate
+        would leave requests alone in the lulls: the device then starts whenever it is free.
+
+        Parameters
+        ----------
+        arrival_rate_per_s : float
+            The mean rate.
+        index_of_dispersion : float
+            Of the counts of arrivals in windows; 1 or less is as steady as Poisson arrivals.
+        window_s : float
+            Length of these windows.
+        """
+        bursts = burst_rate_per_s(arrival_rate_per_s, index_of_dispersion, window_s)
+        first = bisect_right(self.rates_per_s, arrival_rate_per_s)
+        last = bisect_right(self.rates_per_s, bursts)
+        if first == last:
+            return self.policies[first]
+        policies = self.policies[first : last + 1]
+        waits = [policy.max_wait_ms for policy in policies]
+        if any(wait is None for wait in waits):
+            return self.policies[-1]
+        return min(policies, key=lambda policy: policy.max_wait_ms or 0.0)
 
     def to_dict(self) -> dict[str, Any]:
         """Give the content of the table's file."""

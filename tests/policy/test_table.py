@@ -19,6 +19,9 @@ SIZES = np.arange(1, 33)
 GOOGLENET_P4 = Profile("googlenet", "tesla-p4", 1.052 + 0.3051 * SIZES, 19.60 + 19.90 * SIZES)
 CAPACITY = GOOGLENET_P4.capacity_per_s
 TABLE = solve_table(GOOGLENET_P4, Weights(1, 1))
+SLA_TABLE = solve_table(
+    GOOGLENET_P4, ServiceLevelObjective(10, 99), [load * CAPACITY for load in (0.2, 0.4, 0.6, 0.8)]
+)
 
 
 def test_a_cell_has_the_policy_of_its_upper_end():
@@ -85,6 +88,22 @@ def test_no_rate_is_beyond_the_objective_that_can_be_within_it():
             assert level >= 0.99 - 1e-9
             kept += 1
     assert kept > 10
+
+
+@settings(derandomize=True, deadline=None)
+@given(load=st.floats(0, 1.2), index=st.floats(1, 200))
+def test_bursts_never_make_a_wait_longer(load, index):
+    steady = SLA_TABLE.lookup(load * CAPACITY)
+    bursty = SLA_TABLE.lookup_bursty(load * CAPACITY, index, 0.1)
+    assert SLA_TABLE.lookup_bursty(load * CAPACITY, 1.0, 0.1) is steady
+    assert _longest_wait(bursty) <= _longest_wait(steady)
+    assert bursty in SLA_TABLE.policies
+
+
+def _longest_wait(policy):
+    if policy.control_limit == 1:
+        return 0
+    return math.inf if policy.max_wait_ms is None else policy.max_wait_ms
 
 
 def test_an_objective_below_the_shortest_batch_is_refused():

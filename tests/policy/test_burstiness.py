@@ -1,0 +1,72 @@
+"""The dispersion of counts, and the rate of bursts that is read from it."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policy.burstiness import DispersionMeter, burst_rate_per_s
+from sojourn.errors import InvalidInputError
+
+
+@settings(derandomize=True)
+@given(counts=st.lists(st.integers(0, 50), min_size=2, max_size=40).filter(any))
+def test_with_a_long_memory_it_is_the_textbook_index(counts):
+    meter = DispersionMeter(memory=1e9)
+    for count in counts:
+        meter.observe(count)
+    assert meter.mean == pytest.approx(np.mean(counts))
+    assert meter.index == pytest.approx(np.var(counts, ddof=1) / np.mean(counts), abs=1e-5)
+
+
+def test_it_forgets():
+    meter = DispersionMeter(memory=10)
+    for count in [0, 100] * 50 + [50] * 200:
+        meter.observe(count)
+    assert meter.mean == pytest.approx(50, abs=1e-3)
+    assert meter.index < 0.01
+
+
+def test_before_anything_is_known_arrivals_are_poisson():
+    meter = DispersionMeter()
+    assert (meter.mean, meter.index) == (0, 1)
+    for _ in range(3):
+        meter.observe(0)
+    assert meter.index == 1
+
+
+def test_of_poisson_counts_the_index_is_1():
+    meter = DispersionMeter(memory=5000)
+    for count in np.random.default_rng(1).poisson(120, 20_000).tolist():
+        meter.observe(count)
+    assert meter.index == pytest.approx(1, abs=0.06)
+
+
+@pytest.mark.parametrize("swing", [0.2, 0.5, 0.8])
+def test_the_rate_of_slow_bursts_is_found_with_a_margin(swing):
+    rng = np.random.default_rng(2)
+    rates = 1000 * (1 + swing * np.where(np.arange(40_000) // 50 % 2, 1, -1))
+    meter = DispersionMeter(memory=1e6)
+    for count in rng.poisson(0.1 * rates).tolist():
+        meter.observe(count)
+    found = burst_rate_per_s(1000, meter.index, 0.1)
+    assert found == pytest.approx(1000 * (1 + min(1.2 * swing, 1)), rel=0.02)
+
+
+@settings(derandomize=True)
+@given(rate=st.floats(0, 1e5), index=st.floats(0, 1e4), window_s=st.floats(1e-3, 60))
+def test_bursts_are_between_the_mean_and_twice_the_mean(rate, index, window_s):
+    assert rate <= burst_rate_per_s(rate, index, window_s) <= 2 * rate
+    assert burst_rate_per_s(rate, 1.0, window_s) == rate
+
+
+def test_what_is_out_of_range_is_refused():
+    with pytest.raises(InvalidInputError, match="memory: must be at least 2 windows, not 1"):
+        DispersionMeter(1)
+    with pytest.raises(InvalidInputError, match="window: must be above 0 s, not 0"):
+        burst_rate_per_s(1, 1, 0)
+    for rate, index in [(-1, 1), (1, -1), (math.nan, 1), (1, math.nan)]:
+        with pytest.raises(InvalidInputError, match="must not be negative"):
+            burst_rate_per_s(rate, index, 1)
