@@ -58,6 +58,7 @@ _DIGITS = 36.0  # exp(-36) = 2e-16: what falls below this is not there
 _MAX_ROUNDS = 200
 _ROUNDING = 1e-11
 _WEIGHTLESS = 1e-15
+_SPLIT = 32
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,8 @@ def solve(
     """
     problem = _Problem(profile, arrival_rate_per_s, weights)
     head = problem.max_batch_size + 1
-    if problem.head_limit <= 3 * head:  # so few states that a shorter head would save nothing
-        head = problem.head_limit
+    # Somewhat longer queues are often worth a split: to hold them at once saves a second solution.
+    head = min(problem.head_limit, head + min(head // 2, _SPLIT))
     actions = np.minimum(np.arange(head), problem.best)
     if start is None:
         actions[: problem.economic_batch_size()] = 0
@@ -303,7 +304,7 @@ class _ClosedChain:
 
         states = np.arange(self.head, self.size)
         gains = values[states] - self._action_values(states, averages, values).min(axis=1)
-        real = gains > 1e3 * _ROUNDING * (np.abs(values[states]) + average)
+        real = gains > _ROUNDING * (np.abs(values[states]) + average)
         if self.visits @ np.where(real, gains, 0) > enough:
             needed = int(states[real][-1]) + 1
         else:
@@ -321,7 +322,7 @@ class _ClosedChain:
             - linear * drift
         )
         loss = at_zero + slope * (self.size + problem.max_batch_size)
-        wanted = (loss < -1e3 * _ROUNDING * abs(values[-1])) & (slope > 0)
+        wanted = (loss < -_ROUNDING * abs(values[-1])) & (slope > 0)
         far_visits = float(self.visits[-1]) / -math.expm1(-problem.tail_decay)
         if wanted.any() and -far_visits * loss[wanted].min() > enough:
             needed = math.ceil(float(np.max(-at_zero[wanted] / slope[wanted]))) + 1
