@@ -69,9 +69,15 @@ class SLAConfig(_Strict):
 
 
 class PolicyConfig(_Strict):
-    """What batching aims at: the SLA at the least energy, or a weighted sum."""
+    """What batching aims at.
 
-    objective: Literal["sla", "weights"] = "sla"
+    ``sla``: the least energy that keeps the SLA; where the profile knows no energy, the least time
+    that the device is busy. ``weights``: the least weighted sum of mean response time and power.
+    ``auto``: ``sla`` where the profile knows the energy; else there is nothing to save, and the
+    mean response time is least.
+    """
+
+    objective: Literal["auto", "sla", "weights"] = "auto"
     latency_weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     energy_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     #: The share of the SLA's response time that batching may use; the rest is for the network.
@@ -115,10 +121,12 @@ class UserConfig(_Strict):
     autoscaler: AutoscalerConfig = AutoscalerConfig()
     limits: LimitsConfig = LimitsConfig()
 
-    def objective(self) -> Objective:
-        """Give what the policy table is to be solved for."""
+    def objective(self, profile: Profile) -> Objective:
+        """Give what the policy table of `profile` is to be solved for."""
         if self.policy.objective == "weights":
             return Weights(self.policy.latency_weight, self.policy.energy_weight)
+        if self.policy.objective == "auto" and profile.energy_mj is None:
+            return Weights()
         share = self.policy.response_time_share
         return ServiceLevelObjective(share * self.sla.response_time_ms, self.sla.percentile)
 

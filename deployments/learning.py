@@ -33,7 +33,7 @@ class LatencyLearner:
     #: Batches per size that are remembered, and that it takes to believe in a change.
     MEMORY, ENOUGH = 64, 8
     #: Relative error of the profile below which it stays.
-    TOLERANCE = 0.15
+    TOLERANCE = 0.25
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -47,7 +47,7 @@ class LatencyLearner:
             recent.append(duration_ms)
 
     def revise(self) -> Profile | None:
-        """Give a new profile where the old one has become wrong; ask about once a second."""
+        """Give a new profile where the old one has become wrong; ask every ten seconds or so."""
         medians_ms = {
             size: float(np.median(recent))
             for size, recent in self._recent_ms.items()

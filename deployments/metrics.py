@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from ray.serve import metrics
 
-from deployments.service import InferenceService
+from deployments.service import InferenceService, Observations
 
 _RESPONSE_TIMES_S = [
     *(0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075),
@@ -85,7 +85,7 @@ class ReplicaMetrics:
             "sojourn_sla_percentile_ratio", description="Share of requests that the SLA is for."
         )
 
-    def flush(self) -> None:
+    def flush(self, seen: Observations) -> None:
         """Hand to Ray what has come together since the last time."""
         service = self._service
         batcher = service.batcher
@@ -95,16 +95,13 @@ class ReplicaMetrics:
             self._add(self._answers, count, {"status": str(status)})
         for reason, count in batcher.starts.items():
             self._add(self._batches, count, {"reason": reason.value})
-        batches, response_times_s = service.batches.copy(), service.response_times_s
-        service.batches.clear()
-        service.response_times_s = []
-        energy_j = 1e-3 * sum(record.energy_mj or 0.0 for record in batches)
+        energy_j = 1e-3 * sum(record.energy_mj or 0.0 for record in seen.batches)
         if energy_j > 0:
             self._energy.inc(energy_j)
-        for record in _sample(batches):
+        for record in _sample(seen.batches):
             self._batch_duration.observe(record.duration_s)
             self._batch_size.observe(record.size)
-        for response_time_s in _sample(response_times_s):
+        for response_time_s in _sample(seen.response_times_s):
             self._response_time.observe(response_time_s)
         content = service.explain()
         self._queue_length.set(content["queue_length"])

@@ -12,12 +12,10 @@ from deployments.asgi import InferenceApp
 from deployments.config import DEPLOYMENT, ModelConfig, parse_user_config
 from deployments.metrics import ReplicaMetrics
 from deployments.middleware import open_short_way
-from deployments.service import load_service
+from deployments.service import TICK_S, load_service
 from sojourn.errors import SojournError
 
 logger = logging.getLogger("ray.serve")
-
-METRICS_PERIOD_S = 1.0
 
 
 @serve.deployment(
@@ -64,13 +62,17 @@ class Replica:
             service.config_error = str(error)
             logger.error("the changed configuration is not taken: %s", error)
         if self._metrics_task is None:
-            self._metrics_task = asyncio.create_task(self._flush_metrics())
+            self._metrics_task = asyncio.create_task(self._tick_for_ever())
             self._start_time_s = time.monotonic() - self._started_s
 
-    async def _flush_metrics(self) -> None:
+    async def _tick_for_ever(self) -> None:
         while True:
-            await asyncio.sleep(METRICS_PERIOD_S)
-            self._metrics.flush()
+            await asyncio.sleep(TICK_S)
+            try:
+                self._metrics.flush(await self._service.tick())
+            except Exception:
+                # The next second may fare better; the requests must not suffer from this one.
+                logger.exception("a replica's tick failed")
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Tell Ray, and so the autoscaler, how this replica fares."""
@@ -83,6 +85,6 @@ class Replica:
         if self._service.stuck():
             raise RuntimeError("the device has been on one batch for too long")
 
-    def __del__(self) -> None:
+    async def __del__(self) -> None:
         if hasattr(self, "_service"):
-            self._service.close()
+            await self._service.close()

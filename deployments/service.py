@@ -2,20 +2,30 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from deployments.batcher.core import BatcherCore, Limits
+import numpy as np
+from numpy.typing import NDArray
+
+from deployments.batcher.core import BatcherCore, Limits, PolicySource
 from deployments.batcher.shell import Batcher, BatchRecord
 from deployments.config import ModelConfig, UserConfig
 from deployments.inference_protocol import InferenceRequest, Signature, Tensors
+from deployments.learning import LatencyLearner, WaitCorrection
 from deployments.models.base import Model, load_model
 from deployments.profiling import measure_profile
+from deployments.solver import solve_aside, work_conserving_table
+from policy.burstiness import DispersionMeter
+from policy.objective import Objective
 from policy.profile import Profile
-from policy.table import solve_table
-from sojourn.errors import InvalidInputError, RequestError
+from policy.response_time import evaluate
+from policy.table import PolicyTable
+from sojourn.errors import InvalidInputError, RequestError, SojournError
 
 logger = logging.getLogger("sojourn.replica")
 
@@ -24,6 +34,27 @@ PROFILE_BUDGET_S = 1.0
 #: A batch that takes this long, or this many times what a full one should, is stuck.
 STUCK_AFTER_S = 10.0
 STUCK_AFTER_BATCHES = 20
+#: How often `InferenceService.tick` is to be called.
+TICK_S = 1.0
+#: After how many ticks it predicts anew, and looks whether the profile still holds. Twice in a row
+#: it must not, before it is refitted: a new table costs a core for a second or more.
+PREDICT_EVERY = 5
+REVISE_EVERY = 10
+#: Change of the index of dispersion below which the table stays.
+DISPERSION_STEP = 0.1
+PERCENTILES = (50.0, 95.0, 99.0)
+#: Closer to the capacity than this a prediction takes long and says little.
+PREDICTABLE_INTENSITY = 0.97
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Observations:
+    """What came together in a replica since the last tick."""
+
+    batches: list[BatchRecord]
+    response_times_s: list[float]
 
 
 def resolve_device(device: str) -> str:
@@ -73,10 +104,22 @@ class InferenceService:
         self.user_config: UserConfig | None = None
         self.config_error: str | None = None
         self.answers: Counter[int] = Counter()
-        self.response_times_s: list[float] = []
-        self.batches: list[BatchRecord] = []
+        self.profile_revisions = 0
         self._model = model
         self._batcher: Batcher | None = None
+        self._batches: list[BatchRecord] = []
+        self._response_times_s: list[float] = []
+        # What follows the world: see `tick`.
+        self._solved: PolicyTable | None = None
+        self._solving: asyncio.Task[None] | None = None
+        self._learner = LatencyLearner(profile)
+        self._correction = WaitCorrection()
+        self._dispersion = DispersionMeter()
+        self._index_of_dispersion = 1.0
+        self._offered_rows_seen = 0
+        self._ticks = 0
+        self._measured_ms: dict[str, float] = {}
+        self._predicted_ms: dict[str, float] = {}
 
     @property
     def batcher(self) -> Batcher:
@@ -97,40 +140,126 @@ class InferenceService:
         return self._batcher is not None and self._batcher.busy_for_s() > limit_s
 
     async def configure(self, user_config: UserConfig) -> None:
-        """Take a configuration: solve its policy table aside, then swap it in whole.
+        """Take a configuration; its policy table is solved aside, and swapped in whole when ready.
+
+        Until then the policy in force stays; at first that is to start whenever the device is free.
 
         Raises
         ------
-        InvalidInputError
-            It does not fit the model's profile; what was in force stays in force.
+        InfeasibleError
+            The SLA asks for less time than a batch of one takes; what was in force stays in force.
         """
-        unchanged = self.user_config is not None and (
-            self.user_config.objective() == user_config.objective()
-        )
-        if unchanged:
-            table = self.batcher.core.table
-        else:
-            table = await asyncio.to_thread(solve_table, self.profile, user_config.objective())
-        # Who waits for others must still be able to make it with a full batch.
-        full_batch_ms = float(self.profile.latency_ms[-1])
-        response_time_ms = user_config.sla.response_time_ms
-        limits = Limits(
-            max_age_ms=max(0.0, response_time_ms - full_batch_ms),
-            waiting_room=user_config.waiting_room(self.profile),
-            latency_ms=self.profile.latency_ms.tolist(),
-            head_start_ms=response_time_ms,
-        )
+        objective = user_config.objective(self.profile)
+        first_table = work_conserving_table(self.profile, objective)
         if self._batcher is None:
-            core = BatcherCore(table, limits)
-            self._batcher = Batcher(self._model, core, self.batches.append)
-        else:
-            self._batcher.core.use(table, limits)
-            self._batcher.advance()
+            core = BatcherCore(first_table, self._limits(user_config))
+            self._batcher = Batcher(self._model, core, self._batches.append)
+        changed = self.user_config is None or self.user_config.objective(self.profile) != objective
+        self.user_config = user_config
         self.signature = Signature(
             self._model.inputs, self._model.outputs, user_config.limits.max_rows_per_request
         )
         self.max_body_bytes = user_config.limits.max_body_bytes
-        self.user_config = user_config
+        self._use(self.batcher.core.table)
+        if changed:
+            self._solve(objective)
+
+    def _limits(self, user_config: UserConfig) -> Limits:
+        response_time_ms = user_config.sla.response_time_ms
+        return Limits(
+            # Who waits for others must still be able to make it with a full batch.
+            max_age_ms=max(0.0, response_time_ms - float(self.profile.latency_ms[-1])),
+            waiting_room=user_config.waiting_room(self.profile),
+            latency_ms=self.profile.latency_ms.tolist(),
+            head_start_ms=response_time_ms,
+        )
+
+    def _use(self, table: PolicySource) -> None:
+        assert self.user_config is not None
+        self.batcher.core.use(table, self._limits(self.user_config))
+        self.batcher.advance()
+
+    def _solve(self, objective: Objective) -> None:
+        """Have the table solved aside; a solution for what is asked for no more is dropped."""
+        if self._solving is not None:
+            self._solving.cancel()
+        self._solving = asyncio.create_task(self._solve_and_use(objective))
+
+    async def _solve_and_use(self, objective: Objective) -> None:
+        try:
+            self._solved = await solve_aside(self.profile, objective)
+        except SojournError as error:
+            self.config_error = str(error)
+            logger.error("the policy in force stays: %s", error)
+            return
+        self._use(self._solved.for_bursts(self._index_of_dispersion, TICK_S))
+
+    async def tick(self) -> Observations:
+        """Follow the world; to be called every `TICK_S`.
+
+        The profile is refitted to the batches that were run, and the table solved for it; the
+        table's waits are cut to what bursts allow, and cut further while more requests are late
+        than the SLA allows, whatever the model says.
+
+        Returns
+        -------
+        Observations
+            What came together since the last call.
+        """
+        user_config, batcher = self.user_config, self.batcher
+        assert user_config is not None
+        seen = Observations(self._batches.copy(), self._response_times_s)
+        self._batches.clear()
+        self._response_times_s = []
+        self._correct_waits(np.array(seen.response_times_s), user_config)
+        self._dispersion.observe(batcher.offered_rows - self._offered_rows_seen)
+        self._offered_rows_seen = batcher.offered_rows
+        for record in seen.batches:
+            if not record.failed:
+                self._learner.observe(record.size, 1e3 * record.duration_s)
+        self._ticks += 1
+        profile = self._learner.revise() if self._ticks % REVISE_EVERY == 0 else None
+        index = self._dispersion.index
+        if profile is not None:
+            self.profile = profile
+            self.profile_revisions += 1
+            self._solve(user_config.objective(profile))
+            logger.warning("batches take other than the profile says: it is refitted")
+        elif self._solved and abs(index - self._index_of_dispersion) > DISPERSION_STEP:
+            self._index_of_dispersion = index
+            self._use(self._solved.for_bursts(index, TICK_S))
+        if self._ticks % PREDICT_EVERY == 0:
+            await self._predict()
+        return seen
+
+    def _correct_waits(self, response_times_s: FloatArray, user_config: UserConfig) -> None:
+        sla = user_config.sla
+        late = int(np.count_nonzero(response_times_s > 1e-3 * sla.response_time_ms))
+        self.batcher.core.wait_factor = self._correction.revise(
+            response_times_s.size, late, 1 - 1e-2 * sla.percentile
+        )
+        if response_times_s.size:
+            quantiles_ms = 1e3 * np.percentile(response_times_s, PERCENTILES)
+            self._measured_ms = {
+                f"{p:g}": float(ms) for p, ms in zip(PERCENTILES, quantiles_ms, strict=True)
+            }
+
+    async def _predict(self) -> None:
+        """Predict the response times at the rate seen, beside the requests."""
+        now_s = time.monotonic()
+        core = self.batcher.core
+        rate_per_s, policy = core.arrival_rate.per_s(now_s), core.policy(now_s)
+        if core.longest_wait_ms(policy) < (policy.max_wait_ms or math.inf):
+            policy = replace(policy, max_wait_ms=core.longest_wait_ms(policy))
+        self._predicted_ms = {}
+        if 0 < rate_per_s < PREDICTABLE_INTENSITY * self.profile.capacity_per_s:
+            try:
+                predicted = await asyncio.to_thread(evaluate, self.profile, policy, rate_per_s)
+                self._predicted_ms = {
+                    f"{p:g}": predicted.response_percentile_ms(p) for p in PERCENTILES
+                }
+            except SojournError as error:
+                logger.info("no prediction: %s", error)
 
     def has_room(self) -> bool:
         """Whether one more row can wait; what finds no room is counted as refused."""
@@ -143,12 +272,18 @@ class InferenceService:
     async def infer(self, request: InferenceRequest, arrival_s: float) -> Tensors:
         """Answer a checked request that reached the process at `arrival_s`."""
         try:
-            outputs = await self.batcher.submit(request.inputs, request.rows, arrival_s)
+            outputs = await self.batcher.submit(
+                request.inputs,
+                request.rows,
+                arrival_s,
+                math.inf if request.deadline_ms is None else arrival_s + 1e-3 * request.deadline_ms,
+                request.priority,
+            )
         except RequestError as error:
             self.answers[error.status] += 1
             raise
         self.answers[200] += 1
-        self.response_times_s.append(time.monotonic() - arrival_s)
+        self._response_times_s.append(time.monotonic() - arrival_s)
         return outputs
 
     def autoscaling_stats(self) -> dict[str, float]:
@@ -180,6 +315,12 @@ class InferenceService:
             "sla_in_words": user_config.sla.in_words(),
             "objective": user_config.policy.model_dump(),
             "config_error": self.config_error,
+            "table": "solved" if self._solved and not self._is_solving() else "solving",
+            "profile_revisions": self.profile_revisions,
+            "index_of_dispersion": self._dispersion.index,
+            "wait_factor": batcher.core.wait_factor,
+            "measured_ms": self._measured_ms,
+            "predicted_ms": self._predicted_ms,
             "arrival_rate_per_s": batcher.core.arrival_rate.per_s(now_s),
             "control_limit": policy.control_limit,
             "actions": policy.actions,
@@ -196,6 +337,9 @@ class InferenceService:
             },
             "profile": self.profile.to_dict(),
         }
+
+    def _is_solving(self) -> bool:
+        return self._solving is not None and not self._solving.done()
 
     def example_request(self) -> Mapping[str, Any]:
         """Give a valid request of one row, for `GET /sojourn/example`."""
@@ -217,8 +361,11 @@ class InferenceService:
         ]
         return {"inputs": inputs}
 
-    def close(self) -> None:
-        """End the device's thread."""
+    async def close(self) -> None:
+        """End the device's thread, and what is being solved."""
+        if self._solving is not None:
+            self._solving.cancel()
+            await asyncio.gather(self._solving, return_exceptions=True)
         if self._batcher is not None:
             self._batcher.close()
 

@@ -96,6 +96,14 @@ class PolicyTable:
             return self.policies[-1]
         return min(policies, key=lambda policy: policy.max_wait_ms or 0.0)
 
+    def for_bursts(self, index_of_dispersion: float, window_s: float) -> "PolicyTable":
+        """Give the table that looks up as `lookup_bursty` does, at each cell's upper end."""
+        policies = tuple(
+            self.lookup_bursty(math.nextafter(rate, 0), index_of_dispersion, window_s)
+            for rate in self.rates_per_s
+        )
+        return replace(self, policies=(*policies, self.policies[-1]))
+
     def to_dict(self) -> dict[str, Any]:
         """Give the content of the table's file."""
         return {

@@ -137,6 +137,8 @@ class BatcherCore:
         When to ask again, if nothing happens before.
     late : list of Request
         Requests dropped because their deadline cannot be met; the caller empties it.
+    wait_factor : float
+        What waits are shortened by, 0 to 1, where the world is worse than the policy's model.
     """
 
     def __init__(self, table: PolicySource, limits: Limits, rate_window_s: float = 5.0) -> None:
@@ -144,6 +146,7 @@ class BatcherCore:
         self.arrival_rate = ArrivalRate(rate_window_s)
         self.wake_at_s: float | None = None
         self.late: list[Request] = []
+        self.wait_factor = 1.0
         self._normal: deque[Request] = deque()
         self._high: deque[Request] = deque()
         self._queue_length = 0
@@ -242,13 +245,17 @@ class BatcherCore:
                 return Batch(slices, size, reason)
         return None
 
-    def _due_s(self, policy: BatchingPolicy) -> float:
-        """When the oldest has waited long enough."""
+    def longest_wait_ms(self, policy: BatchingPolicy) -> float:
+        """How long the oldest request waits for others at most, under `policy`."""
         max_age_ms = self.limits.max_age_ms
         if policy.max_wait_ms is not None:
             max_age_ms = min(max_age_ms, policy.max_wait_ms)
+        return max_age_ms * self.wait_factor
+
+    def _due_s(self, policy: BatchingPolicy) -> float:
+        """When the oldest has waited long enough."""
         heads = (queue[0].arrival_s for queue in (self._normal, self._high) if queue)
-        return min(heads) + 1e-3 * max_age_ms
+        return min(heads) + 1e-3 * self.longest_wait_ms(policy)
 
     def _latency_ms(self, size: int) -> float:
         latency_ms = self.limits.latency_ms

@@ -45,6 +45,7 @@ class BatchRecord:
     reason: StartReason
     duration_s: float
     energy_mj: float | None
+    failed: bool
 
 
 class Batcher:
@@ -226,7 +227,8 @@ class Batcher:
         for part, result in zip(batch.slices, results, strict=True):
             self._deliver(part, result)
         energy_mj = self._model.batch_energy_mj(batch.size)
-        self._on_batch(BatchRecord(batch.size, batch.reason, duration_s, energy_mj))
+        failed = any(isinstance(result, RequestError) for result in results)
+        self._on_batch(BatchRecord(batch.size, batch.reason, duration_s, energy_mj, failed))
 
     def _deliver(self, part: Slice, result: Tensors | RequestError) -> None:
         request, pending = part.request, part.request.content

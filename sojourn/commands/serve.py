@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from deployments.local import LocalService
 
 
+#: How long to wait for the solved policy table before saying what is in force.
+TABLE_TIMEOUT_S = 10.0
+
+
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path), default=Path("configs/digits.yaml"))
 @click.option("--host", help="Address to listen on, instead of the config's.")
@@ -82,8 +86,11 @@ def _interrupt(serving: threading.Event) -> None:
 
 def _summary(service: ServiceConfig, running: LocalService, start_s: float) -> dict[str, Any]:
     model, url = service.args.model.name, running.url
-    with urllib.request.urlopen(f"{url}/sojourn/policy", timeout=5) as answer:
-        policy = json.load(answer)
+    policy = _policy(url)
+    waited_until_s = time.monotonic() + TABLE_TIMEOUT_S
+    while policy["table"] == "solving" and time.monotonic() < waited_until_s:
+        time.sleep(0.2)
+        policy = _policy(url)
     with urllib.request.urlopen(f"{url}/sojourn/example", timeout=5) as answer:
         example = answer.read().decode()
     return {
@@ -92,6 +99,7 @@ def _summary(service: ServiceConfig, running: LocalService, start_s: float) -> d
         "metrics_url": running.metrics_url,
         "model": model,
         "sla": policy["sla_in_words"],
+        "table": policy["table"],
         "control_limit": policy["control_limit"],
         "max_wait_ms": policy["max_wait_ms"],
         "start_s": start_s,
@@ -99,13 +107,20 @@ def _summary(service: ServiceConfig, running: LocalService, start_s: float) -> d
     }
 
 
+def _policy(url: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{url}/sojourn/policy", timeout=5) as answer:
+        content: dict[str, Any] = json.load(answer)
+    return content
+
+
 def _print_summary(summary: dict[str, Any]) -> None:
     wait = summary["max_wait_ms"]
+    solving = "" if summary["table"] == "solved" else "; the policy table is still being solved"
     click.echo(f"{summary['model']} answers at {summary['url']} ({summary['start_s']:.0f} s)")
     click.echo(f"  SLA: {summary['sla']}")
     click.echo(
         f"  a batch starts when {summary['control_limit']} wait"
-        + ("" if wait is None else f", or when the oldest has waited {wait:g} ms")
-        + " (the control limit now; it follows the load)"
+        + ("" if wait is None else f", or when the oldest has waited {wait:.3g} ms")
+        + f" (the control limit now; it follows the load{solving})"
     )
     click.echo(f"Try it:\n\n{summary['curl']}\n\nCtrl-C stops it.")

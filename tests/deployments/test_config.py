@@ -39,7 +39,7 @@ def test_an_empty_user_config_has_the_default_sla() -> None:
         ({"slo": {}}, "slo: extra inputs are not permitted"),
         (
             {"policy": {"objective": "speed"}},
-            "policy.objective: input should be 'sla' or 'weights'",
+            "policy.objective: input should be 'auto', 'sla' or 'weights'",
         ),
         ({"policy": {"energy_weight": -1}}, "policy.energy_weight: input should be greater than"),
         ({"policy": {"latency_weight": 0}}, "policy.latency_weight: input should be greater than"),
@@ -54,11 +54,19 @@ def test_says_in_one_line_what_is_wrong(content: dict[str, Any], complaint: str)
     assert "\n" not in str(caught.value)
 
 
+WITHOUT_ENERGY = Profile("m", "d", np.arange(1.0, 5.0))
+WITH_ENERGY = Profile("m", "d", np.arange(1.0, 5.0), energy_mj=np.arange(1.0, 5.0))
+
+
 def test_the_objective_follows_the_config() -> None:
-    by_sla = parse_user_config({"sla": {"response_time_ms": 50, "percentile": 95}})
-    assert by_sla.objective() == ServiceLevelObjective(45.0, 95.0)
+    sla = {"response_time_ms": 50, "percentile": 95}
+    by_default = parse_user_config({"sla": sla})
+    assert by_default.objective(WITH_ENERGY) == ServiceLevelObjective(45.0, 95.0)
+    assert by_default.objective(WITHOUT_ENERGY) == Weights()
+    by_sla = parse_user_config({"sla": sla, "policy": {"objective": "sla"}})
+    assert by_sla.objective(WITHOUT_ENERGY) == ServiceLevelObjective(45.0, 95.0)
     by_weights = parse_user_config({"policy": {"objective": "weights", "energy_weight": 2}})
-    assert by_weights.objective() == Weights(1.0, 2.0)
+    assert by_weights.objective(WITH_ENERGY) == Weights(1.0, 2.0)
 
 
 def write(tmp_path: Path, content: object) -> Path:
