@@ -40,7 +40,7 @@ def brute_force(profile, rate, weights, max_queue_length):
     return cost_of(smdp, policy_iteration.solve(smdp).actions)
 
 
-def test_the_setting_of_table_1():
+def test_the_setting_of_the_paper():
     solution = exact.solve(*line(32, 0.9, Weights(1, 1)))
     assert solution.average_cost == pytest.approx(66.134, abs=5e-4)
     assert solution.policy.control_limit == 7

@@ -1,4 +1,4 @@
-"""The truncated SMDP and its two solvers, against the paper's numbers and each other."""
+"""The truncated SMDP and its two solvers, in the paper's setting and against each other."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def paper_smdp(max_queue_length, overflow_cost, energy_weight=1.0):
     ("overflow_cost", "max_queue_length", "share"),
     [(1e4, 89, 9.35e-4), (1e3, 78, 9.76e-4), (1e2, 70, 8.35e-4)],
 )
-def test_the_least_queue_length_and_the_overflow_share_of_table_1(
+def test_the_least_queue_length_and_the_overflow_share_in_the_papers_setting(
     overflow_cost, max_queue_length, share
 ):
     smdp = paper_smdp(max_queue_length, overflow_cost)
@@ -49,7 +49,7 @@ def test_the_least_queue_length_and_the_overflow_share_of_table_1(
     assert policy_iteration.overflow_cost_share(shorter, actions) > 1e-3
 
 
-def test_relative_value_iteration_takes_the_sweeps_it_takes_in_the_paper():
+def test_the_sweeps_of_relative_value_iteration_in_the_papers_setting():
     solution = relative_value_iteration.solve(paper_smdp(70, 1e2), span=0.01)
     assert solution.rounds == 1482
 
