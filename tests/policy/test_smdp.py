@@ -109,7 +109,7 @@ def test_what_is_out_of_range_is_refused(arguments, message):
 
 
 def test_more_than_the_capacity_is_refused():
-    with pytest.raises(InfeasibleError, match="2960 per second is not below the 2958.8"):
+    with pytest.raises(InfeasibleError, match=r"2960 per second is not below the 2958\.8"):
         TruncatedSmdp(GOOGLENET_P4, 2960.0, Weights(), 40, 1.0)
 
 
@@ -117,3 +117,11 @@ def test_energy_that_is_not_known_cannot_have_a_weight():
     profile = Profile("m", "d", np.array([1.0, 1.5]))
     with pytest.raises(InvalidInputError, match="must be 0 for a profile without energy_mj"):
         TruncatedSmdp(profile, 100.0, Weights(1, 1), 40, 1.0)
+
+
+def test_relative_value_iteration_says_when_it_cannot_end():
+    smdp = paper_smdp(70, 1e2)
+    with pytest.raises(InvalidInputError, match="span: must be above 0, not 0"):
+        relative_value_iteration.solve(smdp, span=0)
+    with pytest.raises(InfeasibleError, match="10 sweeps did not suffice"):
+        relative_value_iteration.solve(smdp, max_sweeps=10)
