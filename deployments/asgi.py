@@ -7,6 +7,7 @@ awaited. The app knows neither Ray nor the model; it is given a `Service`.
 import asyncio
 import logging
 import re
+import reprlib
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -14,6 +15,16 @@ from typing import Any, Protocol
 import orjson
 from starlette.types import Receive, Scope, Send
 
+from deployments.http_request import (
+    HEADER_LENGTH,
+    REQUEST_ID,
+    Headers,
+    check_single,
+    read_body,
+    read_header_length,
+    read_priority,
+    read_timeout_ms,
+)
 from deployments.inference_protocol import (
     InferenceRequest,
     Signature,
@@ -21,23 +32,26 @@ from deployments.inference_protocol import (
     encode_response,
     parse_request,
 )
+from deployments.openapi import document, tensor_metadata
 from sojourn.errors import (
-    BadRequestError,
     BusyError,
     MethodNotAllowedError,
     ModelError,
     NotFoundError,
     RequestError,
-    TooLargeError,
 )
 
 logger = logging.getLogger("sojourn.http")
 
-Headers = list[tuple[bytes, bytes]]
-
 _MODEL_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(?:/(infer|ready))?")
-_HEADER_LENGTH = b"inference-header-content-length"
+_READING = ("GET", "HEAD")
 _JSON = (b"content-type", b"application/json")
+_BINARY = (b"content-type", b"application/octet-stream")
+#: What an error of a status tells besides its message.
+_ERROR_HEADERS = {
+    415: (b"accept-encoding", b"gzip, deflate"),
+    503: (b"retry-after", b"1"),
+}
 
 
 class Service(Protocol):
@@ -72,6 +86,7 @@ class InferenceApp:
     def __init__(self, service: Service, server_version: str) -> None:
         self._service = service
         self._server_version = server_version
+        self._infer_path = f"/v2/models/{service.model_name}/infer"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request, or the server's lifespan messages."""
@@ -81,42 +96,52 @@ class InferenceApp:
         if scope["type"] != "http":
             return
         arrival_s = time.monotonic()
+        # Of fields given twice this holds the last; where that matters, it is refused.
+        fields = dict(scope["headers"])
         try:
-            status, body, headers = await self._answer(scope, receive, arrival_s)
+            status, body, headers = await self._answer(scope, fields, receive, arrival_s)
         except asyncio.CancelledError:
             # The client left, or the server gives up; in both cases there is nobody to answer.
             return
         except RequestError as error:
             status, body, headers = error.status, orjson.dumps({"error": str(error)}), [_JSON]
-            if isinstance(error, BusyError):
-                headers.append((b"retry-after", b"1"))
+            if status in _ERROR_HEADERS:
+                headers.append(_ERROR_HEADERS[status])
+            elif isinstance(error, _WrongMethodError):
+                headers.append((b"allow", error.allowed.encode()))
         except Exception:
             logger.exception("an answer could not be made")
             status, headers = 500, [_JSON]
             body = orjson.dumps({"error": "the service failed on this request"})
-        headers.append((b"content-length", str(len(body)).encode()))
+        headers.append((b"content-length", b"%d" % len(body)))
+        if REQUEST_ID in fields:
+            headers.append((REQUEST_ID, fields[REQUEST_ID]))
+        if scope["method"] == "HEAD":
+            body = b""
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
     async def _answer(
-        self, scope: Scope, receive: Receive, arrival_s: float
+        self, scope: Scope, fields: Mapping[bytes, bytes], receive: Receive, arrival_s: float
     ) -> tuple[int, bytes, Headers]:
         path = scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/")
         method = scope["method"]
+        if path == self._infer_path and method == "POST":
+            return await self._infer(scope, fields, receive, arrival_s)
         found = _MODEL_PATH.fullmatch(path)
         if found is None:
-            content = self._server_content(path)
-            _check_method(method, "GET")
+            content = self._server_content(path, scope.get("root_path", ""))
+            _check_method(method, *_READING)
             return content
         name, version, verb = found.groups()
         self._check_model(name, version)
         if verb == "infer":
             _check_method(method, "POST")
-            return await self._infer(scope, receive, arrival_s)
-        _check_method(method, "GET")
+            return await self._infer(scope, fields, receive, arrival_s)
+        _check_method(method, *_READING)
         return self._ready({"name": name}) if verb == "ready" else _json(self._metadata())
 
-    def _server_content(self, path: str) -> tuple[int, bytes, Headers]:
+    def _server_content(self, path: str, root_path: str) -> tuple[int, bytes, Headers]:
         if path == "/v2":
             return _json(
                 {
@@ -133,8 +158,10 @@ class InferenceApp:
             return _json(self._service.explain())
         if path == "/sojourn/example":
             return _json(self._service.example_request())
+        if path == "/sojourn/openapi.json":
+            return _json(self._document(root_path))
         model_path = f"/v2/models/{self._service.model_name}"
-        raise NotFoundError(f"there is no {path or '/'}: the model answers under {model_path}")
+        raise NotFoundError(f"there is no {_shown(path)}: the model answers under {model_path}")
 
     def _ready(self, content: Mapping[str, Any]) -> tuple[int, bytes, Headers]:
         ready = self._service.ready
@@ -143,38 +170,48 @@ class InferenceApp:
     def _check_model(self, name: str, version: str | None) -> None:
         service = self._service
         if name != service.model_name:
-            raise NotFoundError(f"there is no model {name!r} here, only {service.model_name!r}")
+            raise NotFoundError(
+                f"there is no model {_shown(name)} here, only {service.model_name!r}"
+            )
         if version is not None and version != service.model_version:
             raise NotFoundError(
-                f"model {name!r} has no version {version!r}, only {service.model_version!r}"
+                f"model {name!r} has no version {_shown(version)}, only {service.model_version!r}"
             )
 
     def _metadata(self) -> Mapping[str, Any]:
         service = self._service
-
-        def tensors(specs: Any) -> list[Mapping[str, Any]]:
-            return [
-                {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *spec.shape]}
-                for spec in specs
-            ]
-
         return {
             "name": service.model_name,
             "versions": [service.model_version],
             "platform": service.platform,
-            "inputs": tensors(service.signature.inputs),
-            "outputs": tensors(service.signature.outputs),
+            "inputs": tensor_metadata(service.signature.inputs),
+            "outputs": tensor_metadata(service.signature.outputs),
         }
 
+    def _document(self, root_path: str) -> Mapping[str, Any]:
+        service = self._service
+        return document(
+            model_name=service.model_name,
+            model_version=service.model_version,
+            signature=service.signature,
+            max_body_bytes=service.max_body_bytes,
+            example=service.example_request(),
+            server_version=self._server_version,
+            root_path=root_path,
+        )
+
     async def _infer(
-        self, scope: Scope, receive: Receive, arrival_s: float
+        self, scope: Scope, fields: Mapping[bytes, bytes], receive: Receive, arrival_s: float
     ) -> tuple[int, bytes, Headers]:
         service = self._service
-        content_length, header_length = _lengths(scope["headers"])
-        body = await _read(receive, content_length, service.max_body_bytes)
+        if len(fields) < len(scope["headers"]):
+            check_single(scope["headers"])
+        header_length = read_header_length(fields)
+        timeout_ms, priority = read_timeout_ms(fields), read_priority(fields)
+        body = await read_body(receive, fields, service.max_body_bytes)
         if not service.has_room():
             raise BusyError("this replica is full")
-        request = parse_request(body, header_length, service.signature)
+        request = parse_request(body, header_length, service.signature, timeout_ms, priority)
         watch = asyncio.create_task(_cancel_on_disconnect(receive, asyncio.current_task()))
         try:
             outputs = await service.infer(request, arrival_s)
@@ -184,55 +221,36 @@ class InferenceApp:
             body, length = encode_response(
                 service.model_name, service.model_version, request, outputs
             )
+        except RequestError:
+            raise
         except Exception:
             logger.exception("the model's outputs could not be encoded")
             raise ModelError("the model's outputs could not be encoded") from None
         if length is None:
             return 200, body, [_JSON]
-        headers = [
-            (b"content-type", b"application/octet-stream"),
-            (_HEADER_LENGTH, str(length).encode()),
-        ]
-        return 200, body, headers
+        return 200, body, [_BINARY, (HEADER_LENGTH, b"%d" % length)]
+
+
+class _WrongMethodError(MethodNotAllowedError):
+    """Knows which methods are allowed, for the header that says so."""
+
+    def __init__(self, method: str, allowed: tuple[str, ...]) -> None:
+        super().__init__(f"the method must be {' or '.join(allowed)}, not {_shown(method)}")
+        self.allowed = ", ".join(allowed)
 
 
 def _json(content: Mapping[str, Any], status: int = 200) -> tuple[int, bytes, Headers]:
     return status, orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY), [_JSON]
 
 
-def _check_method(method: str, allowed: str) -> None:
-    if method != allowed and not (method == "HEAD" and allowed == "GET"):
-        raise MethodNotAllowedError(f"the method must be {allowed}, not {method}")
+def _check_method(method: str, *allowed: str) -> None:
+    if method not in allowed:
+        raise _WrongMethodError(method, allowed)
 
 
-def _lengths(headers: Headers) -> tuple[int, int | None]:
-    """Content-Length (0 where not given) and the length of the JSON part, where given."""
-    content_length, header_length = 0, None
-    for name, value in headers:
-        if name == b"content-length":
-            content_length = int(value)
-        elif name == _HEADER_LENGTH:
-            try:
-                header_length = int(value)
-            except ValueError:
-                raise BadRequestError(
-                    "Inference-Header-Content-Length must be a whole number"
-                ) from None
-    return content_length, header_length
-
-
-async def _read(receive: Receive, content_length: int, max_body_bytes: int) -> bytes:
-    chunks: list[bytes] = []
-    size = content_length
-    while size <= max_body_bytes:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise BadRequestError("the client left before its request was whole")
-        chunks.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        size = max(content_length, sum(map(len, chunks)))
-    raise TooLargeError(f"the body may have {max_body_bytes} bytes at most")
+def _shown(text: str) -> str:
+    """`text` as an answer may repeat it: not too long, and always valid Unicode."""
+    return reprlib.repr(text)
 
 
 async def _cancel_on_disconnect(receive: Receive, waiting: asyncio.Task[Any] | None) -> None:

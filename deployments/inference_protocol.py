@@ -4,35 +4,40 @@ JSON tensors, and the binary tensor extension that `tritonclient[http]` uses: ra
 rows after the JSON header, whose length the header `Inference-Header-Content-Length` gives.
 """
 
-import math
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
 from deployments.models.base import TensorSpec
+from deployments.tensors import TensorCodec, codec_of
 from sojourn.errors import BadRequestError, TooLargeError
 
 Tensors = Mapping[str, NDArray[Any]]
 
-#: What a JSON number may be, by the kind of the datatype it is for.
-_JSON_KINDS = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}
+#: The longest deadline that a request may set: a day.
+MOST_TIMEOUT_MS = 86_400_000
+PRIORITIES = (0, 1)
+
+_NO_BYTES = memoryview(b"")
+_WHOLE = frozenset({int})
+_OBJECTS = frozenset({dict})
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedOutput:
+class RequestedOutput(NamedTuple):
     """One output that the client wants, and whether as raw bytes."""
 
-    spec: TensorSpec
+    codec: TensorCodec
     binary: bool
 
 
-@dataclass(frozen=True, slots=True)
-class InferenceRequest:
-    """A checked request.
+class InferenceRequest(NamedTuple):
+    """A checked request; a tuple, because one is made per request.
 
     Attributes
     ----------
@@ -44,12 +49,18 @@ class InferenceRequest:
         What to answer with.
     id : str or None
         The client's own name for the request, to be given back.
+    deadline_ms : float or None
+        How long after its arrival its answer is of use.
+    priority : int
+        0 is normal, 1 is high.
     """
 
     inputs: Tensors
     rows: int
     outputs: tuple[RequestedOutput, ...]
     id: str | None
+    deadline_ms: float | None = None
+    priority: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,8 +71,33 @@ class Signature:
     outputs: tuple[TensorSpec, ...]
     max_rows: int
 
+    @cached_property
+    def input_codecs(self) -> Mapping[str, TensorCodec]:
+        """What reads the inputs, by name."""
+        return {spec.name: codec_of(spec) for spec in self.inputs}
 
-def parse_request(body: bytes, header_length: int | None, signature: Signature) -> InferenceRequest:
+    @cached_property
+    def output_codecs(self) -> Mapping[str, TensorCodec]:
+        """What writes the outputs, by name."""
+        return {spec.name: codec_of(spec) for spec in self.outputs}
+
+    @cached_property
+    def all_outputs(self) -> Mapping[bool, tuple[RequestedOutput, ...]]:
+        """All outputs, as raw bytes or not: what a request gets that names none."""
+        codecs = self.output_codecs.values()
+        return {
+            binary: tuple(RequestedOutput(codec, binary) for codec in codecs)
+            for binary in (False, True)
+        }
+
+
+def parse_request(
+    body: bytes,
+    header_length: int | None,
+    signature: Signature,
+    timeout_ms: float | None = None,
+    priority: int = 0,
+) -> InferenceRequest:
     """Parse and check the body of an infer request.
 
     Parameters
@@ -72,6 +108,10 @@ def parse_request(body: bytes, header_length: int | None, signature: Signature) 
         Length of the JSON part; None: all of it.
     signature : Signature
         What the model takes and gives.
+    timeout_ms : float, optional
+        The deadline that came with the request, not in it; the earlier of the two counts.
+    priority : int
+        The priority that came with the request, not in it; the higher of the two counts.
 
     Raises
     ------
@@ -80,14 +120,14 @@ def parse_request(body: bytes, header_length: int | None, signature: Signature) 
     TooLargeError
         More rows than `signature.max_rows`.
     """
-    if header_length is None:
-        header, raw = body, memoryview(b"")
-    else:
+    header: bytes | memoryview = body
+    raw = _NO_BYTES
+    if header_length is not None:
         if not 0 <= header_length <= len(body):
             raise BadRequestError(
                 f"Inference-Header-Content-Length is {header_length}, the body has {len(body)}"
             )
-        header, raw = body[:header_length], memoryview(body)[header_length:]
+        header, raw = memoryview(body)[:header_length], memoryview(body)[header_length:]
     try:
         content = orjson.loads(header)
     except orjson.JSONDecodeError as error:
@@ -97,14 +137,22 @@ def parse_request(body: bytes, header_length: int | None, signature: Signature) 
     request_id = content.get("id")
     if request_id is not None and not isinstance(request_id, str):
         raise BadRequestError('"id" must be a string')
-    inputs = _parse_inputs(content.get("inputs"), raw, signature)
-    rows = len(next(iter(inputs.values())))
-    parameters = content.get("parameters") or {}
-    if not isinstance(parameters, dict):
-        raise BadRequestError('"parameters" must be an object')
-    binary = parameters.get("binary_data_output") is True
-    outputs = _parse_outputs(content.get("outputs"), binary, signature)
-    return InferenceRequest(inputs, rows, outputs, request_id)
+    inputs, rows = _parse_inputs(content.get("inputs"), raw, signature)
+    binary = False
+    parameters = content.get("parameters")
+    if parameters is not None:
+        parameters = _checked_parameters(parameters, "the request")
+        binary = _flag(parameters, "binary_data_output", False)
+        timeout = parameters.get("timeout")
+        if timeout is not None:
+            timeout = check_timeout_ms(timeout, "parameter timeout")
+            timeout_ms = timeout if timeout_ms is None else min(timeout, timeout_ms)
+        if "priority" in parameters:
+            wish = check_priority(parameters["priority"], "parameter priority")
+            priority = max(priority, wish)
+    wanted = content.get("outputs")
+    outputs = _parse_outputs(wanted, binary, signature) if wanted else signature.all_outputs[binary]
+    return InferenceRequest(inputs, rows, outputs, request_id, timeout_ms, priority)
 
 
 def encode_response(
@@ -117,26 +165,28 @@ def encode_response(
     body : bytes
     header_length : int or None
         Length of the JSON part, where raw tensors follow it.
+
+    Raises
+    ------
+    BadRequestError
+        The request wants an output as JSON that JSON cannot hold.
     """
     entries: list[dict[str, Any]] = []
-    raw: list[bytes] = []
-    for wanted in request.outputs:
-        spec = wanted.spec
-        array = np.ascontiguousarray(outputs[spec.name], dtype=spec.numpy_dtype)
+    raw: list[memoryview | bytes] = []
+    for codec, binary in request.outputs:
+        spec = codec.spec
+        array = np.ascontiguousarray(outputs[spec.name], codec.dtype)
         entry: dict[str, Any] = {
             "name": spec.name,
             "datatype": spec.datatype,
             "shape": array.shape,
         }
-        if wanted.binary:
-            data = array.tobytes()
+        if binary:
+            data = codec.to_binary(array)
             entry["parameters"] = {"binary_data_size": len(data)}
             raw.append(data)
         else:
-            # JSON knows no half precision.
-            entry["data"] = (
-                array.astype(np.float32) if array.dtype == np.float16 else array
-            ).ravel()
+            entry["data"] = codec.to_json(array)
         entries.append(entry)
     content: dict[str, Any] = {"model_name": model_name, "model_version": model_version}
     if request.id is not None:
@@ -146,130 +196,148 @@ def encode_response(
     return (b"".join((header, *raw)), len(header)) if raw else (header, None)
 
 
-def _parse_inputs(entries: object, raw: memoryview, signature: Signature) -> Tensors:
-    specs = {spec.name: spec for spec in signature.inputs}
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise BadRequestError('"inputs" must be a list of objects')
+def check_timeout_ms(value: object, where: str) -> float:
+    """Give `value` back where it can be a deadline: milliseconds, up to a day of them.
+
+    Raises
+    ------
+    BadRequestError
+        It cannot.
+    """
+    if type(value) not in (int, float) or not 0 < value <= MOST_TIMEOUT_MS:  # type: ignore[operator]
+        raise BadRequestError(
+            f"{where} must be a number of milliseconds over 0 and up to {MOST_TIMEOUT_MS}, "
+            f"not {reprlib.repr(value)}"
+        )
+    return value  # type: ignore[return-value]
+
+
+def check_priority(value: object, where: str) -> int:
+    """Give `value` back where it is a priority.
+
+    Raises
+    ------
+    BadRequestError
+        It is none.
+    """
+    if type(value) is not int or value not in PRIORITIES:
+        raise BadRequestError(f"{where} must be 0 (normal) or 1 (high), not {reprlib.repr(value)}")
+    return value
+
+
+def _parse_inputs(entries: object, raw: memoryview, signature: Signature) -> tuple[Tensors, int]:
+    """Parse the inputs, and count their rows."""
+    codecs = signature.input_codecs
     inputs: dict[str, NDArray[Any]] = {}
-    offset = 0
-    for entry in entries:
+    offset = rows = 0
+    for entry in _objects(entries, "inputs"):
         name = entry.get("name")
-        if not isinstance(name, str) or name not in specs:
-            raise BadRequestError(f"there is no input {name!r}: the model takes {_names(specs)}")
+        codec = codecs.get(name) if isinstance(name, str) else None
+        if codec is None:
+            raise BadRequestError(
+                f"there is no input {reprlib.repr(name)}: the model takes {_names(codecs)}"
+            )
+        name = codec.spec.name
         if name in inputs:
             raise BadRequestError(f"input {name!r} is given twice")
-        spec = specs[name]
-        shape = _shape(entry, spec, signature.max_rows)
+        shape = _parse_shape(entry, codec, signature.max_rows)
+        if inputs and shape[0] != rows:
+            raise codec.refusal(f"all inputs must have as many rows, not {rows} and {shape[0]}")
+        rows = shape[0]
+        size = None
         parameters = entry.get("parameters")
-        size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
+        if parameters is not None:
+            parameters = _checked_parameters(parameters, f"input {name!r}")
+            size = parameters.get("binary_data_size")
         if size is None:
-            inputs[name] = _json_tensor(entry.get("data"), shape, spec)
+            inputs[name] = codec.from_json(entry.get("data"), shape)
+        elif "data" in entry:
+            raise codec.refusal('"data" and binary_data_size exclude each other')
         else:
-            inputs[name] = _raw_tensor(raw, offset, size, shape, spec)
+            inputs[name] = codec.from_binary(raw, offset, size, shape)
             offset += size
-    missing = [name for name in specs if name not in inputs]
-    if missing:
-        raise BadRequestError(f"input {missing[0]!r} is missing: the model takes {_names(specs)}")
+    if len(inputs) < len(codecs):
+        missing = next(name for name in codecs if name not in inputs)
+        raise BadRequestError(f"input {missing!r} is missing: the model takes {_names(codecs)}")
     if offset != len(raw):
         raise BadRequestError(f"{len(raw) - offset} bytes follow the last tensor")
-    rows = {name: len(array) for name, array in inputs.items()}
-    if len(set(rows.values())) > 1:
-        raise BadRequestError(f"all inputs must have as many rows, not {rows}")
-    return inputs
+    return inputs, rows
 
 
-def _shape(entry: Mapping[str, Any], spec: TensorSpec, max_rows: int) -> tuple[int, ...]:
+def _parse_shape(entry: Mapping[str, Any], codec: TensorCodec, max_rows: int) -> list[int]:
     """Check datatype and shape, and give the shape."""
     datatype, shape = entry.get("datatype"), entry.get("shape")
-    if datatype != spec.datatype:
-        raise BadRequestError(
-            f"input {spec.name!r}: datatype must be {spec.datatype}, not {datatype!r}"
-        )
-    allowed = [-1, *spec.shape]
+    if datatype != codec.spec.datatype:
+        raise codec.refusal(f"datatype must be {codec.spec.datatype}, not {reprlib.repr(datatype)}")
     if (
         not isinstance(shape, list)
-        or any(type(length) is not int for length in shape)
-        or tuple(shape[1:]) != spec.shape
         or not shape
+        # 2.0 and true would pass for whole numbers where they are only compared.
+        or not _WHOLE.issuperset(map(type, shape))
+        or shape[1:] != codec.row_shape
         or shape[0] < 1
     ):
-        raise BadRequestError(
-            f"input {spec.name!r}: shape must be {allowed} with at least one row, not {shape!r}"
+        raise codec.refusal(
+            f"shape must be {[-1, *codec.row_shape]} with at least one row, "
+            f"not {reprlib.repr(shape)}"
         )
     if shape[0] > max_rows:
         raise TooLargeError(f"one request may carry {max_rows} rows, not {shape[0]}")
-    return tuple(shape)
-
-
-def _json_tensor(data: object, shape: tuple[int, ...], spec: TensorSpec) -> NDArray[Any]:
-    if not isinstance(data, list):
-        raise BadRequestError(f'input {spec.name!r}: "data" must be a list')
-    dtype = spec.numpy_dtype
-    try:
-        array = np.array(data)
-    except ValueError:
-        raise BadRequestError(f'input {spec.name!r}: "data" is ragged') from None
-    if array.dtype.kind not in _JSON_KINDS[dtype.kind]:
-        wanted = {"f": "numbers", "b": "true and false"}.get(dtype.kind, "whole numbers in range")
-        raise BadRequestError(f'input {spec.name!r}: "data" must hold {wanted} only')
-    if array.shape != shape:
-        if array.ndim != 1 or array.size != math.prod(shape):
-            raise BadRequestError(
-                f'input {spec.name!r}: "data" must have the shape {list(shape)} or be flat with '
-                f"{math.prod(shape)} entries, not {list(array.shape)}"
-            )
-        array = array.reshape(shape)
-    if dtype.kind in "iu" and array.size:
-        limits = np.iinfo(dtype)
-        if int(array.min()) < limits.min or int(array.max()) > limits.max:
-            raise BadRequestError(
-                f"input {spec.name!r}: {spec.datatype} holds {limits.min} to {limits.max} only"
-            )
-    with np.errstate(over="ignore"):
-        return _finite(array.astype(dtype, copy=False), spec)
-
-
-def _raw_tensor(
-    raw: memoryview, offset: int, size: object, shape: tuple[int, ...], spec: TensorSpec
-) -> NDArray[Any]:
-    wanted = math.prod(shape) * spec.numpy_dtype.itemsize
-    if size != wanted or type(size) is not int:
-        raise BadRequestError(
-            f"input {spec.name!r}: binary_data_size must be {wanted} for shape {list(shape)}, "
-            f"not {size!r}"
-        )
-    if offset + wanted > len(raw):
-        raise BadRequestError(f"input {spec.name!r}: the body ends within its tensor")
-    array = np.frombuffer(raw, spec.numpy_dtype, math.prod(shape), offset)
-    return _finite(array.reshape(shape), spec)
-
-
-def _finite(array: NDArray[Any], spec: TensorSpec) -> NDArray[Any]:
-    if not spec.allow_nan and array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise BadRequestError(f"input {spec.name!r}: NaN and infinity are not allowed")
-    return array
+    return shape
 
 
 def _parse_outputs(
     entries: object, binary: bool, signature: Signature
 ) -> tuple[RequestedOutput, ...]:
-    specs = {spec.name: spec for spec in signature.outputs}
-    if entries is None or entries == []:
-        return tuple(RequestedOutput(spec, binary) for spec in signature.outputs)
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise BadRequestError('"outputs" must be a list of objects')
+    codecs = signature.output_codecs
     outputs: dict[str, RequestedOutput] = {}
-    for entry in entries:
+    for entry in _objects(entries, "outputs"):
         name = entry.get("name")
-        if not isinstance(name, str) or name not in specs:
-            raise BadRequestError(f"there is no output {name!r}: the model gives {_names(specs)}")
+        codec = codecs.get(name) if isinstance(name, str) else None
+        if codec is None:
+            raise BadRequestError(
+                f"there is no output {reprlib.repr(name)}: the model gives {_names(codecs)}"
+            )
+        name = codec.spec.name
         if name in outputs:
             raise BadRequestError(f"output {name!r} is asked for twice")
-        parameters = entry.get("parameters")
-        wish = parameters.get("binary_data", binary) if isinstance(parameters, dict) else binary
-        outputs[name] = RequestedOutput(specs[name], wish is True)
+        wish, parameters = binary, entry.get("parameters")
+        if parameters is not None:
+            parameters = _checked_parameters(parameters, f"output {name!r}")
+            if "classification" in parameters:
+                raise BadRequestError(
+                    f"output {name!r}: classification is not supported here: take the output "
+                    "itself, and its largest values"
+                )
+            wish = _flag(parameters, "binary_data", binary)
+        outputs[name] = RequestedOutput(codec, wish)
     return tuple(outputs.values())
 
 
-def _names(specs: Mapping[str, TensorSpec] | Sequence[str]) -> str:
-    return ", ".join(repr(name) for name in specs)
+def _objects(entries: object, name: str) -> list[dict[str, Any]]:
+    if not isinstance(entries, list) or not _OBJECTS.issuperset(map(type, entries)):
+        raise BadRequestError(f'"{name}" must be a list of objects')
+    return entries
+
+
+def _checked_parameters(parameters: object, where: str) -> dict[str, Any]:
+    """Refuse what would change the answer and is not done here; ignore what is unknown."""
+    if not isinstance(parameters, dict):
+        raise BadRequestError(f'{where}: "parameters" must be an object')
+    for name in parameters:
+        if name.startswith("shared_memory_"):
+            raise BadRequestError(
+                f"{where}: shared memory is not supported here: send the tensor in the body"
+            )
+    return parameters
+
+
+def _flag(parameters: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise BadRequestError(f"{name} must be true or false, not {reprlib.repr(value)}")
+    return value
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))

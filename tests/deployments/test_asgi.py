@@ -67,7 +67,7 @@ async def make_service(model: Doubles | None = None) -> AsyncIterator[InferenceS
         yield made
     finally:
         model.gate.set()
-        made.close()
+        await made.close()
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ async def test_explains_the_policy_in_force(client: httpx.AsyncClient) -> None:
     assert content["sla"] == {"response_time_ms": 50, "percentile": 95}
     assert content["sla_in_words"] == "95% of requests within 50 ms"
     assert content["control_limit"] >= 1
-    assert content["rows"] == {"offered": 1, "refused": 0, "completed": 1}
+    assert content["rows"] == {"offered": 1, "refused": 0, "completed": 1, "late": 0}
     assert sum(content["batches_started"].values()) == 1
 
 
@@ -154,12 +154,12 @@ async def test_explains_the_policy_in_force(client: httpx.AsyncClient) -> None:
     ("method", "path", "status", "complaint"),
     [
         ("GET", "/", 404, "the model answers under /v2/models/doubles"),
-        ("GET", "/v3", 404, "there is no /v3"),
+        ("GET", "/v3", 404, "there is no '/v3'"),
         ("GET", "/v2/models/other", 404, "no model 'other' here, only 'doubles'"),
         ("GET", "/v2/models/doubles/versions/2", 404, "has no version '2', only '1'"),
-        ("GET", INFER, 405, "must be POST, not GET"),
-        ("POST", "/v2", 405, "must be GET, not POST"),
-        ("DELETE", "/v2/models/doubles", 405, "must be GET, not DELETE"),
+        ("GET", INFER, 405, "must be POST, not 'GET'"),
+        ("POST", "/v2", 405, "must be GET or HEAD, not 'POST'"),
+        ("DELETE", "/v2/models/doubles", 405, "must be GET or HEAD, not 'DELETE'"),
         ("POST", INFER, 400, "not valid JSON"),
     ],
 )
