@@ -12,7 +12,6 @@ from policy.batching_policy import BatchingPolicy
 from policy.constrained import solve_constrained
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
-from policy.reference_policies import work_conserving
 from policy.response_time import Evaluation, evaluate
 
 BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#d55e00", "#009e73", "#cc3311", "#777777"
@@ -144,7 +143,7 @@ def draw_trade_off(
     Where the profile has no energy, the share of time in which the device is busy stands for it.
     """
     rate = evaluation.arrival_rate_per_s
-    greedy = evaluate(profile, work_conserving(profile), rate)
+    greedy = evaluate(profile, BatchingPolicy.from_control_limit(1, profile.best_batch_size), rate)
     fastest_ms = greedy.response_percentile_ms(percentile)
     reach_ms = 4 * max(
         fastest_ms,

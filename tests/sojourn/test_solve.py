@@ -168,3 +168,10 @@ def test_it_imports_neither_ray_nor_torch_nor_matplotlib():
     )
     assert result.returncode == 0, result.stderr
     json.loads(result.stdout)
+
+
+def test_a_plot_near_the_capacity_of_a_device_whose_largest_batch_is_not_its_best(capsys, tmp_path):
+    profile = tmp_path / "profile.json"
+    profile.write_text('{"latency_ms": [1.0, 1.2, 4.0]}')
+    solve(capsys, f"--plot={tmp_path / 'policy.png'}", rate=1500, profile=profile)
+    assert (tmp_path / "policy.png").exists()
