@@ -223,6 +223,7 @@ class InferenceService:
         if profile is not None:
             self.profile = profile
             self.profile_revisions += 1
+            self._use(batcher.core.table)
             self._solve(user_config.objective(profile))
             logger.warning("batches take other than the profile says: it is refitted")
         elif self._solved and abs(index - self._index_of_dispersion) > DISPERSION_STEP:

@@ -1,0 +1,121 @@
+"""The service behind the HTTP face: what it follows, tick by tick."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deployments.config import ModelConfig, parse_user_config
+from deployments.inference_protocol import InferenceRequest, RequestedOutput
+from deployments.models.emulated import Emulated
+from deployments.service import REVISE_EVERY, InferenceService, load_service
+from policy.profile import Profile
+from sojourn.errors import InfeasibleError, InvalidInputError
+
+TRUE = {"max_batch_size": 4, "latency_ms": {"per_request": 1.0, "fixed": 3.0}}
+
+
+@contextlib.asynccontextmanager
+async def serving(profile: Profile, **user_config: Any) -> AsyncIterator[InferenceService]:
+    """An emulated device, and a service that believes `profile` of it."""
+    model = Emulated(TRUE)
+    config = ModelConfig(name="m", import_path="emulated", max_batch_size=4)
+    service = InferenceService(config, model, profile)
+    try:
+        await service.configure(parse_user_config(user_config))
+        yield service
+    finally:
+        await service.close()
+
+
+async def ask(service: InferenceService, **more: Any) -> None:
+    (output,) = Emulated.outputs
+    request = InferenceRequest(
+        {"input": np.ones((1, 1), np.float32)}, 1, (RequestedOutput(output, False),), None, **more
+    )
+    await service.infer(request, time.monotonic())
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+async def test_a_profile_that_is_wrong_by_two_is_mended_and_reported(factor: float) -> None:
+    believed = Profile.from_dict(
+        {
+            "max_batch_size": 4,
+            "latency_ms": [factor * (3.0 + size) for size in range(1, 5)],
+        }
+    )
+    async with serving(believed) as service:
+        for _ in range(20):
+            await asyncio.gather(*(ask(service) for _ in range(4)))
+        for _ in range(2 * REVISE_EVERY):
+            await service.tick()
+        assert service.profile_revisions == 1
+        assert service.explain()["profile_revisions"] == 1
+        # The machine may be late, the emulated device never is early.
+        assert 3.9 <= service.profile.latency_ms[0] < 7.0
+        limits = service.batcher.core.limits
+        assert limits.latency_ms == service.profile.latency_ms.tolist()
+
+
+async def test_a_right_profile_stays() -> None:
+    async with serving(Profile.from_dict(TRUE)) as service:
+        await asyncio.gather(*(ask(service) for _ in range(8)))
+        for _ in range(2 * REVISE_EVERY):
+            await service.tick()
+        assert service.profile_revisions == 0
+
+
+async def test_waits_are_cut_while_too_many_are_late() -> None:
+    sla = {"response_time_ms": 0.5, "percentile": 50}
+    profile = Profile("m", "d", np.full(4, 0.1))
+    async with serving(profile, sla=sla, policy={"objective": "weights"}) as service:
+        for _ in range(12):
+            await asyncio.gather(*(ask(service) for _ in range(4)))
+            await service.tick()
+        assert service.batcher.core.wait_factor < 1.0
+        assert service.explain()["wait_factor"] < 1.0
+
+
+async def test_what_was_observed_is_handed_over_once() -> None:
+    async with serving(Profile.from_dict(TRUE)) as service:
+        await asyncio.gather(*(ask(service) for _ in range(4)))
+        seen = await service.tick()
+        assert len(seen.response_times_s) == 4
+        assert sum(record.size for record in seen.batches) == 4
+        again = await service.tick()
+        assert (again.batches, again.response_times_s) == ([], [])
+
+
+async def test_the_solved_table_is_swapped_in() -> None:
+    sla = {"response_time_ms": 50, "percentile": 99}
+    profile = Profile.from_dict({**TRUE, "energy_mj": {"per_request": 1, "fixed": 9}})
+    async with serving(profile, sla=sla) as service:
+        assert service.explain()["control_limit"] == 1
+        before = service.batcher.core.table
+        while service.explain()["table"] == "solving":
+            await asyncio.sleep(0.01)
+        assert service.batcher.core.table != before
+        assert service.config_error is None
+        await ask(service)
+
+
+async def test_an_impossible_sla_is_refused_and_what_was_in_force_stays() -> None:
+    profile = Profile.from_dict({**TRUE, "energy_mj": {"per_request": 1, "fixed": 9}})
+    async with serving(profile) as service:
+        impossible = parse_user_config({"sla": {"response_time_ms": 2, "percentile": 99}})
+        with pytest.raises(InfeasibleError, match="less than a batch of one takes"):
+            await service.configure(impossible)
+        assert service.explain()["sla"]["response_time_ms"] == 100
+        await ask(service)
+
+
+def test_a_profile_beyond_the_cap_is_refused() -> None:
+    config = ModelConfig(
+        name="m", import_path="emulated", max_batch_size=2, options={"profile": TRUE}
+    )
+    with pytest.raises(InvalidInputError, match="goes to batch size 4, max_batch_size is 2"):
+        load_service(config)
