@@ -1,0 +1,230 @@
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from deployments.models.buckets import BatchTime, Bucketing, Group, measure_batch_time, pad
+from sojourn.errors import InvalidInputError, ModelError
+
+coefficients = st.tuples(*[st.floats(0, limit) for limit in (20, 2, 1, 0.5, 0.01)])
+batch_times = coefficients.map(BatchTime)
+sizes_of_rows = st.lists(st.integers(1, 64), max_size=40)
+buckets = st.none() | st.sets(st.integers(1, 63), max_size=6).map(lambda s: sorted(s | {64}))
+
+
+def total_ms(time: BatchTime, groups: tuple[Group, ...]) -> float:
+    return float(sum(time(len(group.rows), group.padded_size) for group in groups))
+
+
+def partitions(rows: list[int]) -> Iterator[list[list[int]]]:
+    """All ways to split rows into groups, whatever is in them."""
+    if not rows:
+        yield []
+        return
+    first, *rest = rows
+    for split in partitions(rest):
+        yield [[first], *split]
+        for place, group in enumerate(split):
+            yield [*split[:place], [first, *group], *split[place + 1 :]]
+
+
+@given(sizes_of_rows, batch_times, buckets)
+def test_every_row_is_in_one_group(sizes, time, buckets):
+    groups = Bucketing(time, buckets).split(sizes)
+    assert sorted(row for group in groups for row in group.rows) == list(range(len(sizes)))
+    assert all(list(group.rows) == sorted(group.rows) for group in groups)
+
+
+@given(sizes_of_rows, batch_times, buckets)
+def test_a_group_is_padded_to_the_smallest_bucket_that_holds_its_longest_row(sizes, time, buckets):
+    for group in Bucketing(time, buckets).split(sizes):
+        longest = max(sizes[row] for row in group.rows)
+        allowed = range(1, 65) if buckets is None else buckets
+        assert group.padded_size == min(size for size in allowed if size >= longest)
+
+
+@given(sizes_of_rows.filter(bool), batch_times, buckets)
+def test_never_dearer_than_one_padded_batch_nor_than_one_by_one(sizes, time, buckets):
+    bucketing = Bucketing(time, buckets)
+    total = total_ms(time, bucketing.split(sizes))
+    padded = bucketing.padded(sizes)
+    assert total <= float(time(len(sizes), padded.max())) * (1 + 1e-9)
+    assert total <= float(time(1, padded).sum()) * (1 + 1e-9)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(1, 64), min_size=1, max_size=7), batch_times, buckets)
+def test_no_split_at_all_takes_less_time(sizes, time, buckets):
+    bucketing = Bucketing(time, buckets)
+    padded = bucketing.padded(sizes)
+    best = min(
+        sum(float(time(len(group), padded[group].max())) for group in split)
+        for split in partitions(list(range(len(sizes))))
+    )
+    assert total_ms(time, bucketing.split(sizes)) == pytest.approx(best, rel=1e-9, abs=1e-9)
+
+
+def test_the_split_is_that_of_the_times_whatever_their_form():
+    # A device that pays 10 ms a group up to 4 rows, and 40 ms beyond: two groups of 4 are best.
+    def time_ms(counts, sizes):
+        return np.where(counts <= 4, 10.0, 40.0) + 0.0 * sizes
+
+    groups = Bucketing(time_ms).split([5, 1, 7, 3, 8, 2, 6, 4])
+    assert groups == (Group((1, 3, 5, 7), 4), Group((0, 2, 4, 6), 8))
+
+
+@given(sizes_of_rows.filter(bool))
+def test_without_a_cost_per_group_nothing_is_padded(sizes):
+    groups = Bucketing(BatchTime((0.0, 0.0, 0.0, 1.0, 0.0))).split(sizes)
+    assert all({sizes[row] for row in group.rows} == {group.padded_size} for group in groups)
+
+
+@given(sizes_of_rows.filter(bool))
+def test_a_device_whose_time_does_not_depend_on_the_size_gets_one_group(sizes):
+    (group,) = Bucketing(BatchTime((1.0, 0.1, 0.0, 0.0, 0.0))).split(sizes)
+    assert group == Group(tuple(range(len(sizes))), max(sizes))
+
+
+def test_an_empty_batch_has_no_groups():
+    assert Bucketing(BatchTime((1.0, 1.0, 1.0, 1.0, 1.0))).split([]) == ()
+
+
+@given(sizes_of_rows, batch_times)
+def test_answers_come_back_in_the_order_of_the_batch(sizes, time):
+    def forward(group):
+        rows = np.array(group.rows)
+        return {"row": rows, "pair": np.stack([rows, [sizes[row] for row in rows]], axis=1)}
+
+    outputs = Bucketing(time).run(sizes, forward)
+    if sizes:
+        assert outputs["row"].tolist() == list(range(len(sizes)))
+        assert outputs["pair"][:, 1].tolist() == sizes
+
+
+def test_one_answer_is_never_spread_over_a_group_of_many():
+    bucketing = Bucketing(BatchTime((1.0, 0.0, 0.0, 1.0, 0.0)))
+    with pytest.raises(ModelError, match="'y' in a wrong number of rows"):
+        bucketing.run([3, 3, 60], lambda group: {"y": np.zeros((1, 2))})
+
+
+@pytest.mark.parametrize("buckets", [[], [0, 8], [8, 8], [16, 8], [8.0, 16.0], [-4]])
+def test_wrong_buckets_are_refused(buckets):
+    with pytest.raises(InvalidInputError, match="buckets: must be increasing whole numbers"):
+        Bucketing(BatchTime((1.0, 0.0, 0.0, 0.0, 0.0)), buckets)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"), [([4, 0], "at least 1, not 0"), ([4, 17], "largest bucket, 16, not 17")]
+)
+def test_a_row_that_no_bucket_holds_is_refused(sizes, message):
+    with pytest.raises(InvalidInputError, match=message):
+        Bucketing(BatchTime((1.0, 0.0, 0.0, 0.0, 0.0)), [8, 16]).split(sizes)
+
+
+@given(batch_times, st.integers(1, 64), st.integers(1, 64))
+def test_time_never_decreases_with_count_or_size(time, count, size):
+    assert time(count + 1, size) >= time(count, size)
+    assert time(count, size + 1) >= time(count, size)
+
+
+COUNTS, SIZES = (1, 4, 16), (8, 16, 32, 64, 128)
+GRID = list(itertools.product(COUNTS, SIZES))
+
+
+@given(coefficients)
+def test_the_fit_finds_the_times_it_was_made_from(coefficients):
+    assume(sum(coefficients) > 1e-3)
+    truth = BatchTime(coefficients)
+    counts, sizes = np.array(GRID).T
+    fitted = BatchTime.fit(counts, sizes, truth(counts, sizes))
+    assert fitted.max_relative_error < 1e-6
+    np.testing.assert_allclose(fitted([2, 32], [20, 256]), truth([2, 32], [20, 256]), rtol=1e-4)
+
+
+@pytest.mark.parametrize("times_ms", [[], [1.0, 0.0], [1.0, -1.0], [1.0, float("nan")]])
+def test_times_that_are_none_are_refused(times_ms):
+    with pytest.raises(InvalidInputError, match="batch times: must be above 0"):
+        BatchTime.fit([1] * len(times_ms), [8] * len(times_ms), times_ms)
+
+
+class VirtualDevice:
+    """Takes what a `BatchTime` says, on a clock of its own; the first batch takes more."""
+
+    def __init__(self, time, first_s=0.0):
+        self.time, self.first_s, self.now_s, self.ran = time, first_s, 0.0, []
+
+    def run(self, count, size):
+        self.now_s += 1e-3 * float(self.time(count, size)) + (0.0 if self.ran else self.first_s)
+        self.ran.append((count, size))
+
+    def measure(self, budget_s):
+        return measure_batch_time(
+            self.run, counts=COUNTS, sizes=SIZES, budget_s=budget_s, clock_s=lambda: self.now_s
+        )
+
+
+@given(batch_times, st.floats(0.01, 2), st.floats(0, 1))
+def test_measuring_keeps_its_budget(time, budget_s, first_s):
+    assume(time(1, 8) > 0.1)
+    device = VirtualDevice(time, first_s)
+    device.measure(budget_s)
+    least_s = first_s + 2e-3 * float(time(1, 8))
+    assert device.now_s <= max(budget_s, least_s) * (1 + 1e-9)
+
+
+@given(batch_times)
+def test_with_time_enough_all_of_the_grid_is_measured_several_times(time):
+    assume(time(1, 8) > 0.1)
+    device = VirtualDevice(time)
+    fitted = device.measure(budget_s=10 * 1e-3 * float(sum(time(*point) for point in GRID)))
+    assert all(device.ran.count(point) >= 3 for point in GRID)
+    np.testing.assert_allclose(fitted(32, 200), time(32, 200), rtol=1e-4)
+
+
+def test_what_the_budget_does_not_reach_is_extrapolated():
+    time = BatchTime((5.0, 0.1, 0.0, 0.25, 4e-4))
+    device = VirtualDevice(time)
+    fitted = device.measure(budget_s=0.5)
+    assert (16, 128) not in device.ran
+    assert float(fitted(16, 128)) == pytest.approx(float(time(16, 128)), rel=0.1)
+
+
+def test_a_device_too_slow_to_be_measured_gets_one_padded_batch():
+    slow = BatchTime((500.0, 100.0, 0.0, 50.0, 0.0))
+    fitted = VirtualDevice(slow).measure(budget_s=0.5)
+    assert len(Bucketing(fitted).split([3, 90, 7, 120])) == 1
+
+
+def test_the_first_batch_of_all_is_not_counted():
+    device = VirtualDevice(BatchTime((1.0, 0.0, 0.0, 0.0, 0.0)), first_s=0.2)
+    assert float(device.measure(budget_s=1.0)(1, 8)) == pytest.approx(1.0)
+
+
+def test_one_slow_batch_does_not_move_the_fit():
+    device = VirtualDevice(BatchTime((1.0, 0.0, 0.0, 0.0, 0.0)))
+    run = device.run
+
+    def hiccup(count, size):
+        run(count, size)
+        device.now_s += 0.05 if len(device.ran) == 40 else 0.0
+
+    device.run = hiccup
+    assert float(device.measure(budget_s=1.0)(4, 32)) == pytest.approx(1.0)
+
+
+@given(st.lists(st.lists(st.integers(1, 99), max_size=9), max_size=9), st.integers(0, 3))
+def test_padding_is_undone_by_the_mask(sequences, more):
+    padded_size = max(map(len, sequences), default=0) + more
+    array, mask = pad(sequences, padded_size, fill=-1)
+    assert array.shape == mask.shape == (len(sequences), padded_size)
+    assert [row[kept].tolist() for row, kept in zip(array, mask, strict=True)] == sequences
+    assert (array[~mask] == -1).all()
+    assert all(kept[: len(sequence)].all() for kept, sequence in zip(mask, sequences, strict=True))
+
+
+def test_a_sequence_is_never_cut_by_padding():
+    with pytest.raises(InvalidInputError, match="padded size: 2 cannot hold 3"):
+        pad([[1, 2, 3]], 2)
