@@ -21,7 +21,7 @@ from deployments.models.base import Model, load_model
 from deployments.profiling import measure_profile
 from deployments.solver import solve_aside, work_conserving_table
 from policy.burstiness import DispersionMeter
-from policy.objective import Objective
+from policy.objective import Objective, ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time import evaluate
 from policy.table import PolicyTable
@@ -192,7 +192,17 @@ class InferenceService:
             self.config_error = str(error)
             logger.error("the policy in force stays: %s", error)
             return
-        self._use(self._solved.for_bursts(self._index_of_dispersion, TICK_S))
+        self._use_for_bursts()
+
+    def _use_for_bursts(self) -> None:
+        """Put the solved table in force, its waits cut to what bursts allow under an SLA."""
+        assert self._solved is not None
+        assert self.user_config is not None
+        objective = self.user_config.objective(self.profile)
+        table = self._solved
+        if isinstance(objective, ServiceLevelObjective):
+            table = table.for_bursts(self._index_of_dispersion, TICK_S)
+        self._use(table)
 
     async def tick(self) -> Observations:
         """Follow the world; to be called every `TICK_S`.
@@ -228,7 +238,7 @@ class InferenceService:
             logger.warning("batches take other than the profile says: it is refitted")
         elif self._solved and abs(index - self._index_of_dispersion) > DISPERSION_STEP:
             self._index_of_dispersion = index
-            self._use(self._solved.for_bursts(index, TICK_S))
+            self._use_for_bursts()
         if self._ticks % PREDICT_EVERY == 0:
             await self._predict()
         return seen

@@ -11,6 +11,7 @@ import contextlib
 import importlib.metadata
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
@@ -67,19 +68,19 @@ async def solve_aside(profile: Profile, objective: Objective) -> PolicyTable:
         "objective": {"kind": type(objective).__name__, **asdict(objective)},
         "path": str(path),
     }
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "deployments.solver"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deployments.solver"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
+    talk = asyncio.create_task(asyncio.to_thread(process.communicate, json.dumps(order).encode()))
     try:
-        output, errors = await process.communicate(json.dumps(order).encode())
+        output, errors = await asyncio.shield(talk)
     except asyncio.CancelledError:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.communicate()
+        process.kill()
+        await talk
         raise
     if process.returncode:
         lines = errors.decode(errors="replace").strip().splitlines() or ["no reason given"]
