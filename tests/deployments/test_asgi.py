@@ -2,18 +2,23 @@
 
 import asyncio
 import contextlib
+import gzip
+import json
 import logging
 import threading
-from collections.abc import AsyncIterator, Mapping
+import zlib
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from starlette.types import Message
 
 from deployments.asgi import InferenceApp
 from deployments.config import ModelConfig, parse_user_config
+from deployments.inference_protocol import InferenceRequest, Tensors
 from deployments.models.base import Model, TensorSpec
 from deployments.service import InferenceService
 from policy.profile import Profile
@@ -250,3 +255,131 @@ async def test_a_changed_sla_is_taken_and_loses_nothing(
     assert [(await answer).status_code for answer in pending] == [200] * 5
     content = (await client.get("/sojourn/policy")).json()
     assert content["sla_in_words"] == "90% of requests within 20 ms"
+
+
+@pytest.mark.parametrize("path", ["/v2/", "/v2/models/doubles//", "/v2/models/doubl%65s"])
+async def test_a_path_may_end_in_slashes_and_hold_escapes(
+    client: httpx.AsyncClient, path: str
+) -> None:
+    assert (await client.get(path)).status_code == 200
+    assert (await client.post("/v2/models/d%6fubles/infer/", json=body((1, 2)))).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v2", "/v2/models/doubles/ready", "/v3"])
+async def test_head_is_get_without_the_body(client: httpx.AsyncClient, path: str) -> None:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    get = await client.get(path)
+    await client._transport.app(  # type: ignore[attr-defined]
+        {"type": "http", "method": "HEAD", "path": path, "headers": []}, None, send
+    )
+    start, end = sent
+    assert start["status"] == get.status_code
+    assert dict(start["headers"]) == dict(get.headers.raw)
+    assert end["body"] == b""
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [("GET", INFER, "POST"), ("HEAD", INFER, "POST"), ("PUT", "/v2/health/live", "GET, HEAD")],
+)
+async def test_a_wrong_method_is_told_the_right_ones(
+    client: httpx.AsyncClient, method: str, path: str, allow: str
+) -> None:
+    answer = await client.request(method, path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allow)
+
+
+@pytest.mark.parametrize("path", ["/v2", "/v3", INFER])
+async def test_a_requests_id_comes_back_with_answers_and_errors(
+    client: httpx.AsyncClient, path: str
+) -> None:
+    answer = await client.get(path, headers={"X-Request-ID": "mine-7"})
+    assert answer.headers.get_list("x-request-id") == ["mine-7"]
+    assert "x-request-id" not in (await client.get(path)).headers
+
+
+async def test_a_deadline_and_a_priority_reach_the_service(
+    client: httpx.AsyncClient, service: InferenceService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[float | None, int]] = []
+    infer = service.infer
+
+    async def spy(request: InferenceRequest, arrival_s: float) -> Tensors:
+        seen.append((request.deadline_ms, request.priority))
+        return await infer(request, arrival_s)
+
+    monkeypatch.setattr(service, "infer", spy)
+    headers = {"X-Request-Timeout-Ms": "5000", "X-Request-Priority": "1"}
+    await client.post(INFER, json=body((1, 2)))
+    await client.post(INFER, json=body((1, 2)), headers=headers)
+    await client.post(INFER, json=body((1, 2), parameters={"timeout": 4000}), headers=headers)
+    assert seen == [(None, 0), (5000, 1), (4000, 1)]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ([("content-length", "x")], 400),
+        ([("content-length", "-1")], 400),
+        ([("content-length", "5"), ("content-length", "6")], 400),
+        ([("content-length", "9" * 10)], 413),
+        ([("content-length", "1")], 200),
+        ([("cookie", "a"), ("cookie", "b"), ("x-request-priority", "1")], 200),
+        ([("x-request-priority", "1"), ("x-request-priority", "1")], 200),
+        ([("x-request-priority", "0"), ("x-request-priority", "1")], 400),
+        ([("x-request-priority", "high")], 400),
+        ([("x-request-timeout-ms", "-3")], 400),
+        ([("content-encoding", "gzip")], 400),
+        ([("content-encoding", "br")], 415),
+        ([("inference-header-content-length", "-3")], 400),
+        ([("inference-header-content-length", "9" * 18)], 400),
+    ],
+)
+async def test_wrong_header_fields_are_the_clients_fault(
+    service: InferenceService, headers: list[tuple[str, str]], status: int
+) -> None:
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        if sent or receive.read:  # type: ignore[attr-defined]
+            await asyncio.Event().wait()
+        receive.read = True  # type: ignore[attr-defined]
+        return {"type": "http.request", "body": json.dumps(body((1, 2))).encode()}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    receive.read = False  # type: ignore[attr-defined]
+    raw = [(name.encode(), value.encode()) for name, value in headers]
+    scope = {"type": "http", "method": "POST", "path": INFER, "headers": raw}
+    await InferenceApp(service, "9.9")(scope, receive, send)
+    assert sent[0]["status"] == status
+    assert dict(sent[0]["headers"]).get(b"accept-encoding") == (
+        b"gzip, deflate" if status == 415 else None
+    )
+    assert ("error" in json.loads(sent[1]["body"])) == (status != 200)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
+async def test_a_packed_bomb_is_too_large(
+    client: httpx.AsyncClient, pack: Callable[[bytes], bytes]
+) -> None:
+    coding = "gzip" if pack is gzip.compress else "deflate"
+    content = pack(b" " * 100_000)
+    assert len(content) < 2000
+    answer = await client.post(INFER, content=content, headers={"Content-Encoding": coding})
+    assert answer.status_code == 413
+    assert answer.json() == {"error": "the body may unpack to 2000 bytes at most"}
+
+
+async def test_a_body_in_chunks_is_read_whole(client: httpx.AsyncClient) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for byte in json.dumps(body((3, 4))).encode():
+            yield bytes([byte])
+
+    answer = await client.post(INFER, content=chunks())
+    assert answer.json()["outputs"][0]["data"] == [6, 8]

@@ -32,8 +32,12 @@ def body(**changes: Any) -> dict[str, Any]:
     return {"inputs": [{**x, **changes}, k]}
 
 
-def parse(content: Any) -> InferenceRequest:
-    return parse_request(orjson.dumps(content), None, SIGNATURE)
+def with_output(**parameters: Any) -> dict[str, Any]:
+    return {**body(), "outputs": [{"name": "y", "parameters": parameters}]}
+
+
+def parse(content: Any, **more: Any) -> InferenceRequest:
+    return parse_request(orjson.dumps(content), None, SIGNATURE, **more)
 
 
 def test_flat_and_nested_data_are_the_same() -> None:
@@ -98,6 +102,21 @@ def test_says_what_is_wrong_with_an_input(changes: dict[str, Any], complaint: st
         ({"inputs": body()["inputs"][:1] * 2}, "input 'x' is given twice"),
         ({**body(), "id": 7}, '"id" must be a string'),
         ({**body(), "parameters": 7}, '"parameters" must be an object'),
+        ({**body(), "parameters": []}, '"parameters" must be an object'),
+        ({**body(), "parameters": {"binary_data_output": 1}}, "binary_data_output must be true"),
+        ({**body(), "parameters": {"timeout": "9"}}, "timeout must be a number of milliseconds"),
+        ({**body(), "parameters": {"timeout": True}}, "timeout must be a number of milliseconds"),
+        ({**body(), "parameters": {"timeout": 0}}, "over 0 and up to 86400000, not 0"),
+        ({**body(), "parameters": {"timeout": 1e300}}, "over 0 and up to 86400000, not 1e+300"),
+        ({**body(), "parameters": {"priority": 2}}, "0 (normal) or 1 (high), not 2"),
+        ({**body(), "parameters": {"priority": True}}, "0 (normal) or 1 (high), not True"),
+        ({**body(), "parameters": {"priority": 1.0}}, "0 (normal) or 1 (high), not 1.0"),
+        ({**body(), "parameters": {"priority": None}}, "0 (normal) or 1 (high), not None"),
+        (with_output(classification=3), "output 'y': classification is not supported"),
+        (with_output(shared_memory_region="r"), "output 'y': shared memory is not supported"),
+        (with_output(binary_data="yes"), "binary_data must be true or false, not 'yes'"),
+        ({**body(), "outputs": [{"name": "y", "parameters": []}]}, "must be an object"),
+        ({**body(), "outputs": ["y"]}, '"outputs" must be a list of objects'),
         ({**body(), "outputs": {"name": "y"}}, '"outputs" must be a list'),
         ({**body(), "outputs": [{"name": "z"}]}, "there is no output 'z'"),
         ({**body(), "outputs": [{"name": "y"}, {"name": "y"}]}, "output 'y' is asked for twice"),
@@ -219,6 +238,84 @@ def test_the_answer_holds_what_was_asked_for_in_the_form_asked_for() -> None:
         ],
     }
     assert encoded[length:] == y.tobytes()
+
+
+def test_what_is_not_said_is_all_outputs_no_deadline_and_normal_priority() -> None:
+    for content in (
+        body(),
+        {**body(), "outputs": [], "parameters": {"custom": "x", "sequence_id": 7}},
+        {**body(), "outputs": None, "parameters": None, "id": None},
+        body(parameters={"custom": [1]}),
+    ):
+        request = parse(content)
+        assert [output.codec.spec.name for output in request.outputs] == ["y", "n"]
+        assert not any(output.binary for output in request.outputs)
+        assert (request.deadline_ms, request.priority, request.id) == (None, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("in_body", "in_header", "counts"),
+    [(None, None, None), (20, None, 20), (None, 30.5, 30.5), (20, 30.5, 20), (40, 30.5, 30.5)],
+)
+def test_of_two_deadlines_the_earlier_counts(
+    in_body: float | None, in_header: float | None, counts: float | None
+) -> None:
+    content = {**body(), "parameters": {"timeout": in_body}}
+    assert parse(content, timeout_ms=in_header).deadline_ms == counts
+
+
+@pytest.mark.parametrize(("in_body", "in_header"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_of_two_priorities_the_higher_counts(in_body: int, in_header: int) -> None:
+    content = {**body(), "parameters": {"priority": in_body}}
+    assert parse(content, priority=in_header).priority == max(in_body, in_header)
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+@pytest.mark.parametrize("one", [False, True, None])
+def test_an_outputs_own_wish_for_raw_bytes_counts(everywhere: bool, one: bool | None) -> None:
+    content = with_output(**({} if one is None else {"binary_data": one}))
+    content["parameters"] = {"binary_data_output": everywhere}
+    (output,) = parse(content).outputs
+    assert output.binary == (everywhere if one is None else one)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"shape": list(range(100_000))},
+        {"name": "x" * 100_000},
+        {"datatype": ["x" * 1000] * 1000},
+        {"name": "DEEP"},
+        {"datatype": "DEEP"},
+        {"shape": "DEEP"},
+        {"data": "DEEP"},
+    ],
+)
+def test_a_complaint_never_repeats_a_large_or_deep_value_whole(changes: dict[str, Any]) -> None:
+    content = orjson.dumps(body(**changes)).replace(b'"DEEP"', b"[" * 1000 + b"]" * 1000)
+    with pytest.raises(BadRequestError) as caught:
+        parse_request(content, None, SIGNATURE)
+    assert len(str(caught.value)) < 300
+
+
+def test_half_precision_outputs_are_json_numbers() -> None:
+    signature = Signature((TensorSpec("x", "BOOL"),), (TensorSpec("y", "FP16"),), max_rows=2)
+    entry = {"name": "x", "datatype": "BOOL", "shape": [2], "data": [True, False]}
+    request = parse_request(orjson.dumps({"inputs": [entry]}), None, signature)
+    encoded, _ = encode_response("m", "1", request, {"y": np.array([0.5, 65504], np.float16)})
+    assert orjson.loads(encoded)["outputs"][0]["data"] == [0.5, 65504]
+
+
+def test_bfloat16_is_refused_where_the_model_takes_another_type() -> None:
+    with pytest.raises(BadRequestError, match="datatype must be FP32, not 'BF16'"):
+        parse(body(datatype="BF16"))
+
+
+def test_outputs_that_are_not_contiguous_are_written_in_row_major_order() -> None:
+    content = {**with_output(binary_data=True)}
+    y = np.arange(8, dtype=np.float32).reshape(2, 2, 2).transpose(0, 2, 1)
+    encoded, length = encode_response("m", "1", parse(content), {"y": y})
+    assert np.frombuffer(encoded[length:], np.float32).tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
 
 
 def test_bytes_after_the_last_tensor_are_refused() -> None:
