@@ -18,7 +18,6 @@ Nothing here knows what the rows are.
 """
 
 import itertools
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -278,9 +277,10 @@ def measure_batch_time(
 
     From the cheapest combination to the dearest, as far as half of the budget reaches: a
     combination is not begun when the times of those before it leave open that it takes longer than
-    is left. The rest of the budget repeats what was reached, in random order; the medians are
-    fitted. What was not reached is extrapolated by the form of `BatchTime`; where nothing but the
-    cheapest was, that is a constant, which leaves every batch in one group.
+    is left. The rest of the budget repeats what was reached, in random order; the least times are
+    fitted, since what else runs on the machine only adds. What was not reached is extrapolated by
+    the form of `BatchTime`; where nothing but the cheapest was, that is a constant, which leaves
+    every batch in one group.
 
     Parameters
     ----------
@@ -332,5 +332,5 @@ def measure_batch_time(
             if spent:
                 break
             measure(point)
-    medians_ms = [1e3 * statistics.median(taken) for taken in times_s.values()]
-    return BatchTime.fit([count for count, _ in reached], [size for _, size in reached], medians_ms)
+    least_ms = [1e3 * min(taken) for taken in times_s.values()]
+    return BatchTime.fit([count for count, _ in reached], [size for _, size in reached], least_ms)

@@ -174,7 +174,7 @@ class Sentences(Model):
             )
         torch.set_num_threads(self._threads)
         self._device = torch.device(device)
-        directory = _model_directory()
+        directory = model_directory()
         self._tokenizer = _load_tokenizer(directory)
         config = json.loads((directory / "config.json").read_text())
         with torch.device("meta"):  # no time spent on random weights
@@ -260,7 +260,14 @@ def read_weights(directory: Path, config: Mapping[str, Any]) -> dict[str, Tensor
     return weights
 
 
-def _model_directory() -> Path:
+def model_directory() -> Path:
+    """Find the files of the installed model.
+
+    Raises
+    ------
+    StartError
+        It is not installed.
+    """
     package = importlib.util.find_spec(WEIGHTS_PACKAGE)
     if package is None or package.origin is None:
         raise StartError(
