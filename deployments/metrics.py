@@ -12,7 +12,8 @@ from typing import TypeVar
 
 from ray.serve import metrics
 
-from deployments.service import InferenceService, Observations
+from deployments.policy_keeper import Observations
+from deployments.service import InferenceService
 
 _RESPONSE_TIMES_S = [
     *(0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075),

@@ -12,7 +12,8 @@ from deployments.asgi import InferenceApp
 from deployments.config import DEPLOYMENT, ModelConfig, parse_user_config
 from deployments.metrics import ReplicaMetrics
 from deployments.middleware import open_short_way
-from deployments.service import TICK_S, load_service
+from deployments.policy_keeper import TICK_S
+from deployments.service import load_service
 from sojourn.errors import SojournError
 
 logger = logging.getLogger("ray.serve")
@@ -57,7 +58,7 @@ class Replica:
             await service.configure(parse_user_config(user_config))
             service.config_error = None
         except SojournError as error:
-            if service.user_config is None:
+            if not service.configured:
                 raise
             service.config_error = str(error)
             logger.error("the changed configuration is not taken: %s", error)

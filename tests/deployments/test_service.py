@@ -12,7 +12,8 @@ import pytest
 from deployments.config import ModelConfig, parse_user_config
 from deployments.inference_protocol import InferenceRequest, RequestedOutput
 from deployments.models.emulated import Emulated
-from deployments.service import REVISE_EVERY, InferenceService, load_service
+from deployments.policy_keeper import REVISE_EVERY
+from deployments.service import InferenceService, load_service
 from policy.profile import Profile
 from sojourn.errors import InfeasibleError, InvalidInputError
 
@@ -53,12 +54,12 @@ async def test_a_profile_that_is_wrong_by_two_is_mended_and_reported(factor: flo
             await asyncio.gather(*(ask(service) for _ in range(4)))
         for _ in range(2 * REVISE_EVERY):
             await service.tick()
-        assert service.profile_revisions == 1
+        assert service.keeper.profile_revisions == 1
         assert service.explain()["profile_revisions"] == 1
         # The machine may be late, the emulated device never is early.
-        assert 3.9 <= service.profile.latency_ms[0] < 7.0
+        assert 3.9 <= service.keeper.profile.latency_ms[0] < 7.0
         limits = service.batcher.core.limits
-        assert limits.latency_ms == service.profile.latency_ms.tolist()
+        assert limits.latency_ms == service.keeper.profile.latency_ms.tolist()
 
 
 async def test_a_right_profile_stays() -> None:
@@ -66,7 +67,7 @@ async def test_a_right_profile_stays() -> None:
         await asyncio.gather(*(ask(service) for _ in range(8)))
         for _ in range(2 * REVISE_EVERY):
             await service.tick()
-        assert service.profile_revisions == 0
+        assert service.keeper.profile_revisions == 0
 
 
 async def test_waits_are_cut_while_too_many_are_late() -> None:
@@ -99,7 +100,7 @@ async def test_the_solved_table_is_swapped_in() -> None:
         while service.explain()["table"] == "solving":
             await asyncio.sleep(0.01)
         assert service.batcher.core.table != before
-        assert service.config_error is None
+        assert service.explain()["config_error"] is None
         await ask(service)
 
 
