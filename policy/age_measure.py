@@ -1,6 +1,7 @@
 """Distributions of response times that are mixtures over the age of a request at a batch start."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -50,12 +51,12 @@ class Panels:
         starts = np.repeat(cuts[:-1], parts) + number * np.repeat(np.diff(cuts) / parts, parts)
         return cls(np.append(starts, end_ms))
 
-    @property
+    @cached_property
     def widths_ms(self) -> FloatArray:
         """Width of each panel."""
         return np.diff(self.edges_ms)
 
-    @property
+    @cached_property
     def nodes_ms(self) -> FloatArray:
         """Quadrature points, shape (panels, order)."""
         return self.edges_ms[:-1, None] + self.widths_ms[:, None] * NODES

@@ -13,10 +13,10 @@ All is exact up to quadrature.
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import fftconvolve
 from scipy.special import gammainccinv
 
 from policy.age_measure import AgeMeasure, Mixture, Panels
+from policy.convolution import convolve
 from policy.start_chain import StartChain, poisson_pmf
 
 FloatArray = NDArray[np.float64]
@@ -78,7 +78,7 @@ class ControlLimitResponse(Mixture):
             here = arriving[part, :, :top]
             fewer = np.cumsum(behind, axis=-1)
             if behind.ndim == 3:  # the same law at every position: a convolution
-                sizes = np.maximum(fftconvolve(here, behind, axes=-1), 0.0)
+                sizes = convolve(here, behind)
                 oldest[limit - 1 : top - 1, part] = np.moveaxis(sizes, -1, 0)[limit - 1 : top - 1]
                 short = fewer[..., : top - 1][..., ::-1]
                 behind = behind[:, :, None]
@@ -152,11 +152,9 @@ class ControlLimitResponse(Mixture):
         arriving[node[first], : before.size] = np.add.reduceat(counts, first, axis=0)
         if chain.longest > size:
             left_over = np.concatenate(([0.0], chain.probabilities[size:]))
-            from_full = fftconvolve(
-                left_over[None, :], poisson_pmf(before, rate * (end - left)[:, None]), axes=1
-            )
+            from_full = convolve(left_over, poisson_pmf(before, rate * (end - left)[:, None]))
             reached = min(positions, from_full.shape[1])
-            arriving[:, :reached] += np.maximum(from_full[:, :reached], 0.0)
+            arriving[:, :reached] += from_full[:, :reached]
         arriving *= rate
         mass = panels.integral(arriving.T.reshape(positions, *panels.nodes_ms.shape))
         blocks = max(1, int(np.max(np.flatnonzero(mass > _NEGLIGIBLE), initial=0)) // size + 1)

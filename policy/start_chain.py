@@ -6,7 +6,9 @@ the timer of the oldest of them matters too: its age follows from the batch it a
 chain stays linear (`_timer_correction`).
 """
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,9 +26,12 @@ def poisson_pmf(count: ArrayLike, mean: ArrayLike) -> FloatArray:
     """Poisson probabilities; 0 for negative counts."""
     n, mu = np.asarray(count, dtype=float), np.asarray(mean, dtype=float)
     whole = np.maximum(n, 0.0)
-    # A mean of 0 has log -690: no count but 0 is left of it.
-    pmf = np.exp(whole * np.log(np.maximum(mu, 1e-300)) - mu - gammaln(whole + 1))
-    return np.where(n < 0, 0.0, pmf) if np.any(n < 0) else np.asarray(pmf)
+    # A mean of 0 has log -690: no count but 0 is left of it. In place: these are large.
+    pmf = np.asarray(whole * np.log(np.maximum(mu, 1e-300)))
+    pmf -= mu
+    pmf -= gammaln(whole + 1)
+    np.exp(pmf, out=pmf)
+    return np.where(n < 0, 0.0, pmf) if np.any(n < 0) else pmf
 
 
 @dataclass(frozen=True)
@@ -67,15 +72,7 @@ class QueueSystem:
 
         The root of λτ (e^x - 1) = B x, with λτ the arrivals in a full batch (Cramér and Lundberg).
         """
-        size = self.max_batch_size
-        mean = self.arrival_rate * float(self.batch_times_ms[-1])
-        high = 1.0
-        while mean * np.expm1(high) <= size * high:
-            high *= 2
-        low = high / 2
-        while mean * np.expm1(low) >= size * low:
-            low /= 2
-        return float(brentq(lambda x: mean * np.expm1(x) - size * x, low, high))
+        return _decay(self.arrival_rate * float(self.batch_times_ms[-1]), self.max_batch_size)
 
     def tail(self) -> float:
         """Factor from the probability of a long queue to that of the next; 0 with a room."""
@@ -106,6 +103,18 @@ class QueueSystem:
         # E[(N - c)+] for Poisson N of mean μ: μ P(N ≥ c) - c P(N > c).
         at_least = np.where(room_left > 0, pdtrc(np.maximum(room_left - 1, 0), mean), 1.0)
         return np.maximum(mean * at_least - room_left * pdtrc(room_left, mean), 0.0)
+
+
+@lru_cache(maxsize=64)
+def _decay(mean: float, size: int) -> float:
+    """Find the root of mean · (e^x - 1) = size · x above 0."""
+    high = 1.0
+    while mean * math.expm1(high) <= size * high:
+        high *= 2
+    low = high / 2
+    while mean * math.expm1(low) >= size * low:
+        low /= 2
+    return float(brentq(lambda x: mean * math.expm1(x) - size * x, low, high))
 
 
 def stationary(transitions: FloatArray, tail: float = 0.0) -> FloatArray:

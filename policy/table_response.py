@@ -12,9 +12,9 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import fftconvolve
 
 from policy.age_measure import QUADRATURE, AgeMeasure, Mixture, Panels
+from policy.convolution import convolve
 from policy.start_chain import QueueSystem, poisson_pmf, stationary
 from policy.wait_measures import TimedWait, Wait, WaitForOne
 from sojourn.errors import InvalidInputError
@@ -277,12 +277,12 @@ def _arrivals_in_a_batch(chain: TableChain) -> tuple[Panels, FloatArray]:
         left_over = np.zeros(positions + 1)
         np.add.at(left_over, chain.left_over[here], chain.probabilities[here])
         inside = left < time_ms
-        counts = poisson_pmf(before[:, None], rate * (time_ms - left[inside]))
+        counts = poisson_pmf(before, rate * (time_ms - left[inside])[:, None])
         if left_over[1:].any():
-            counts = fftconvolve(counts, left_over[:, None], axes=0)[:positions]
+            counts = convolve(counts, left_over)[:, :positions]
         else:
             counts = left_over[0] * counts
-        arriving[: counts.shape[0], inside] += rate * np.maximum(counts, 0.0)
+        arriving[: counts.shape[1], inside] += rate * counts.T
     return panels, arriving
 
 
