@@ -18,7 +18,8 @@ _TIMEOUT_MS = b"x-request-timeout-ms"
 
 #: Fields that change what is done: two that differ leave open which is meant.
 _SINGLE = (_CONTENT_ENCODING, _CONTENT_LENGTH, HEADER_LENGTH, _PRIORITY, _TIMEOUT_MS)
-_DECIMAL = re.compile(rb"\d{1,12}(\.\d{1,12})?")
+#: A number as JSON writes it, without a sign; float() takes more.
+_NUMBER = re.compile(rb"\d{1,20}(\.\d{1,20})?([eE][+-]?\d{1,4})?")
 _MOST_DIGITS = 18
 #: What zlib takes for each coding: a gzip header, or zlib's own, which "deflate" means.
 _WINDOW_BITS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
@@ -67,7 +68,7 @@ def read_timeout_ms(fields: Mapping[bytes, bytes]) -> float | None:
     value = fields.get(_TIMEOUT_MS)
     if value is None:
         return None
-    number = float(value) if _DECIMAL.fullmatch(value) else value.decode("latin-1")
+    number = float(value) if _NUMBER.fullmatch(value) else value.decode("latin-1")
     return check_timeout_ms(number, "the header X-Request-Timeout-Ms")
 
 

@@ -147,7 +147,7 @@ def _infer(name: str, max_body_bytes: int, example: Mapping[str, Any]) -> Schema
         return {"name": name, "in": "header", "schema": schema, "description": description}
 
     length: Schema = {"type": "integer", "minimum": 0}
-    codings: Schema = {"type": "string", "enum": ["gzip", "deflate", "identity"]}
+    codings: Schema = {"type": "string", "enum": ["gzip", "deflate", "identity", ""]}
     responses = {
         "200": {
             "description": "The outputs",
@@ -215,8 +215,7 @@ def _request(signature: Signature) -> Schema:
             ),
             "inputs": {
                 **_list_of([_input(spec, signature) for spec in signature.inputs]),
-                "minItems": len(signature.inputs),
-                "maxItems": len(signature.inputs),
+                "allOf": [{"contains": _named(spec)} for spec in signature.inputs],
             },
             "outputs": {
                 "type": ["array", "null"],
@@ -230,7 +229,11 @@ def _request(signature: Signature) -> Schema:
 def _list_of(tensors: list[Schema]) -> Schema:
     """Describe a list of tensors, in any order."""
     items = tensors[0] if len(tensors) == 1 else {"oneOf": tensors}
-    return {"type": "array", "items": items}
+    return {"type": "array", "items": items, "maxItems": len(tensors)}
+
+
+def _named(spec: TensorSpec) -> Schema:
+    return {"properties": {"name": {"const": spec.name}}, "required": ["name"]}
 
 
 def _input(spec: TensorSpec, signature: Signature) -> Schema:

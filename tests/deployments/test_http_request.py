@@ -160,7 +160,9 @@ async def test_a_client_that_leaves_within_its_body_is_noticed() -> None:
         await read_body(Sender([b"ab"], leaves=True), {}, 100)
 
 
-@pytest.mark.parametrize(("value", "timeout_ms"), [(b"250", 250), (b"0.5", 0.5), (b"007", 7)])
+@pytest.mark.parametrize(
+    ("value", "timeout_ms"), [(b"250", 250), (b"0.5", 0.5), (b"007", 7), (b"1e3", 1000)]
+)
 def test_reads_the_deadline(value: bytes, timeout_ms: float) -> None:
     assert read_timeout_ms({b"x-request-timeout-ms": value}) == timeout_ms
     assert read_timeout_ms({}) is None
@@ -168,7 +170,20 @@ def test_reads_the_deadline(value: bytes, timeout_ms: float) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [b"0", b"0.0", b"-1", b"nan", b"inf", b"1e3", b"1_0", b"", b"x", b"86400001", b"9" * 400],
+    [
+        b"0",
+        b"0.0",
+        b"-1",
+        b"nan",
+        b"inf",
+        b"1e9",
+        b"1e-999",
+        b"1_0",
+        b"",
+        b"x",
+        b"86400001",
+        b"9" * 400,
+    ],
 )
 def test_a_deadline_that_can_be_none_is_refused(value: bytes) -> None:
     with pytest.raises(BadRequestError, match="milliseconds over 0"):
