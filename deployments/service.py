@@ -213,9 +213,7 @@ class InferenceService:
         example = self._model.example(1)
 
         def data(name: str) -> list[Any]:
-            values = example[name].ravel().tolist()
-            # 7 instead of 7.0: the example is for people to paste.
-            return [int(value) if value == round(value) else value for value in values]
+            return [_for_people(value) for value in example[name].ravel().tolist()]
 
         inputs = [
             {
@@ -234,6 +232,15 @@ class InferenceService:
             await self._keeper.close()
         if self._batcher is not None:
             self._batcher.close()
+
+
+def _for_people(value: Any) -> Any:
+    """Make a tensor's element what a person would write in JSON: 7 instead of 7.0, text as text."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
 
 
 def load_service(config: ModelConfig) -> InferenceService:
