@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import orjson
 from starlette.types import Receive, Scope, Send
 
+from deployments.disconnects import DisconnectWatch
 from deployments.http_request import (
     HEADER_LENGTH,
     REQUEST_ID,
@@ -86,6 +87,7 @@ class InferenceApp:
     def __init__(self, service: Service, server_version: str) -> None:
         self._service = service
         self._server_version = server_version
+        self._watch = DisconnectWatch()
         self._infer_path = f"/v2/models/{service.model_name}/infer"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -212,11 +214,13 @@ class InferenceApp:
         if not service.has_room():
             raise BusyError("this replica is full")
         request = parse_request(body, header_length, service.signature, timeout_ms, priority)
-        watch = asyncio.create_task(_cancel_on_disconnect(receive, asyncio.current_task()))
+        task = asyncio.current_task()
+        assert task is not None
+        self._watch.add(task, receive)
         try:
             outputs = await service.infer(request, arrival_s)
         finally:
-            watch.cancel()
+            self._watch.remove(task)
         try:
             body, length = encode_response(
                 service.model_name, service.model_version, request, outputs
@@ -251,12 +255,6 @@ def _check_method(method: str, *allowed: str) -> None:
 def _shown(text: str) -> str:
     """`text` as an answer may repeat it: not too long, and always valid Unicode."""
     return reprlib.repr(text)
-
-
-async def _cancel_on_disconnect(receive: Receive, waiting: asyncio.Task[Any] | None) -> None:
-    """Cancel the task `waiting` when the client leaves, so that nothing is computed for nobody."""
-    if (await receive())["type"] == "http.disconnect" and waiting is not None:
-        waiting.cancel()
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:
