@@ -6,12 +6,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import yaml
 
@@ -94,3 +96,16 @@ def serving(config: Path, document: dict[str, Any]) -> Iterator[Running]:
 def load_document(name: str) -> dict[str, Any]:
     document: dict[str, Any] = yaml.safe_load((ROOT / "configs" / name).read_text())
     return document
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> bool:
+    """Whether `condition` came true in time; a real cluster is asked again and again."""
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        try:
+            if condition():
+                return True
+        except (httpx.HTTPError, KeyError):
+            pass
+        time.sleep(0.2)
+    return False

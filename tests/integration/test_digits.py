@@ -4,8 +4,7 @@ import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import httpx
 import numpy as np
@@ -13,7 +12,8 @@ import pytest
 import tritonclient.http as triton
 
 from loadtests.digits import held_out
-from tests.integration.services import Running, load_document, serving
+from tests.integration.services import BIN, Running, load_document, serving, wait_for
+from tests.test_readme import commands as readme_commands
 
 pytestmark = pytest.mark.integration
 
@@ -37,6 +37,19 @@ def test_the_curl_line_can_be_pasted(service: Running) -> None:
     outputs = {entry["name"]: entry["data"] for entry in json.loads(output)["outputs"]}
     assert outputs["label"] == [3]
     assert sum(outputs["probabilities"]) == pytest.approx(1)
+
+
+def test_the_load_test_of_the_readme_finds_every_answer_right(service: Running) -> None:
+    (command,) = (words for words in readme_commands() if "loadtest" in words)
+    output = subprocess.run(
+        [BIN / "sojourn", *command[1:], "--url", service.url, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    ).stdout
+    report = json.loads(output)
+    assert report["requests"] == report["ok"] > 3000
+    assert (report["wrong_answers"], report["lost"], report["failed"]) == (0, 0, {})
 
 
 @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
@@ -112,16 +125,3 @@ def test_a_killed_replica_is_replaced_and_who_comes_meanwhile_is_answered(
     answer = httpx.post(infer, json=example, timeout=60)
     assert (answer.status_code, answer.json()["outputs"][0]["data"]) == (200, [3])
     assert victim not in service.replicas()
-
-
-def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> bool:
-    """Whether `condition` came true in time; a real cluster is asked again and again."""
-    deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
-        try:
-            if condition():
-                return True
-        except (httpx.HTTPError, KeyError):
-            pass
-        time.sleep(0.2)
-    return False

@@ -1,0 +1,75 @@
+"""What the README shows is true: every block in it is run."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from deployments.config import parse_user_config
+from sojourn.cli import COMMANDS, cli
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    lines = "\n".join(blocks("bash")).splitlines()
+    return [shlex.split(line) for line in lines if line and not line.startswith("#")]
+
+
+def test_a_model_of_ones_own_works_as_shown() -> None:
+    (source,) = blocks("python")
+    names: dict[str, Any] = {}
+    exec(source, names)
+    model = names["Doubler"]()
+    model.load("cpu")
+    (spec,) = model.inputs
+    batch = {spec.name: np.arange(6, dtype=spec.numpy_dtype).reshape(2, 3)}
+    np.testing.assert_array_equal(model.forward(batch)["y"], 2 * batch["x"])
+
+
+def test_the_config_shown_is_valid_and_has_the_defaults() -> None:
+    (shown,) = blocks("yaml")
+    content = yaml.safe_load(shown)["user_config"]
+    assert parse_user_config(content) == parse_user_config(None)
+
+
+def test_every_command_shown_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for command in commands():
+        if command[0] == "make":
+            assert re.search(rf"^{command[1]}:", makefile, flags=re.MULTILINE)
+        else:
+            assert command[0] == ".venv/bin/sojourn"
+            assert command[1] in COMMANDS
+    in_table = re.findall(r"^\| `sojourn (\w+)", README, flags=re.MULTILINE)
+    assert sorted(in_table) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_explains_itself(name: str) -> None:
+    result = CliRunner().invoke(cli, [name, "--help"])
+    assert result.exit_code == 0
+    assert "--json" in result.output
+
+
+def test_the_environment_for_a_cluster_can_be_sourced() -> None:
+    result = CliRunner().invoke(cli, ["serve", "--environment"])
+    assert result.exit_code == 0
+    assert "export RAY_SERVE_ENABLE_HA_PROXY=1" in result.output.splitlines()
+
+
+def test_every_file_linked_is_there() -> None:
+    links = re.findall(r"\]\((?!http)([^)]+)\)", README)
+    assert links
+    for link in links:
+        assert (ROOT / link).exists(), link
