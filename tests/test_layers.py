@@ -1,0 +1,56 @@
+"""Ray is touched in a few thin adapters, and nowhere else (docs/design.md names them)."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("sojourn", "policy", "autoscaler", "deployments", "loadtests")
+ADAPTERS = {
+    "autoscaler/ray_adapter.py",
+    "deployments/application.py",
+    "deployments/local.py",
+    "deployments/metrics.py",
+    "deployments/replica.py",
+}
+
+
+def imports(path: Path) -> set[str]:
+    """Top-level packages that the file imports, also within functions."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+def test_only_the_adapters_import_ray() -> None:
+    found = {
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if "ray" in imports(path)
+    }
+    assert found == ADAPTERS
+    design = (ROOT / "docs/design.md").read_text()
+    assert all(adapter in design for adapter in ADAPTERS)
+
+
+def test_the_pins_of_the_project_and_of_its_lock_agree() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = list(project["dependencies"])
+    for extra in project["optional-dependencies"].values():
+        wanted += extra
+    lock = {
+        line.lower().replace("_", "-")
+        for line in (ROOT / "requirements.lock").read_text().splitlines()
+        if line and not line.startswith("#")
+    }
+    for requirement in wanted:
+        name, equals, version = requirement.partition("==")
+        assert equals, f"{requirement} is not pinned exactly"
+        plain = name.partition("[")[0].lower().replace("_", "-")
+        assert f"{plain}=={version}" in lock, f"{requirement} is not in requirements.lock"
