@@ -196,7 +196,7 @@ def _flattened(data: list[Any], shape: list[int]) -> list[Any] | None:
     for length in shape[1:]:
         if set(map(type, data)) != {list} or set(map(len, data)) != {length}:
             return None
-        data = list(chain.from_iterable(data))
+        data = data[0] if len(data) == 1 else list(chain.from_iterable(data))
     return data
 
 

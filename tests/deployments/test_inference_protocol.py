@@ -67,6 +67,8 @@ def test_flat_and_nested_data_are_the_same() -> None:
         ({"data": [1, 2, 3]}, "be flat with 8 entries"),
         ({"data": [[0, 1, 2, 3], [4, 5, 6, 7]]}, "must have the shape [2, 2, 2]"),
         ({"data": [[[0, 1], [2, 3]], [[4, 5], [6]]]}, "must have the shape [2, 2, 2]"),
+        ({"data": [[[0, 1, 2], [3]], [[4, 5], [6, 7]]]}, "must have the shape [2, 2, 2]"),
+        ({"data": [[[0, 1], [2, 3], [4, 5], [6, 7]]]}, "must have the shape [2, 2, 2]"),
         ({"data": "1"}, '"data" must be a list'),
         ({"data": None}, '"data" must be a list'),
         ({"data": ["1", "2", "3", "4", "5", "6", "7", "8"]}, "must hold numbers only"),

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import gzip
+import itertools
 import json
 import zlib
 from collections import Counter
@@ -28,7 +29,7 @@ from deployments.inference_protocol import Signature, parse_request
 from deployments.models.base import Model, TensorSpec
 from deployments.openapi import document
 from deployments.service import InferenceService
-from sojourn.errors import BadRequestError
+from sojourn.errors import BadRequestError, TooLargeError
 from tests.deployments.test_asgi import PROFILE, USER_CONFIG
 
 MOST_ROWS = USER_CONFIG["limits"]["max_rows_per_request"]
@@ -228,7 +229,7 @@ def test_all_that_is_right_is_allowed_and_answered_as_the_document_says(
 @pytest.mark.parametrize("datatype", ["BOOL", "UINT8", "INT64", "FP16", "FP32", "FP64", "BYTES"])
 @pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
 def test_the_document_allows_what_the_protocol_reads(datatype: str, shape: tuple[int, ...]) -> None:
-    """And no other type, nor a value out of range."""
+    """And no other type, no value out of range, and not more rows."""
     spec = TensorSpec("x", datatype, shape)
     signature = Signature((spec,), (spec,), max_rows=2)
     schema = document(
@@ -241,14 +242,15 @@ def test_the_document_allows_what_the_protocol_reads(datatype: str, shape: tuple
         root_path="/prefix",
     )["components"]["schemas"]["Request"]
     validator = jsonschema.Draft202012Validator(schema)
-    for entry in (True, 0, -1, 256, 2**63, 1.5, 1e39, "text", None):
-        data = np.full((1, *shape), entry, object)
+    entries = (True, 0, -1, 256, 2**63, 1.5, 1e39, "text", None)
+    for rows, entry in itertools.product(range(4), entries):
+        data = np.full((rows, *shape), entry, object)
         for form in (data.tolist(), data.ravel().tolist()):
-            tensor = {"name": "x", "datatype": datatype, "shape": [1, *shape], "data": form}
+            tensor = {"name": "x", "datatype": datatype, "shape": [rows, *shape], "data": form}
             content = {"inputs": [tensor]}
             try:
                 parse_request(orjson.dumps(content), None, signature)
-            except BadRequestError:
+            except (BadRequestError, TooLargeError):
                 assert not validator.is_valid(content)
             else:
                 validator.validate(content)

@@ -147,6 +147,16 @@ async def test_priority_timeout_and_own_parameters_are_taken(ask: Asker) -> None
         await ask("infer", "shouts", inputs(), priority=5)
 
 
+async def test_bytes_that_are_no_text_are_given_back_as_bytes_only(ask: Asker) -> None:
+    given = inputs()
+    given[3].set_data_from_numpy(np.array([[b"\xff", b"a"]] * 2, object))
+    result = await ask("infer", "shouts", given)
+    assert result.as_numpy("text").tolist() == [[b"\xff", b"A"]] * 2
+    with pytest.raises(InferenceServerException, match="'text' is not UTF-8") as caught:
+        await ask("infer", "shouts", given, outputs=wanted(binary=False))
+    assert caught.value.status() == "400"
+
+
 async def test_what_the_client_asks_about_the_server_is_answered(ask: Asker) -> None:
     assert await ask("is_server_live")
     assert await ask("is_server_ready")
