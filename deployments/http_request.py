@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from starlette.types import Receive
 
 from deployments.inference_protocol import check_priority, check_timeout_ms
-from sojourn.errors import BadRequestError, RequestError, TooLargeError
+from sojourn.errors import BadRequestError, TooLargeError, UnsupportedEncodingError
 
 HEADER_LENGTH = b"inference-header-content-length"
 REQUEST_ID = b"x-request-id"
@@ -25,12 +25,6 @@ _MOST_DIGITS = 18
 _WINDOW_BITS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
 
 Headers = list[tuple[bytes, bytes]]
-
-
-class UnsupportedEncodingError(RequestError):
-    """The body is packed in a way that is not known here."""
-
-    status = 415
 
 
 def check_single(headers: Iterable[tuple[bytes, bytes]]) -> None:

@@ -11,6 +11,7 @@
         ├── NotFoundError         404  no such model, version or path
         ├── MethodNotAllowedError 405  the path exists, the method does not
         ├── TooLargeError         413  the body or the number of rows is over the limit
+        ├── UnsupportedEncodingError 415  the body is packed in a way that is not known here
         ├── ModelError            500  the model failed on this request
         ├── BusyError             503  no room now; another replica, or a later try, may have some
         └── DeadlineError         504  its own deadline passed, or cannot be met any more
@@ -67,6 +68,12 @@ class TooLargeError(RequestError):
     """The body, or its number of rows, is over the limit."""
 
     status = 413
+
+
+class UnsupportedEncodingError(RequestError):
+    """The body is packed in a way that is not known here."""
+
+    status = 415
 
 
 class ModelError(RequestError):

@@ -11,6 +11,8 @@ import yaml
 from click.testing import CliRunner
 
 from deployments.config import parse_user_config
+from deployments.inference_protocol import Signature, parse_request
+from deployments.models.base import TensorSpec
 from sojourn.cli import COMMANDS, cli
 
 ROOT = Path(__file__).parents[1]
@@ -73,3 +75,10 @@ def test_every_file_linked_is_there() -> None:
     assert links
     for link in links:
         assert (ROOT / link).exists(), link
+
+
+def test_the_request_shown_is_valid() -> None:
+    (shown,) = blocks("json")
+    signature = Signature((TensorSpec("x", "FP32", (3,)),), (TensorSpec("y", "FP32", (3,)),), 1)
+    request = parse_request(shown.encode(), None, signature)
+    assert (request.deadline_ms, request.priority, request.rows) == (250, 1, 1)

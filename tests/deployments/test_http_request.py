@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from starlette.types import Message
 
 from deployments.http_request import (
-    UnsupportedEncodingError,
     check_single,
     read_body,
     read_header_length,
     read_priority,
     read_timeout_ms,
 )
-from sojourn.errors import BadRequestError, RequestError, TooLargeError
+from sojourn.errors import BadRequestError, RequestError, TooLargeError, UnsupportedEncodingError
 
 PACK = {b"gzip": gzip.compress, b"x-gzip": gzip.compress, b"deflate": zlib.compress}
 
