@@ -120,3 +120,18 @@ def test_a_profile_beyond_the_cap_is_refused() -> None:
     )
     with pytest.raises(InvalidInputError, match="goes to batch size 4, max_batch_size is 2"):
         load_service(config)
+
+
+async def test_a_device_that_hangs_makes_the_replica_unhealthy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("deployments.service.STUCK_AFTER_S", 0.0)
+    monkeypatch.setattr("deployments.service.STUCK_AFTER_BATCHES", 0)
+    async with serving(Profile.from_dict(TRUE)) as service:
+        assert service.ready
+        asking = asyncio.create_task(ask(service))
+        await asyncio.sleep(0)
+        assert service.stuck()
+        assert not service.ready
+        await asking
+        assert service.ready
