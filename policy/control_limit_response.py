@@ -17,12 +17,12 @@ from scipy.special import gammainccinv
 
 from policy.age_measure import AgeMeasure, Mixture, Panels
 from policy.convolution import convolve
-from policy.start_chain import StartChain, poisson_pmf
+from policy.start_chain import StartChain, poisson_pmf, poisson_table
 
 FloatArray = NDArray[np.float64]
 
 _NEGLIGIBLE = 1e-12
-_MOST_JUMPS = 48
+_LIKELY, _MOST_JUMPS = 1e-8, 48
 """A density is cut where it jumps, at the likeliest of its jumps."""
 
 _WIDEST = 0.5
@@ -62,12 +62,7 @@ class ControlLimitResponse(Mixture):
         running = np.zeros(age.shape)
         # Behind a request wait those that came since, but for the last block of a waiting room.
         whole = blocks if not room or room <= size or room >= blocks * size else blocks - 1
-        parts = [
-            (
-                slice(0, whole),
-                poisson_pmf(np.arange(size), system.arrival_rate * age[:whole, :, None]),
-            )
-        ]
+        parts = [(slice(0, whole), poisson_table(size, system.arrival_rate * age[:whole]))]
         if room and whole < blocks:
             last = [
                 system.followers(size, residual, whole, position)
@@ -98,9 +93,9 @@ class ControlLimitResponse(Mixture):
             first, waiting = here[..., 0], behind[:, :, 0, : limit - 1]
             expired = np.where(age[part] >= d, first, 0.0)
             if np.any(expired):
-                for n in range(1, limit):
-                    oldest[n - 1, part] += expired * waiting[..., n - 1]
-                    younger[n - 1, part] += (n - 1) * expired * waiting[..., n - 1]
+                alone = np.moveaxis(expired[..., None] * waiting, -1, 0)
+                oldest[: limit - 1, part] += alone
+                younger[: limit - 1, part] += np.arange(limit - 1)[:, None, None] * alone
             running[part] = np.where(age[part] < d, first, 0.0)
         starts = (offsets[:, None] + panels.edges_ms[:-1]).ravel()
         axis = Panels(np.append(starts, offsets[-1] + panels.edges_ms[-1]))
@@ -133,26 +128,26 @@ class ControlLimitResponse(Mixture):
         times = chain.batch_times_ms[:alone]
         end = float(times[-1])
         likely = np.argsort(probabilities)[-_MOST_JUMPS:]
-        jumps = times[likely[probabilities[likely] > _NEGLIGIBLE]]
+        jumps = times[likely[probabilities[likely] > _LIKELY]]
         if np.isfinite(d):
             jumps = np.append(jumps, d % float(system.batch_times_ms[-1]))
         widest = min(end / 4, _WIDEST * (1 + np.sqrt(rate * end)) / rate)
         panels = Panels.cut(end, jumps, widest)
         left = panels.nodes_ms.ravel()
         positions = chain.longest if system.waiting_room is None else system.waiting_room
-        most = int(rate * end + 8 * np.sqrt(rate * end) + 15)
-        before = np.arange(min(positions, most))
+        most = int(rate * end + 7 * np.sqrt(rate * end) + 12)
+        reached = min(positions, most)
         arriving = np.zeros((left.size, positions))
         sizes = np.flatnonzero(probabilities > _NEGLIGIBLE * 1e2)
         elapsed = times[sizes] - left[:, None]
         node, which = np.nonzero(elapsed > 0)
-        counts = poisson_pmf(before, rate * elapsed[node, which, None])
+        counts = poisson_table(reached, rate * elapsed[node, which])
         counts *= probabilities[sizes[which], None]
         first = np.flatnonzero(np.diff(node, prepend=-1))
-        arriving[node[first], : before.size] = np.add.reduceat(counts, first, axis=0)
+        arriving[node[first], :reached] = np.add.reduceat(counts, first, axis=0)
         if chain.longest > size:
             left_over = np.concatenate(([0.0], chain.probabilities[size:]))
-            from_full = convolve(left_over, poisson_pmf(before, rate * (end - left)[:, None]))
+            from_full = convolve(left_over, poisson_table(reached, rate * (end - left)))
             reached = min(positions, from_full.shape[1])
             arriving[:, :reached] += from_full[:, :reached]
         arriving *= rate
@@ -192,8 +187,8 @@ class ControlLimitResponse(Mixture):
             self.atoms.append((time, float(waits.integral(ended))))
         if np.isfinite(d):
             running = empty + float(younger_than.at(np.array(d)))
-            for younger in range(limit - 1):
-                count = running * float(poisson_pmf(younger, rate * d))
+            for younger, probability in enumerate(poisson_table(limit - 1, rate * d).tolist()):
+                count = running * probability
                 time = float(system.batch_times_ms[younger])
                 self.atoms.append((d + time, count))
                 if younger and d > 0:

@@ -156,14 +156,14 @@ def evaluate(
     if wait_ms < 1e-9 * times[0]:
         wait_ms = 0.0  # what is lost in rounding
     rate = 1e-3 * arrival_rate_per_s
-    lengths = range(limit, max(size + 1, len(batching_policy.actions)))
-    is_control_limit = all(batching_policy.batch_size(n) == min(n, size) for n in lengths)
+    actions = batching_policy.actions
+    beyond = len(actions) - size
+    is_control_limit = actions[limit:] == (*range(limit, size), *beyond * (size,))
     system = ControlLimitSystem(rate, times, wait_ms, waiting_room, limit)
     chain: StartChain | TableChain
     if is_control_limit and system.room_is_simple():
         chain = StartChain(system)
     else:
-        actions = batching_policy.actions
         chain = TableChain(TableSystem(rate, times, wait_ms, waiting_room, actions))
     sizes = np.zeros(size + 1)
     np.add.at(sizes, chain.batch_sizes, chain.probabilities)

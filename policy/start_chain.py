@@ -26,12 +26,27 @@ def poisson_pmf(count: ArrayLike, mean: ArrayLike) -> FloatArray:
     """Poisson probabilities; 0 for negative counts."""
     n, mu = np.asarray(count, dtype=float), np.asarray(mean, dtype=float)
     whole = np.maximum(n, 0.0)
-    # A mean of 0 has log -690: no count but 0 is left of it. In place: these are large.
-    pmf = np.asarray(whole * np.log(np.maximum(mu, 1e-300)))
-    pmf -= mu
-    pmf -= gammaln(whole + 1)
-    np.exp(pmf, out=pmf)
-    return np.where(n < 0, 0.0, pmf) if np.any(n < 0) else pmf
+    # A mean of 0 has log -690: no count but 0 is left of it.
+    pmf = np.exp(whole * np.log(np.maximum(mu, 1e-300)) - mu - gammaln(whole + 1))
+    return np.where(n < 0, 0.0, pmf) if np.any(n < 0) else np.asarray(pmf)
+
+
+def poisson_table(length: int, means: ArrayLike) -> FloatArray:
+    """Poisson probabilities of the counts below `length`, shape (means.shape, length)."""
+    mu = np.asarray(means, dtype=float)
+    # n log μ - μ - log n!, as a product of matrices: the table is written but twice.
+    factors = np.empty((*mu.shape, 3))
+    factors[..., 0] = np.log(np.maximum(mu, 1e-300))
+    factors[..., 1] = mu
+    factors[..., 2] = 1.0
+    table = factors @ _exponents(length)
+    return np.asarray(np.exp(table, out=table))
+
+
+@lru_cache(maxsize=256)
+def _exponents(length: int) -> FloatArray:
+    n = np.arange(length)
+    return np.stack([n, -np.ones(length), -gammaln(n + 1)])
 
 
 @dataclass(frozen=True)
@@ -179,14 +194,14 @@ class ControlLimitSystem(QueueSystem):
         """
         n = np.arange(count)
         later = self.arrival_rate * passed * float(self.batch_times_ms[-1])
-        early = self.arrival_rate * np.asarray(residual_ms)[..., None]
+        early = self.arrival_rate * np.asarray(residual_ms)
         room = None if self.waiting_room is None else self.waiting_room - position
         if room is not None:
             room -= passed * self.max_batch_size
         if room is None or room >= count:
-            return poisson_pmf(n, early + later)
+            return poisson_table(count, early + later)
         # Only those who find room while the request still waits for its first batch end come in.
-        accepted = poisson_pmf(np.arange(room + 1), early)
+        accepted = poisson_table(room + 1, early)
         accepted[..., room] = np.maximum(0.0, 1.0 - accepted[..., :room].sum(axis=-1))
         return np.asarray(accepted @ poisson_pmf(n - np.arange(room + 1)[:, None], later))
 
@@ -225,11 +240,10 @@ class StartChain:
         size, limit = system.max_batch_size, system.control_limit
         alone = min(size, longest)
         room = reached if system.waiting_room is None else system.waiting_room
-        counts = np.arange(room + 1)
-        mean = system.arrival_rate * system.batch_times_ms[:alone, None]
+        mean = system.arrival_rate * system.batch_times_ms[:alone]
         # Waiting requests at the end of the batch, 0 to room; those beyond the room are refused.
         waiting = np.zeros((longest, room + 1))
-        waiting[:alone] = poisson_pmf(counts, mean)
+        waiting[:alone] = poisson_table(room + 1, mean)
         for left in range(1, min(longest - size, room) + 1):
             waiting[size - 1 + left, left:] = waiting[size - 1, : room + 1 - left]
         if reached == longest:
@@ -252,7 +266,9 @@ class StartChain:
         )
         # Nobody has come up to d before the end: the oldest is younger, and the timer still runs.
         none_older = np.exp(-system.arrival_rate * np.maximum(times - d, 0.0))
-        transitions[:alone, : limit - 1] += none_older * poisson_pmf(n - 1, system.arrival_rate * d)
+        transitions[:alone, : limit - 1] += none_older * poisson_table(
+            limit - 1, system.arrival_rate * d
+        )
         transitions[:alone, limit - 1] += 1 - transitions[:alone].sum(axis=1)
         # Provisionally, whoever is left over has waited long enough.
         transitions[alone:, : limit - 1] += short[alone:, 1:]
@@ -270,25 +286,24 @@ class StartChain:
         system = self.system
         size, limit, d = system.max_batch_size, system.control_limit, system.max_wait_ms
         rate, full_ms = system.arrival_rate, float(system.batch_times_ms[-1])
-        n = np.arange(limit - 1)
+        timer = poisson_table(limit - 1, rate * d)
         passed = 1
         rows = transitions.shape[0]
         times, left_over = self.batch_times_ms[:rows], self.left_over[:rows]
         while passed * full_ms < d and passed * size < rows:
-            end = np.minimum(times, d - passed * full_ms)[:, None]
-            residual = end * (_POINTS + 1) / 2
-            age = passed * full_ms + residual
+            # Most rows have the same end: what depends on it alone is found once.
+            ends, of_row = np.unique(np.minimum(times, d - passed * full_ms), return_inverse=True)
+            residual = ends[:, None] * (_POINTS + 1) / 2
+            behind = poisson_table(limit - 1, rate * (passed * full_ms + residual))[of_row]
             weight = (
-                (end * _WEIGHTS / 2)
+                (ends[of_row, None] * _WEIGHTS / 2)
                 * rate
                 * poisson_pmf(
                     passed * size - left_over[:, None],
-                    rate * (times[:, None] - residual),
+                    rate * (times[:, None] - residual[of_row]),
                 )
             )
-            behind = poisson_pmf(n, rate * age[..., None])
             transitions[:, : limit - 1] -= np.einsum("mg,mgn->mn", weight, behind)
-            timer = poisson_pmf(n, rate * d)
             transitions[:, : limit - 1] += weight.sum(axis=1)[:, None] * timer
             sooner = behind.sum(axis=-1) - timer.sum()
             transitions[:, limit - 1] += np.sum(weight * sooner, axis=1)

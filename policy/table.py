@@ -19,7 +19,7 @@ import numpy as np
 from policy import exact
 from policy.batching_policy import BatchingPolicy
 from policy.burstiness import burst_rate_per_s
-from policy.constrained import solve_constrained
+from policy.constrained import ConstrainedSolution, solve_constrained
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
 from policy.response_time import evaluate
@@ -219,25 +219,29 @@ def _least_cost(profile: Profile, weights: Weights, grid: Sequence[float]) -> li
 def _least_power(
     profile: Profile, objective: ServiceLevelObjective, grid: Sequence[float]
 ) -> list[BatchingPolicy]:
-    solutions = [
-        solve_constrained(
+    solutions: list[ConstrainedSolution] = []
+    for rate in grid:
+        solution = solve_constrained(
             profile,
             rate,
             response_time_ms=objective.response_time_ms,
             percentile=objective.percentile,
+            start=solutions[-1].policy if solutions else None,
         )
-        for rate in grid
-    ]
+        solutions.append(solution)
     policies = [solutions[0].policy]
     for (low, below), (high, above) in pairwise(zip(grid, solutions, strict=True)):
         policy = above.policy
         if above.meets_sla:
-            between = (low, (low + high) / 2, high)
+            known = {(above.policy, high), (below.policy, low) if below.meets_sla else None}
             policy = next(
                 candidate
                 for candidate in _ever_sooner(above.policy, below.policy)
                 if candidate.control_limit == 1
-                or all(_in_time(profile, candidate, rate, objective) for rate in between)
+                or all(
+                    (candidate, rate) in known or _in_time(profile, candidate, rate, objective)
+                    for rate in (low, (low + high) / 2, high)
+                )
             )
         policies.append(policy)
     return policies

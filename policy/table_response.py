@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from policy.age_measure import QUADRATURE, AgeMeasure, Mixture, Panels
 from policy.convolution import convolve
-from policy.start_chain import QueueSystem, poisson_pmf, stationary
+from policy.start_chain import QueueSystem, poisson_pmf, poisson_table, stationary
 from policy.wait_measures import TimedWait, Wait, WaitForOne
 from sojourn.errors import InvalidInputError
 
@@ -220,7 +220,7 @@ def follow_requests(chain: TableChain) -> Iterator[Follow]:
         offset = round(passed * full_ms, 9)
         weights = pending.setdefault(offset, np.zeros((settled, followers, left.size)))
         here = position - passed * size
-        law = poisson_pmf(j, rate * (offset + left)[:, None])
+        law = poisson_table(followers, rate * (offset + left))
         weights[here] += (arriving[position, :, None] * _capped(law, room, here)).T
     lengths = np.arange(1, settled + 1)[:, None] + j
     sizes = system.batch_size(lengths)
@@ -270,14 +270,13 @@ def _arrivals_in_a_batch(chain: TableChain) -> tuple[Panels, FloatArray]:
     panels = Panels.cut(end, jumps, min(end / 4, (1 + np.sqrt(rate * end)) / rate))
     left = panels.nodes_ms.ravel()
     most = int(rate * end + 10 * np.sqrt(rate * end) + 30)
-    before = np.arange(min(positions, most))
     arriving = np.zeros((positions, left.size))
     for batch_size, time_ms in zip(sizes, times, strict=True):
         here = chain.batch_sizes == batch_size
         left_over = np.zeros(positions + 1)
         np.add.at(left_over, chain.left_over[here], chain.probabilities[here])
         inside = left < time_ms
-        counts = poisson_pmf(before, rate * (time_ms - left[inside])[:, None])
+        counts = poisson_table(min(positions, most), rate * (time_ms - left[inside]))
         if left_over[1:].any():
             counts = convolve(counts, left_over)[:, :positions]
         else:
