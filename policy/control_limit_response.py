@@ -13,7 +13,7 @@ All is exact up to quadrature.
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammainccinv
+from scipy.special import gammainccinv, pdtr
 
 from policy.age_measure import AgeMeasure, Mixture, Panels
 from policy.convolution import convolve
@@ -52,6 +52,7 @@ class ControlLimitResponse(Mixture):
         system = self._chain.system
         size, limit, d = system.max_batch_size, system.control_limit, system.max_wait_ms
         panels, arriving = self._arrivals_in_a_batch()
+        arriving = self._surely_in_full_batches(panels, arriving)
         residual = panels.nodes_ms.ravel()
         blocks, room = arriving.shape[0], system.waiting_room
         offsets = float(system.batch_times_ms[-1]) * np.arange(blocks)
@@ -97,8 +98,7 @@ class ControlLimitResponse(Mixture):
                 oldest[: limit - 1, part] += alone
                 younger[: limit - 1, part] += np.arange(limit - 1)[:, None, None] * alone
             running[part] = np.where(age[part] < d, first, 0.0)
-        starts = (offsets[:, None] + panels.edges_ms[:-1]).ravel()
-        axis = Panels(np.append(starts, offsets[-1] + panels.edges_ms[-1]))
+        axis = _repeated(panels, offsets)
         shape = (top, *axis.nodes_ms.shape)
         timed = np.isfinite(d) and limit > 1
         self.measures.append(
@@ -110,6 +110,20 @@ class ControlLimitResponse(Mixture):
             )
         )
         return axis, running.reshape(shape[1:])
+
+    def _surely_in_full_batches(self, panels: Panels, arriving: FloatArray) -> FloatArray:
+        """Count the requests so far back that their own batch is full; give the other blocks."""
+        system = self._chain.system
+        if system.waiting_room is not None:
+            return arriving
+        offsets = float(system.batch_times_ms[-1]) * np.arange(arriving.shape[0])
+        too_few = pdtr(system.max_batch_size - 1, system.arrival_rate * offsets)
+        unsure = int(np.count_nonzero(too_few > _NEGLIGIBLE))
+        if unsure < arriving.shape[0]:
+            axis = _repeated(panels, offsets[unsure:])
+            oldest = arriving[unsure:].sum(axis=-1).reshape(1, *axis.nodes_ms.shape)
+            self.measures.append(AgeMeasure(axis, system.batch_times_ms[-1:], oldest))
+        return arriving[:unsure]
 
     def _arrivals_in_a_batch(self) -> tuple[Panels, FloatArray]:
         """Density of arrivals over the time that is left of the batch they arrive in.
@@ -193,3 +207,9 @@ class ControlLimitResponse(Mixture):
                 self.atoms.append((d + time, count))
                 if younger and d > 0:
                     self.uniforms.append((time, d, younger * count))
+
+
+def _repeated(panels: Panels, offsets_ms: NDArray[np.floating]) -> Panels:
+    """Lay the panels end to end, from each of the offsets on."""
+    starts = (offsets_ms[:, None] + panels.edges_ms[:-1]).ravel()
+    return Panels(np.append(starts, offsets_ms[-1] + panels.edges_ms[-1]))
