@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ import numpy as np
 from quantecon.markov import DiscreteDP
 
 from policy import exact, policy_iteration, relative_value_iteration
-from policy.objective import Weights
+from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 from policy.smdp import TruncatedSmdp
 from policy.table import PolicyTable, solve_table
@@ -117,6 +118,15 @@ def compare(
     return rows
 
 
+def sla_tables(profile: Profile) -> dict[str, float]:
+    """Milliseconds to solve a table of 64 rates for a 99th percentile, by its limit."""
+    objectives = [ServiceLevelObjective(limit_ms, 99) for limit_ms in (5.0, 10.0, 20.0, 100.0)]
+    return {
+        f"{objective.response_time_ms:g} ms": timed(partial(solve_table, profile, objective), 5)[0]
+        for objective in objectives
+    }
+
+
 def table_and_look_up(profile: Profile) -> tuple[float, float]:
     """Milliseconds to solve a table of 64 rates; microseconds of one look-up in it."""
     table_ms, table = timed(lambda: solve_table(profile, Weights(1, 1)), 5)
@@ -138,11 +148,13 @@ def main(as_json: bool) -> None:
         *compare(256, 0.9, Weights(1, 1), 420, 1e4),
     ]
     table_ms, look_up_us = table_and_look_up(googlenet(32))
+    sla_tables_ms = sla_tables(googlenet(32))
     if as_json:
         print_json(
             {
                 "solvers": [asdict(row) for row in rows],
                 "table_of_64_rates_ms": table_ms,
+                "sla_tables_of_64_rates_ms": sla_tables_ms,
                 "look_up_us": look_up_us,
             }
         )
@@ -165,6 +177,8 @@ def main(as_json: bool) -> None:
             title=problem,
         )
     print(f"A table of 64 rates, B=32: {table_ms:.3g} ms; a look-up: {look_up_us:.2g} us")
+    for limit, sla_table_ms in sla_tables_ms.items():
+        print(f"A table of 64 rates, B=32, 99% within {limit}: {sla_table_ms:.3g} ms")
 
 
 if __name__ == "__main__":

@@ -57,6 +57,29 @@ def test_no_policy_in_time_takes_less_power(
         assert solution.service_level >= percentile / 100 - 1e-9
 
 
+@pytest.mark.parametrize(
+    "start",
+    [
+        BatchingPolicy.from_control_limit(20, 32, 13.0),  # close by
+        BatchingPolicy.from_control_limit(20, 32, 0.5),
+        BatchingPolicy.from_control_limit(20, 32, 500.0),
+        BatchingPolicy.from_control_limit(20, 32),
+        BatchingPolicy.from_control_limit(2, 32, 0.0),
+        BatchingPolicy.from_control_limit(32, 32, 17.0),
+        BatchingPolicy.from_control_limit(1, 32),
+        BatchingPolicy.from_control_limit(64, 64, 1.0),
+    ],
+)
+def test_from_any_start_it_finds_as_little_power(start):
+    rate = 0.5 * GOOGLENET_P4.capacity_per_s
+    slas = {"response_time_ms": 20, "percentile": 99}
+    alone = solve_constrained(GOOGLENET_P4, rate, **slas)
+    started = solve_constrained(GOOGLENET_P4, rate, **slas, start=start)
+    assert started.meets_sla
+    assert started.service_level >= 0.99 - 1e-9
+    assert started.mean_power_w == pytest.approx(alone.mean_power_w, rel=0.003)
+
+
 def test_what_it_says_is_what_the_policy_does():
     rate = 0.3 * GOOGLENET_P4.capacity_per_s
     solution = solve_constrained(GOOGLENET_P4, rate, response_time_ms=10, percentile=99)

@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from timeit import timeit
 
 import numpy as np
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy import exact
+from policy.constrained import solve_constrained
 from policy.profile import Profile
 from policy.response_time import evaluate
 from policy.table import PolicyTable, ServiceLevelObjective, Weights, solve_table
@@ -88,6 +91,25 @@ def test_no_rate_is_beyond_the_objective_that_can_be_within_it():
             assert level >= 0.99 - 1e-9
             kept += 1
     assert kept > 10
+
+
+@pytest.mark.parametrize("response_time_ms", [8, 20])
+def test_solved_from_rate_to_rate_no_policy_takes_more_power_than_solved_alone(response_time_ms):
+    rates = np.linspace(0.04, 0.96, 24) * CAPACITY
+    table = solve_table(GOOGLENET_P4, ServiceLevelObjective(response_time_ms, 99), rates)
+    for rate, policy in zip(rates[1::3], table.policies[1::3], strict=True):
+        alone = solve_constrained(
+            GOOGLENET_P4, rate, response_time_ms=response_time_ms, percentile=99
+        )
+        if alone.meets_sla:
+            found = evaluate(GOOGLENET_P4, policy, rate)
+            assert found.service_level(response_time_ms) >= 0.99 - 1e-9
+            assert found.mean_power_w <= 1.003 * alone.mean_power_w
+
+
+def test_it_imports_quickly_without_the_statistics_of_scipy():
+    program = "import sys, policy.table; sys.exit('scipy.signal' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 @settings(derandomize=True, deadline=None)
