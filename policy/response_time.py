@@ -5,8 +5,8 @@ queue at the starts of batches is a Markov chain; the ages of the requests in it
 Poisson arrivals. Without batching it is Crommelin's distribution of M/D/1, with a waiting room
 M/D/1/K, without any room Erlang's loss system; the tests hold it against these.
 
-Exact up to quadrature (errors of percentiles below 0.05%, mostly far below) are control limits,
-with and without a max wait and a waiting room, and tables of actions without a max wait. With one,
+Exact up to quadrature (errors of percentiles below 0.003% for batches up to 32, below 0.1% up to
+256) are control limits, with and without a max wait and a waiting room, and tables of actions without a max wait. With one,
 a table that leaves requests behind is approximate: those that wait behind the oldest at a free
 device are taken as uniform over its age. No error of that has been seen in simulations.
 
