@@ -5,10 +5,11 @@ queue at the starts of batches is a Markov chain; the ages of the requests in it
 Poisson arrivals. Without batching it is Crommelin's distribution of M/D/1, with a waiting room
 M/D/1/K, without any room Erlang's loss system; the tests hold it against these.
 
-Exact up to quadrature (errors of percentiles below 0.003% for batches up to 32, below 0.1% up to
-256) are control limits, with and without a max wait and a waiting room, and tables of actions without a max wait. With one,
-a table that leaves requests behind is approximate: those that wait behind the oldest at a free
-device are taken as uniform over its age. No error of that has been seen in simulations.
+Exact up to quadrature are control limits, with and without a max wait and a waiting room, and
+tables of actions without a max wait: errors of percentiles under control limits are below 0.003%
+for batches up to 32, below 0.1% up to 256. With a max wait, a table that leaves requests behind is
+approximate: those that wait behind the oldest at a free device are taken as uniform over its age.
+No error of that has been seen in simulations.
 
 Batch times that vary are not modelled. With their means in the profile the percentiles come out
 too low: with independent gamma batch times, a control limit of 8 and a max wait of 8 ms on the P4,
