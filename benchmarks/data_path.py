@@ -1,157 +1,262 @@
-"""How many requests per second the HTTP path carries, beside Ray Serve alone.
+"""The HTTP path of Sojourn beside other model servers: how much, how soon, and how much in time.
 
-The digits model, one replica each, one image per request, `wrk -t1 -c64`, all in turn and several
-times over; the ratio is what counts, for machines differ and are noisy. Ray Serve runs as it comes,
-and once more with room for full batches (`max_ongoing_requests`)::
+Every server hosts the same models, one process for the model, in turn on this machine:
 
-    python -m benchmarks.data_path [--quick] [--json]
+- requests per second at 1, 64 and 256 connections (`wrk`), of a tiny MLP and of the digits model;
+- goodput: the highest Poisson rate at which 99% are answered within the SLA, on an emulated device;
+- overload: 1.5 times what that device can do, clients who give up, and items that make it fail.
 
-Needs `wrk` (on Debian: apt-get install wrk).
+::
+
+    python -m benchmarks.data_path [--quick] [--json] [--peers mosec,ray_serve]
+
+Needs `wrk` (on Debian: apt-get install wrk). The peers' environments (1 GB each) are made when
+first needed, below ~/.cache/sojourn-benchmarks or $SOJOURN_BENCHMARK_CACHE.
 """
 
 import argparse
 import json
-import re
+import os
 import shutil
-import statistics
-import subprocess
+import signal
 import sys
-import tempfile
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-import yaml
+from benchmarks.peers.closed_loop import ClosedLoop, closed_loop
+from benchmarks.peers.environments import UnavailableError
+from benchmarks.peers.goodput import Probe, best_rate_per_s, goodput, possible_rate_per_s
+from benchmarks.peers.overload import Overload, overload
+from benchmarks.peers.protocols import Questions, example_rows
+from benchmarks.peers.servers import SERVERS, Server, serving
+from benchmarks.peers.sojourn_config import PERCENTILE, RESPONSE_TIME_MS
 
-ROOT = Path(__file__).parents[1]
-PORT = 8123
+QUICK = ("bare_uvicorn", "ray_serve", "ray_serve_tuned", "mosec")
+QUESTIONS = 32
+WARM_UP_S = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured.
+
+    Attributes
+    ----------
+    models : tuple of str
+        For requests per second.
+    connections : tuple of int
+        Likewise.
+    closed_s : int
+        Seconds of each such run.
+    open_s : float
+        Seconds of each run of the search for the goodput.
+    rounds : int
+        Runs of that search.
+    open_servers : tuple of str
+        Servers whose goodput is measured; empty: all.
+    """
+
+    models: tuple[str, ...]
+    connections: tuple[int, ...]
+    closed_s: int
+    open_s: float
+    rounds: int
+    open_servers: tuple[str, ...] = ()
+
+
+FULL_PLAN = Plan(("mlp", "digits"), (1, 64, 256), 5, 10.0, 5)
+QUICK_PLAN = Plan(("mlp",), (64,), 3, 5.0, 5, ("sojourn", "ray_serve_tuned", "mosec"))
+
+
+@dataclass
+class Results:
+    """All that was measured, by server; and why the rest was not."""
+
+    possible_per_s: float
+    closed: dict[str, dict[str, list[ClosedLoop]]] = field(default_factory=dict)
+    probes: dict[str, list[Probe]] = field(default_factory=dict)
+    overloads: dict[str, Overload] = field(default_factory=dict)
+    unavailable: dict[str, str] = field(default_factory=dict)
+
+    def requests_per_s(self, model: str = "mlp", connections: int = 64) -> dict[str, float]:
+        """Give the requests per second of each server."""
+        return {
+            name: run.requests_per_s
+            for name, models in self.closed.items()
+            for run in models.get(model, [])
+            if run.connections == connections
+        }
+
+    def goodput_fraction(self) -> dict[str, float]:
+        """Give the goodput of each server, of what the model of `policy` says is possible."""
+        return {
+            name: best_rate_per_s(probes) / self.possible_per_s
+            for name, probes in self.probes.items()
+        }
+
+    def wrong_answers(self) -> int:
+        """Count the wrong answers of all servers and runs."""
+        return sum(self.wrong_by_server().values())
+
+    def wrong_by_server(self) -> dict[str, int]:
+        """Count the wrong answers of each server."""
+        wrong = dict.fromkeys([*self.closed, *self.probes, *self.overloads], 0)
+        for name, models in self.closed.items():
+            wrong[name] += sum(run.wrong for runs in models.values() for run in runs)
+        for name, probes in self.probes.items():
+            wrong[name] += sum(probe.wrong for probe in probes)
+        for name, result in self.overloads.items():
+            wrong[name] += result.wrong
+        return wrong
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all of it for JSON."""
+        rates = self.requests_per_s()
+        ours = rates.get("sojourn")
+        return {
+            "requests_per_s": rates,
+            "sojourn_to": {name: ours / rate for name, rate in rates.items()} if ours else {},
+            "goodput_fraction": self.goodput_fraction(),
+            "wrong_answers": self.wrong_answers(),
+            "wrong_by_server": self.wrong_by_server(),
+            "unavailable": self.unavailable,
+            "sla": {"response_time_ms": RESPONSE_TIME_MS, "percentile": PERCENTILE},
+            "possible_per_s": self.possible_per_s,
+            "closed_loop": {
+                name: {model: [asdict(run) for run in runs] for model, runs in models.items()}
+                for name, models in self.closed.items()
+            },
+            "goodput": {
+                name: [asdict(probe) for probe in probes] for name, probes in self.probes.items()
+            },
+            "overload": {name: asdict(result) for name, result in self.overloads.items()},
+            "cores": os.cpu_count(),
+        }
+
+
+def measure_closed(server: Server, model: str, plan: Plan, results: Results) -> None:
+    """Measure the requests per second of a server with a model in it."""
+    questions = Questions(model, server.dialect, example_rows(model, QUESTIONS))
+    with serving(server, model, questions):
+        closed_loop(questions, 64, WARM_UP_S)
+        runs = results.closed.setdefault(server.name, {}).setdefault(model, [])
+        for connections in plan.connections:
+            run = closed_loop(questions, connections, plan.closed_s)
+            runs.append(run)
+            _tell(f"  {connections} connections: {run.requests_per_s:.0f} requests/s")
+
+
+def measure_open(server: Server, plan: Plan, results: Results) -> None:
+    """Measure what a server does with the emulated device."""
+    questions = Questions("emulated", server.dialect, example_rows("emulated", 4096))
+    with serving(server, "emulated", questions) as batches:
+        probes = goodput(questions, results.possible_per_s, plan.open_s, plan.rounds)
+        results.probes[server.name] = probes
+        _tell(f"  SLA kept up to {best_rate_per_s(probes):.0f} requests/s")
+        result = overload(server.dialect, batches, plan.open_s)
+        results.overloads[server.name] = result
+        _tell(f"  overloaded: {result.goodput_per_s:.0f} requests/s in time")
+
+
+def measure(names: list[str], plan: Plan) -> Results:
+    """Measure all servers, one after the other."""
+    results = Results(possible_rate_per_s())
+    for name in names:
+        server = SERVERS[name]
+        for model in plan.models:
+            with _noted(name, model, results):
+                measure_closed(server, model, plan, results)
+        if name in (plan.open_servers or names):
+            with _noted(name, "emulated device", results):
+                measure_open(server, plan, results)
+    return results
 
 
 @contextmanager
-def sojourn() -> Iterator[str]:
-    """Serve configs/digits.yaml with `sojourn serve`, one replica."""
-    document = yaml.safe_load((ROOT / "configs/digits.yaml").read_text())
-    document["applications"][0]["deployments"][0]["autoscaling_config"]["max_replicas"] = 1
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
-        yaml.safe_dump(document, config)
-        config.flush()
-        command = [sys.executable, "-m", "sojourn.cli", "serve", config.name, "--port", str(PORT)]
-        process = subprocess.Popen(
-            [*command, "--json"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        try:
-            assert process.stdout is not None
-            while process.stdout.readline().strip() != b"}":
-                if process.poll() is not None:
-                    raise SystemExit("sojourn serve did not come up; run it by hand to see why")
-            yield f"http://127.0.0.1:{PORT}/v2/models/digits/infer"
-        finally:
-            process.terminate()
-            process.wait(60)
-
-
-@contextmanager
-def plain_serve(max_ongoing_requests: int) -> Iterator[str]:
-    """Serve the same model with Ray Serve alone."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.plain_serve", str(PORT), str(max_ongoing_requests)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
+def _noted(name: str, what: str, results: Results) -> Iterator[None]:
+    """Tell what is measured; where it cannot be, keep the reason and go on."""
+    _tell(f"{name}: {what}")
     try:
-        assert process.stdout is not None
-        while process.stdout.readline().strip() != b"ready":
-            if process.poll() is not None:
-                raise SystemExit("plain Ray Serve did not come up")
-        yield f"http://127.0.0.1:{PORT}/"
-    finally:
-        assert process.stdin is not None
-        process.stdin.close()
-        process.wait(60)
+        yield
+    except UnavailableError as error:
+        _tell(f"{name}: {what}: {error}")
+        results.unavailable[name] = f"{what}: {error}"
 
 
-def wrk(url: str, body: str, connections: int, duration_s: int) -> dict[str, float]:
-    """Load `url` and give requests per second, p50 and p99 in ms, and the failed share."""
-    with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
-        script.write(
-            f'wrk.method = "POST"\nwrk.body = [[{body}]]\n'
-            'wrk.headers["Content-Type"] = "application/json"\n'
-            "done = function(summary, latency)\n"
-            '  io.write(string.format("RESULT %d %d %d %d %d\\n", summary.requests,\n'
-            "    summary.duration, summary.errors.status, latency:percentile(50),\n"
-            "    latency:percentile(99)))\nend\n"
+def _tell(what: str) -> None:
+    print(f"data_path: {what}", file=sys.stderr, flush=True)
+
+
+def print_results(results: Results) -> None:
+    """Print it for people."""
+    print(f"{'server':16}{'model':>9}{'conns':>6}{'req/s':>9}{'p50 ms':>9}{'p99 ms':>9}", end="")
+    print(f"{'failed':>8}{'checked':>9}{'wrong':>6}{'others':>8}{'Sojourn is':>12}")
+    for name, models in results.closed.items():
+        for model, runs in models.items():
+            for run in runs:
+                ours = results.requests_per_s(model, run.connections).get("sojourn", float("nan"))
+                ratio = ours / run.requests_per_s if run.requests_per_s else float("inf")
+                print(
+                    f"{name:16}{model:>9}{run.connections:6}{run.requests_per_s:9.0f}"
+                    f"{run.p50_ms:9.1f}{run.p99_ms:9.1f}{run.failed:8}{run.checked:9}"
+                    f"{run.wrong:6}{run.others_cores:8.2f}{ratio:11.2f}×"
+                )
+    print(
+        f"\n{PERCENTILE:g}% within {RESPONSE_TIME_MS:g} ms on the emulated device: the model of "
+        f"policy/ says {results.possible_per_s:.0f}/s is possible"
+    )
+    for name, fraction in results.goodput_fraction().items():
+        print(f"{name:16}{fraction * results.possible_per_s:9.0f}/s{fraction:9.1%}")
+    print(f"\n{'overload':16}{'goodput/s':>10}{'of capacity':>12}{'refused':>9}{'late':>8}", end="")
+    print(f"{'wasted':>8}{'for gone':>9}{'wrong':>6}{'missing':>8}", end="")
+    print(f"{'failed by others':>17}{'others':>8}")
+    for name, result in results.overloads.items():
+        wasted, gone = result.wasted_device_fraction, result.for_the_gone_fraction
+        print(
+            f"{name:16}{result.goodput_per_s:10.0f}{result.capacity_fraction:12.1%}"
+            f"{result.refused_fraction:9.1%}{result.late_fraction:8.1%}"
+            f"{'-' if wasted is None else f'{wasted:.1%}':>8}"
+            f"{'-' if gone is None else f'{gone:.1%}':>9}"
+            f"{result.wrong:6}{result.missing:8}{result.failed_by_others:17}"
+            f"{result.others_cores:8.2f}"
         )
-        script.flush()
-        options = ["-t1", f"-c{connections}", f"-d{duration_s}s", "-s", script.name]
-        output = subprocess.run(
-            ["wrk", *options, url], capture_output=True, text=True, check=True
-        ).stdout
-    found = re.search(r"RESULT (\d+) (\d+) (\d+) (\d+) (\d+)", output)
-    assert found is not None, output
-    requests, duration_us, failed, p50_us, p99_us = map(int, found.groups())
-    return {
-        "requests_per_s": 1e6 * requests / duration_us,
-        "p50_ms": 1e-3 * p50_us,
-        "p99_ms": 1e-3 * p99_us,
-        "failed_fraction": failed / max(1, requests),
-    }
+    for name, reason in results.unavailable.items():
+        print(f"{name} was not measured: {reason}")
 
 
-def example_body() -> str:
-    """One digit as an Open Inference Protocol request."""
-    image = [0, 0, 5, 13, 9, 1, 0, 0, 0, 0, 13, 15, 10, 15, 5, 0]
-    tensor = {"name": "image", "datatype": "FP32", "shape": [1, 8, 8], "data": image * 4}
-    return json.dumps({"inputs": [tensor]})
+def parse_peers(text: str | None, quick: bool) -> list[str]:
+    """Give the servers to measure, Sojourn first."""
+    peers = [name for name in SERVERS if name != "sojourn"]
+    if text is None:
+        return ["sojourn", *(QUICK if quick else peers)]
+    asked = [name for name in text.split(",") if name]
+    unknown = sorted(set(asked) - set(peers))
+    if unknown:
+        raise SystemExit(f"--peers: there is no {unknown[0]!r}, only {', '.join(peers)}")
+    return ["sojourn", *asked]
 
 
 def main() -> None:
-    """Run all in turn and print what they carried."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one short round")
+    """Measure, and print it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer, shorter runs: 4 minutes")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--peers", help="which, separated by commas; none: --peers ''")
     options = parser.parse_args()
     if shutil.which("wrk") is None:
         raise SystemExit("wrk is not installed (on Debian: apt-get install wrk)")
-    rounds, duration_s = (1, 8) if options.quick else (3, 15)
-    services: dict[str, Callable[[], AbstractContextManager[str]]] = {
-        "sojourn": sojourn,
-        "ray_serve": partial(plain_serve, 5),
-        "ray_serve_tuned": partial(plain_serve, 256),
-    }
-    results: dict[str, list[dict[str, float]]] = {name: [] for name in services}
-    for _ in range(rounds):
-        for name, service in services.items():
-            with service() as url:
-                request = urllib.request.Request(
-                    url, example_body().encode(), {"Content-Type": "application/json"}
-                )
-                with urllib.request.urlopen(request, timeout=10) as answer:
-                    assert "label" in answer.read().decode()
-                wrk(url, example_body(), 64, 3)
-                results[name].append(wrk(url, example_body(), 64, duration_s))
-            time.sleep(1)
-    medians = {
-        name: {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-        for name, runs in results.items()
-    }
-    ours = medians["sojourn"]["requests_per_s"]
-    ratios = {name: ours / values["requests_per_s"] for name, values in medians.items()}
+    names = parse_peers(options.peers, options.quick)
+    # Run in the background of a script, it would ignore Ctrl-C and hand that on to the servers,
+    # which end by it; and ended itself, it must not leave one behind.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    results = measure(names, QUICK_PLAN if options.quick else FULL_PLAN)
     if options.json:
-        rates = {name: values["requests_per_s"] for name, values in medians.items()}
-        print(json.dumps({"requests_per_s": rates, "ratios": ratios, "runs": results}, indent=1))
-        return
-    print(f"{'':16}{'req/s':>9}{'p50 ms':>9}{'p99 ms':>9}{'failed':>9}{'ratio':>9}")
-    for name, values in medians.items():
-        print(
-            f"{name:16}{values['requests_per_s']:9.0f}{values['p50_ms']:9.1f}"
-            f"{values['p99_ms']:9.1f}{values['failed_fraction']:9.1%}"
-            f"{ratios[name]:9.1f}"
-        )
+        print(json.dumps(results.to_dict(), indent=1))
+    else:
+        print_results(results)
 
 
 if __name__ == "__main__":

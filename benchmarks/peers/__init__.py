@@ -1,0 +1,1 @@
+"""Other model servers, each with the same models in it, to be measured beside Sojourn."""

@@ -1,0 +1,146 @@
+"""Goodput under an SLA: the highest Poisson rate at which the percentile holds.
+
+On an emulated device, so the servers differ by when they start batches, and by what else they do
+with the time. What is possible at all is the model's: the highest rate at which some control limit
+and max wait keep the SLA, without any cost of HTTP.
+"""
+
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.peers.machine import others
+from benchmarks.peers.models import DEVICE_PROFILE
+from benchmarks.peers.open_loop import Run, open_loop
+from benchmarks.peers.protocols import Questions
+from benchmarks.peers.servers import HOST, PORT
+from benchmarks.peers.sojourn_config import PERCENTILE, RESPONSE_TIME_MS
+from loadtests.records import Outcome
+from loadtests.schedule import Step, poisson_schedule
+from policy.constrained import solve_constrained
+from policy.profile import Profile
+
+PROFILE = Profile.from_dict(DEVICE_PROFILE)
+SETTLE_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A run at one rate.
+
+    Attributes
+    ----------
+    arrival_rate_per_s : float
+        Of the schedule.
+    service_level : float
+        Fraction of the requests that had the right answer in time; an upper bound where the run
+        ended early, since it could not reach the percentile any more.
+    wrong : int
+        Wrong answers.
+    others_cores : float
+        Cores that processes which are not the benchmark's kept busy meanwhile.
+    """
+
+    arrival_rate_per_s: float
+    service_level: float
+    wrong: int
+    others_cores: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the SLA's percentile was kept."""
+        return self.service_level >= PERCENTILE / 100
+
+
+def possible_rate_per_s() -> float:
+    """Find the highest rate at which the model of `policy` keeps the SLA."""
+
+    def holds(rate_per_s: float) -> bool:
+        return solve_constrained(
+            PROFILE, rate_per_s, response_time_ms=RESPONSE_TIME_MS, percentile=PERCENTILE
+        ).meets_sla
+
+    return _bisect(holds, 0.0, 0.999 * PROFILE.capacity_per_s, 14)
+
+
+def goodput(questions: Questions, possible_per_s: float, run_s: float, rounds: int) -> list[Probe]:
+    """Search the highest rate that a server keeps the SLA at, in runs of `run_s` seconds.
+
+    The search is between 0 and 1.1 times what is possible (a short run may be lucky), and its
+    schedules are the same for every server.
+    """
+    probes: list[Probe] = []
+    _probe(questions, 0.3 * possible_per_s, 2.0)
+
+    def holds(rate_per_s: float) -> bool:
+        settle(questions)
+        probes.append(_probe(questions, rate_per_s, run_s))
+        return probes[-1].holds
+
+    _bisect(holds, 0.0, 1.1 * possible_per_s, rounds)
+    return probes
+
+
+def best_rate_per_s(probes: list[Probe]) -> float:
+    """Give the highest rate whose run kept the SLA; 0 if none did."""
+    return max((probe.arrival_rate_per_s for probe in probes if probe.holds), default=0.0)
+
+
+def settle(questions: Questions) -> None:
+    """Wait until a server has worked off what earlier clients left: three quick answers."""
+    request = urllib.request.Request(
+        f"http://{HOST}:{PORT}{questions.path}",
+        questions.bodies[0],
+        {"Content-Type": "application/json"},
+    )
+    deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
+    quick = 0
+    while quick < 3 and time.monotonic() < deadline_s:
+        started_s = time.monotonic()
+        quick += 1
+        with suppress(OSError), urllib.request.urlopen(request, timeout=SETTLE_TIMEOUT_S):
+            pass
+        if time.monotonic() - started_s > 1e-3 * RESPONSE_TIME_MS:
+            quick = 0
+
+
+def _probe(questions: Questions, rate_per_s: float, run_s: float) -> Probe:
+    arrivals_s = poisson_schedule([Step(run_s, rate_per_s)], seed=1).arrivals_s
+    allowed = (1 - PERCENTILE / 100) * arrivals_s.size
+
+    late = 0
+
+    def hopeless(run: Run) -> bool:
+        nonlocal late
+        now_s = time.perf_counter() - run.start_s
+        overdue = arrivals_s < now_s - 1e-3 * RESPONSE_TIME_MS
+        late = int((overdue & ~in_time(run)).sum())
+        return late > allowed
+
+    with others() as shared:
+        run = open_loop(questions, arrivals_s, hopeless=hopeless)
+    service_level = float(in_time(run).mean())
+    if late > allowed:
+        # It ended early: what was not due or not answered yet might have been in time.
+        service_level = 1 - late / arrivals_s.size
+    wrong = int((run.records.outcome == Outcome.WRONG).sum())
+    return Probe(rate_per_s, service_level, wrong, shared.cores)
+
+
+def in_time(run: Run) -> NDArray[np.bool_]:
+    """Which requests had their answer in time, counted from when they were due."""
+    records = run.records
+    right: NDArray[np.bool_] = records.outcome == Outcome.OK
+    return right & (records.response_ms <= RESPONSE_TIME_MS)
+
+
+def _bisect(holds: Callable[[float], bool], low: float, high: float, rounds: int) -> float:
+    for _ in range(rounds):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low

@@ -1,0 +1,139 @@
+"""The models that every server of the comparison hosts, by name.
+
+Imported by each server in its own virtual environment, so it needs numpy and torch alone.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from deployments.models.base import Model, TensorSpec, load_model
+from deployments.models.emulated import Emulated
+
+MAX_BATCH_SIZE = 32
+FEATURES, HIDDEN, CLASSES = 256, 512, 16
+#: A batch of b takes 50 ms + 0.5 ms·b.
+DEVICE_PROFILE = {
+    "model": "emulated",
+    "device": "emulated",
+    "max_batch_size": MAX_BATCH_SIZE,
+    "latency_ms": {"per_request": 0.5, "fixed": 50.0},
+}
+#: Names the model to a server whose processes are not told otherwise.
+MODEL_VARIABLE = "SOJOURN_BENCHMARK_MODEL"
+#: Where the emulated device writes down its batches; nowhere, if it is not set.
+BATCH_LOG_VARIABLE = "SOJOURN_BENCHMARK_BATCH_LOG"
+
+
+class TinyMLP(Model):
+    """A perceptron of 256 → 512 → 16 with fixed random weights: all the time is the server's."""
+
+    inputs = (TensorSpec("x", "FP32", (FEATURES,)),)
+    outputs = (TensorSpec("y", "FP32", (CLASSES,)),)
+
+    def load(self, device: str) -> None:
+        """Draw the weights."""
+        torch.set_num_threads(1)
+        random = np.random.default_rng(1)
+
+        def linear(inputs: int, outputs: int) -> torch.nn.Linear:
+            layer = torch.nn.Linear(inputs, outputs)
+            weights = random.normal(0, inputs**-0.5, (outputs, inputs)).astype(np.float32)
+            layer.weight.data = torch.from_numpy(weights)
+            layer.bias.data = torch.zeros(outputs)
+            return layer
+
+        self._network = torch.nn.Sequential(
+            linear(FEATURES, HIDDEN), torch.nn.ReLU(), linear(HIDDEN, CLASSES)
+        ).eval()
+
+    def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Answer a batch."""
+        # torch takes no read-only arrays; this copies only those.
+        x = np.require(batch["x"], np.float32, ["C", "W"])
+        with torch.inference_mode():
+            return {"y": self._network(torch.from_numpy(x)).numpy()}
+
+
+class LoggedDevice(Emulated):
+    """The emulated device, which refuses values below 0 and writes down each batch it was given.
+
+    A batch that has such a value fails as it is read, before the device has spent time on it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(DEVICE_PROFILE)
+        path = os.environ.get(BATCH_LOG_VARIABLE)
+        self._log = open(path, "a", buffering=1) if path else None  # noqa: SIM115
+
+    def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Echo the batch."""
+        started_s = time.perf_counter()
+        values = np.asarray(batch["input"])
+        if (values < 0).any():
+            raise ValueError("a value below 0")
+        answer = super().forward(batch)
+        if self._log:
+            ended_s = time.perf_counter()
+            line = {"started_s": started_s, "ended_s": ended_s, "values": values.ravel().tolist()}
+            self._log.write(json.dumps(line) + "\n")
+        return answer
+
+
+@dataclass(frozen=True)
+class Hosted:
+    """A model to host.
+
+    Attributes
+    ----------
+    name : str
+        As clients call it.
+    import_path : str
+        Its class.
+    options : mapping
+        Keywords for its constructor.
+    max_wait_ms : int
+        How long a peer that must be told a time waits for a batch to fill. Short against a batch:
+        while the device is busy, requests gather by themselves.
+    """
+
+    name: str
+    import_path: str
+    max_wait_ms: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self) -> Model:
+        """Bring it up in this process."""
+        return load_model(self.import_path, self.options, "cpu")
+
+
+HOSTED = {
+    hosted.name: hosted
+    for hosted in (
+        Hosted("mlp", "benchmarks.peers.models:TinyMLP", 1),
+        Hosted("digits", "deployments.models.digits:Digits", 1),
+        Hosted("emulated", "benchmarks.peers.models:LoggedDevice", 5),
+    )
+}
+
+
+def stack(model: Model, rows: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
+    """Make one batch of requests that are JSON objects of the model's inputs, one item each."""
+    return {
+        spec.name: np.array([row[spec.name] for row in rows], spec.numpy_dtype)
+        for spec in model.inputs
+    }
+
+
+def unstack(outputs: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
+    """Take a batch of answers apart into JSON objects of the model's outputs, one item each."""
+    columns = {name: array.tolist() for name, array in outputs.items()}
+    size = len(next(iter(columns.values())))
+    return [{name: column[i] for name, column in columns.items()} for i in range(size)]

@@ -1,0 +1,37 @@
+"""Mosec: ``python -m benchmarks.peers.mosec_server MODEL PORT``."""
+
+import os
+import sys
+from typing import Any
+
+from mosec import Server, Worker  # type: ignore[import-not-found]
+
+from benchmarks.peers.models import HOSTED, MAX_BATCH_SIZE, MODEL_VARIABLE, stack, unstack
+
+
+class Inference(Worker):  # type: ignore[misc]
+    """The one process with the model; Mosec's front is Rust."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._model = HOSTED[os.environ[MODEL_VARIABLE]].load()
+
+    def forward(self, data: list[Any]) -> list[Any]:
+        """Answer a batch of parsed JSON requests."""
+        return unstack(self._model.forward(stack(self._model, data)))
+
+
+if __name__ == "__main__":
+    name, port = sys.argv[1:]
+    # Mosec has its own command line; timeouts are the client's business here.
+    sys.argv[1:] = ["--address", "127.0.0.1", "--port", port, "--timeout", "30000"]
+    sys.argv += ["--log-level", "error"]
+    server = Server()
+    server.append_worker(
+        Inference,
+        num=1,
+        max_batch_size=MAX_BATCH_SIZE,
+        max_wait_time=HOSTED[name].max_wait_ms,
+        env=[{MODEL_VARIABLE: name}],
+    )
+    server.run()

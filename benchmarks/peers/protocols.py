@@ -1,0 +1,153 @@
+"""How each server is asked, in JSON, and what it answers."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.peers.models import HOSTED
+from deployments.models.base import Model, TensorSpec
+from loadtests.answers import TOLERANCE
+
+Row = Mapping[str, NDArray[Any]]
+
+
+class Dialect(Protocol):
+    """One server's own JSON."""
+
+    def path(self, model: str) -> str:
+        """Give the URL's path of a model."""
+
+    def encode(self, model: Model, row: Row) -> bytes:
+        """Write the body of a request for one item."""
+
+    def decode(self, body: bytes) -> Mapping[str, Any]:
+        """Read the answer: the values of each output, in any nesting."""
+
+
+class OpenInference:
+    """The Open Inference Protocol: Sojourn, Triton, MLServer."""
+
+    def path(self, model: str) -> str:
+        """Give the URL's path of a model."""
+        return f"/v2/models/{model}/infer"
+
+    def encode(self, model: Model, row: Row) -> bytes:
+        """Write the body of a request for one item."""
+
+        def tensor(spec: TensorSpec) -> dict[str, Any]:
+            shape = [1, *spec.shape]
+            data = _numbers(row[spec.name].ravel())
+            return {"name": spec.name, "datatype": spec.datatype, "shape": shape, "data": data}
+
+        return json.dumps({"inputs": [tensor(spec) for spec in model.inputs]}).encode()
+
+    def decode(self, body: bytes) -> Mapping[str, Any]:
+        """Read the answer."""
+        return {entry["name"]: entry["data"] for entry in json.loads(body)["outputs"]}
+
+
+@dataclass(frozen=True)
+class Objects:
+    """A JSON object of the inputs for one of the outputs: Ray Serve, Mosec, LitServe.
+
+    Attributes
+    ----------
+    at : str
+        The URL's path.
+    """
+
+    at: str
+
+    def path(self, model: str) -> str:
+        """Give the URL's path of a model."""
+        return self.at
+
+    def encode(self, model: Model, row: Row) -> bytes:
+        """Write the body of a request for one item."""
+        return json.dumps({spec.name: _numbers(row[spec.name]) for spec in model.inputs}).encode()
+
+    def decode(self, body: bytes) -> Mapping[str, Any]:
+        """Read the answer."""
+        content: dict[str, Any] = json.loads(body)
+        return content
+
+
+class BatchOfObjects(Objects):
+    """The same in a batch of one, as BentoML's batchable methods take it."""
+
+    def encode(self, model: Model, row: Row) -> bytes:
+        """Write the body of a request for one item."""
+        return b'{"rows": [' + super().encode(model, row) + b"]}"
+
+    def decode(self, body: bytes) -> Mapping[str, Any]:
+        """Read the answer."""
+        (content,) = json.loads(body)
+        return dict(content)
+
+
+def _numbers(array: NDArray[Any]) -> list[Any]:
+    # The shortest decimal that is the same in 32 bits, not in 64.
+    values = [float(str(value)) for value in array.ravel()]
+    return list(np.reshape(np.array(values), array.shape).tolist())
+
+
+class Questions:
+    """Requests to a model in one dialect, whose right answers are the model's own.
+
+    Parameters
+    ----------
+    name : str
+        The model's.
+    dialect : Dialect
+        How they are written.
+    rows : mapping of str to ndarray
+        The inputs, one item per row.
+    """
+
+    def __init__(self, name: str, dialect: Dialect, rows: Row) -> None:
+        model = HOSTED[name].load()
+        size = len(next(iter(rows.values())))
+        one_by_one = [{key: array[i : i + 1] for key, array in rows.items()} for i in range(size)]
+        self.path = dialect.path(name)
+        self.rows = rows
+        self.bodies = [
+            dialect.encode(model, {key: array[0] for key, array in row.items()})
+            for row in one_by_one
+        ]
+        if name == "emulated":
+            # It is an echo, and would take its time.
+            self._answers: Sequence[Row] = [{"output": row["input"]} for row in one_by_one]
+        else:
+            self._answers = [dict(model.forward(row)) for row in one_by_one]
+        self._dialect = dialect
+
+    def right(self, number: int, body: bytes) -> bool:
+        """Whether `body` is the answer to the request of this number."""
+        try:
+            content = self._dialect.decode(body)
+            return all(
+                np.size(content[name]) == values.size
+                and np.allclose(np.ravel(content[name]), values.ravel(), rtol=0, atol=TOLERANCE)
+                for name, values in self._answers[number].items()
+            )
+        except (ValueError, KeyError, TypeError):
+            return False
+
+
+def example_rows(name: str, count: int) -> dict[str, NDArray[Any]]:
+    """Make inputs for a model: held-out digits, or random numbers."""
+    if name == "digits":
+        from loadtests.digits import held_out  # scikit-learn takes seconds to import
+
+        return {"image": np.array(held_out()[0][:count])}
+    random = np.random.default_rng(2)
+    if name == "emulated":
+        # Quarters are exact in 32 bits, so an echo is exact, too.
+        return {"input": np.arange(count, dtype=np.float32)[:, np.newaxis] / 4}
+    (spec,) = HOSTED[name].load().inputs
+    values = random.uniform(-1, 1, (count, *spec.shape)).round(4)
+    return {spec.name: values.astype(np.float32)}

@@ -1,0 +1,183 @@
+"""Starting and stopping the servers of the comparison, one at a time."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import yaml
+
+from benchmarks.peers import sojourn_config
+from benchmarks.peers.environments import UnavailableError, python_of
+from benchmarks.peers.models import BATCH_LOG_VARIABLE, HOSTED
+from benchmarks.peers.protocols import BatchOfObjects, Dialect, Objects, OpenInference, Questions
+
+ROOT = Path(__file__).parents[2]
+HOST, PORT = "127.0.0.1", 8200
+BATCH_LOG = "batches.jsonl"
+START_TIMEOUT_S, STOP_TIMEOUT_S = 90.0, 20.0
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server to measure.
+
+    Attributes
+    ----------
+    name : str
+        As it is reported.
+    module : str
+        What runs it, given the model and the port; of this package.
+    dialect : Dialect
+        How it is asked.
+    environment : str or None
+        Its virtual environment; None is the one this runs in.
+    options : tuple of str
+        Further arguments of the module.
+    hosts : tuple of str
+        The models it is measured with.
+    """
+
+    name: str
+    module: str
+    dialect: Dialect
+    environment: str | None = None
+    options: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = tuple(HOSTED)
+
+
+SERVERS = {
+    server.name: server
+    for server in (
+        Server("sojourn", "sojourn.cli", OpenInference()),
+        Server("bare_uvicorn", "benchmarks.peers.uvicorn_server", OpenInference()),
+        Server("ray_serve", "benchmarks.plain_serve", Objects("/"), options=("5",)),
+        Server("ray_serve_tuned", "benchmarks.plain_serve", Objects("/"), options=("256",)),
+        Server("mosec", "benchmarks.peers.mosec_server", Objects("/inference"), "mosec"),
+        Server("litserve", "benchmarks.peers.litserve_server", Objects("/predict"), "litserve"),
+        Server("bentoml", "benchmarks.peers.bentoml_server", BatchOfObjects("/predict"), "bentoml"),
+        Server("triton", "benchmarks.peers.triton_server", OpenInference(), "triton"),
+        Server("mlserver", "benchmarks.peers.mlserver_server", OpenInference(), "mlserver"),
+    )
+}
+
+
+@contextmanager
+def serving(server: Server, model: str, questions: Questions) -> Iterator[Path]:
+    """Host a model until the context ends, and leave no process behind.
+
+    Yields
+    ------
+    Path
+        Where the emulated device writes down its batches.
+
+    Raises
+    ------
+    UnavailableError
+        It cannot be installed, does not start, or answers wrongly.
+    """
+    with tempfile.TemporaryDirectory(prefix="sojourn-data-path-") as name:
+        folder = Path(name)
+        command = _command(server, model, folder)
+        try:
+            process = _start(command, questions, folder)
+        except UnavailableError:
+            # Ports that a server chooses by itself may be gone when it takes them: once more.
+            process = _start(command, questions, folder)
+        try:
+            yield folder / BATCH_LOG
+        finally:
+            _stop(process)
+
+
+def _start(command: Sequence[str], questions: Questions, folder: Path) -> subprocess.Popen[bytes]:
+    log = folder / "log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=_environment(folder),
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        _wait_until_right(process, questions, log)
+    except BaseException:
+        _stop(process)
+        raise
+    return process
+
+
+def _command(server: Server, model: str, folder: Path) -> Sequence[str]:
+    if server.name == "sojourn":
+        config = folder / "config.yaml"
+        config.write_text(yaml.safe_dump(sojourn_config.document(model)))
+        command = (sys.executable, "-m", server.module, "serve", str(config), "--port", str(PORT))
+        return (*command, "--json")
+    python = python_of(server.environment) if server.environment else sys.executable
+    return (python, "-m", server.module, model, str(PORT), *server.options)
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+    quiet = {"BENTOML_DO_NOT_TRACK": "True", "BENTOML_HOME": str(folder / "bentoml")}
+    ours = {BATCH_LOG_VARIABLE: str(folder / BATCH_LOG), "PYTHONPATH": str(ROOT)}
+    return kept | quiet | ours | {"OMP_NUM_THREADS": "1"}
+
+
+def _wait_until_right(process: subprocess.Popen[bytes], questions: Questions, log: Path) -> None:
+    request = urllib.request.Request(
+        f"http://{HOST}:{PORT}{questions.path}",
+        questions.bodies[0],
+        {"Content-Type": "application/json"},
+    )
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    answer = "no answer"
+    while time.monotonic() < deadline_s:
+        try:
+            with urllib.request.urlopen(request, timeout=5) as response:
+                body = response.read()
+                if questions.right(0, body):
+                    return
+                answer = f"a wrong answer: {body[:200]!r}"
+        except urllib.error.HTTPError as error:
+            answer = f"HTTP {error.code}: {error.read()[:200]!r}"
+        except OSError:
+            pass
+        if process.poll() is not None:
+            raise UnavailableError(f"ended as it started: {_last_line(log)}")
+        time.sleep(0.2)
+    raise UnavailableError(f"{answer} in {START_TIMEOUT_S:g} s; its log ends: {_last_line(log)}")
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1].strip()[:300] if lines else "nothing"
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End a server and all it started, in peace if it can."""
+    started = {psutil.Process(process.pid)} if process.poll() is None else set()
+    for one in list(started):
+        started.update(one.children(recursive=True))
+    assert process.stdin is not None
+    with suppress(OSError):
+        process.stdin.close()
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    _, alive = psutil.wait_procs(started, timeout=STOP_TIMEOUT_S)
+    for one in alive:
+        with suppress(psutil.Error):
+            one.kill()
+    process.wait()

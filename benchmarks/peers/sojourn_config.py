@@ -1,0 +1,49 @@
+"""Sojourn's own configuration for the comparison: the config file that `sojourn serve` takes."""
+
+from typing import Any
+
+from benchmarks.peers.models import HOSTED, MAX_BATCH_SIZE
+
+#: The contract of the emulated device. The shortest batch takes 50.5 ms, a full one 66.
+RESPONSE_TIME_MS, PERCENTILE = 150.0, 99.0
+
+
+def user_config(name: str) -> dict[str, Any]:
+    """Configure how a model is batched.
+
+    Where requests per second are counted the aim is to answer at once; on the emulated device it
+    is the SLA.
+    """
+    if name == "emulated":
+        return {"sla": {"response_time_ms": RESPONSE_TIME_MS, "percentile": PERCENTILE}}
+    return {"policy": {"objective": "weights"}, "limits": {"waiting_room": 4096}}
+
+
+def document(name: str) -> dict[str, Any]:
+    """Make the config file of one replica of a model."""
+    hosted = HOSTED[name]
+    model = {
+        "name": name,
+        "import_path": hosted.import_path,
+        "options": dict(hosted.options),
+        "device": "cpu",
+        "max_batch_size": MAX_BATCH_SIZE,
+    }
+    replica = {
+        "name": "Replica",
+        "num_replicas": 1,
+        "ray_actor_options": {"num_cpus": 1},
+        "user_config": user_config(name),
+    }
+    application = {
+        "name": name,
+        "route_prefix": "/",
+        "import_path": "deployments.application:build",
+        "args": {"model": model},
+        "deployments": [replica],
+    }
+    return {
+        "proxy_location": "EveryNode",
+        "http_options": {"host": "127.0.0.1", "port": 8200},
+        "applications": [application],
+    }

@@ -1,0 +1,43 @@
+"""Sojourn's own ASGI app under uvicorn, without Ray: what the data path could be at most.
+
+``python -m benchmarks.peers.uvicorn_server MODEL PORT``
+"""
+
+import sys
+
+import uvicorn
+import uvloop
+
+from benchmarks.peers.models import HOSTED, MAX_BATCH_SIZE
+from benchmarks.peers.sojourn_config import user_config
+from deployments.asgi import InferenceApp
+from deployments.config import ModelConfig, parse_user_config
+from deployments.service import load_service
+
+
+async def main() -> None:
+    """Serve until told to stop."""
+    hosted = HOSTED[sys.argv[1]]
+    config = ModelConfig(
+        name=hosted.name,
+        import_path=hosted.import_path,
+        options=dict(hosted.options),
+        device="cpu",
+        max_batch_size=MAX_BATCH_SIZE,
+    )
+    service = load_service(config)
+    await service.configure(parse_user_config(user_config(hosted.name)))
+    server = uvicorn.Config(
+        InferenceApp(service, "0"),
+        host="127.0.0.1",
+        port=int(sys.argv[2]),
+        http="httptools",
+        lifespan="off",
+        log_level="error",
+        access_log=False,
+    )
+    await uvicorn.Server(server).serve()
+
+
+if __name__ == "__main__":
+    uvloop.run(main())
