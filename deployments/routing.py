@@ -30,8 +30,6 @@ def serve_environment(max_body_bytes: int = 64 << 10) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_RETRY_ON": "503 conn-failure empty-response",
         "RAY_SERVE_HAPROXY_RETRIES": str(RETRIES),
         "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(max_body_bytes),
-        # Replicas report to the autoscaler every second, not every ten.
-        "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",
         # A replica that is scaled in stays reachable until every HAProxy has heard of it.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",
     }
