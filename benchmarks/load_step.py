@@ -152,6 +152,18 @@ def draw(path: Path, seconds: list[dict[str, float]], watcher: Watcher, sla_ms: 
     figure.savefig(path)
 
 
+def two_again_s(watcher: Watcher) -> float | None:
+    """Seconds from the kill until Serve counts two replicas again, after it noticed."""
+    assert watcher.killed_s is not None
+    noticed = False
+    for at_s, count in watcher.counts:
+        if at_s > watcher.killed_s:
+            noticed = noticed or count < 2
+            if noticed and count == 2:
+                return at_s - watcher.killed_s
+    return None
+
+
 def main() -> None:
     """Run the step and say what happened."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -175,10 +187,7 @@ def main() -> None:
     result = {
         "replicas": [n for n, m in zip(settled, [0, *settled], strict=False) if n != m],
         "killed_s": watcher.killed_s,
-        "two_again_s": next(
-            at_s for at_s, count in watcher.counts if at_s > watcher.killed_s + 1.5 and count == 2
-        )
-        - watcher.killed_s,
+        "two_again_s": two_again_s(watcher),
         "requests": report["requests"],
         "wrong_answers": report["wrong_answers"],
         "lost": report["lost"],
