@@ -96,6 +96,10 @@ def test_a_changed_sla_acts_without_restarting_a_replica(service: Running) -> No
     assert wait_for(lambda: policy(service)["config_error"] is not None)
     assert "sla.response_time_ms" in policy(service)["config_error"]
     assert policy(service)["sla_in_words"] == "95% of requests within 40 ms"
+    # Corrected, so that a replica that starts later finds a right one.
+    service.redeploy(load_document("digits.yaml"))
+    assert wait_for(lambda: policy(service)["config_error"] is None)
+    assert policy(service)["sla_in_words"] == "99% of requests within 100 ms"
     assert set(service.replicas()) == before
 
 
