@@ -20,6 +20,7 @@ from deployments.batcher.shell import BatchRecord
 from deployments.config import UserConfig
 from deployments.learning import LatencyLearner, WaitCorrection
 from deployments.solver import solve_aside, work_conserving_table
+from policy.batching_policy import BatchingPolicy
 from policy.burstiness import DispersionMeter
 from policy.objective import Objective, ServiceLevelObjective
 from policy.profile import Profile
@@ -194,6 +195,11 @@ class PolicyKeeper:
         if core.longest_wait_ms(policy) < (policy.max_wait_ms or math.inf):
             policy = replace(policy, max_wait_ms=core.longest_wait_ms(policy))
         self._predicted_ms = {}
+        # Any other table takes up to a second, in which the requests would have to share the
+        # interpreter; a control limit takes milliseconds.
+        limit = BatchingPolicy.from_control_limit(policy.control_limit, policy.max_batch_size)
+        if policy.actions != limit.actions:
+            return
         if 0 < rate_per_s < PREDICTABLE_INTENSITY * self.profile.capacity_per_s:
             try:
                 predicted = await asyncio.to_thread(evaluate, self.profile, policy, rate_per_s)
