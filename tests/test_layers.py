@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("sojourn", "policy", "autoscaler", "deployments", "loadtests")
+PACKAGES = ("sojourn", "policy", "autoscaler", "deployments", "simulator", "loadtests")
 ADAPTERS = {
     "autoscaler/ray_adapter.py",
     "deployments/application.py",

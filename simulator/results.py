@@ -1,0 +1,94 @@
+"""What a simulated run gives: a row per second, and what is summed up from the rows."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.objective import ServiceLevelObjective
+
+FloatArray = NDArray[np.float64]
+
+#: Length of the windows whose service level must comply.
+WINDOW_S = 60
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One autoscaler on one trace.
+
+    Every array of shape (seconds,) has an entry per second of the run. A request belongs to the
+    second in which its client sent it.
+
+    Attributes
+    ----------
+    name : str
+        The autoscaler's.
+    objective : ServiceLevelObjective
+    offered, in_time, refused : FloatArray, shape (seconds,)
+        Requests sent; answered within the SLA's response time; refused by every replica tried.
+    ordered, ready : FloatArray, shape (seconds,)
+        Replicas ordered (starting ones included) and replicas that serve, as means over the second.
+    paid_replica_s : float
+        Replica-seconds from each order until the replica was gone, its draining included.
+    forecast_per_s : FloatArray, shape (seconds,)
+        Rate that the autoscaler sized for; NaN where it tells none.
+    energy_j : FloatArray, shape (seconds,)
+        Of the batches; NaN where the profile knows none.
+    histogram : FloatArray, shape (bins,)
+        Answered requests by response time.
+    bin_edges_ms : FloatArray, shape (bins + 1,)
+    """
+
+    name: str
+    objective: ServiceLevelObjective
+    offered: FloatArray
+    in_time: FloatArray
+    refused: FloatArray
+    ordered: FloatArray
+    ready: FloatArray
+    paid_replica_s: float
+    forecast_per_s: FloatArray
+    energy_j: FloatArray
+    histogram: FloatArray
+    bin_edges_ms: FloatArray
+
+    @property
+    def service_level(self) -> float:
+        """Share of the offered requests that were answered in time; 1 where none was offered."""
+        offered = float(self.offered.sum())
+        return float(self.in_time.sum()) / offered if offered else 1.0
+
+    def windows_in_time(self) -> FloatArray:
+        """Share in time of each window of `WINDOW_S`, the last one shorter; 1 where it is empty."""
+        starts = np.arange(0, self.offered.size, WINDOW_S)
+        offered = np.add.reduceat(self.offered, starts)
+        in_time = np.add.reduceat(self.in_time, starts)
+        return np.divide(in_time, offered, out=np.ones_like(offered), where=offered > 0)
+
+    def compliant(self) -> NDArray[np.bool_]:
+        """Tell for each window whether its service level met the SLA."""
+        return self.windows_in_time() >= self.objective.percentile / 100
+
+    @property
+    def compliant_windows(self) -> float:
+        """Share of the windows that met the SLA."""
+        return float(np.mean(self.compliant()))
+
+    @property
+    def scalings_per_hour(self) -> float:
+        """Changes of the number of ordered replicas, per hour."""
+        changes = int(np.count_nonzero(np.diff(np.round(self.ordered))))
+        return 3600 * changes / self.offered.size
+
+    def response_percentile_ms(self, percentile: float) -> float:
+        """Give a percentile of the response time of the answered requests; NaN if there is none."""
+        cumulative = np.cumsum(self.histogram)
+        if not cumulative[-1]:
+            return math.nan
+        wanted = percentile / 100 * cumulative[-1]
+        index = int(np.searchsorted(cumulative, wanted))
+        before = cumulative[index - 1] if index else 0.0
+        low, high = self.bin_edges_ms[index], self.bin_edges_ms[index + 1]
+        return float(low + (high - low) * (wanted - before) / self.histogram[index])
