@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from autoscaler.batching_estimator import BatchingEstimator, BatchingPrediction
+from autoscaler.rand import theorem_error_bound
 from autoscaler.sizing import (
     FullBatchEstimator,
     Prediction,
@@ -22,6 +23,9 @@ from policy.profile import Profile
 from sojourn.errors import InvalidInputError
 from sojourn.output import existing_file, json_option, print_json, print_table
 
+#: More replicas than the least that are looked at for the least cost, and for the plot.
+_FURTHER = 8
+
 
 @dataclass(frozen=True)
 class _Row:
@@ -30,6 +34,21 @@ class _Row:
     prediction: Prediction
     policy: BatchingPolicy | None
     mean_power_w: float | None
+
+
+@dataclass(frozen=True)
+class _Prices:
+    """What replicas and energy cost, in one currency."""
+
+    per_replica_h: float
+    per_kwh: float
+
+    def per_h(self, row: _Row) -> float:
+        """Cost of an hour; infinite where the replicas cannot carry the load."""
+        if row.mean_power_w is None:
+            return math.inf
+        replicas = row.prediction.replicas
+        return replicas * self.per_replica_h + 1e-3 * row.mean_power_w * self.per_kwh
 
 
 class _Planner:
@@ -52,6 +71,28 @@ class _Planner:
             self._estimator, arrival_rate_per_s, self._objective, 1, max_replicas
         )
         return self._row(found, arrival_rate_per_s)
+
+    def cheapest(self, arrival_rate_per_s: float, max_replicas: int, prices: _Prices) -> _Row:
+        """Find the number of replicas, and their policy, of the least cost under the SLA."""
+        best = self.least(arrival_rate_per_s, max_replicas)
+        last = min(best.prediction.replicas + _FURTHER, max_replicas)
+        for replicas in range(best.prediction.replicas + 1, last + 1):
+            if replicas * prices.per_replica_h >= prices.per_h(best):
+                break
+            row = self.at(replicas, arrival_rate_per_s)
+            if row.prediction.meets(self._objective) and prices.per_h(row) < prices.per_h(best):
+                best = row
+        return best
+
+    def theorem_error(self, arrival_rate_per_s: float, replicas: int) -> float | None:
+        """Bound what Theorem 2 overstates; None for the other estimator."""
+        estimator = self._estimator
+        if not isinstance(estimator, FullBatchEstimator):
+            return None
+        intensity = arrival_rate_per_s / (replicas * estimator.capacity_per_s)
+        return theorem_error_bound(
+            intensity, replicas, self._delays.try_ms, estimator.execution_time_ms
+        )
 
     def at(self, replicas: int, arrival_rate_per_s: float) -> _Row:
         found = self._estimator.predict(arrival_rate_per_s, replicas, self._objective)
@@ -142,6 +183,24 @@ _delay = click.FloatRange(min=0)
     show_default=True,
     help="The most to consider.",
 )
+@click.option(
+    "--energy-price",
+    type=click.FloatRange(min=0),
+    help="Per kWh: plan for the least cost of replicas and energy, not for the least replicas.",
+)
+@click.option(
+    "--replica-price",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Per replica and hour, in the currency of --energy-price.",
+)
+@click.option(
+    "--plot",
+    "plot_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw service level and power over the number of replicas to this file.",
+)
 @json_option
 def command(
     profile_file: Path,
@@ -154,6 +213,9 @@ def command(
     retry_delay_ms: float,
     retries: int | None,
     max_replicas: int,
+    energy_price: float | None,
+    replica_price: float,
+    plot_file: Path | None,
     as_json: bool,
 ) -> None:
     """Say how many replicas an arrival rate needs under an SLA, and how they batch."""
@@ -164,25 +226,40 @@ def command(
         ("request-delay-ms", request_delay_ms),
         ("reply-delay-ms", reply_delay_ms),
         ("retry-delay-ms", retry_delay_ms),
+        ("energy-price", energy_price or 0.0),
+        ("replica-price", replica_price),
     ):
         if not math.isfinite(value):
             raise InvalidInputError(f"--{name}: must be a finite number, not {value}")
     objective = ServiceLevelObjective(response_time_ms, percentile)
     delays = TryDelays(request_delay_ms, reply_delay_ms, retry_delay_ms, retries)
-    planner = _Planner(Profile.load(profile_file), objective, delays, estimator)
-    chosen = planner.least(arrival_rate, max_replicas)
+    profile = Profile.load(profile_file)
+    if energy_price is not None and profile.energy_mj is None:
+        raise InvalidInputError(
+            "--energy-price: the profile knows no energy; measure one that does"
+        )
+    planner = _Planner(profile, objective, delays, estimator)
+    prices = None if energy_price is None else _Prices(replica_price, energy_price)
+    if prices is None:
+        chosen = planner.least(arrival_rate, max_replicas)
+    else:
+        chosen = planner.cheapest(arrival_rate, max_replicas, prices)
     replicas = chosen.prediction.replicas
+    theorem_error = planner.theorem_error(arrival_rate, replicas)
     rows = [
         chosen if number == replicas else planner.at(number, arrival_rate)
         for number in (replicas - 1, replicas, replicas + 1)
         if number >= 1
     ]
+    if plot_file is not None:
+        _plot(plot_file, planner, arrival_rate, chosen, objective)
     if as_json:
         print_json(
             {
-                **_content(chosen, objective),
-                "alternatives": [_content(row, objective) for row in rows],
+                **_content(chosen, objective, prices),
+                "alternatives": [_content(row, objective, prices) for row in rows],
                 "estimator": estimator,
+                "theorem_error_bound": theorem_error,
             }
         )
         return
@@ -192,21 +269,58 @@ def command(
         title=f"{arrival_rate:g} requests/s, {in_words(objective)}: {replicas} replica"
         + ("s" if replicas > 1 else ""),
     )
+    if prices is not None:
+        click.echo(f"* costs {prices.per_h(chosen):.4g} an hour")
+    if theorem_error is not None and theorem_error > 1 - percentile / 100:
+        click.echo(
+            f"Theorem 2 takes tries as independent; with {replicas} replicas and tries this short, "
+            f"up to {100 * theorem_error:.3g} points less may be in time. --estimator batch knows "
+            "queues and batches."
+        )
 
 
-def _content(row: _Row, objective: ServiceLevelObjective) -> dict[str, Any]:
+def _plot(
+    path: Path,
+    planner: _Planner,
+    arrival_rate_per_s: float,
+    chosen: _Row,
+    objective: ServiceLevelObjective,
+) -> None:
+    from autoscaler.plots import save_plan  # matplotlib takes most of a second to import
+
+    replicas = chosen.prediction.replicas
+    numbers = range(max(1, replicas - _FURTHER // 2), replicas + _FURTHER // 2 + 1)
+    rows = [planner.at(number, arrival_rate_per_s) for number in numbers]
+    try:
+        save_plan(
+            path,
+            [row.prediction for row in rows],
+            [row.mean_power_w for row in rows],
+            replicas,
+            objective,
+            title=f"{arrival_rate_per_s:g} requests/s, {in_words(objective)}",
+        )
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"--plot: {error}") from None
+
+
+def _content(row: _Row, objective: ServiceLevelObjective, prices: _Prices | None) -> dict[str, Any]:
     prediction, policy = row.prediction, row.policy
-    reached = math.isfinite(prediction.percentile_ms)
     return {
         "replicas": prediction.replicas,
         "meets_sla": prediction.meets(objective),
-        "predicted_percentile_ms": prediction.percentile_ms if reached else None,
+        "predicted_percentile_ms": _finite(prediction.percentile_ms),
         "predicted_service_level": prediction.service_level,
         "control_limit": None if policy is None else policy.control_limit,
         "actions": None if policy is None else policy.actions,
         "max_wait_ms": None if policy is None else policy.max_wait_ms,
         "mean_power_w": row.mean_power_w,
+        **({} if prices is None else {"cost_per_h": _finite(prices.per_h(row))}),
     }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _cells(row: _Row, chosen: _Row) -> list[object]:

@@ -12,6 +12,7 @@ from autoscaler.rand import (
     busy_probability,
     response_time_cdf,
     retried_response_time_cdf,
+    theorem_error_bound,
     waiting_time_percentile,
 )
 from sojourn.errors import InvalidInputError
@@ -166,6 +167,25 @@ def test_theorem_2_against_the_simulated_protocol(
     theorem = response_time_cdf(times, rate, replicas, 1e3 / execution_ms, execution_ms, *delays)
     simulated = np.searchsorted(np.sort(response_ms), times, side="right") / response_ms.size
     assert np.abs(theorem - simulated).max() < error
+
+
+@pytest.mark.parametrize(
+    ("replicas", "traffic_intensity", "retry_delay_ms"),
+    [(4, 0.2, 0.0), (8, 0.2, 2.5), (16, 0.4, 0.0), (8, 0.6, 0.0), (50, 0.6, 0.0)],
+)
+def test_what_theorem_2_overstates_is_bounded_and_not_by_far(
+    replicas, traffic_intensity, retry_delay_ms
+):
+    execution_ms = 10.0
+    rate = traffic_intensity * replicas / execution_ms * 1e3
+    delays = (0.25, 0.25, retry_delay_ms)
+    response_ms = simulate_protocol(rate, replicas, execution_ms, *delays, requests=40_000)
+    times = np.linspace(10, 60, 400)
+    theorem = response_time_cdf(times, rate, replicas, 1e3 / execution_ms, execution_ms, *delays)
+    simulated = np.searchsorted(np.sort(response_ms), times, side="right") / response_ms.size
+    hopeful = (theorem - simulated)[theorem >= 0.9].max()
+    bound = theorem_error_bound(traffic_intensity, replicas, 0.5 + retry_delay_ms, execution_ms)
+    assert 0.6 * bound < hopeful < bound + 0.002
 
 
 def test_theorem_2_is_hopeful_with_two_replicas_and_retries_at_once():

@@ -101,9 +101,39 @@ def test_table_for_people(capsys):
     assert "9 *" in out
 
 
+def test_with_prices_the_least_cost_is_chosen(capsys):
+    """Replicas for nothing: as many more as still save energy; dear ones: the least."""
+    dear = plan(capsys, "--energy-price", "0.3", "--replica-price", "10")
+    free = plan(capsys, "--energy-price", "0.3", rate=800, response_time_ms=15)
+    least = plan(capsys)
+    assert dear["replicas"] == least["replicas"]
+    assert dear["cost_per_h"] == pytest.approx(
+        10 * dear["replicas"] + 0.3e-3 * dear["mean_power_w"]
+    )
+    assert free["cost_per_h"] == pytest.approx(0.3e-3 * free["mean_power_w"])
+    costs = [row["cost_per_h"] for row in free["alternatives"] if row["meets_sla"]]
+    assert free["cost_per_h"] == min(costs)
+
+
+def test_the_theorem_says_how_far_it_can_be_trusted(capsys):
+    assert plan(capsys)["theorem_error_bound"] is None
+    assert 0.01 < plan(capsys, "--estimator", "rand")["theorem_error_bound"] < 0.2
+    assert main([*arguments(), "--estimator", "rand"]) == 0
+    assert "points less may be in time" in capsys.readouterr().out
+
+
+def test_plot_is_drawn(capsys, tmp_path):
+    picture = tmp_path / "plan.png"
+    assert main([*arguments(), "--plot", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert main([*arguments(), "--plot", str(tmp_path / "no" / "folder.png")]) == 2
+    assert "--plot" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
+        (["--energy-price", "-1"], "--energy-price"),
         (["--percentile", "100"], "--percentile"),
         (["--arrival-rate", "0"], "--arrival-rate"),
         (["--arrival-rate", "nan"], "--arrival-rate"),
