@@ -1,0 +1,85 @@
+"""Figures as SVG that takes its colours and its font from the page it stands in.
+
+matplotlib writes fixed colours. Those of the palette are stand-ins that become CSS variables, so
+that one picture reads well on a light and on a dark page.
+"""
+
+import io
+import re
+from collections.abc import Callable
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+#: Text and lines; marks beside the data; the grid; what all is measured against; what is not good.
+INK, FAINT, GRID, ORACLE, BAD = "#010101", "#020202", "#030303", "#040404", "#050505"
+SERIES = tuple(f"#0606{number:02x}" for number in range(1, 9))
+_VARIABLES = {
+    INK: "ink",
+    FAINT: "faint",
+    GRID: "grid",
+    ORACLE: "oracle",
+    BAD: "bad",
+    **{color: f"series-{number}" for number, color in enumerate(SERIES, 1)},
+}
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "sojourn",
+    "font.size": 10,
+    "text.color": INK,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": FAINT,
+    "axes.titlecolor": INK,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlepad": 5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "lines.solid_capstyle": "round",
+    "legend.frameon": False,
+}
+WIDTH_IN = 10.0
+
+
+def to_svg(draw: Callable[[Figure], None], height_in: float, name: str) -> str:
+    """Draw a figure to an SVG element.
+
+    Parameters
+    ----------
+    draw : callable
+        Draws on the figure it is given.
+    height_in : float
+        Beside a width of `WIDTH_IN`.
+    name : str
+        Where all its ids begin; another one for each picture of a page.
+    """
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+        draw(figure)
+        file = io.StringIO()
+        figure.savefig(file, format="svg", transparent=True)
+    text = file.getvalue()
+    text = text[text.index("<svg") :].strip()
+    text = re.sub(r"<style.*?</style>", "", text, count=1, flags=re.DOTALL)
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r' (?:xmlns(?::xlink)?|version)="[^"]*"', "", text).replace("xlink:href", "href")
+    text = re.sub(r' width="[^"]*" height="[^"]*"', "", text, count=1)
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
+    # `font: 10px 'DejaVu Sans', ...` becomes a size, and a weight if it has one.
+    text = re.sub(r"font: (?:(bold|\d00) )?([\d.]+px)[^;\"]*", _font, text)
+    for color, variable in _VARIABLES.items():
+        text = text.replace(color, f"var(--{variable})")
+    return text
+
+
+def _font(match: re.Match[str]) -> str:
+    weight, size = match.groups()
+    return f"font-size: {size}" + (f"; font-weight: {weight}" if weight else "")
