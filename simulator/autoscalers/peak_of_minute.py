@@ -1,0 +1,52 @@
+"""As many replicas as the busiest second of the last minute needs: the rule of thumb to beat.
+
+It knows what a replica carries within the SLA, which is most of the work, and neither looks ahead
+nor holds on to anything but that minute.
+"""
+
+import math
+from collections import deque
+
+from simulator.scaling import FleetView
+from sojourn.errors import InvalidInputError
+
+
+class PeakOfMinute:
+    """Sizes for the highest second of the last `window_s`, times a headroom.
+
+    Parameters
+    ----------
+    sla_rate_per_s : float
+        Highest rate of one replica within the SLA.
+    headroom : float
+        Factor on the peak: 1.2 keeps 20% more.
+    window_s : int
+    name : str
+    """
+
+    def __init__(
+        self,
+        sla_rate_per_s: float,
+        headroom: float = 1.0,
+        window_s: int = 60,
+        name: str = "peak of the last minute",
+    ) -> None:
+        if not (0 < sla_rate_per_s < math.inf and headroom > 0 and window_s >= 1):
+            raise InvalidInputError(
+                "sla_rate_per_s, headroom and window_s must be above 0, not "
+                f"{sla_rate_per_s:g}, {headroom:g} and {window_s}"
+            )
+        self.name = name
+        self._rate_per_s = sla_rate_per_s
+        self._headroom = headroom
+        self._offered: deque[float] = deque(maxlen=window_s)
+
+    @property
+    def forecast_per_s(self) -> float:
+        """Rate that it last sized for; NaN before it knows one."""
+        return self._headroom * max(self._offered, default=math.nan)
+
+    def replicas(self, view: FleetView) -> int:
+        """Give the replicas that should be ordered."""
+        self._offered.append(view.offered)
+        return max(1, math.ceil(self.forecast_per_s / self._rate_per_s - 1e-9))

@@ -1,0 +1,40 @@
+"""Fleets made by hand, on virtual time."""
+
+import numpy as np
+
+from autoscaler.reports import ReplicaReport
+from simulator.scaling import FleetView, ScalingPolicy
+
+
+def view(
+    now_s: float,
+    *,
+    offered: float = 0.0,
+    ongoing: float = 0.0,
+    ready: int = 1,
+    ordered: int | None = None,
+    start_times_s: tuple[float, ...] = (),
+    reports: tuple[ReplicaReport, ...] = (),
+) -> FleetView:
+    """A fleet at the end of a second; all that is ordered serves, unless said otherwise."""
+    return FleetView(
+        now_s=now_s,
+        ordered=ready if ordered is None else ordered,
+        ready=ready,
+        offered=offered,
+        refused=0.0,
+        ongoing=ongoing,
+        start_times_s=np.array(start_times_s),
+        reports=lambda: list(reports),
+    )
+
+
+def follow(policy: ScalingPolicy, offered: list[float], ongoing_per_request: float = 0.0):
+    """Obey a policy at once, second by second, and give the fleet's sizes."""
+    sizes = [1]
+    for second, requests in enumerate(offered, start=1):
+        seen = view(
+            second, offered=requests, ongoing=ongoing_per_request * requests, ready=sizes[-1]
+        )
+        sizes.append(policy.replicas(seen))
+    return sizes[1:]

@@ -1,0 +1,56 @@
+import math
+
+from autoscaler.reports import AutoscalerSettings, ReplicaReport
+from simulator.autoscalers.sojourn import SojournAutoscaler
+from tests.simulator.autoscalers.fleet import view
+
+FULL_BATCH = {"full_batch_size": 32.0, "full_batch_ms": 10.8}
+
+
+def report(replica: int, now_s: float, rate_per_s: float) -> ReplicaReport:
+    served = rate_per_s * now_s
+    return ReplicaReport(
+        f"replica-{replica}",
+        now_s,
+        offered_total=served,
+        refused_total=0.0,
+        completed_total=served,
+        queue_length=0.0,
+        sla_response_time_ms=50.0,
+        sla_percentile=99.0,
+        start_time_s=10.0,
+        **FULL_BATCH,
+    )
+
+
+def follow(policy: SojournAutoscaler, rate_per_s: float, seconds: int, begin_s: int = 0) -> int:
+    """Share a constant load among what is ordered; give what is ordered at last."""
+    ordered = 1
+    for second in range(begin_s + 1, begin_s + seconds + 1):
+        reports = tuple(report(n, second, rate_per_s / ordered) for n in range(ordered))
+        ordered = policy.replicas(view(second, ready=ordered, reports=reports))
+    return ordered
+
+
+def test_scales_out_until_the_load_is_carried() -> None:
+    policy = SojournAutoscaler(AutoscalerSettings(window_s=5))
+    assert math.isnan(policy.forecast_per_s)
+    report_rate = 9000.0  # about three times what one replica carries
+    assert follow(policy, report_rate, 30) >= 4
+    assert policy.decision is not None
+    assert policy.decision.reason
+
+
+def test_sees_reports_a_second_late() -> None:
+    prompt = SojournAutoscaler(report_lag_s=0)
+    late = SojournAutoscaler(report_lag_s=1)
+    first = view(1, reports=(report(0, 1, 100.0),))
+    prompt.replicas(first)
+    late.replicas(first)
+    assert "no replica has reported" not in prompt.decision.reason
+    assert "no replica has reported" in late.decision.reason
+
+
+def test_keeps_to_its_bounds() -> None:
+    policy = SojournAutoscaler(AutoscalerSettings(window_s=5), max_replicas=2)
+    assert follow(policy, 9000.0, 30) == 2
