@@ -58,6 +58,20 @@ class Decision:
         Requests that wait beyond what is ordinary.
     horizon_s : float
         How far the forecast looks ahead: the time that a replica takes to start.
+    demand_per_s : float or None
+        The rate that was sized for: the forecast with its margin, the burst factor and the backlog.
+    method : str
+        The forecast that was used.
+    margin : float
+        What the forecast was multiplied by so that it is exceeded with a chance of `risk` alone.
+    sla_rate_per_s : float or None
+        What one replica takes under the SLA, corrected; None where replicas do not tell.
+    correction : float
+        What the rate that the replicas tell was multiplied by, from what was measured.
+    model_error : float or None
+        Measured less predicted share of late requests; None while nothing can be told.
+    hold_s : float
+        How long fewer replicas must have been enough before some go.
     """
 
     replicas: int
@@ -68,6 +82,13 @@ class Decision:
     predicted_service_level: float | None = None
     backlog: float = 0.0
     horizon_s: float = 0.0
+    demand_per_s: float | None = None
+    method: str = ""
+    margin: float = 1.0
+    sla_rate_per_s: float | None = None
+    correction: float = 1.0
+    model_error: float | None = None
+    hold_s: float = 0.0
 
 
 class Autoscaler:
@@ -108,7 +129,14 @@ class Autoscaler:
                     del self._start_times_s[next(iter(self._start_times_s))]
 
     def decide(
-        self, now_s: float, *, current_replicas: int, min_replicas: int, max_replicas: int
+        self,
+        now_s: float,
+        *,
+        current_replicas: int,
+        min_replicas: int,
+        max_replicas: int,
+        ready_replicas: int | None = None,
+        waiting: float = 0.0,
     ) -> Decision:
         """Decide how many replicas there should be.
 
@@ -119,6 +147,10 @@ class Autoscaler:
         current_replicas : int
             Replicas ordered so far, whether they have started or not: what was decided last, unless
             somebody else changed it.
+        ready_replicas : int, optional
+            Those of them that serve, whether they report or not. None: not known.
+        waiting : float
+            Requests that wait outside for a first replica to start.
         min_replicas, max_replicas : int
             Bounds. Never fewer than one is decided: without a replica no arrival is counted.
 
@@ -150,7 +182,7 @@ class Autoscaler:
         # Random routing gives every replica the same share, those that keep silent included.
         silent = max(1.0, standing / seen.replicas)
         burst = silent * self._settings.burst_factor
-        hold_s = self._settings.hold_s
+        hold_s = self._settings.hold_s or max(30.0, horizon_s)
         self._highest_demand.add(now_s, burst * seen.forecast_per_s + seen.drain_per_s, hold_s)
         self._highest_batch_ms.add(now_s, seen.batch_ms, hold_s)
         if self._watched_since_s is None:
@@ -199,7 +231,8 @@ class Autoscaler:
         history = self._load.history(now_s, self._settings.window_s, self._settings.retries)
         if history is None or not live:
             return "the arrival rate is not known yet"
-        forecast_per_s = FORECASTERS[self._settings.forecast].peak_per_s(history, horizon_s)
+        forecaster = FORECASTERS.get(self._settings.forecast, FORECASTERS["last"])
+        forecast_per_s = forecaster.peak_per_s(history, horizon_s)
         backlog = sum(
             max(0.0, report.queue_length - _ORDINARY_BATCHES * report.full_batch_size)
             for report in live
@@ -220,7 +253,7 @@ class Autoscaler:
     def _noisy_mean_per_s(self, seen: "_Seen") -> float:
         """Give the highest rate that noise alone is likely to show in a window, at this load."""
         window_s = self._settings.window_s
-        mean_s = max(window_s, self._settings.hold_s)
+        mean_s = max(window_s, self._settings.hold_s or 0.0)
         steps = max(1, round(mean_s / seen.history.step_s))
         mean = float(np.mean(seen.history.rates_per_s[-steps:]))
         # The mean itself may have been low by chance; windows to come may be high by chance.

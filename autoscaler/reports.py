@@ -1,130 +1,22 @@
-"""What the autoscaler is told: the settings it works by, and the reports of the replicas.
+"""What the autoscaler is told by the replicas.
 
-Both travel as flat tables of floats, which is all that Ray carries from a replica to its policy.
+A report travels as a flat table of floats, which is all that Ray carries from a replica to its
+policy; the settings in force travel in it.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
-from autoscaler.forecast import FORECASTERS
-from autoscaler.sizing import TryDelays
+from autoscaler.settings import PREFIX, AutoscalerSettings
 from policy.objective import ServiceLevelObjective
+from policy.service_curve import ServiceCurve
 from sojourn.errors import InvalidInputError
 
-_PREFIX = "settings_"
-_BOUNDS = {
-    "window_s": (1.0, 300.0),
-    "burst_factor": (1.0, 1e3),
-    "backlog_drain_s": (1.0, 1e6),
-}
+__all__ = ["AutoscalerSettings", "ReplicaReport"]
 
-
-@dataclass(frozen=True)
-class AutoscalerSettings:
-    """How replicas are counted.
-
-    Attributes
-    ----------
-    window_s : float
-        The arrival rate is the mean over this long. Shorter reacts sooner and sees more noise.
-    forecast : str
-        What the rate is expected to be once a replica ordered now has started; a key of
-        `autoscaler.forecast.FORECASTERS`.
-    hold_s : float
-        Replicas go only after fewer would have met the SLA for this long.
-    burst_factor : float
-        A sudden rise of the rate by this factor must be absorbed without new replicas.
-    backlog_drain_s : float
-        Time in which what has piled up in the replicas' queues is to be worked off.
-    request_delay_ms, reply_delay_ms, retry_delay_ms : float
-        What a try costs between balancer and replica; see `autoscaler.sizing.TryDelays`.
-    retries : int
-        Retries after which the balancer gives up.
-
-    Raises
-    ------
-    InvalidInputError
-        A value is out of its range.
-    """
-
-    window_s: float = 10.0
-    forecast: str = "last"
-    hold_s: float = 120.0
-    burst_factor: float = 1.0
-    backlog_drain_s: float = 10.0
-    request_delay_ms: float = 0.25
-    reply_delay_ms: float = 0.25
-    retry_delay_ms: float = 0.0
-    retries: int = 5
-
-    def __post_init__(self) -> None:
-        for name in _FLOAT_SETTINGS:
-            least, most = _BOUNDS.get(name, (0.0, 1e6))
-            value = getattr(self, name)
-            if not _is_number(value) or not least <= value <= most:
-                raise InvalidInputError(
-                    f"{name}: must be a number from {least:g} to {most:g}, not {value!r}"
-                )
-        if not _is_number(self.retries) or self.retries < 0 or self.retries != int(self.retries):
-            raise InvalidInputError(
-                f"retries: must be a whole number of at least 0, not {self.retries!r}"
-            )
-        if self.forecast not in FORECASTERS:
-            raise InvalidInputError(
-                f"forecast: must be one of {', '.join(FORECASTERS)}, not {self.forecast!r}"
-            )
-
-    @property
-    def delays(self) -> TryDelays:
-        """The delays of a try, and how many there are."""
-        return TryDelays(
-            self.request_delay_ms, self.reply_delay_ms, self.retry_delay_ms, self.retries
-        )
-
-    def to_floats(self) -> dict[str, float]:
-        """Give the settings as floats, each name prefixed with ``settings_``."""
-        values = {name: float(getattr(self, name)) for name in (*_FLOAT_SETTINGS, "retries")}
-        values["forecast"] = float(list(FORECASTERS).index(self.forecast))
-        return {_PREFIX + name: value for name, value in values.items()}
-
-    @classmethod
-    def from_floats(cls, values: Mapping[str, float]) -> "AutoscalerSettings":
-        """Read what `to_floats` gave; what is not there keeps its default.
-
-        Raises
-        ------
-        InvalidInputError
-            A value is out of its range.
-        """
-        given = {
-            name: float(values[_PREFIX + name])
-            for name in _FLOAT_SETTINGS
-            if _PREFIX + name in values
-        }
-        forecast, retries = cls.forecast, cls.retries
-        if _PREFIX + "forecast" in values:
-            number, names = values[_PREFIX + "forecast"], list(FORECASTERS)
-            if number not in range(len(names)):
-                raise InvalidInputError(f"forecast: there is none of number {number}")
-            forecast = names[int(number)]
-        if _PREFIX + "retries" in values:
-            number = values[_PREFIX + "retries"]
-            if not (math.isfinite(number) and number == int(number)):
-                raise InvalidInputError(f"retries: must be a whole number, not {number}")
-            retries = int(number)
-        return cls(forecast=forecast, retries=retries, **given)
-
-
-_FLOAT_SETTINGS = tuple(
-    setting.name
-    for setting in fields(AutoscalerSettings)
-    if setting.name not in ("forecast", "retries")
-)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+_LATE_SHARE = "late_share_"
 
 
 @dataclass(frozen=True)
@@ -139,7 +31,7 @@ class ReplicaReport:
         When this was recorded, on the clock of `Autoscaler.decide`.
     offered_total, refused_total, completed_total : float
         Rows since the replica started: of all tries that reached it, of those it refused, and of
-        those it answered.
+        those it completed.
     queue_length : float
         Rows that wait now.
     full_batch_size, full_batch_ms : float
@@ -150,11 +42,17 @@ class ReplicaReport:
         Time from its creation until it could serve; 0 if not known.
     settings : AutoscalerSettings or None
         The settings now in force there; None leaves those of the autoscaler.
+    sla_rate_per_s, late_shares
+        Its `policy.service_curve.ServiceCurve`; 0 and empty where that is not known yet, or where
+        no rate meets the SLA.
+    answered_total, late_total : float
+        Rows answered since the replica started, and those of them answered later than the SLA's
+        response time allows.
 
     Raises
     ------
     InvalidInputError
-        A value is negative or not finite.
+        A value is negative or not finite, or the curve is none.
     """
 
     replica_id: str
@@ -169,8 +67,39 @@ class ReplicaReport:
     sla_percentile: float
     start_time_s: float = 0.0
     settings: AutoscalerSettings | None = None
+    sla_rate_per_s: float = 0.0
+    late_shares: tuple[float, ...] = ()
+    answered_total: float = 0.0
+    late_total: float = 0.0
 
     def __post_init__(self) -> None:
+        values = (
+            self.time_s,
+            self.offered_total,
+            self.refused_total,
+            self.completed_total,
+            self.queue_length,
+            self.start_time_s,
+            self.sla_rate_per_s,
+            self.answered_total,
+            self.late_total,
+        )
+        # Many reports come each second, and nearly all are right: one look at all values.
+        if not (
+            min(values) >= 0
+            and sum(values) < math.inf
+            and 0 < self.full_batch_size < math.inf
+            and 0 < self.full_batch_ms < math.inf
+        ):
+            self._say_what_is_wrong()
+        try:
+            _objective(self.sla_response_time_ms, self.sla_percentile)
+            if self.sla_rate_per_s:
+                _curve(self.sla_rate_per_s, self.late_shares)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"report of {self.replica_id}: {error}") from error
+
+    def _say_what_is_wrong(self) -> None:
         for name in ("time_s", *_REPORT_FLOATS):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
@@ -178,15 +107,16 @@ class ReplicaReport:
         for name in ("full_batch_size", "full_batch_ms"):
             if getattr(self, name) == 0:
                 raise InvalidInputError(f"report of {self.replica_id}: {name} is 0")
-        try:
-            ServiceLevelObjective(self.sla_response_time_ms, self.sla_percentile)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"report of {self.replica_id}: {error}") from error
 
     @property
     def objective(self) -> ServiceLevelObjective:
         """The SLA now in force there."""
-        return ServiceLevelObjective(self.sla_response_time_ms, self.sla_percentile)
+        return _objective(self.sla_response_time_ms, self.sla_percentile)
+
+    @property
+    def curve(self) -> ServiceCurve | None:
+        """How its late share rises with the arrival rate; None where that is not known."""
+        return _curve(self.sla_rate_per_s, self.late_shares) if self.sla_rate_per_s else None
 
     @classmethod
     def from_floats(
@@ -200,16 +130,30 @@ class ReplicaReport:
             A value is missing or out of its range.
         """
         given = {name: float(values[name]) for name in _REPORT_FLOATS if name in values}
-        missing = [name for name in _REPORT_FLOATS if name not in given and name != "start_time_s"]
+        missing = [name for name in _REPORT_FLOATS if name not in given and name not in _OPTIONAL]
         if missing:
             raise InvalidInputError(f"report of {replica_id}: {', '.join(missing)} missing")
-        has_settings = any(name.startswith(_PREFIX) for name in values)
+        has_settings = any(name.startswith(PREFIX) for name in values)
         settings = AutoscalerSettings.from_floats(values) if has_settings else None
-        return cls(replica_id, time_s, settings=settings, **given)
+        number = sum(name.startswith(_LATE_SHARE) for name in values)
+        late_shares = tuple(float(values.get(f"{_LATE_SHARE}{i}", -1.0)) for i in range(number))
+        return cls(replica_id, time_s, settings=settings, late_shares=late_shares, **given)
 
+
+def curve_to_floats(curve: ServiceCurve | None) -> dict[str, float]:
+    """Give what a report says of a curve, or of there being none, as floats."""
+    if curve is None:
+        return {"sla_rate_per_s": 0.0}
+    shares = {f"{_LATE_SHARE}{i}": share for i, share in enumerate(curve.late_shares)}
+    return {"sla_rate_per_s": curve.sla_rate_per_s, **shares}
+
+
+_objective = lru_cache(maxsize=64)(ServiceLevelObjective)
+_curve = lru_cache(maxsize=64)(ServiceCurve)
 
 _REPORT_FLOATS = tuple(
     value.name
     for value in fields(ReplicaReport)
-    if value.name not in ("replica_id", "time_s", "settings")
+    if value.name not in ("replica_id", "time_s", "settings", "late_shares")
 )
+_OPTIONAL = ("start_time_s", "sla_rate_per_s", "answered_total", "late_total")
