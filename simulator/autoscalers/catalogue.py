@@ -42,45 +42,48 @@ class Baseline:
     Attributes
     ----------
     make : callable
-        Makes one for a deployment and a value of its knob.
+        Makes one for a deployment, a value of its knob (None: as published), and by name such
+        further settings as it takes.
     knob : str
         What the knob is.
     stock : float or None
-        Its value as published; None where that depends on the deployment and `make` knows it.
+        Its value as published; None where that depends on the deployment.
     values : tuple of float
         For a curve, from the fewest replicas to the most.
     """
 
-    make: Callable[[Deployment, float | None], ScalingPolicy]
+    make: Callable[..., ScalingPolicy]
     knob: str
     stock: float | None
     values: tuple[float, ...]
 
 
-def _ray(deployment: Deployment, target: float | None) -> ScalingPolicy:
-    return RayDefault(RaySettings(target_ongoing_requests=target or 2.0))
+def _ray(deployment: Deployment, target: float | None = None, **settings: float) -> ScalingPolicy:
+    return RayDefault(RaySettings(target_ongoing_requests=target or 2.0, **settings))
 
 
-def _knative(deployment: Deployment, target: float | None) -> ScalingPolicy:
-    return Knative(KnativeSettings(target or deployment.profile.best_batch_size))
+def _knative(
+    deployment: Deployment, target: float | None = None, **settings: float
+) -> ScalingPolicy:
+    return Knative(KnativeSettings(target or deployment.profile.best_batch_size, **settings))
 
 
-def _mdc(deployment: Deployment, headroom: float | None) -> ScalingPolicy:
+def _mdc(deployment: Deployment, headroom: float | None = None) -> ScalingPolicy:
     return MdcSizing(deployment.profile, deployment.objective, headroom or 1.0)
 
 
-def _mark(deployment: Deployment, headroom: float | None) -> ScalingPolicy:
+def _mark(deployment: Deployment, headroom: float | None = None) -> ScalingPolicy:
     return MarkProportional(
         deployment.profile, deployment.objective, deployment.start_time_s, headroom or 1.2
     )
 
 
-def _peak(deployment: Deployment, headroom: float | None) -> ScalingPolicy:
+def _peak(deployment: Deployment, headroom: float | None = None) -> ScalingPolicy:
     return PeakOfMinute(deployment.sla_rate_per_s, headroom or 1.0)
 
 
-_HEADROOMS = (0.9, 1.0, 1.1, 1.2, 1.4, 1.7, 2.0, 3.0)
-_CONCURRENCIES = (128.0, 96.0, 64.0, 48.0, 32.0, 24.0, 16.0, 8.0)
+_HEADROOMS = (0.8, 1.0, 1.2, 1.5, 2.0, 3.0)
+_CONCURRENCIES = (96.0, 48.0, 32.0, 24.0, 16.0, 8.0)
 
 #: By name.
 BASELINES: Mapping[str, Baseline] = MappingProxyType(

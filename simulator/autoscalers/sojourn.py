@@ -43,8 +43,8 @@ class SojournAutoscaler:
     @property
     def forecast_per_s(self) -> float:
         """Rate that it last sized for; NaN before it knows one."""
-        forecast = self.decision.forecast_per_s if self.decision else None
-        return math.nan if forecast is None else forecast
+        demand = self.decision.demand_per_s if self.decision else None
+        return math.nan if demand is None else demand
 
     def replicas(self, view: FleetView) -> int:
         """Give the replicas that should be ordered."""
@@ -53,6 +53,11 @@ class SojournAutoscaler:
             self.autoscaler.observe(self._under_way[0])
         low, high = self._bounds
         self.decision = self.autoscaler.decide(
-            view.now_s, current_replicas=view.ordered, min_replicas=low, max_replicas=high
+            view.now_s,
+            current_replicas=view.ordered,
+            min_replicas=low,
+            max_replicas=high,
+            ready_replicas=view.ready,
+            waiting=view.ongoing if view.ready == 0 else 0.0,
         )
         return self.decision.replicas

@@ -4,7 +4,7 @@ import warnings
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from simulator.autoscalers.ray_default import (
@@ -99,14 +99,19 @@ def test_averages_as_rays_controller(values, later, aligned) -> None:
     # A second replica, without load, whose points begin at `aligned`.
     late = [TimeStampedValue(time_s, 0.0) for time_s in times if time_s >= aligned]
     merged = merge_instantaneous_total([points, late])
+    assume(merged)
+    now_s = times[-1] + later
+    # Ray leaves out points that change nothing, and aligns only before the last one left.
+    aligned_s = late[0].timestamp if late else merged[-1].timestamp + 1
+    assume(not late or aligned_s <= merged[-1].timestamp)
     theirs = aggregate_timeseries(
         merged,
         AggregationFunction.MEAN,
-        last_window_s=later,
-        window_start=late[0].timestamp if late else None,
+        last_window_s=now_s - merged[-1].timestamp,
+        window_start=max(aligned_s, merged[0].timestamp) if late else None,
     )
-    ours = average_ongoing(list(zip(times, values, strict=True)), times[-1] + later, aligned)
-    assert ours == pytest.approx(theirs or 0.0)  # the controller takes none for 0
+    ours = average_ongoing(list(zip(times, values, strict=True)), now_s, aligned_s)
+    assert ours == pytest.approx(theirs)
 
 
 def run(policy: RayDefault, loads: list[float], ready: int) -> list[int]:
