@@ -1,19 +1,52 @@
-"""The demand that replicas must meet until one ordered now serves, at a chosen risk."""
+"""The demand that replicas must meet until one ordered now serves, at a chosen risk.
+
+Replicas ordered now serve after the horizon, so they must cover the highest rate required until
+then (`autoscaler.load_history` says what is required). How high that may be is learned from the
+service's own past: each forecast of a pool is back-tested with the margin that it needs there, and
+the cheapest is used (`autoscaler.backtest`). Of all this only the present forecast is computed
+every second; margins are measured anew every minute, and the choice is made every ten.
+"""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri
+from numpy.typing import ArrayLike
 
+from autoscaler.backtest import Backtest, Candidate, Score, cheapest, least_forecast
+from autoscaler.load_history import STEP_S, LoadHistory
+from autoscaler.point_forecasts import HOLT, LAST, LINEAR, PEAKS, PointForecast
+from autoscaler.recurring import RECURRENCES, Rounds
 from sojourn.errors import InvalidInputError
 
-FloatArray = NDArray[np.float64]
+#: Share of a minute's requests that the required rate leaves out, when nobody says.
+LATE_SHARE = 0.01
+_CALIBRATE_EVERY_S = 60
+_CHOOSE_EVERY_S = 600
+_CHOOSE_AFTER_STEPS = 1800 // STEP_S
+#: Share of the cost that another forecast must save.
+_GAIN = 0.02
+#: Before the past says better: what may come over the highest rate required in two minutes.
+_PRIOR_BURST = 0.3
+_PRIOR_STEPS = 120 // STEP_S
+_STATE_VERSION = 2
 
-_STATE_VERSION = 1
+
+def _pool(points: tuple[PointForecast, ...], recurring: bool) -> tuple[Candidate, ...]:
+    recurrences = (None, *RECURRENCES) if recurring else (None,)
+    return tuple(Candidate(point, recurrence) for recurrence in recurrences for point in points)
+
+
+#: What each value of the setting `forecast` chooses from; the first of a pool is preferred.
+POOLS: Mapping[str, tuple[Candidate, ...]] = {
+    "last": _pool((LAST,), recurring=False),
+    "linear": _pool((LINEAR,), recurring=False),
+    "auto": _pool((LAST, *PEAKS, LINEAR, HOLT), recurring=True),
+    "peak": _pool(PEAKS, recurring=False),
+    "holt": _pool((HOLT,), recurring=False),
+    "recurring": _pool((LAST, *PEAKS), recurring=True)[1 + len(PEAKS) :],
+}
 
 
 @dataclass(frozen=True)
@@ -23,12 +56,11 @@ class DemandForecast:
     Attributes
     ----------
     expected_per_s : float
-        The point forecast: the mean rate, without noise.
+        The point forecast.
     demand_per_s : float
-        What the highest rate of a second until the horizon exceeds with a chance of `risk`;
-        what replicas should be sized for.
+        What replicas should be sized for; never below what the last minute required.
     method : str
-        The forecast that won.
+        The forecast in use.
     margin : float
         demand_per_s over expected_per_s; 1 where nothing is expected.
     """
@@ -40,52 +72,131 @@ class DemandForecast:
 
 
 class DemandForecaster:
-    """Forecasts the highest rate of a second until a horizon, from what has been offered so far.
+    """Forecasts the highest rate required until a horizon, from what has been offered so far.
 
     Parameters
     ----------
     forecast : str
-        The methods to choose from: "auto" for all, else the name of one.
+        The pool to choose from; a key of `POOLS`.
+    late_share : float
+        Share of a minute's requests that may go unserved, in [0, 1); 0 asks for the highest second.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such pool, or the share is out of its range.
     """
 
-    def __init__(self, forecast: str = "auto") -> None:
-        self._rates: FloatArray = np.zeros(0)
-        self._end_s = -math.inf
+    def __init__(self, forecast: str = "auto", late_share: float = LATE_SHARE) -> None:
+        if forecast not in POOLS:
+            raise InvalidInputError(
+                f"forecast: must be one of {', '.join(POOLS)}, not {forecast!r}"
+            )
+        if not 0 <= late_share < 1:
+            raise InvalidInputError(f"late_share: must be in [0, 1), not {late_share!r}")
+        self._pool = POOLS[forecast]
+        self._history = LoadHistory(late_share)
+        self._score = Score(self._pool[0], 1.0, math.nan)
+        self._fitted_for: tuple[int, float] | None = None
+        self._calibrated = self._chosen = -_CHOOSE_EVERY_S
+        self._surplus = 1.0
+        self._floor: tuple[int, float] = (-1, 0.0)
 
     def observe(self, time_s: float, rates_per_s: ArrayLike) -> None:
         """Take in the rates of the newest whole seconds, oldest first; the last ends at `time_s`.
 
-        What is known already is ignored; seconds that nobody told of are a gap.
+        What is known already is ignored; seconds that nobody told of are a gap, from which
+        nothing is learned.
+
+        Raises
+        ------
+        InvalidInputError
+            A rate is negative or not finite.
         """
-        rates = np.asarray(rates_per_s, dtype=np.float64)
-        new = (
-            rates
-            if math.isinf(self._end_s)
-            else rates[max(0, rates.size - round(time_s - self._end_s)) :]
-        )
-        if time_s > self._end_s and new.size:
-            self._rates = np.append(self._rates, new)[-600:]
-            self._end_s = time_s
+        self._history.observe(time_s, rates_per_s)
 
     def forecast(self, now_s: float, horizon_s: float, risk: float = 0.01) -> DemandForecast | None:
-        """Forecast the demand from `now_s` to `horizon_s` later; None before the first rates."""
-        if not self._rates.size:
+        """Forecast the demand over a horizon; None before the first rates.
+
+        Parameters
+        ----------
+        now_s : float
+            What is not yet known of the time before it, the forecast looks over too.
+        horizon_s : float
+            Time until a replica ordered now serves.
+        risk : float
+            Share of the time in which more may be required until the horizon than is forecast,
+            in (0, 1).
+
+        Raises
+        ------
+        InvalidInputError
+            The horizon or the risk is out of its range.
+        """
+        if not 0 < risk < 1:
+            raise InvalidInputError(f"risk: must be above 0 and below 1, not {risk!r}")
+        if not 0 <= horizon_s < math.inf:
+            raise InvalidInputError(f"horizon_s: must be at least 0 and finite, not {horizon_s!r}")
+        end_s = self._history.end_s
+        if end_s is None:
             return None
-        mean = float(self._rates[-10:].mean())
-        seconds = max(1.0, horizon_s)
-        demand = mean + float(-ndtri(risk / seconds)) * math.sqrt(max(mean, 1.0))
-        return DemandForecast(mean, demand, "last", demand / mean if mean else 1.0)
+        steps_ahead = max(1, math.ceil(horizon_s / STEP_S))
+        self._fit(end_s, steps_ahead, risk)
+        candidate, margin = self._score.candidate, self._score.margin
+        rates, needs = self._history.blocks()
+        expected = float(candidate.point.values(rates, needs, steps_ahead)[-1])
+        point = max(expected, least_forecast(self._history.rates.values))
+        # As long as the past is short, the highest of late and a burst on top.
+        prior = (1 + _PRIOR_BURST) * float(needs[-_PRIOR_STEPS:].max())
+        calibrated = margin * point
+        demand = max(
+            calibrated + self._surplus * max(0.0, prior - calibrated),
+            self._recurring(steps_ahead),
+            self._history.need_per_s,
+        )
+        return DemandForecast(
+            expected, demand, candidate.name, demand / expected if expected else 1.0
+        )
+
+    def _fit(self, end_s: int, steps_ahead: int, risk: float) -> None:
+        """Measure margins anew, and choose anew, if it is time to."""
+        changed = self._fitted_for != (steps_ahead, risk)
+        if not changed and end_s - self._calibrated < _CALIBRATE_EVERY_S:
+            return
+        self._fitted_for, self._calibrated = (steps_ahead, risk), end_s
+        backtest = Backtest(self._history, steps_ahead)
+        # A quantile needs some 1 / risk independent horizons.
+        horizons = backtest.steps / steps_ahead
+        self._surplus = 1.0 / max(1.0, risk * horizons)
+        standing = self._score.candidate
+        self._score = backtest.score(standing, risk)
+        if backtest.steps < _CHOOSE_AFTER_STEPS or len(self._pool) == 1:
+            return
+        if changed or end_s - self._chosen >= _CHOOSE_EVERY_S:
+            self._chosen = end_s
+            self._score = cheapest(backtest.scores(self._pool, risk), standing, _GAIN)
+
+    def _recurring(self, steps_ahead: int) -> float:
+        recurrence = self._score.candidate.recurrence
+        steps = self._history.rates.values.size
+        if recurrence is None or not steps:
+            return 0.0
+        end = (self._history.end_s or 0) // STEP_S
+        if self._floor[0] != end:
+            rounds = Rounds(self._history.rates.values, self._history.needs.values, steps_ahead)
+            self._floor = (end, float(rounds.floors(recurrence, steps - 1)[-1]))
+        return self._floor[1]
 
     def state_dict(self) -> dict[str, Any]:
-        """Give all that was learned, as plain numbers, lists and tables."""
+        """Give all that was learned, as plain numbers, text and tables."""
         return {
             "version": _STATE_VERSION,
-            "rates": self._rates.tolist(),
-            "end_s": None if math.isinf(self._end_s) else self._end_s,
+            "method": self._score.candidate.name,
+            "history": self._history.state_dict(),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave.
+        """Go on from what `state_dict` gave; left as it was where that is not usable.
 
         Raises
         ------
@@ -94,5 +205,12 @@ class DemandForecaster:
         """
         if not isinstance(state, Mapping) or state.get("version") != _STATE_VERSION:
             raise InvalidInputError(f"forecast state: must be of version {_STATE_VERSION}")
-        self._rates = np.asarray(state["rates"], dtype=np.float64)
-        self._end_s = -math.inf if state["end_s"] is None else float(state["end_s"])
+        try:
+            self._history.load_state(state["history"])
+            method = str(state["method"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidInputError(f"forecast state: not usable ({error!r})") from error
+        known = next((one for one in self._pool if one.name == method), self._pool[0])
+        self._score = Score(known, 1.0, math.nan)
+        self._fitted_for = None
+        self._floor = (-1, 0.0)
