@@ -1,42 +1,17 @@
 """The report of simulated runs: one HTML file that needs nothing else, and asks no network."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from jinja2 import Environment, StrictUndefined
-from numpy.typing import NDArray
 
 from autoscaler.sizing import in_words
 from simulator import plots
 from simulator.comparison import Comparison, in_joules, percent, three_digits, times_oracle
+from simulator.prediction import Predicted
 from simulator.results import WINDOW_S
 from sojourn.errors import InvalidInputError
-
-FloatArray = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """What the model says of a fixed fleet under Poisson arrivals.
-
-    Attributes
-    ----------
-    service_level : float
-        Share of the requests that are answered in time.
-    percentiles_ms : tuple of (float, float)
-        Percentile and response time.
-    mean_power_w : float or None
-        Of all replicas; None where no energy is known.
-    cdf : callable
-        Share of the requests answered within times in ms.
-    """
-
-    service_level: float
-    percentiles_ms: tuple[tuple[float, float], ...]
-    mean_power_w: float | None
-    cdf: Callable[[FloatArray], FloatArray]
 
 
 @dataclass(frozen=True)

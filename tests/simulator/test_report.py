@@ -6,7 +6,8 @@ import pytest
 
 from policy.objective import ServiceLevelObjective
 from simulator.comparison import Comparison, in_joules, percent
-from simulator.report import Predicted, Setting, render, save_report
+from simulator.prediction import Predicted
+from simulator.report import Setting, render, save_report
 from simulator.results import Run
 from sojourn.errors import InvalidInputError
 
