@@ -6,6 +6,7 @@
     ├── InvalidInputError     a value given is wrong; the message says what is allowed
     ├── InfeasibleError       the input is sound, but nothing can do what it asks
     ├── StartError            the service could not be brought up on this machine
+    ├── RowsError             some rows of a batch failed; carries which, and what each is told
     └── RequestError          one request failed; carries its HTTP status
         ├── BadRequestError       400  the request is wrong
         ├── NotFoundError         404  no such model, version or path
@@ -14,8 +15,11 @@
         ├── UnsupportedEncodingError 415  the body is packed in a way that is not known here
         ├── ModelError            500  the model failed on this request
         ├── BusyError             503  no room now; another replica, or a later try, may have some
+        ├── DeviceError           503  this replica's device hangs or is lost; another may answer
         └── DeadlineError         504  its own deadline passed, or cannot be met any more
 """
+
+from collections.abc import Mapping
 
 
 class SojournError(Exception):
@@ -32,6 +36,24 @@ class InfeasibleError(SojournError):
 
 class StartError(SojournError):
     """The service could not be brought up on this machine."""
+
+
+class RowsError(SojournError):
+    """Some rows of a batch failed: raised by a model that knows which.
+
+    Their requests are told; all others of the batch are run again at once.
+
+    Parameters
+    ----------
+    errors : mapping of int to RequestError
+        What the sender of each row is told, by the row's place in the batch, from 0.
+    """
+
+    def __init__(self, errors: Mapping[int, "RequestError"]) -> None:
+        if not all(isinstance(error, RequestError) for error in errors.values()):
+            raise TypeError("RowsError takes a RequestError for each row")
+        super().__init__(f"{len(errors)} rows of the batch failed")
+        self.errors = dict(errors)
 
 
 class RequestError(SojournError):
@@ -84,6 +106,15 @@ class ModelError(RequestError):
 
 class BusyError(RequestError):
     """There is no room now: another replica, or a later try, may have some."""
+
+    status = 503
+
+
+class DeviceError(RequestError):
+    """The device of this replica hangs or is lost: another replica may answer.
+
+    It may be sent there at once, since inference has no side effects.
+    """
 
     status = 503
 

@@ -1,4 +1,4 @@
-"""The batcher, live: the core on the event loop's clock, and one thread that drives the device.
+"""The batcher, live: the core on the event loop's clock.
 
 The event loop never blocks and wakes once per batch. When a batch is done the next one starts
 first; then the answers of the old one leave.
@@ -7,42 +7,62 @@ first; then the answers of the old one leave.
 import asyncio
 import logging
 import math
-import queue
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from deployments.batcher.core import Batch, BatcherCore, Refusal, Request, Slice, StartReason
+from deployments.batcher.device import DeviceThread, Failure, Tensors, joined
 from deployments.models.base import Model
-from sojourn.errors import BusyError, DeadlineError, ModelError, RequestError
+from sojourn.errors import (
+    BusyError,
+    DeadlineError,
+    DeviceError,
+    RequestError,
+)
 
 logger = logging.getLogger("sojourn.batcher")
 
-Tensors = Mapping[str, NDArray[Any]]
 
-
-@dataclass(slots=True)
 class _Pending:
     """What the shell keeps with a request: what came, what is done of it, who waits for it."""
 
-    inputs: Tensors
-    future: asyncio.Future[Tensors]
-    parts: list[Tensors]
-    rows_done: int = 0
+    __slots__ = ("future", "inputs", "parts", "rows_done")
+
+    def __init__(self, inputs: Tensors, future: "asyncio.Future[Tensors]") -> None:
+        self.inputs = inputs
+        self.future = future
+        self.parts: dict[int, Tensors] = {}
+        self.rows_done = 0
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """One batch as it was: for metrics."""
+    """One batch as it was: for metrics, and for who asks why.
+
+    Attributes
+    ----------
+    size : int
+        Rows.
+    reason : StartReason
+        Why it was started.
+    queue_length : int
+        Rows that it left waiting.
+    oldest_wait_s : float
+        How long its oldest request had waited.
+    duration_s : float
+        On the device.
+    energy_mj : float or None
+        Where the model itself knows it.
+    failed : bool
+        Whether the model failed on it.
+    """
 
     size: int
     reason: StartReason
+    queue_length: int
+    oldest_wait_s: float
     duration_s: float
     energy_mj: float | None
     failed: bool
@@ -61,6 +81,11 @@ class Batcher:
         The decisions.
     on_batch : callable, optional
         Called on the event loop with a `BatchRecord` after each batch.
+
+    Attributes
+    ----------
+    lost : str or None
+        Why the device answers nothing any more; this replica must then be replaced.
     """
 
     def __init__(
@@ -70,6 +95,7 @@ class Batcher:
         on_batch: Callable[[BatchRecord], None] = lambda record: None,
     ) -> None:
         self.core = core
+        self.lost: str | None = None
         self.starts: Counter[StartReason] = Counter()
         self.offered_rows = 0
         self.refused_rows = 0
@@ -78,14 +104,14 @@ class Batcher:
         self._model = model
         self._on_batch = on_batch
         self._loop = asyncio.get_running_loop()
-        self._jobs: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s: float | None = None
-        self._batch_started_s: float | None = None
+        self._batch: Batch | None = None
+        self._batch_started_s = math.nan
+        self._queue_left = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._thread = threading.Thread(target=self._drive, name="sojourn-device", daemon=True)
-        self._thread.start()
+        self._device = DeviceThread(model, self._finish, self.lose_device)
 
     async def submit(
         self,
@@ -119,12 +145,14 @@ class Batcher:
         ------
         BusyError
             There is no room, or the deadline cannot be met here.
+        DeviceError
+            The device hangs, or is lost.
         DeadlineError
             The deadline passed.
         RequestError
             The model failed on it.
         """
-        pending = _Pending(inputs, self._loop.create_future(), [])
+        pending = _Pending(inputs, self._loop.create_future())
         request = Request(arrival_s, rows, pending, deadline_s, priority)
         self.offered_rows += rows
         refusal = self.core.arrive(arrival_s, request)
@@ -147,7 +175,9 @@ class Batcher:
             if timer:
                 timer.cancel()
 
-    def _refused(self, refusal: Refusal) -> BusyError:
+    def _refused(self, refusal: Refusal) -> RequestError:
+        if self.lost is not None:
+            return DeviceError(self.lost)
         if refusal is Refusal.TOO_LATE:
             return BusyError("this replica cannot answer before the request's deadline")
         return BusyError(
@@ -167,6 +197,13 @@ class Batcher:
             self.core.cancel(request)
             pending.future.set_exception(DeadlineError("the request's deadline cannot be met"))
 
+    def _turn_away(self, request: Request) -> None:
+        """Tell who waits for `request`, a suspect, that there is no room for it."""
+        future = request.content.future
+        if not future.done():
+            self.refused_rows += request.rows
+            future.set_exception(BusyError("this replica is full: too many batches failed"))
+
     def refuse(self, rows: int = 1) -> None:
         """Count a request that was refused before it could be parsed."""
         self.offered_rows += rows
@@ -175,8 +212,26 @@ class Batcher:
 
     def busy_for_s(self) -> float:
         """How long the batch on the device has been there; 0 when there is none."""
-        started_s = self._batch_started_s
-        return 0.0 if started_s is None else time.monotonic() - started_s
+        return 0.0 if self._batch is None else time.monotonic() - self._batch_started_s
+
+    def lose_device(self, reason: str) -> None:
+        """Give the device up: all who wait for it are told `reason`, and nothing more is taken.
+
+        The batch on it may yet end, but nobody waits for it: what was sent here may have been sent
+        to another replica since.
+        """
+        if self.lost is not None:
+            return
+        self.lost = reason
+        logger.error("%s", reason)
+        requests = self.core.device_lost()
+        if self._batch is not None:
+            requests += [part.request for part in self._batch.slices]
+            self._batch = None
+        for request in requests:
+            if not request.content.future.done():
+                request.content.future.set_exception(DeviceError(reason))
+        self.advance()
 
     async def drain(self) -> None:
         """Take nothing more; return when all that was accepted is answered."""
@@ -186,7 +241,7 @@ class Batcher:
 
     def close(self) -> None:
         """End the device's thread after the batch it is on; nobody is answered any more."""
-        self._jobs.put(None)
+        self._device.close()
         if self._timer:
             self._timer.cancel()
 
@@ -195,10 +250,14 @@ class Batcher:
         batch = self.core.next_batch(time.monotonic())
         while self.core.late:
             self._give_up(self.core.late.pop())
+        while self.core.crowded_out:
+            self._turn_away(self.core.crowded_out.pop())
         if batch is not None:
             self.starts[batch.reason] += 1
+            self._batch = batch
             self._batch_started_s = time.monotonic()
-            self._jobs.put(batch)
+            self._queue_left = self.core.queue_length
+            self._device.start(batch)
         if self.core.wake_at_s != self._timer_s:
             self._set_timer(self.core.wake_at_s)
         if self.core.device_busy or self.core.queue_length:
@@ -218,85 +277,50 @@ class Batcher:
         self._timer_s = self._timer = None
         self.advance()
 
-    def _finish(
-        self, batch: Batch, results: list[Tensors | RequestError], duration_s: float
-    ) -> None:
-        self.core.device_free()
-        self._batch_started_s = None
+    def _finish(self, batch: Batch, outcome: list[Tensors] | Failure, duration_s: float) -> None:
+        if self.lost is not None:
+            return
+        started_s, queue_left = self._batch_started_s, self._queue_left
+        self._batch = None
+        failed: list[int] = []
+        if isinstance(outcome, Failure):
+            failed = self.core.device_failed(batch, outcome.blamed)
+        else:
+            self.core.device_free()
         self.advance()
-        for part, result in zip(batch.slices, results, strict=True):
-            self._deliver(part, result)
-        energy_mj = self._model.batch_energy_mj(batch.size)
-        failed = any(isinstance(result, RequestError) for result in results)
-        self._on_batch(BatchRecord(batch.size, batch.reason, duration_s, energy_mj, failed))
+        if isinstance(outcome, Failure):
+            for place in failed:
+                future = batch.slices[place].request.content.future
+                if not future.done():
+                    future.set_exception(outcome.blamed.get(place, outcome.error))
+        else:
+            for part, result in zip(batch.slices, outcome, strict=True):
+                self._deliver(part, result)
+        oldest_s = min([part.request.arrival_s for part in batch.slices])
+        self._on_batch(
+            BatchRecord(
+                batch.size,
+                batch.reason,
+                queue_left,
+                started_s - oldest_s,
+                duration_s,
+                self._model.batch_energy_mj(batch.size),
+                isinstance(outcome, Failure),
+            )
+        )
 
-    def _deliver(self, part: Slice, result: Tensors | RequestError) -> None:
-        request, pending = part.request, part.request.content
+    def _deliver(self, part: Slice, result: Tensors) -> None:
+        request, start, stop = part
+        pending: _Pending = request.content
         if pending.future.done():
             return
-        if isinstance(result, RequestError):
-            self.core.cancel(request)
-            pending.future.set_exception(result)
+        self.completed_rows += stop - start
+        if stop - start == request.rows:
+            pending.future.set_result(result)
             return
-        pending.parts.append(result)
-        pending.rows_done += part.stop - part.start
-        self.completed_rows += part.stop - part.start
+        # A part that was in a failed batch comes after its successors.
+        pending.parts[start] = result
+        pending.rows_done += stop - start
         if pending.rows_done == request.rows:
-            pending.future.set_result(_joined(pending.parts))
-
-    # What follows runs in the device's thread.
-
-    def _drive(self) -> None:
-        while (batch := self._jobs.get()) is not None:
-            started_s = time.monotonic()
-            results = self._compute(list(batch.slices))
-            duration_s = time.monotonic() - started_s
-            try:
-                self._loop.call_soon_threadsafe(self._finish, batch, results, duration_s)
-            except RuntimeError:  # the loop is closed: nobody waits any more
-                return
-
-    def _compute(self, slices: list[Slice]) -> list[Tensors | RequestError]:
-        """Run the model on `slices`; halve what fails until the one that is to blame is alone."""
-        size = sum(part.stop - part.start for part in slices)
-        try:
-            outputs = self._model.forward(_joined([_rows_of(part) for part in slices]))
-            _check_rows(outputs, size, self._model)
-        except RequestError as error:
-            if len(slices) == 1 or isinstance(error, ModelError):
-                return [error] * len(slices)
-        except Exception:
-            if len(slices) == 1:
-                logger.exception("the model failed on a request of %d rows", size)
-                return [ModelError("the model failed on this request")]
-        else:
-            results: list[Tensors | RequestError] = []
-            offset = 0
-            for part in slices:
-                end = offset + part.stop - part.start
-                results.append({name: array[offset:end] for name, array in outputs.items()})
-                offset = end
-            return results
-        middle = len(slices) // 2
-        return self._compute(slices[:middle]) + self._compute(slices[middle:])
-
-
-def _rows_of(part: Slice) -> Tensors:
-    inputs: Tensors = part.request.content.inputs
-    if part.stop - part.start == part.request.rows:
-        return inputs
-    return {name: array[part.start : part.stop] for name, array in inputs.items()}
-
-
-def _joined(parts: list[Tensors]) -> Tensors:
-    if len(parts) == 1:
-        return parts[0]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _check_rows(outputs: Tensors, size: int, model: Model) -> None:
-    for spec in model.outputs:
-        shape = np.shape(outputs[spec.name]) if spec.name in outputs else None
-        if shape != (size, *spec.shape):
-            logger.error("output %s: shape %s for a batch of %d", spec.name, shape, size)
-            raise ModelError(f"the model gave output {spec.name!r} in a wrong shape")
+            parts = [pending.parts[start] for start in sorted(pending.parts)]
+            pending.future.set_result(joined(parts))

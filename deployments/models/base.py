@@ -123,6 +123,15 @@ class Model(ABC):
     def forward(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Answer a batch; block until the answers are in host memory.
 
+        Where it raises, nobody in the batch has an answer, and one of them is to blame: halves of
+        the batch are tried until the culprit is found, who alone is told. A model that knows which
+        rows are wrong saves that search::
+
+            raise RowsError({2: BadRequestError("the image is empty")})
+
+        tells row 2's sender, and all others are run again at once. A `ModelError` is told to the
+        whole batch.
+
         Parameters
         ----------
         batch : mapping of str to ndarray, each of shape (batch_size, *spec.shape)
@@ -132,6 +141,15 @@ class Model(ABC):
         -------
         mapping of str to ndarray, each of shape (batch_size, *spec.shape)
             The outputs by name; item ``i`` answers item ``i``.
+
+        Raises
+        ------
+        RowsError
+            Some rows are wrong; it says which.
+        ModelError
+            The whole batch failed, whatever is in it.
+        Exception
+            Any other: some row is to blame.
         """
 
     def batch_energy_mj(self, batch_size: int) -> float | None:

@@ -13,10 +13,18 @@ import pytest
 from numpy.typing import NDArray
 
 from deployments.batcher.core import BatcherCore, Limits, StartReason
+from deployments.batcher.device import PROBE_AFTER
 from deployments.batcher.shell import Batcher, BatchRecord
 from deployments.models.base import Model, TensorSpec
 from policy.batching_policy import BatchingPolicy
-from sojourn.errors import BadRequestError, BusyError, DeadlineError, ModelError
+from sojourn.errors import (
+    BadRequestError,
+    BusyError,
+    DeadlineError,
+    DeviceError,
+    ModelError,
+    RowsError,
+)
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -40,6 +48,7 @@ class Squares(Model):
         self.gate.set()
         self.batches: list[list[float]] = []
         self.threads: set[int] = set()
+        self.broken = False
         self.answer: Callable[[NDArray[Any]], NDArray[Any]] = np.square
 
     def load(self, device: str) -> None: ...
@@ -52,6 +61,15 @@ class Squares(Model):
             raise ArithmeticError("poison")
         if (batch["x"] == 13).any():
             raise BadRequestError("13 is not allowed")
+        if (batch["x"] == 14).any():
+            places = np.flatnonzero(batch["x"] == 14).tolist()
+            raise RowsError({place: BadRequestError("14 is not allowed") for place in places})
+        if (batch["x"] == 991).any():
+            self.broken = True
+        if (batch["x"] == 990).any():
+            raise SystemExit("the driver gave up")
+        if self.broken:
+            raise RuntimeError("CUDA error: device-side assert triggered")
         return {"y": self.answer(batch["x"])}
 
 
@@ -136,6 +154,86 @@ async def test_a_models_own_complaint_about_a_request_reaches_its_sender() -> No
         results = await asyncio.gather(ask(batcher, 13), ask(batcher, 2), return_exceptions=True)
     assert isinstance(results[0], BadRequestError)
     assert isinstance(results[1], dict)
+
+
+async def test_the_rows_that_a_model_blames_fail_and_the_others_need_no_search() -> None:
+    model = Squares()
+    async with running(model, control_limit=8, max_batch_size=8) as batcher:
+        requests = [
+            ask(batcher, 1, 2),
+            ask(batcher, 3, 14),
+            ask(batcher, 14),
+            ask(batcher, 4, 5, 6),
+        ]
+        results = await asyncio.gather(*requests, return_exceptions=True)
+    assert [str(result) for result in results[1:3]] == ["14 is not allowed"] * 2
+    assert [r["y"].tolist() for r in results if isinstance(r, dict)] == [[1, 4], [16, 25, 36]]
+    assert model.batches == [[1, 2, 3, 14, 14, 4, 5, 6], [1, 2, 4, 5, 6]]
+
+
+async def test_a_part_that_comes_after_its_successors_is_put_in_its_place() -> None:
+    model = Squares()
+    async with running(model, control_limit=4, max_batch_size=4) as batcher:
+        poison, large = ask(batcher, -1), ask(batcher, *range(1, 12))
+        results = await asyncio.gather(poison, large, return_exceptions=True)
+    assert isinstance(results[0], ModelError)
+    assert isinstance(results[1], dict)
+    assert results[1]["y"].tolist() == [n * n for n in range(1, 12)]
+
+
+async def test_a_device_that_hangs_fails_its_batch_and_who_waits_at_once() -> None:
+    model = Squares()
+    model.gate.clear()
+    async with running(model) as batcher:
+        on_it = ask(batcher, 1)
+        await asyncio.sleep(0)
+        waits = ask(batcher, 2)
+        await asyncio.sleep(0)
+        batcher.lose_device("the device of this replica does not answer")
+        results = await asyncio.gather(on_it, waits, return_exceptions=True)
+        assert [type(result) for result in results] == [DeviceError] * 2
+        with pytest.raises(DeviceError, match="does not answer"):
+            await ask(batcher, 3)
+        # Should the batch end after all, nobody is answered twice, and nothing starts.
+        model.gate.set()
+        while model.batches != [[1]]:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+        await batcher.drain()
+        assert (batcher.completed_rows, model.batches) == (0, [[1]])
+
+
+async def test_a_thread_that_the_model_ends_fails_its_batch_and_is_told() -> None:
+    model = Squares()
+    async with running(model, control_limit=2, max_batch_size=2) as batcher:
+        results = await asyncio.gather(
+            ask(batcher, 990), ask(batcher, 2), ask(batcher, 3), return_exceptions=True
+        )
+        assert [type(result) for result in results] == [DeviceError] * 3
+        assert batcher.lost is not None
+
+
+async def test_a_device_that_fails_on_all_after_an_assert_is_lost_and_condemns_nobody() -> None:
+    model = Squares()
+    async with running(model, control_limit=4) as batcher:
+        assert (await ask(batcher, 1, 2, 3, 4))["y"].tolist() == [1, 4, 9, 16]
+        results = await asyncio.gather(
+            *(ask(batcher, value) for value in (1, 2, 991, 4, 5, 6)), return_exceptions=True
+        )
+    assert {type(result) for result in results} == {DeviceError}
+    assert batcher.lost is not None
+    assert len(model.batches) == 1 + PROBE_AFTER + 1, "the last is the model's own example"
+
+
+async def test_many_failures_in_a_row_are_no_lost_device_where_the_example_is_answered() -> None:
+    model = Squares()
+    async with running(model) as batcher:
+        for _ in range(2 * PROBE_AFTER):
+            with pytest.raises(ModelError):
+                await ask(batcher, -1)
+        assert batcher.lost is None
+        assert (await ask(batcher, 3))["y"].tolist() == [9]
+    assert model.batches.count([0.0]) == 2
 
 
 async def test_a_model_that_answers_with_a_wrong_number_of_rows_fails_clearly() -> None:

@@ -1,0 +1,383 @@
+"""Batches that fail: who is to blame is found, on virtual time."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deployments.batcher.core import Batch, BatcherCore, Refusal, Request, StartReason
+from tests.deployments.batcher.test_core import make_core, names
+
+FIXED_MS, ROW_MS = 50.0, 0.5
+
+
+@dataclass
+class Device:
+    """Runs what the core starts; a batch fails where one of its requests' names is in `poison`.
+
+    Attributes
+    ----------
+    told, answered : list of object
+        Names of the requests that failed; and of those whose slices were computed, once for each.
+    runs : Counter
+        How many batches each was in.
+    """
+
+    core: BatcherCore
+    poison: Collection[object] = ()
+    names_culprits: bool = False
+    batch_s: float = 0.01
+    fails: Callable[[Batch], bool] | None = None
+    now_s: float = 0.0
+    told: list[object] = field(default_factory=list)
+    answered: list[object] = field(default_factory=list)
+    runs: Counter[object] = field(default_factory=Counter)
+    batches: list[Batch] = field(default_factory=list)
+
+    def step(self) -> bool:
+        """Run one batch; False where none starts."""
+        batch = self.core.next_batch(self.now_s)
+        if batch is None and self.core.wake_at_s is not None:
+            self.now_s = self.core.wake_at_s
+            batch = self.core.next_batch(self.now_s)
+        if batch is None:
+            return False
+        self.batches.append(batch)
+        inside = names(batch)
+        self.runs.update(set(inside))
+        self.now_s += self.batch_s
+        wrong = self.fails(batch) if self.fails else not self.poison_free(batch)
+        if wrong:
+            places = [place for place, name in enumerate(inside) if name in self.poison]
+            blamed = places if self.names_culprits else ()
+            self.told += [inside[place] for place in self.core.device_failed(batch, blamed)]
+        else:
+            self.core.device_free()
+            self.answered += inside
+        return True
+
+    def poison_free(self, batch: Batch) -> bool:
+        return not set(names(batch)) & set(self.poison)
+
+    def run(self) -> None:
+        while self.step():
+            assert len(self.batches) < 10_000, "it must come to an end"
+
+
+def queued(core: BatcherCore, count: int, **options: float) -> list[Request]:
+    requests = [Request(0.0, 1, number, **options) for number in range(count)]  # type: ignore[arg-type]
+    for request in requests:
+        assert core.arrive(0.0, request) is None
+    return requests
+
+
+@pytest.mark.parametrize("culprit", range(8))
+def test_one_poison_item_does_not_fail_all(culprit: int) -> None:
+    core = make_core(max_batch_size=8)
+    queued(core, 8)
+    device = Device(core, {culprit})
+    device.run()
+    assert device.told == [culprit]
+    assert sorted(device.answered) == [number for number in range(8) if number != culprit]
+    assert core.queue_length == 0
+
+
+def test_the_search_halves_the_suspects_and_runs_them_before_they_are_old() -> None:
+    core = make_core(max_batch_size=8)
+    queued(core, 8)
+    device = Device(core, {5})
+    device.run()
+    sizes = [(batch.size, batch.suspects, batch.reason) for batch in device.batches]
+    test = StartReason.SEARCH
+    # 0-7 fail; 0-3 pass; 4, 5 fail; 6, 7 are suspected no more; 4 passes; 5 fails alone.
+    assert sizes == [
+        (8, 0, StartReason.FULL),
+        (4, 4, test),
+        (2, 2, test),
+        (2, 0, StartReason.LIMIT),
+        (1, 1, test),
+        (1, 1, test),
+    ]
+
+
+def test_a_test_is_filled_up_with_who_waits() -> None:
+    core = make_core(max_batch_size=8)
+    queued(core, 16)
+    device = Device(core, {0})
+    device.step()
+    device.step()
+    assert (device.batches[1].size, device.batches[1].suspects) == (8, 4)
+    assert names(device.batches[1]) == [0, 1, 2, 3, 8, 9, 10, 11]
+    device.run()
+    assert device.told == [0]
+    assert sorted(device.answered) == list(range(1, 16))
+
+
+def test_after_a_test_that_failed_an_ordinary_batch_has_its_turn() -> None:
+    core = make_core(max_batch_size=8)
+    queued(core, 40)
+    device = Device(core, {0})
+    device.run()
+    reasons = [batch.reason for batch in device.batches]
+    passed = [device.poison_free(batch) for batch in device.batches]
+    for (reason, good), following in zip(
+        zip(reasons, passed, strict=True), reasons[1:], strict=False
+    ):
+        if reason is StartReason.SEARCH and not good:
+            assert following is StartReason.FULL
+    assert device.told == [0]
+
+
+def test_who_was_in_a_failed_batch_goes_before_who_came_later() -> None:
+    core = make_core(max_batch_size=4)
+    queued(core, 12)
+    device = Device(core, {0})
+    device.step()  # 0-3 fail
+    device.step()  # 0 and 1 are tested, 4 and 5 fill up: they fail
+    assert names(device.batches[1]) == [0, 1, 4, 5]
+    device.step()
+    assert names(device.batches[2]) == [2, 3, 4, 5]
+
+
+def test_who_was_in_a_failed_batch_does_not_wait_for_others_again() -> None:
+    core = make_core(control_limit=4, max_batch_size=4, max_age_ms=10_000.0)
+    queued(core, 4)
+    device = Device(core, {0})
+    device.run()
+    assert (device.told, device.answered) == ([0], [2, 3, 1])
+    assert device.now_s == pytest.approx(0.05)
+    assert device.batches[2].reason is StartReason.AGAIN
+
+
+def test_several_culprits_fail_and_nobody_else() -> None:
+    core = make_core(max_batch_size=32, waiting_room=200)
+    queued(core, 80)
+    poison = {0, 1, 15, 31, 32, 79}
+    device = Device(core, poison)
+    device.run()
+    assert sorted(device.told) == sorted(poison)
+    assert sorted(device.answered) == sorted(set(range(80)) - poison)
+
+
+def test_when_all_are_culprits_each_is_told_once() -> None:
+    core = make_core(max_batch_size=32)
+    queued(core, 32)
+    device = Device(core, range(32))
+    device.run()
+    assert sorted(device.told) == list(range(32))
+    assert not device.answered
+    # Not the 32·6 runs that a search for each of them would take.
+    assert len(device.batches) < 96
+
+
+def test_culprits_that_the_model_names_need_no_search() -> None:
+    core = make_core(max_batch_size=8)
+    queued(core, 8)
+    device = Device(core, {2, 6}, names_culprits=True)
+    device.run()
+    assert [batch.size for batch in device.batches] == [8, 6]
+    assert device.told == [2, 6]
+    assert device.answered == [0, 1, 3, 4, 5, 7]
+
+
+def test_a_failure_that_passes_fails_nobody() -> None:
+    """It fails twice, whatever is in the batch, and then not any more."""
+    core = make_core(max_batch_size=8)
+    queued(core, 8)
+    device = Device(core)
+    device.fails = lambda batch: len(device.batches) <= 2
+    device.run()
+    assert not device.told
+    assert sorted(device.answered) == list(range(8))
+
+
+def test_a_large_request_fails_as_one_and_its_companions_do_not() -> None:
+    core = make_core(max_batch_size=8)
+    core.arrive(0.0, Request(0.0, 1, "before"))
+    core.arrive(0.0, Request(0.0, 20, "large"))
+    core.arrive(0.0, Request(0.0, 2, "after"))
+    device = Device(core, {"large"})
+    device.run()
+    assert device.told == ["large"]
+    assert sorted(set(device.answered)) == ["after", "before"]
+    assert core.queue_length == 0
+
+
+def test_parts_of_a_large_request_that_were_in_a_failed_batch_are_computed_once() -> None:
+    core = make_core(max_batch_size=8)
+    core.arrive(0.0, Request(0.0, 1, "poison"))
+    large = Request(0.0, 20, "large")
+    core.arrive(0.0, large)
+    device = Device(core, {"poison"})
+    device.run()
+    computed = [
+        row
+        for batch in device.batches
+        if device.poison_free(batch)
+        for part in batch.slices
+        for row in range(part.start, part.stop)
+    ]
+    assert sorted(computed) == list(range(20))
+    assert device.told == ["poison"]
+
+
+def test_a_suspect_that_leaves_is_not_run_again() -> None:
+    core = make_core(max_batch_size=4)
+    requests = queued(core, 4)
+    device = Device(core, {1})
+    device.step()
+    core.cancel(requests[0])
+    core.cancel(requests[3])
+    assert core.queue_length == 2
+    device.run()
+    assert device.runs[0] == device.runs[3] == 1
+    assert (device.told, device.answered) == ([1], [2])
+
+
+def test_all_suspects_left_is_no_hang() -> None:
+    core = make_core(max_batch_size=4)
+    requests = queued(core, 4)
+    device = Device(core, {1})
+    device.step()
+    for request in requests:
+        core.cancel(request)
+    assert core.queue_length == 0
+    assert core.next_batch(device.now_s) is None
+    assert core.wake_at_s is None
+
+
+def test_who_leaves_while_its_batch_fails_does_not_come_back() -> None:
+    core = make_core(max_batch_size=4)
+    requests = queued(core, 4)
+    batch = core.next_batch(0.0)
+    assert batch is not None
+    core.cancel(requests[0])
+    core.device_failed(batch)
+    assert core.queue_length == 3
+    device = Device(core, {1})
+    device.run()
+    assert (device.runs[0], device.told, sorted(device.answered)) == (0, [1], [2, 3])
+
+
+def test_a_suspect_that_is_too_late_is_told_so_and_not_computed() -> None:
+    core = make_core(max_batch_size=4, batch_ms=10.0)
+    requests = queued(core, 4, deadline_s=0.035)
+    device = Device(core, {3})
+    device.run()
+    # 0-3 fail until 10 ms, 0 and 1 pass until 20, 2 until 30; 3 would fail until 40.
+    assert sorted(device.answered) == [0, 1, 2]
+    assert core.late == [requests[3]]
+    assert core.queue_length == 0
+
+
+def test_suspects_keep_nobody_out_and_crowd_out_the_oldest_of_them() -> None:
+    core = make_core(max_batch_size=8, waiting_room=8)
+    queued(core, 8)
+    device = Device(core, {0, 8})
+    device.step()  # 0-7 fail
+    for number in range(8, 16):
+        assert core.arrive(0.0, Request(0.0, 1, number)) is None
+    assert core.queue_length == 16
+    assert core.arrive(0.0, Request(0.0, 1)) is Refusal.FULL
+    device.step()  # 0-3 and 8-11 fail
+    assert not core.crowded_out
+    device.step()  # 4-11 fail
+    assert [request.content for request in core.crowded_out] == [0, 1, 2, 3]
+    device.run()
+    assert device.told == [8]
+    assert sorted(device.answered) == [4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15]
+
+
+def test_a_lost_device_leaves_nobody_waiting() -> None:
+    core = make_core(max_batch_size=8)
+    requests = queued(core, 12)
+    core.arrive(0.0, Request(0.0, 1, "high", priority=1))
+    device = Device(core, {0})
+    device.step()
+    batch = core.next_batch(device.now_s)
+    assert batch is not None
+    on_it = {id(part.request) for part in batch.slices}
+    given_up = core.device_lost()
+    assert len(given_up) == len(requests) + 1 - len(on_it)
+    assert core.queue_length == 0
+    assert core.arrive(1.0, Request(1.0, 1)) is Refusal.FULL
+    assert core.next_batch(1.0) is None
+
+
+@st.composite
+def failing_loads(draw: st.DrawFn) -> tuple[BatcherCore, list[tuple[float, int]], set[int], bool]:
+    cap = draw(st.sampled_from([1, 2, 3, 8, 32]))
+    core = make_core(
+        control_limit=draw(st.integers(1, cap)),
+        max_batch_size=cap,
+        max_wait_ms=draw(st.none() | st.floats(0, 20)),
+        waiting_room=10_000,
+    )
+    arrivals = draw(
+        st.lists(st.tuples(st.floats(0, 0.01), st.integers(1, 5)), min_size=1, max_size=60)
+    )
+    poison = draw(st.sets(st.integers(0, len(arrivals) - 1)))
+    return core, arrivals, poison, draw(st.booleans())
+
+
+@given(failing_loads())
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_culprits_alone_are_told_and_nobody_is_run_more_than_the_bound(
+    load: tuple[BatcherCore, list[tuple[float, int]], set[int], bool],
+) -> None:
+    core, arrivals, poison, names_culprits = load
+    device = Device(core, poison, names_culprits)
+    requests: list[Request] = []
+    due_s = np.cumsum([gap_s for gap_s, _ in arrivals]).tolist()
+    while len(requests) < len(arrivals) or core.queue_length:
+        while len(requests) < len(arrivals) and due_s[len(requests)] <= device.now_s:
+            number = len(requests)
+            requests.append(Request(due_s[number], arrivals[number][1], number))
+            assert core.arrive(device.now_s, requests[-1]) is None
+        if not device.step():
+            device.now_s = due_s[len(requests)]
+    assert sorted(device.told) == sorted(poison)
+    assert set(device.answered) == set(range(len(arrivals))) - poison
+    cap = core.policy(0.0).max_batch_size
+    bound = 2 * math.ceil(math.log2(cap)) + 2
+    for request in requests:
+        slices = sum(request.content in names(batch) for batch in device.batches)
+        assert slices <= bound * request.rows
+        if request.rows == 1:
+            assert device.runs[request.content] <= bound
+    assert core.queue_length == 0
+
+
+def test_a_device_in_overload_with_poison_still_answers_most_in_time() -> None:
+    """1.5 times what it can do, 1% poison: most of what it would do without is still in time."""
+
+    def good(poison_fraction: float) -> int:
+        core = make_core(max_batch_size=32, waiting_room=32)
+        core.limits = type(core.limits)(84.0, 32, [FIXED_MS + ROW_MS * b for b in range(1, 33)])
+        random = np.random.default_rng(1)
+        due_s = np.cumsum(random.exponential(1 / 727, 6000)).tolist()
+        poison = set(np.flatnonzero(random.uniform(size=6000) < poison_fraction).tolist())
+        device = Device(core)
+        in_time = arrived = 0
+        while arrived < len(due_s):
+            while arrived < len(due_s) and due_s[arrived] <= device.now_s:
+                core.arrive(due_s[arrived], Request(due_s[arrived], 1, arrived))
+                arrived += 1
+            batch = core.next_batch(device.now_s)
+            if batch is None:
+                device.now_s = due_s[arrived] if arrived < len(due_s) else math.inf
+                continue
+            if poison & set(names(batch)):
+                core.device_failed(batch)  # as it is read, before it takes time
+                continue
+            device.now_s += 1e-3 * (FIXED_MS + ROW_MS * batch.size)
+            core.device_free()
+            in_time += sum(device.now_s - due_s[name] <= 0.15 for name in names(batch))  # type: ignore[call-overload]
+        return in_time
+
+    assert good(0.01) > 0.7 * good(0.0)
