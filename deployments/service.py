@@ -1,8 +1,10 @@
 """What a replica is, without Ray: a model, its profile, its policy and its batcher."""
 
+import asyncio
+import logging
 import math
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,13 +15,17 @@ from deployments.models.base import Model, load_model
 from deployments.policy_keeper import Observations, PolicyKeeper
 from deployments.profiling import measure_profile
 from policy.profile import Profile
-from sojourn.errors import InvalidInputError, RequestError
+from sojourn.errors import DeviceError, InvalidInputError, RequestError
+
+logger = logging.getLogger("sojourn.service")
 
 #: How long a replica may measure its own profile when its config has none.
 PROFILE_BUDGET_S = 1.0
 #: A batch that takes this long, or this many times what a full one should, is stuck.
 STUCK_AFTER_S = 10.0
 STUCK_AFTER_BATCHES = 20
+#: How many batches are shown to who asks why they were started.
+BATCHES_SHOWN = 20
 
 
 def resolve_device(device: str) -> str:
@@ -72,6 +78,7 @@ class InferenceService:
         self._keeper: PolicyKeeper | None = None
         self._batcher: Batcher | None = None
         self._batches: list[BatchRecord] = []
+        self._last_batches: deque[tuple[float, BatchRecord]] = deque(maxlen=BATCHES_SHOWN)
         self._response_times_s: list[float] = []
         self._offered_rows_seen = 0
 
@@ -98,9 +105,11 @@ class InferenceService:
         return self.configured and not self.stuck()
 
     def stuck(self) -> bool:
-        """Whether the device has been on one batch for far longer than a full one takes."""
+        """Whether the device is lost, or on one batch for far longer than a full one takes."""
         if self._batcher is None:
             return False
+        if self._batcher.lost is not None:
+            return True
         full_batch_s = 1e-3 * float(self.keeper.profile.latency_ms[-1])
         return self._batcher.busy_for_s() > max(STUCK_AFTER_S, STUCK_AFTER_BATCHES * full_batch_s)
 
@@ -116,7 +125,7 @@ class InferenceService:
         """
         if self._keeper is None:
             self._keeper = PolicyKeeper(self._profile, user_config, self._advance)
-            self._batcher = Batcher(self._model, self._keeper.core, self._batches.append)
+            self._batcher = Batcher(self._model, self._keeper.core, self._note_batch)
         else:
             self._keeper.configure(user_config)
         limits = user_config.limits
@@ -125,6 +134,10 @@ class InferenceService:
         )
         self.max_body_bytes = limits.max_body_bytes
 
+    def _note_batch(self, record: BatchRecord) -> None:
+        self._batches.append(record)
+        self._last_batches.append((time.monotonic(), record))
+
     def _advance(self) -> None:
         if self._batcher is not None:
             self._batcher.advance()
@@ -132,11 +145,15 @@ class InferenceService:
     async def tick(self) -> Observations:
         """Let the policy follow the world; to be called every `deployments.policy_keeper.TICK_S`.
 
+        Who waits for a device that hangs is told so: another replica may answer.
+
         Returns
         -------
         Observations
             What came together since the last call.
         """
+        if self.stuck():
+            self.batcher.lose_device("the device of this replica does not answer")
         offered_rows = self.batcher.offered_rows
         seen = Observations(
             self._batches.copy(), self._response_times_s, offered_rows - self._offered_rows_seen
@@ -148,11 +165,19 @@ class InferenceService:
         return seen
 
     def has_room(self) -> bool:
-        """Whether one more row can wait; what finds no room is counted as refused."""
+        """Whether one more row can wait; what finds no room is counted as refused.
+
+        Raises
+        ------
+        DeviceError
+            The device hangs, or is lost.
+        """
         room = self.batcher.core.has_room(1)
         if not room:
             self.batcher.refuse()
             self.answers[503] += 1
+            if self.batcher.lost is not None:
+                raise DeviceError(self.batcher.lost)
         return room
 
     async def infer(self, request: InferenceRequest, arrival_s: float) -> Tensors:
@@ -198,6 +223,7 @@ class InferenceService:
             "objective": user_config.policy.model_dump(),
             "config_error": self.config_error or self.keeper.error,
             "queue_length": batcher.core.queue_length,
+            "last_batches": self._explain_batches(),
             "batches_started": {reason.value: count for reason, count in batcher.starts.items()},
             "rows": {
                 "offered": batcher.offered_rows,
@@ -207,6 +233,22 @@ class InferenceService:
             },
             **self.keeper.explain(),
         }
+
+    def _explain_batches(self) -> list[dict[str, Any]]:
+        """Say why the last batches were started, the newest first."""
+        now_s = time.monotonic()
+        return [
+            {
+                "ended_s_ago": now_s - ended_s,
+                "reason": record.reason.value,
+                "size": record.size,
+                "queue_length_left": record.queue_length,
+                "oldest_wait_ms": 1e3 * record.oldest_wait_s,
+                "duration_ms": 1e3 * record.duration_s,
+                "failed": record.failed,
+            }
+            for ended_s, record in reversed(self._last_batches)
+        ]
 
     def example_request(self) -> Mapping[str, Any]:
         """Give a valid request of one row, for `GET /sojourn/example`."""
@@ -225,6 +267,24 @@ class InferenceService:
             for spec in self._model.inputs
         ]
         return {"inputs": inputs}
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Take nothing more, and wait until all that was accepted is answered.
+
+        Returns
+        -------
+        bool
+            Whether it was, within `timeout_s`.
+        """
+        if self._batcher is None:
+            return True
+        try:
+            await asyncio.wait_for(self._batcher.drain(), timeout_s)
+        except TimeoutError:
+            waiting = self._batcher.core.queue_length
+            logger.error("%d rows were not answered within %g s", waiting, timeout_s)
+            return False
+        return True
 
     async def close(self) -> None:
         """End the device's thread, and what is being solved."""

@@ -13,17 +13,19 @@ from deployments.config import ModelConfig, parse_user_config
 from deployments.inference_protocol import InferenceRequest, RequestedOutput
 from deployments.models.emulated import Emulated
 from deployments.policy_keeper import REVISE_EVERY
-from deployments.service import InferenceService, load_service
+from deployments.service import BATCHES_SHOWN, InferenceService, load_service
 from policy.profile import Profile
-from sojourn.errors import InfeasibleError, InvalidInputError
+from sojourn.errors import BusyError, DeviceError, InfeasibleError, InvalidInputError
 
 TRUE = {"max_batch_size": 4, "latency_ms": {"per_request": 1.0, "fixed": 3.0}}
 
 
 @contextlib.asynccontextmanager
-async def serving(profile: Profile, **user_config: Any) -> AsyncIterator[InferenceService]:
+async def serving(
+    profile: Profile, device: Profile | None = None, **user_config: Any
+) -> AsyncIterator[InferenceService]:
     """An emulated device, and a service that believes `profile` of it."""
-    model = Emulated(TRUE)
+    model = Emulated(device.to_dict() if device else TRUE)
     config = ModelConfig(name="m", import_path="emulated", max_batch_size=4)
     service = InferenceService(config, model, profile)
     try:
@@ -122,16 +124,62 @@ def test_a_profile_beyond_the_cap_is_refused() -> None:
         load_service(config)
 
 
-async def test_a_device_that_hangs_makes_the_replica_unhealthy(
+async def test_a_device_that_hangs_makes_the_replica_unhealthy_and_leaves_nobody_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("deployments.service.STUCK_AFTER_S", 0.0)
     monkeypatch.setattr("deployments.service.STUCK_AFTER_BATCHES", 0)
     async with serving(Profile.from_dict(TRUE)) as service:
         assert service.ready
-        asking = asyncio.create_task(ask(service))
+        asking = [asyncio.create_task(ask(service)) for _ in range(3)]
         await asyncio.sleep(0)
         assert service.stuck()
         assert not service.ready
-        await asking
-        assert service.ready
+        await service.tick()
+        for task in asking:
+            with pytest.raises(DeviceError, match="does not answer"):
+                await task
+        with pytest.raises(DeviceError, match="does not answer"):
+            service.has_room()
+        await asyncio.sleep(0.01)
+        assert not service.ready, "a replica that hung is replaced, though its batch ended"
+        assert service.answers[503] == 4
+
+
+async def test_the_last_batches_are_explained() -> None:
+    async with serving(Profile.from_dict(TRUE), policy={"objective": "weights"}) as service:
+        for _ in range(BATCHES_SHOWN):
+            await ask(service)
+        await asyncio.gather(*(ask(service) for _ in range(4)))
+        batches = service.explain()["last_batches"]
+    assert len(batches) == BATCHES_SHOWN
+    newest, oldest = batches[0], batches[-1]
+    assert (newest["size"], oldest["size"]) == (3, 1)
+    assert (newest["reason"], newest["queue_length_left"], newest["failed"]) == ("limit", 0, False)
+    # The three had waited for the one that came with them.
+    assert newest["oldest_wait_ms"] >= 3.9
+    assert newest["duration_ms"] >= 5.9
+    assert newest["ended_s_ago"] <= oldest["ended_s_ago"]
+
+
+async def test_draining_answers_what_was_accepted_within_its_time() -> None:
+    async with serving(Profile.from_dict(TRUE)) as service:
+        asking = [asyncio.create_task(ask(service)) for _ in range(9)]
+        await asyncio.sleep(0)
+        assert await service.drain(timeout_s=10.0)
+        assert all(task.done() for task in asking)
+        assert service.batcher.completed_rows == 9
+        with pytest.raises(BusyError):
+            await ask(service)
+
+
+async def test_draining_ends_where_the_device_does_not(caplog: pytest.LogCaptureFixture) -> None:
+    slow = Profile.from_dict({"max_batch_size": 1, "latency_ms": [200.0]})
+    async with serving(slow, device=slow) as service:
+        asking = [asyncio.create_task(ask(service)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert not await service.drain(timeout_s=0.01)
+        assert "1 rows were not answered within 0.01 s" in caplog.text
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
