@@ -18,6 +18,9 @@ from sojourn.errors import SojournError
 
 logger = logging.getLogger("ray.serve")
 
+#: A replica that goes waits so long for what it has accepted, within `graceful_shutdown_timeout_s`.
+DRAIN_TIMEOUT_S = 20.0
+
 
 @serve.deployment(
     name=DEPLOYMENT,
@@ -88,4 +91,6 @@ class Replica:
 
     async def __del__(self) -> None:
         if hasattr(self, "_service"):
+            # Ray has let the HTTP server finish; this is for who came another way, or late.
+            await self._service.drain(DRAIN_TIMEOUT_S)
             await self._service.close()
