@@ -14,9 +14,10 @@ import asyncio
 from dataclasses import dataclass
 
 from starlette.middleware import Middleware
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deployments.asgi import InferenceApp
+from deployments.http_request import REQUEST_ID
 
 
 @dataclass
@@ -43,7 +44,7 @@ class ShortWay:
         if entry is None or scope["type"] != "http":
             await self._app(scope, receive, send)
         elif entry.root_path is None:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, _with_one_request_id(send))
             # Ray knows the route prefix and writes it here; a replica is told it nowhere else.
             entry.root_path = scope.get("root_path", "")
         elif (
@@ -51,10 +52,25 @@ class ShortWay:
             # Ray can be told to run user code on a loop of its own; the batcher lives there.
             or entry.loop is not asyncio.get_running_loop()
         ):
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, _with_one_request_id(send))
         else:
             scope["root_path"] = entry.root_path
             await entry.app(scope, receive, send)
+
+
+def _with_one_request_id(send: Send) -> Send:
+    """Keep the first of the request ids that our app and Ray's wrapper both answer with."""
+
+    async def send_once(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = list(message.get("headers", ()))
+            places = [place for place, (name, _) in enumerate(headers) if name == REQUEST_ID]
+            for place in reversed(places[1:]):
+                del headers[place]
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return send_once
 
 
 def middlewares() -> list[Middleware]:

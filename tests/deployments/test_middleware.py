@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from ray.serve._private.http_util import RequestIdMiddleware
 from starlette.types import Receive, Scope, Send
 
 from deployments.asgi import InferenceApp
@@ -73,6 +74,19 @@ async def test_takes_the_models_requests_once_it_knows_the_prefix(
         await client.get("/-/healthz")
         await client.get(f"{prefix}/other")
     assert wrapper.paths[1:] == ["/-/healthz", f"{prefix}/other"]
+
+
+async def test_the_request_id_is_answered_once_on_both_ways(service: InferenceService) -> None:
+    """Ray's wrapper answers with it, too; the first request goes that way."""
+    app = InferenceApp(service, "1")
+    open_short_way(app)
+    wrapped = ShortWay(RequestIdMiddleware(Wrapper(app)))
+    async with client_of(wrapped) as client:
+        for _ in range(2):
+            answer = await client.get("/v2", headers={"X-Request-ID": "mine"})
+            assert answer.headers.get_list("x-request-id") == ["mine"]
+        elsewhere = await client.get("/-/routes", headers={"X-Request-ID": "mine"})
+        assert elsewhere.headers.get_list("x-request-id") == ["mine"]
 
 
 async def test_passes_on_when_user_code_runs_on_another_loop(service: InferenceService) -> None:
