@@ -18,7 +18,7 @@ from tests.deployments.test_asgi import Doubles, body, make_service
 
 
 class Wrapper:
-    """Stands where Ray's wrapper does: notes what reaches it, tells the route prefix, adds an id."""
+    """Stands where Ray's wrapper does: notes what reaches it, tells the prefix, adds an id."""
 
     def __init__(self, app: InferenceApp, route_prefix: str = "") -> None:
         self.paths: list[str] = []
