@@ -1,4 +1,4 @@
-"""The one place where the autoscaler meets Ray: a policy class of Serve's autoscaling config.
+"""Where the autoscaler meets Ray: a policy class of Serve's autoscaling config.
 
 Ray makes a new policy object at every change of the config, runs it ten times a second in Serve's
 controller, and pickles this module by value. So this module holds nothing: the autoscalers, with
@@ -10,7 +10,10 @@ from typing import Any
 
 from ray.serve.config import AutoscalingContext
 
-from autoscaler.registry import autoscaler_of
+from autoscaler import ray_metrics
+from autoscaler.controller import Decision
+from autoscaler.ray_store import store
+from autoscaler.registry import ScaledDeployment, scaled_deployment
 from autoscaler.reports import ReplicaReport
 from sojourn.errors import InvalidInputError
 
@@ -24,33 +27,51 @@ class SojournAutoscalingPolicy:
     """`policy_function: autoscaler.ray_adapter:SojournAutoscalingPolicy`."""
 
     def __init__(self) -> None:
-        self._decided_s = -DECISION_PERIOD_S
+        self._decided_s = 0.0
         self._replicas = 0
-        self._reason = ""
 
     def __call__(self, ctx: AutoscalingContext) -> tuple[int, dict[str, Any]]:
         """Give the number of replicas that `ctx` calls for."""
-        now_s = ctx.current_time or 0.0
-        if self._replicas and now_s - self._decided_s < DECISION_PERIOD_S:
-            return self._replicas, {}
-        autoscaler = autoscaler_of(str(ctx.deployment_id))
-        autoscaler.observe(reports_of(ctx))
-        decision = autoscaler.decide(
-            now_s,
-            current_replicas=ctx.target_num_replicas,
-            min_replicas=ctx.capacity_adjusted_min_replicas,
-            max_replicas=ctx.capacity_adjusted_max_replicas,
+        now_s = ctx.current_time
+        # A clock that was set back must not stop the decisions.
+        if not 0 <= now_s - self._decided_s < DECISION_PERIOD_S:
+            deployment, decision = considered(ctx)
+            self._decided_s, self._replicas = now_s, ordered(ctx, deployment, decision)
+        return self._replicas, {}
+
+
+def considered(ctx: AutoscalingContext) -> tuple[ScaledDeployment, Decision]:
+    """Give the deployment of `ctx`, and what its autoscaler decides."""
+    now_s = ctx.current_time
+    deployment = scaled_deployment(now_s, ctx.app_name or "", ctx.deployment_name, store())
+    decision = deployment.decide(
+        now_s,
+        reports_of(ctx),
+        target_replicas=ctx.target_num_replicas,
+        ready_replicas=ctx.current_num_replicas,
+        min_replicas=ctx.capacity_adjusted_min_replicas,
+        max_replicas=ctx.capacity_adjusted_max_replicas,
+        # Behind HAProxy, requests wait in Ray's own queue only where there is no replica at all.
+        waiting=0.0 if ctx.current_num_replicas else ctx.total_num_requests,
+        dry_run=dry_run_of(ctx),
+    )
+    return deployment, decision
+
+
+def ordered(ctx: AutoscalingContext, deployment: ScaledDeployment, decision: Decision) -> int:
+    """Log `decision`, and give the replicas to order: in a dry run those ordered already."""
+    noted = deployment.note(ctx.current_time, ctx.target_num_replicas, decision)
+    ray_metrics.export(deployment.application, deployment.deployment, decision)
+    if noted and decision.replicas != ctx.target_num_replicas:
+        logger.info(
+            "%s: %d -> %d replicas: %s",
+            ctx.deployment_name,
+            ctx.target_num_replicas,
+            decision.replicas,
+            decision.reason,
         )
-        if decision.replicas != ctx.target_num_replicas:
-            logger.info(
-                "%s: %d -> %d replicas: %s",
-                ctx.deployment_name,
-                ctx.target_num_replicas,
-                decision.replicas,
-                decision.reason,
-            )
-        self._decided_s, self._replicas = now_s, decision.replicas
-        return decision.replicas, {}
+    replicas: int = ctx.target_num_replicas if deployment.dry_run else decision.replicas
+    return replicas
 
 
 def reports_of(ctx: AutoscalingContext) -> list[ReplicaReport]:
@@ -72,3 +93,12 @@ def reports_of(ctx: AutoscalingContext) -> list[ReplicaReport]:
             except InvalidInputError as error:
                 logger.warning("a report is left out: %s", error)
     return reports
+
+
+def dry_run_of(ctx: AutoscalingContext) -> bool | None:
+    """Tell whether the replica that reported last wants a dry run; None where none has."""
+    series = (ctx.raw_metrics or {}).get("dry_run", {}).values()
+    values = [points[-1] for points in series if points]
+    if not values:
+        return None
+    return bool(max(values, key=lambda point: point.timestamp).value)

@@ -89,6 +89,9 @@ class AutoscalerConfig(_Strict):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
+    #: Only say what would be done; the number of replicas stays as it is.
+    dry_run: bool = False
+
     @model_validator(mode="after")
     def _settings(self) -> Self:
         self.settings()
