@@ -1,0 +1,240 @@
+"""Handle calls between deployments on a real Ray, for `test_handles`; prints what was seen.
+
+A process of its own: Ray reads its settings from the environment when it is imported, and ends
+with the process.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import ray
+from ray import serve
+from ray.serve.config import RequestRouterConfig
+from ray.serve.handle import DeploymentHandle
+
+from autoscaler import ray_store
+from autoscaler.registry import log_key
+from deployments.config import ModelConfig, parse_user_config
+from deployments.inference_protocol import parse_request
+from deployments.local import deploy
+from deployments.service import load_service
+from sojourn.errors import BusyError
+from tests.integration.services import load_document, wait_for
+
+RETRY_DELAY_MS = 50.0
+SPREAD_CALLS = 400
+CALLS_BESIDE_FULL_ONES = 40
+BUDGET = 3
+MODELS = ("First", "Second")
+#: One replica of the emulated device carries 148 rows/s.
+OFFERED_PER_S = 220.0
+ROWS = 64
+LOAD_TIMEOUT_S = 30.0
+ROUTER = "deployments.rand_router:RandRequestRouter"
+LIGHT = {"num_cpus": 0.01}
+
+
+@serve.deployment(
+    ray_actor_options=LIGHT,
+    num_replicas=4,
+    max_ongoing_requests=1,
+    request_router_config=RequestRouterConfig(
+        request_router_class=ROUTER, request_router_kwargs={"retry_delay_ms": RETRY_DELAY_MS}
+    ),
+)
+class Worker:
+    """Is full with one call."""
+
+    async def work(self, duration_s: float) -> str:
+        await asyncio.sleep(duration_s)
+        return str(serve.get_replica_context().replica_id.unique_id)
+
+
+@serve.deployment(ray_actor_options=LIGHT)
+class Caller:
+    def __init__(self, worker: DeploymentHandle) -> None:
+        self._worker = worker
+
+    async def spread(self) -> dict[str, int]:
+        """Call one after the other; count the calls by replica."""
+        calls = [await self._worker.work.remote(0) for _ in range(SPREAD_CALLS)]
+        return dict(Counter(calls))
+
+    async def beside_full_ones(self, calls: int) -> dict[str, Any]:
+        """Keep three of four replicas full; say where the calls go meanwhile, and how long."""
+        busy = [asyncio.ensure_future(self._called(60.0)) for _ in range(3)]
+        # No reply tells that they have begun; a call that goes through at once does.
+        await asyncio.sleep(0.5)
+        replicas, durations_s = [], []
+        for _ in range(calls):
+            started_s = time.monotonic()
+            replicas.append(await self._called(0))
+            durations_s.append(time.monotonic() - started_s)
+        for task in busy:
+            task.cancel()
+        return {"replicas": replicas, "durations_s": durations_s}
+
+    async def _called(self, duration_s: float) -> str:
+        replica: str = await self._worker.work.remote(duration_s)
+        return replica
+
+
+@serve.deployment(ray_actor_options=LIGHT, max_ongoing_requests=10_000)
+class Emulated:
+    """An emulated device behind its batcher, without HTTP; as the autoscaler sees a replica."""
+
+    def __init__(self) -> None:
+        document = load_document("emulated-p4.yaml")
+        model = document["applications"][0]["args"]["model"]
+        self._service = load_service(ModelConfig.model_validate(model))
+        self._body = orjson.dumps(
+            {
+                "inputs": [
+                    {"name": "input", "datatype": "FP32", "shape": [ROWS, 1], "data": [7.0] * ROWS}
+                ]
+            }
+        )
+
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
+        await self._service.configure(parse_user_config(user_config))
+
+    async def infer(self) -> bool:
+        """Serve a request of several rows; False where there is no room for it."""
+        request = parse_request(self._body, None, self._service.signature)
+        try:
+            await self._service.infer(request, time.monotonic())
+        except BusyError:
+            return False
+        return True
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        return {**self._service.autoscaling_stats(), "start_time_s": 1.0}
+
+
+@serve.deployment(ray_actor_options=LIGHT)
+class Front:
+    def __init__(self, *behind: DeploymentHandle) -> None: ...
+
+
+def shared(args: dict[str, Any]) -> serve.Application:
+    """Build an application of two models that share a budget."""
+    models = [Emulated.options(name=name).bind() for name in MODELS]
+    return Front.bind(*models)
+
+
+def shared_document() -> dict[str, Any]:
+    scaling = {
+        "min_replicas": 1,
+        "max_replicas": BUDGET,
+        "upscale_delay_s": 0,
+        "downscale_delay_s": 0,
+        "look_back_period_s": 5,
+        "metrics_interval_s": 1,
+    }
+    user_config = {
+        "sla": {"response_time_ms": 500, "percentile": 99},
+        "autoscaler": {"window_s": 3, "hold_s": 3},
+    }
+    return {
+        "proxy_location": "Disabled",
+        "applications": [
+            {
+                "name": "shared",
+                "import_path": "tests.integration.handle_calls:shared",
+                "route_prefix": None,
+                "autoscaling_policy": {
+                    "policy_function": "autoscaler.application_adapter:SojournBudgetPolicy",
+                    "policy_kwargs": {"replica_budget": BUDGET},
+                },
+                "deployments": [
+                    {"name": name, "autoscaling_config": scaling, "user_config": user_config}
+                    for name in MODELS
+                ],
+            }
+        ],
+    }
+
+
+def replicas_of(name: str) -> int:
+    """Replicas of a model that run or start; those that stop count no more."""
+    states = serve.status().applications["shared"].deployments[name].replica_states
+    return sum(number for state, number in states.items() if state in ("RUNNING", "STARTING"))
+
+
+async def load_one(name: str, until: Callable[[], bool]) -> dict[str, Any]:
+    """Offer more than one replica can carry to one model, until `until`; give the counts seen."""
+    handle = serve.get_deployment_handle(name, "shared")
+    deadline_s = time.monotonic() + LOAD_TIMEOUT_S
+    calls, most = [], 0
+    while time.monotonic() < deadline_s and not until():
+        calls.append(handle.infer.remote())
+        most = max(most, sum(replicas_of(model) for model in MODELS))
+        await asyncio.sleep(ROWS / OFFERED_PER_S)
+    answers = [await call for call in calls]
+    return {
+        "replicas": {model: replicas_of(model) for model in MODELS},
+        "most_together": most,
+        "answered": sum(answers),
+        "calls": len(calls),
+    }
+
+
+async def share() -> list[dict[str, Any]]:
+    """Load the one model, then the other."""
+    first, second = MODELS
+    return [
+        await load_one(first, lambda: replicas_of(first) == 2),
+        await load_one(second, lambda: (replicas_of(first), replicas_of(second)) == (1, 2)),
+    ]
+
+
+def decisions(name: str) -> dict[str, Any]:
+    content = ray_store.read(log_key("shared", name))
+    assert content is not None
+    log: dict[str, Any] = orjson.loads(content)
+    return log
+
+
+def main() -> None:
+    os.environ["RAY_SERVE_LOG_TO_STDERR"] = "0"
+    context = ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=True,
+        object_store_memory=100 << 20,
+        logging_level="ERROR",
+        log_to_driver=False,
+    )
+    try:
+        sys.stdout.write(json.dumps(observed(f"http://{context.address_info['webui_url']}")))
+    finally:
+        ray.shutdown()
+
+
+def observed(dashboard: str) -> dict[str, Any]:
+    serve.start(proxy_location="Disabled")
+    deploy(shared_document(), dashboard)
+    handle = serve.run(Caller.bind(Worker.bind()), name="rand", route_prefix=None)
+    seen = {
+        "spread": handle.spread.remote().result(),
+        "beside_full_ones": handle.beside_full_ones.remote(CALLS_BESIDE_FULL_ONES).result(),
+    }
+    assert wait_for(lambda: all(replicas_of(model) == 1 for model in MODELS), 60)
+    return {
+        **seen,
+        "retry_delay_ms": RETRY_DELAY_MS,
+        "budget": BUDGET,
+        "shared": asyncio.run(share()),
+        "decisions": {model: decisions(model) for model in MODELS},
+    }
+
+
+if __name__ == "__main__":
+    main()

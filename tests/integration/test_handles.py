@@ -1,0 +1,86 @@
+"""Calls between deployments on a real Ray: RAND routing, and a budget of replicas that is shared.
+
+What is seen there comes from `handle_calls`, in a process of its own.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.integration.services import ROOT
+
+pytestmark = pytest.mark.integration
+
+TIMEOUT_S = 150
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict[str, Any]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.integration.handle_calls"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    running = psutil.Process(process.pid)
+    started: list[psutil.Process] = []
+    try:
+        output, errors = process.communicate(timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        started = running.children(recursive=True)
+        process.kill()
+        output, errors = process.communicate()
+    finally:
+        for child in started:
+            child.kill()
+    assert process.returncode == 0, errors
+    observed: dict[str, Any] = json.loads(output)
+    return observed
+
+
+def test_calls_spread_evenly_over_the_replicas(seen: dict[str, Any]) -> None:
+    """Within five standard deviations of a fair draw between four."""
+    counts = seen["spread"].values()
+    calls = sum(counts)
+    assert len(counts) == 4
+    mean, deviation = calls / 4, (calls * 1 / 4 * 3 / 4) ** 0.5
+    assert all(abs(count - mean) < 5 * deviation for count in counts)
+
+
+def test_the_calls_of_full_replicas_go_to_one_that_is_not(seen: dict[str, Any]) -> None:
+    (free,) = set(seen["beside_full_ones"]["replicas"])
+    assert free in seen["spread"]
+
+
+def test_each_try_waits_as_long_as_the_one_before(seen: dict[str, Any]) -> None:
+    """Three of four are full: 2.25 tries fail on average; a delay that doubled would have no mean.
+
+    Never the one that just refused: first 3 of 4 are full, then 2 of the 3 others each time.
+    """
+    delay_s = 1e-3 * seen["retry_delay_ms"]
+    delays = [duration_s / delay_s for duration_s in seen["beside_full_ones"]["durations_s"]]
+    assert 1 < sum(delays) / len(delays) < 5
+    assert min(delays) < 1
+
+
+def test_a_budget_goes_where_requests_would_be_late_and_is_never_exceeded(
+    seen: dict[str, Any],
+) -> None:
+    first, second = seen["decisions"]
+    loaded_first, loaded_second = seen["shared"]
+    assert loaded_first["replicas"] == {first: 2, second: 1}
+    assert loaded_second["replicas"] == {first: 1, second: 2}
+    assert loaded_second["most_together"] <= seen["budget"]
+
+
+def test_who_gives_a_replica_away_says_why(seen: dict[str, Any]) -> None:
+    giver, _ = seen["decisions"].values()
+    reasons = [entry["reason"] for entry in giver["decisions"]]
+    assert any(f"as all have {seen['budget']} together" in reason for reason in reasons)
