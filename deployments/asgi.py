@@ -9,7 +9,7 @@ import logging
 import re
 import reprlib
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 import orjson
@@ -81,11 +81,29 @@ class Service(Protocol):
         """Give a valid request of one row, for `GET /sojourn/example`."""
 
 
-class InferenceApp:
-    """An ASGI app for one `Service`."""
+async def _no_autoscaler() -> Mapping[str, Any]:
+    return {"newest": None, "decisions": []}
 
-    def __init__(self, service: Service, server_version: str) -> None:
+
+class InferenceApp:
+    """An ASGI app for one `Service`.
+
+    Parameters
+    ----------
+    service : Service
+    server_version : str
+    autoscaler : callable, optional
+        Gives the content of `GET /sojourn/autoscaler`.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        server_version: str,
+        autoscaler: Callable[[], Awaitable[Mapping[str, Any]]] = _no_autoscaler,
+    ) -> None:
         self._service = service
+        self._autoscaler = autoscaler
         self._server_version = server_version
         self._watch = DisconnectWatch()
         self._infer_path = f"/v2/models/{service.model_name}/infer"
@@ -130,6 +148,9 @@ class InferenceApp:
         method = scope["method"]
         if path == self._infer_path and method == "POST":
             return await self._infer(scope, fields, receive, arrival_s)
+        if path == "/sojourn/autoscaler":
+            _check_method(method, *_READING)
+            return _json(await self._autoscaler())
         found = _MODEL_PATH.fullmatch(path)
         if found is None:
             content = self._server_content(path, scope.get("root_path", ""))

@@ -27,6 +27,16 @@ _TIMEOUT: Schema = {"type": "number", "exclusiveMinimum": 0, "maximum": MOST_TIM
 _PRIORITY: Schema = {"type": "integer", "enum": list(PRIORITIES)}
 _NO_SHARED_MEMORY: Schema = {"^shared_memory_": False}
 _BINARY_SIZE: Schema = {"type": "integer", "minimum": 0}
+_DECISION: Schema = {
+    "type": "object",
+    "required": ["time_s", "target_replicas", "replicas", "reason"],
+    "properties": {
+        "time_s": {"type": "number"},
+        "target_replicas": {"type": "integer"},
+        "replicas": {"type": "integer"},
+        "reason": {"type": "string"},
+    },
+}
 _ERRORS = {
     "400": "The request is wrong; the message says what, and what is allowed",
     "413": "The body, or its number of rows, is over the limit",
@@ -84,6 +94,11 @@ def document(
         version: ("modelVersion", "What the model takes and gives", _ok("Model")),
         f"{version}/ready": ("modelVersionReady", "Whether the model can answer", ready),
         "/sojourn/policy": ("policy", "The batching policy in force, explained", _ok("Object")),
+        "/sojourn/autoscaler": (
+            "autoscaler",
+            "The autoscaler's latest hundred decisions, and why",
+            _ok("Autoscaler"),
+        ),
         "/sojourn/example": ("example", "A valid request of one row", _ok("Request")),
         "/sojourn/openapi.json": ("openapi", "This document", _ok("Object")),
     }
@@ -112,6 +127,14 @@ def document(
                 ),
                 "Live": _record(live={"const": True}),
                 "Ready": {**_OBJECT, "required": ["ready"], "properties": {"ready": _BOOLEAN}},
+                "Autoscaler": {
+                    **_OBJECT,
+                    "required": ["newest", "decisions"],
+                    "properties": {
+                        "newest": {"oneOf": [_DECISION, {"type": "null"}]},
+                        "decisions": {"type": "array", "items": _DECISION},
+                    },
+                },
                 "Model": _record(
                     name={"const": model_name},
                     versions={"const": [model_version]},

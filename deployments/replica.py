@@ -8,8 +8,10 @@ from typing import Any
 
 from ray import serve
 
+from autoscaler import ray_store
 from deployments.asgi import InferenceApp
 from deployments.config import DEPLOYMENT, ModelConfig, parse_user_config
+from deployments.decision_reader import DecisionReader
 from deployments.metrics import ReplicaMetrics
 from deployments.middleware import open_short_way
 from deployments.policy_keeper import TICK_S
@@ -43,10 +45,13 @@ class Replica:
         self._start_time_s: float | None = None
         self._metrics = ReplicaMetrics(self._service)
         self._metrics_task: asyncio.Task[None] | None = None
+        context = serve.get_replica_context()
+        self._decisions = DecisionReader(context.app_name, context.deployment, ray_store.read)
 
     def __serve_build_asgi_app__(self) -> InferenceApp:
         """Give Serve the app, once the model is loaded."""
-        app = InferenceApp(self._service, importlib.metadata.version("sojourn"))
+        version = importlib.metadata.version("sojourn")
+        app = InferenceApp(self._service, version, self._decisions.content)
         open_short_way(app)
         return app
 
@@ -82,7 +87,12 @@ class Replica:
         """Tell Ray, and so the autoscaler, how this replica fares."""
         if self._start_time_s is None:
             return {}
-        return {**self._service.autoscaling_stats(), "start_time_s": self._start_time_s}
+        user_config = self._service.keeper.user_config
+        return {
+            **self._service.autoscaling_stats(),
+            "start_time_s": self._start_time_s,
+            "dry_run": float(user_config.autoscaler.dry_run),
+        }
 
     def check_health(self) -> None:
         """Raise where the replica must be replaced."""

@@ -6,10 +6,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("sojourn", "policy", "autoscaler", "deployments", "simulator", "loadtests")
 ADAPTERS = {
+    "autoscaler/application_adapter.py",
     "autoscaler/ray_adapter.py",
+    "autoscaler/ray_metrics.py",
+    "autoscaler/ray_store.py",
     "deployments/application.py",
     "deployments/local.py",
     "deployments/metrics.py",
+    "deployments/rand_router.py",
     "deployments/replica.py",
 }
 
