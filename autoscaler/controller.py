@@ -1,94 +1,39 @@
 """The autoscaler: reports in, a number of replicas out; no Ray and no clock.
 
-Each decision takes the load that clients offer, forecasts its peak until a replica ordered now has
-started, and asks `autoscaler.sizing` for the least replicas that keep the SLA. More are ordered at
-once. Fewer are kept only if they would have met the SLA at the highest load of the last `hold_s`,
-and if the noise of Poisson arrivals alone would hardly call for the others again. Without fresh
-reports nothing changes.
+Each decision takes the load that clients offer, forecasts the demand until a replica ordered now
+has started, and gives the least replicas that keep the SLA under it by the replicas' own
+response-time model, corrected by what was measured. More are ordered at once. Fewer are kept only
+if they would have been enough for a while, and if noise will not call for the others again
+(`autoscaler.scale_in`). Without fresh reports nothing changes.
+
+The order is a level, never a step: replicas that start are part of it, so the same need is not
+ordered twice, however long they take and however often they fail.
 """
 
 import math
-import statistics
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from autoscaler.forecast import FORECASTERS, RateHistory
-from autoscaler.live_sizing import LiveSizing
+from autoscaler.decision import Decision
+from autoscaler.demand_forecast import DemandForecast, DemandForecaster
+from autoscaler.live_sizing import Capability, LiveSizing, capabilities
+from autoscaler.model_error import LEAST as LEAST_CORRECTION
+from autoscaler.model_error import ModelError
 from autoscaler.offered_load import MAX_LAG_S, OfferedLoad
 from autoscaler.reports import AutoscalerSettings, ReplicaReport
-from policy.objective import ServiceLevelObjective
+from autoscaler.scale_in import ScaleInGuard
+from autoscaler.start_times import StartTimes
 from sojourn.errors import InvalidInputError
 
 __all__ = ["Autoscaler", "AutoscalerSettings", "Decision", "ReplicaReport"]
 
 #: Reports older than this say nothing of now.
 STALE_AFTER_S = 10.0
-#: Standard deviations of Poisson noise that must not undo a scale-in.
-_NOISE_DEVIATIONS = 4.0
 #: Full batches per replica that may wait without being a backlog.
 _ORDINARY_BATCHES = 2
-_START_TIMES_KEPT = 50
-_START_TIME_PERCENTILE = 90
 _FORGET_AFTER_S = 3600.0
-_STATE_VERSION = 1
-
-
-@dataclass(frozen=True)
-class Decision:
-    """How many replicas there should be, and why.
-
-    Attributes
-    ----------
-    replicas : int
-    reason : str
-        One line for people.
-    arrival_rate_per_s : float or None
-        What clients offer now; None where that is not known.
-    forecast_per_s : float or None
-        The highest rate to expect until a replica ordered now has started.
-    required_replicas : int or None
-        What forecast, burst factor and backlog call for now, before the scale-in hold.
-    predicted_service_level : float or None
-        Fraction of the requests in time with `replicas` replicas under that load.
-    backlog : float
-        Requests that wait beyond what is ordinary.
-    horizon_s : float
-        How far the forecast looks ahead: the time that a replica takes to start.
-    demand_per_s : float or None
-        The rate that was sized for: the forecast with its margin, the burst factor and the backlog.
-    method : str
-        The forecast that was used.
-    margin : float
-        What the forecast was multiplied by so that it is exceeded with a chance of `risk` alone.
-    sla_rate_per_s : float or None
-        What one replica takes under the SLA, corrected; None where replicas do not tell.
-    correction : float
-        What the rate that the replicas tell was multiplied by, from what was measured.
-    model_error : float or None
-        Measured less predicted share of late requests; None while nothing can be told.
-    hold_s : float
-        How long fewer replicas must have been enough before some go.
-    """
-
-    replicas: int
-    reason: str
-    arrival_rate_per_s: float | None = None
-    forecast_per_s: float | None = None
-    required_replicas: int | None = None
-    predicted_service_level: float | None = None
-    backlog: float = 0.0
-    horizon_s: float = 0.0
-    demand_per_s: float | None = None
-    method: str = ""
-    margin: float = 1.0
-    sla_rate_per_s: float | None = None
-    correction: float = 1.0
-    model_error: float | None = None
-    hold_s: float = 0.0
+_STATE_VERSION = 2
 
 
 class Autoscaler:
@@ -104,10 +49,14 @@ class Autoscaler:
         self._settings = settings or AutoscalerSettings()
         self._load = OfferedLoad()
         self._reports: dict[str, ReplicaReport] = {}
-        self._start_times_s: dict[str, float] = {}
-        self._watched_since_s: float | None = None
-        self._highest_demand = _Highest()
-        self._highest_batch_ms = _Highest()
+        self._start_times = StartTimes()
+        self._model_error = ModelError()
+        self._guard = ScaleInGuard()
+        self._forecaster = DemandForecaster(self._settings.forecast)
+        self._forecasts_for = (self._settings.forecast, 0.0)
+        self._capabilities: tuple[Capability, ...] = ()
+        self._waiting_since_s: float | None = None
+        self._waited_s = -math.inf
 
     @property
     def settings(self) -> AutoscalerSettings:
@@ -120,13 +69,14 @@ class Autoscaler:
             newest_s = self._load.newest_s
             if not self._load.observe(report):
                 continue
+            before = self._reports.get(report.replica_id)
             self._reports[report.replica_id] = report
+            if before is not None and report.answered_total and report.sla_rate_per_s:
+                self._model_error.count_between(before, report)
             if report.settings is not None and report.time_s >= newest_s:
                 self._settings = report.settings
             if report.start_time_s > 0:
-                self._start_times_s[report.replica_id] = report.start_time_s
-                if len(self._start_times_s) > _START_TIMES_KEPT:
-                    del self._start_times_s[next(iter(self._start_times_s))]
+                self._start_times.observe(report.replica_id, report.start_time_s)
 
     def decide(
         self,
@@ -147,12 +97,13 @@ class Autoscaler:
         current_replicas : int
             Replicas ordered so far, whether they have started or not: what was decided last, unless
             somebody else changed it.
+        min_replicas, max_replicas : int
+            Bounds. With a least of 0 the last replica goes when there has been no request for
+            `AutoscalerSettings.idle_s`.
         ready_replicas : int, optional
             Those of them that serve, whether they report or not. None: not known.
         waiting : float
             Requests that wait outside for a first replica to start.
-        min_replicas, max_replicas : int
-            Bounds. Never fewer than one is decided: without a replica no arrival is counted.
 
         Returns
         -------
@@ -169,99 +120,168 @@ class Autoscaler:
                 "the least must be at least 0 and at most the most"
             )
         low, high = max(1, min_replicas), max(1, max_replicas)
+        self._note_waiting(now_s, waiting)
+        if current_replicas == 0 and min_replicas == 0 and waiting <= 0:
+            return Decision(0, "stay at 0: no request waits", horizon_s=self._start_times.horizon_s)
         standing = min(max(current_replicas, low), high)
-        horizon_s = self._horizon_s()
-        seen = self._look(now_s, horizon_s)
+        seen = self._look(now_s)
+        if self._waiting_since_s is not None and not isinstance(seen, _Seen):
+            return self._wake(now_s, standing, waiting, low, high)
         if isinstance(seen, str):
-            return Decision(standing, f"hold {standing}: {seen}", horizon_s=horizon_s)
-
-        sizing = LiveSizing(
-            seen.batch_size, seen.batch_ms, self._settings, seen.objectives, low, high
-        )
+            return self._decision(standing, f"hold {standing}: {seen}")
+        sizing = self._sizing(low, high)
         required, remark = sizing.required(seen.demand_per_s)
-        # Random routing gives every replica the same share, those that keep silent included.
-        silent = max(1.0, standing / seen.replicas)
-        burst = silent * self._settings.burst_factor
-        hold_s = self._settings.hold_s or max(30.0, horizon_s)
-        self._highest_demand.add(now_s, burst * seen.forecast_per_s + seen.drain_per_s, hold_s)
-        self._highest_batch_ms.add(now_s, seen.batch_ms, hold_s)
-        if self._watched_since_s is None:
-            self._watched_since_s = now_s
+        hold_s = self._hold_s()
+        self._guard.observe(now_s, seen.demand_per_s, hold_s)
+        idle_s = self._idle_s(now_s)
+        # Replicas that keep silent carry their share of the load all the same.
+        serving = standing if ready_replicas is None else ready_replicas
+        silent = max(1.0, serving / seen.replicas)
+        current_per_s = seen.current_per_s
 
         replicas = max(standing, required)
         if required > standing:
             reason = f"scale out {standing} -> {required}"
+        elif min_replicas == 0 and silent == 1 and idle_s > self._idle_limit_s():
+            replicas, reason = 0, f"scale in {standing} -> 0: no request for {idle_s:.0f} s"
         elif required == standing:
             reason = f"keep {standing}"
-        elif now_s - self._watched_since_s < hold_s:
+        elif self._guard.watched_s(now_s) < hold_s:
             reason = f"keep {standing}: watched for less than {hold_s:g} s"
         else:
-            cautious_per_s = max(self._highest_demand.value, burst * self._noisy_mean_per_s(seen))
-            held = replace(sizing, batch_ms=self._highest_batch_ms.value)
-            replicas = min(standing, held.required(cautious_per_s)[0])
+            cautious_per_s = silent * self._guard.cautious_per_s(
+                seen.demand_per_s, current_per_s, self._settings.window_s
+            )
+            replicas = min(standing, sizing.required(cautious_per_s)[0])
             reason = (
-                f"scale in {standing} -> {replicas}: {cautious_per_s:.4g}/s was the most in "
+                f"scale in {standing} -> {replicas}: {cautious_per_s:.4g}/s is the most of "
                 f"{hold_s:g} s"
                 if replicas < standing
-                else f"keep {standing}: {cautious_per_s:.4g}/s in the last {hold_s:g} s needs it"
+                else f"keep {standing}: {cautious_per_s:.4g}/s of the last {hold_s:g} s needs it"
             )
-        current_per_s = seen.history.current_per_s
-        return Decision(
-            replicas=replicas,
-            reason=f"{reason}; offered {current_per_s:.4g}/s, expected {seen.demand_per_s:.4g}/s, "
-            f"which needs {required}{remark}",
+        return self._decision(
+            replicas,
+            f"{reason}; offered {current_per_s:.4g}/s, demand {seen.demand_per_s:.4g}/s "
+            f"by {seen.forecast.method}, which needs {required}{remark or self._model_remark()}",
             arrival_rate_per_s=current_per_s,
-            forecast_per_s=seen.forecast_per_s,
+            forecast_per_s=seen.forecast.expected_per_s,
             required_replicas=required,
-            predicted_service_level=sizing.service_level(seen.demand_per_s, replicas),
+            predicted_service_level=sizing.service_level(seen.demand_per_s, max(1, replicas)),
             backlog=seen.backlog,
-            horizon_s=horizon_s,
+            demand_per_s=seen.demand_per_s,
+            method=seen.forecast.method,
+            margin=seen.forecast.margin,
+            sla_rate_per_s=sizing.sla_rate_per_s(),
         )
 
-    def _look(self, now_s: float, horizon_s: float) -> "_Seen | str":
+    def _decision(self, replicas: int, reason: str, **known: Any) -> Decision:
+        return Decision(
+            replicas,
+            reason,
+            horizon_s=self._start_times.horizon_s,
+            hold_s=self._hold_s(),
+            correction=self._model_error.correction,
+            model_error=self._model_error.error,
+            **known,
+        )
+
+    def _look(self, now_s: float) -> "_Seen | str":
         """Put together what the reports say of now, or say why they do not."""
         age_s = now_s - self._load.newest_s
         if math.isinf(age_s):
             return "no replica has reported yet"
         if age_s > STALE_AFTER_S:
-            self._watched_since_s = None
+            self._guard.interrupt()
             return f"the newest report is {age_s:.0f} s old"
         self._forget(now_s)
-        live = self._live_reports(now_s)
+        cutoff_s = min(self._load.newest_s, now_s) - MAX_LAG_S
+        live = [report for report in self._reports.values() if report.time_s >= cutoff_s]
         history = self._load.history(now_s, self._settings.window_s, self._settings.retries)
         if history is None or not live:
             return "the arrival rate is not known yet"
-        forecaster = FORECASTERS.get(self._settings.forecast, FORECASTERS["last"])
-        forecast_per_s = forecaster.peak_per_s(history, horizon_s)
+        self._capabilities = capabilities(live)
+        self._revise_model(now_s)
+        forecaster = self._forecaster_in_force()
+        forecaster.observe(history.end_s, history.rates_per_s)
+        forecast = forecaster.forecast(now_s, self._start_times.horizon_s, self._settings.risk)
+        if forecast is None:
+            return "the arrival rate is not known yet"
         backlog = sum(
             max(0.0, report.queue_length - _ORDINARY_BATCHES * report.full_batch_size)
             for report in live
         )
-        drain_per_s = backlog / self._settings.backlog_drain_s
         return _Seen(
             replicas=len(live),
-            history=history,
-            forecast_per_s=forecast_per_s,
+            current_per_s=history.current_per_s,
+            forecast=forecast,
             backlog=backlog,
-            drain_per_s=drain_per_s,
-            demand_per_s=self._settings.burst_factor * forecast_per_s + drain_per_s,
-            batch_size=statistics.median(report.full_batch_size for report in live),
-            batch_ms=statistics.median(report.full_batch_ms for report in live),
-            objectives=tuple(dict.fromkeys(report.objective for report in live)),
+            demand_per_s=self._settings.burst_factor * forecast.demand_per_s
+            + backlog / self._settings.backlog_drain_s,
         )
 
-    def _noisy_mean_per_s(self, seen: "_Seen") -> float:
-        """Give the highest rate that noise alone is likely to show in a window, at this load."""
-        window_s = self._settings.window_s
-        mean_s = max(window_s, self._settings.hold_s or 0.0)
-        steps = max(1, round(mean_s / seen.history.step_s))
-        mean = float(np.mean(seen.history.rates_per_s[-steps:]))
-        # The mean itself may have been low by chance; windows to come may be high by chance.
-        deviations = math.sqrt(mean / mean_s) + math.sqrt(mean / window_s)
-        return mean + _NOISE_DEVIATIONS * deviations
+    def _sizing(self, low: int, high: int) -> LiveSizing:
+        return LiveSizing(
+            self._capabilities, self._settings.delays, self._model_error.correction, low, high
+        )
+
+    def _revise_model(self, now_s: float) -> None:
+        # While the SLA is changing, what is late is late by one or the other.
+        if len(self._capabilities) == 1 and self._capabilities[0].curve is not None:
+            one = self._capabilities[0]
+            allowed = 1 - one.objective.percentile / 100
+            self._model_error.revise(now_s, self._capabilities[0].curve, allowed, one.batch_size)
+
+    def _model_remark(self) -> str:
+        correction = self._model_error.correction
+        if correction > LEAST_CORRECTION:
+            return ""
+        return f"; devices are slower than their profile beyond the correction of {correction:g}"
+
+    def _forecaster_in_force(self) -> DemandForecaster:
+        """Give the forecaster of the settings and the SLA; a new one inherits the history."""
+        strictest = max(one.objective.percentile for one in self._capabilities)
+        wanted = (self._settings.forecast, 1 - strictest / 100)
+        if wanted != self._forecasts_for:
+            heir = DemandForecaster(*wanted)
+            heir.load_state(self._forecaster.state_dict())
+            self._forecaster, self._forecasts_for = heir, wanted
+        return self._forecaster
+
+    def _hold_s(self) -> float:
+        hold_s = self._settings.hold_s
+        return self._start_times.horizon_s if hold_s is None else hold_s
+
+    def _note_waiting(self, now_s: float, waiting: float) -> None:
+        if waiting <= 0:
+            self._waiting_since_s = None
+            return
+        self._waited_s = now_s
+        if self._waiting_since_s is None:
+            self._waiting_since_s = now_s
+
+    def _wake(self, now_s: float, standing: int, waiting: float, low: int, high: int) -> Decision:
+        """Order for requests that wait while nothing serves.
+
+        By the rate at which they came, not by how many they are: as long as no replica starts they
+        become ever more, and the load does not.
+        """
+        since_s = now_s if self._waiting_since_s is None else self._waiting_since_s
+        rate_per_s = waiting / max(1.0, now_s - since_s)
+        required = self._sizing(low, high).required(rate_per_s)[0] if self._capabilities else low
+        replicas = max(standing, required)
+        return self._decision(
+            replicas, f"order {replicas}: {waiting:g} requests wait and nothing serves"
+        )
+
+    def _idle_s(self, now_s: float) -> float:
+        return now_s - max(self._load.last_request_s, self._load.first_s, self._waited_s)
+
+    def _idle_limit_s(self) -> float:
+        # Who comes just after waits for a start: not to be risked for less time than that saves.
+        return max(self._settings.idle_s, self._start_times.horizon_s)
 
     def state_dict(self) -> dict[str, Any]:
-        """Give all that was learned, as plain numbers, lists and tables (JSON can hold it).
+        """Give all that was learned, as plain numbers, text, lists and tables (JSON can hold it).
 
         Not the latest reports: they come anew every second.
         """
@@ -269,10 +289,11 @@ class Autoscaler:
             "version": _STATE_VERSION,
             "load": self._load.state_dict(),
             "settings": self._settings.to_floats(),
-            "start_times_s": dict(self._start_times_s),
-            "watched_since_s": self._watched_since_s,
-            "highest_demand": self._highest_demand.state(),
-            "highest_batch_ms": self._highest_batch_ms.state(),
+            "start_times": self._start_times.state_dict(),
+            "demands": self._guard.state_dict(),
+            "model_error": self._model_error.state_dict(),
+            "forecasts_for": list(self._forecasts_for),
+            "forecaster": self._forecaster.state_dict(),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -288,27 +309,19 @@ class Autoscaler:
         try:
             load = OfferedLoad.from_state(state["load"])
             settings = AutoscalerSettings.from_floats(state["settings"])
-            start_times_s = {str(k): float(v) for k, v in state["start_times_s"].items()}
-            since = state["watched_since_s"]
-            watched_since_s = None if since is None else float(since)
-            highest_demand = _Highest(state["highest_demand"])
-            highest_batch_ms = _Highest(state["highest_batch_ms"])
+            start_times = StartTimes.from_state(state["start_times"])
+            guard = ScaleInGuard.from_state(state["demands"])
+            model_error = ModelError()
+            model_error.load_state(state["model_error"])
+            forecast, late_share = state["forecasts_for"]
+            forecaster = DemandForecaster(str(forecast), float(late_share))
+            forecaster.load_state(state["forecaster"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInputError(f"state: not usable ({error!r})") from error
-        self._load, self._settings, self._start_times_s = load, settings, start_times_s
-        self._watched_since_s = watched_since_s
-        self._highest_demand, self._highest_batch_ms = highest_demand, highest_batch_ms
+        self._load, self._settings, self._start_times = load, settings, start_times
+        self._guard, self._model_error = guard, model_error
+        self._forecaster, self._forecasts_for = forecaster, (str(forecast), float(late_share))
         self._reports = {}
-
-    def _live_reports(self, now_s: float) -> list[ReplicaReport]:
-        cutoff_s = min(self._load.newest_s, now_s) - MAX_LAG_S
-        return [report for report in self._reports.values() if report.time_s >= cutoff_s]
-
-    def _horizon_s(self) -> float:
-        if not self._start_times_s:
-            return 0.0
-        seen = sorted(self._start_times_s.values())
-        return seen[math.ceil(_START_TIME_PERCENTILE / 100 * len(seen)) - 1]
 
     def _forget(self, now_s: float) -> None:
         cutoff_s = now_s - _FORGET_AFTER_S
@@ -317,38 +330,12 @@ class Autoscaler:
             del self._reports[name]
 
 
-class _Highest:
-    """The highest value of the last while."""
-
-    def __init__(self, state: Sequence[Sequence[float]] = ()) -> None:
-        # Times rise and values fall: what a later and higher value covers is dropped.
-        self._values = deque((float(time_s), float(value)) for time_s, value in state)
-
-    @property
-    def value(self) -> float:
-        return self._values[0][1]
-
-    def add(self, now_s: float, value: float, keep_s: float) -> None:
-        while self._values and self._values[-1][1] <= value:
-            self._values.pop()
-        self._values.append((now_s, value))
-        while self._values[0][0] < now_s - keep_s:
-            self._values.popleft()
-
-    def state(self) -> list[list[float]]:
-        return [list(entry) for entry in self._values]
-
-
 @dataclass(frozen=True)
 class _Seen:
     """What the live replicas report, summed up."""
 
     replicas: int
-    history: RateHistory
-    forecast_per_s: float
+    current_per_s: float
+    forecast: DemandForecast
     backlog: float
-    drain_per_s: float
     demand_per_s: float
-    batch_size: float
-    batch_ms: float
-    objectives: tuple[ServiceLevelObjective, ...]

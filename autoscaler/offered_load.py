@@ -7,12 +7,12 @@ another took. `offered_requests` takes the retries out; `OfferedLoad` keeps the 
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from autoscaler.forecast import RateHistory
 from autoscaler.reports import ReplicaReport
 from sojourn.errors import InvalidInputError
 
@@ -22,7 +22,6 @@ FloatArray = NDArray[np.float64]
 MAX_LAG_S = 3.0
 #: For this long after the first report of all, replicas seen first are taken for old ones.
 _SETTLE_S = 5.0
-_STEP_S = 0.5
 _HISTORY_S = 600.0
 
 
@@ -54,6 +53,25 @@ def offered_requests(attempts: ArrayLike, refusals: ArrayLike, retries: int) -> 
     )
 
 
+@dataclass(frozen=True, eq=False)
+class RateHistory:
+    """What has arrived of late.
+
+    Attributes
+    ----------
+    current_per_s : float
+        Mean rate over the rate window, which ends at `end_s`.
+    end_s : float
+        The latest whole second of which every live replica has told.
+    rates_per_s : ndarray of float, shape (seconds,)
+        Mean rate of each second, oldest first; the last ends at `end_s`.
+    """
+
+    current_per_s: float
+    end_s: float
+    rates_per_s: FloatArray
+
+
 class OfferedLoad:
     """The tries and refusals of all replicas over the last ten minutes, from their counters.
 
@@ -63,19 +81,30 @@ class OfferedLoad:
     """
 
     def __init__(self) -> None:
-        self._steps = int(_HISTORY_S / _STEP_S)
-        # Rings: step s (the time s·_STEP_S to (s+1)·_STEP_S) is at s modulo their length.
+        self._steps = int(_HISTORY_S)
+        # Rings of seconds: second s (the time s to s + 1) is at s modulo their length.
         self._attempts = np.zeros(self._steps)
         self._refusals = np.zeros(self._steps)
         self._head = 0
         self._counters: dict[str, tuple[float, float, float]] = {}
         self._first_s = math.nan
         self._newest_s = -math.inf
+        self._last_request_s = -math.inf
 
     @property
     def newest_s(self) -> float:
         """Time of the newest report; minus infinity if there was none."""
         return self._newest_s
+
+    @property
+    def first_s(self) -> float:
+        """Time of the first report of all; minus infinity if there was none."""
+        return -math.inf if math.isnan(self._first_s) else self._first_s
+
+    @property
+    def last_request_s(self) -> float:
+        """Time of the latest report that told of a request; minus infinity if none has."""
+        return self._last_request_s
 
     def observe(self, report: ReplicaReport) -> bool:
         """Take a report in; False if it is no news of its replica."""
@@ -88,7 +117,7 @@ class OfferedLoad:
             self._first_s = time_s
         self._counters[report.replica_id] = (time_s, report.offered_total, report.refused_total)
         self._newest_s = max(newest_s, time_s)
-        self._advance(math.floor(time_s / _STEP_S))
+        self._advance(math.floor(time_s))
         if known is None:
             # A replica that came while we watched has counted from 0 since the last we saw.
             if time_s - self._first_s > _SETTLE_S:
@@ -132,24 +161,19 @@ class OfferedLoad:
         told_s = min(
             (seen[0] for seen in self._counters.values() if seen[0] >= cutoff_s), default=newest_s
         )
-        end = math.floor(min(told_s, newest_s) / _STEP_S)
-        begin = max(math.ceil(self._first_s / _STEP_S), self._head - self._steps + 1)
-        window = round(window_s / _STEP_S)
+        end = math.floor(min(told_s, newest_s))
+        begin = max(math.ceil(self._first_s), self._head - self._steps + 1)
+        window = round(window_s)
         if end - begin < max(2, window // 2):
             return None
         attempts, refusals = self._between(begin, end)
         offered = float(
             offered_requests(attempts[-window:].sum(), refusals[-window:].sum(), retries)
         )
-        # Whole seconds, counted back from the end.
-        odd = attempts.size % 2
-        attempts, refusals = (
-            ring[odd:].reshape(-1, 2).sum(axis=1) for ring in (attempts, refusals)
-        )
         return RateHistory(
-            current_per_s=offered / (min(window, end - begin) * _STEP_S),
-            step_s=2 * _STEP_S,
-            rates_per_s=offered_requests(attempts, refusals, retries) / (2 * _STEP_S),
+            current_per_s=offered / min(window, end - begin),
+            end_s=float(end),
+            rates_per_s=offered_requests(attempts, refusals, retries),
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -163,6 +187,7 @@ class OfferedLoad:
             "counters": {name: list(seen) for name, seen in self._counters.items()},
             "first_s": None if math.isnan(self._first_s) else self._first_s,
             "newest_s": None if math.isinf(self._newest_s) else self._newest_s,
+            "last_request_s": (None if math.isinf(self._last_request_s) else self._last_request_s),
         }
 
     @classmethod
@@ -188,7 +213,8 @@ class OfferedLoad:
                 for name, (time_s, offered, refused) in state["counters"].items()
             }
             load._first_s = math.nan if state["first_s"] is None else float(state["first_s"])
-            load._newest_s = -math.inf if state["newest_s"] is None else float(state["newest_s"])
+            load._newest_s = _or_never(state["newest_s"])
+            load._last_request_s = _or_never(state["last_request_s"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInputError(f"state of the offered load: not usable ({error!r})") from error
         return load
@@ -207,12 +233,20 @@ class OfferedLoad:
 
     def _spread(self, since_s: float, until_s: float, attempts: float, refusals: float) -> None:
         """Add counts, evenly over a time; what lies before the history is dropped."""
-        last = math.floor(until_s / _STEP_S)
-        first = max(math.floor(since_s / _STEP_S), self._head - self._steps + 1)
-        if attempts == 0 and refusals == 0:
+        if not attempts and not refusals:
             return
-        for step in range(first, last + 1):
-            overlap_s = min(until_s, (step + 1) * _STEP_S) - max(since_s, step * _STEP_S)
-            share = overlap_s / (until_s - since_s)
-            self._attempts[step % self._steps] += share * attempts
-            self._refusals[step % self._steps] += share * refusals
+        self._last_request_s = max(self._last_request_s, until_s)
+        last = math.floor(until_s)
+        first = max(math.floor(since_s), self._head - self._steps + 1)
+        share_per_s = 1 / (until_s - since_s)
+        for second in range(first, last + 1):
+            share = share_per_s * (min(until_s, second + 1) - max(since_s, second))
+            if share:
+                index = second % self._steps
+                self._attempts[index] += share * attempts
+                if refusals:
+                    self._refusals[index] += share * refusals
+
+
+def _or_never(time_s: float | None) -> float:
+    return -math.inf if time_s is None else float(time_s)

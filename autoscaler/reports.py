@@ -43,8 +43,8 @@ class ReplicaReport:
     settings : AutoscalerSettings or None
         The settings now in force there; None leaves those of the autoscaler.
     sla_rate_per_s, late_shares
-        Its `policy.service_curve.ServiceCurve`; 0 and empty where that is not known yet, or where
-        no rate meets the SLA.
+        Its `policy.service_curve.ServiceCurve`; 0 and empty where that is not known yet, 0 and all
+        1 where no rate meets the SLA.
     answered_total, late_total : float
         Rows answered since the replica started, and those of them answered later than the SLA's
         response time allows.
@@ -118,6 +118,11 @@ class ReplicaReport:
         """How its late share rises with the arrival rate; None where that is not known."""
         return _curve(self.sla_rate_per_s, self.late_shares) if self.sla_rate_per_s else None
 
+    @property
+    def out_of_reach(self) -> bool:
+        """Whether it knows that no rate meets the SLA."""
+        return not self.sla_rate_per_s and bool(self.late_shares)
+
     @classmethod
     def from_floats(
         cls, replica_id: str, time_s: float, values: Mapping[str, float]
@@ -140,12 +145,14 @@ class ReplicaReport:
         return cls(replica_id, time_s, settings=settings, late_shares=late_shares, **given)
 
 
-def curve_to_floats(curve: ServiceCurve | None) -> dict[str, float]:
-    """Give what a report says of a curve, or of there being none, as floats."""
-    if curve is None:
-        return {"sla_rate_per_s": 0.0}
-    shares = {f"{_LATE_SHARE}{i}": share for i, share in enumerate(curve.late_shares)}
-    return {"sla_rate_per_s": curve.sla_rate_per_s, **shares}
+def curve_to_floats(curve: ServiceCurve | None, *, out_of_reach: bool = False) -> dict[str, float]:
+    """Give what a report says of a curve as floats; of none, whether the SLA is out of reach."""
+    if curve is not None:
+        rate_per_s, shares = curve.sla_rate_per_s, curve.late_shares
+    else:
+        rate_per_s, shares = 0.0, len(ServiceCurve.MULTIPLES) * (1.0,) if out_of_reach else ()
+    named = {f"{_LATE_SHARE}{i}": share for i, share in enumerate(shares)}
+    return {"sla_rate_per_s": rate_per_s, **named}
 
 
 _objective = lru_cache(maxsize=64)(ServiceLevelObjective)

@@ -4,14 +4,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from autoscaler.forecast import FORECASTERS
+from autoscaler.demand_forecast import POOLS
 from autoscaler.sizing import TryDelays
 from sojourn.errors import InvalidInputError
 
 #: What stands before the name of a setting among the floats of a report.
 PREFIX = "settings_"
 #: By what the rate to come is forecast. The order is what travels: append only.
-FORECASTS = ("auto", *FORECASTERS)
+FORECASTS = tuple(POOLS)
 
 _BOUNDS = {
     "window_s": (1.0, 300.0),

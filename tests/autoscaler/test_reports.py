@@ -3,7 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.controller import AutoscalerSettings, ReplicaReport
+from autoscaler.reports import AutoscalerSettings, ReplicaReport, curve_to_floats
+from policy.service_curve import ServiceCurve
 from sojourn.errors import InvalidInputError
 
 VALUES = {
@@ -17,51 +18,6 @@ VALUES = {
     "sla_response_time_ms": 100.0,
     "sla_percentile": 99.0,
 }
-
-
-def test_settings_travel_as_floats():
-    settings = AutoscalerSettings(
-        window_s=20, forecast="linear", hold_s=60, burst_factor=1.5, retries=3
-    )
-    values = settings.to_floats()
-    assert all(type(value) is float for value in values.values())
-    assert all(name.startswith("settings_") for name in values)
-    assert AutoscalerSettings.from_floats(values) == settings
-
-
-def test_settings_that_are_not_there_keep_their_defaults():
-    assert AutoscalerSettings.from_floats({"settings_hold_s": 5.0}) == AutoscalerSettings(hold_s=5)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("window_s", 0.5),
-        ("window_s", 301),
-        ("window_s", "10"),
-        ("window_s", True),
-        ("hold_s", -1),
-        ("hold_s", math.nan),
-        ("burst_factor", 0.9),
-        ("backlog_drain_s", 0),
-        ("request_delay_ms", -0.1),
-        ("retry_delay_ms", math.inf),
-        ("retries", 1.5),
-        ("retries", -1),
-        ("retries", None),
-        ("forecast", "oracle"),
-        ("forecast", 1),
-    ],
-)
-def test_wrong_setting_is_named_in_one_line(name, value):
-    with pytest.raises(InvalidInputError, match=f"^{name}: must be .+ not [^\n]+$"):
-        AutoscalerSettings(**{name: value})
-
-
-@pytest.mark.parametrize("values", [{"settings_forecast": 99.0}, {"settings_retries": math.nan}])
-def test_wrong_number_of_a_setting_is_refused(values):
-    with pytest.raises(InvalidInputError):
-        AutoscalerSettings.from_floats(values)
 
 
 def test_report_from_floats():
@@ -94,3 +50,41 @@ def test_values_that_cannot_be_are_refused(wrong):
     report = ReplicaReport.from_floats("a", 5.0, VALUES)
     with pytest.raises(InvalidInputError, match=r"^report of a: "):
         replace(report, **wrong)
+
+
+CURVE = ServiceCurve(140.0, tuple(i / 100 for i in range(len(ServiceCurve.MULTIPLES))))
+
+
+def test_a_curve_travels_as_floats():
+    values = curve_to_floats(CURVE)
+    assert all(type(value) is float for value in values.values())
+    report = ReplicaReport.from_floats("a", 5.0, {**VALUES, **values})
+    assert report.curve == CURVE
+    assert not report.out_of_reach
+
+
+def test_no_curve_travels_as_floats():
+    unknown = ReplicaReport.from_floats("a", 5.0, {**VALUES, **curve_to_floats(None)})
+    assert unknown.curve is None
+    assert not unknown.out_of_reach
+    none = curve_to_floats(None, out_of_reach=True)
+    known = ReplicaReport.from_floats("a", 5.0, {**VALUES, **none})
+    assert known.curve is None
+    assert known.out_of_reach
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"late_share_3": 2.0}, {"late_share_3": 0.9}, {"late_share_99": 0.5}]
+)
+def test_a_curve_that_cannot_be_is_refused(wrong):
+    values = {**VALUES, **curve_to_floats(CURVE), **wrong}
+    with pytest.raises(InvalidInputError, match="report of a: late_shares"):
+        ReplicaReport.from_floats("a", 5.0, values)
+
+
+def test_answers_are_optional():
+    report = ReplicaReport.from_floats("a", 5.0, VALUES)
+    assert (report.answered_total, report.late_total) == (0.0, 0.0)
+    told = {**VALUES, "answered_total": 5.0, "late_total": 2.0}
+    report = ReplicaReport.from_floats("a", 5.0, told)
+    assert (report.answered_total, report.late_total) == (5.0, 2.0)

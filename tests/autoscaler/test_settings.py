@@ -1,0 +1,59 @@
+import math
+
+import pytest
+
+from autoscaler.settings import AutoscalerSettings
+from sojourn.errors import InvalidInputError
+
+
+def test_settings_travel_as_floats():
+    settings = AutoscalerSettings(
+        window_s=20, forecast="linear", hold_s=60, burst_factor=1.5, retries=3, risk=0.1
+    )
+    values = settings.to_floats()
+    assert all(type(value) is float for value in values.values())
+    assert all(name.startswith("settings_") for name in values)
+    assert AutoscalerSettings.from_floats(values) == settings
+
+
+def test_a_measured_hold_travels_too():
+    assert AutoscalerSettings.from_floats(AutoscalerSettings().to_floats()).hold_s is None
+
+
+def test_settings_that_are_not_there_keep_their_defaults():
+    assert AutoscalerSettings.from_floats({"settings_hold_s": 5.0}) == AutoscalerSettings(hold_s=5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("window_s", 0.5),
+        ("window_s", 301),
+        ("window_s", "10"),
+        ("window_s", True),
+        ("hold_s", -1),
+        ("hold_s", math.nan),
+        ("burst_factor", 0.9),
+        ("backlog_drain_s", 0),
+        ("request_delay_ms", -0.1),
+        ("retry_delay_ms", math.inf),
+        ("retries", 1.5),
+        ("retries", -1),
+        ("retries", None),
+        ("forecast", "oracle"),
+        ("forecast", 1),
+        ("risk", 0.0),
+        ("risk", 0.9),
+        ("risk", None),
+        ("idle_s", -1),
+    ],
+)
+def test_wrong_setting_is_named_in_one_line(name, value):
+    with pytest.raises(InvalidInputError, match=f"^{name}: must be .+ not [^\n]+$"):
+        AutoscalerSettings(**{name: value})
+
+
+@pytest.mark.parametrize("values", [{"settings_forecast": 99.0}, {"settings_retries": math.nan}])
+def test_wrong_number_of_a_setting_is_refused(values):
+    with pytest.raises(InvalidInputError):
+        AutoscalerSettings.from_floats(values)
