@@ -2,11 +2,13 @@
 
 A candidate is a point forecast b and, or not, a recurrence r. It asks for
 
-    demand = max(margin · b, r, what is needed now)
+    demand = max(min(margin · b, ceiling), r, what is needed now)
 
-and misses at a time if a required rate until the horizon is higher. Back-tested over the last day,
-its margin is the least with which it misses a share `risk` of the times: the quantile of the ratio
-of what was needed to b, over the times at which r alone would have missed. At that margin all
+with the ceiling a tenth above all that was required in that day, since a margin on top of a peak
+would ask for what never was. It misses at a time if a required rate until the horizon is higher.
+Back-tested over the last day, its margin is the least with which it misses a share `risk` of the
+times: the quantile of the ratio of what was needed to b, over the times at which r alone would
+have missed. At that margin all
 candidates cover equally, so the lowest mean demand is the lowest cost.
 """
 
@@ -27,6 +29,8 @@ FloatArray = NDArray[np.float64]
 SCORED_STEPS = 86_400 // STEP_S
 #: A point forecast is taken for no less than this share of the mean load, as ratios to 0 are none.
 LEAST_SHARE = 0.05
+#: Share by which a day's highest may be exceeded.
+HEADROOM = 0.1
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,8 @@ class Backtest:
         self._peak = peak[self._used]
         self._now = self._needs[self._first : self._last][self._used]
         self._least = least_forecast(self._rates)
-        self._rounds = Rounds(self._rates, self._needs, steps_ahead)
+        self._ceiling = ceiling(self._needs)
+        self.rounds = Rounds(self._rates, self._needs, steps_ahead)
         self._points: dict[str, FloatArray] = {}
         self._floors: dict[Recurrence | None, FloatArray] = {None: self._now}
 
@@ -97,7 +102,8 @@ class Backtest:
         floor, point = self._floor(candidate.recurrence), self._point(candidate.point)
         ratios = np.where(self._peak > floor, self._peak / point, 0.0)
         margin = _upper_quantile(ratios, risk)
-        return Score(candidate, margin, float(np.maximum(margin * point, floor).mean()))
+        demand = np.maximum(np.minimum(margin * point, self._ceiling), floor)
+        return Score(candidate, margin, float(demand.mean()) if demand.size else math.inf)
 
     def scores(self, candidates: Sequence[Candidate], risk: float) -> list[Score]:
         """Score candidates; the order is kept."""
@@ -115,7 +121,7 @@ class Backtest:
     def _floor(self, recurrence: Recurrence | None) -> FloatArray:
         if recurrence not in self._floors:
             assert recurrence is not None
-            floors = self._rounds.floors(recurrence, self._first)[: self._last - self._first]
+            floors = self.rounds.floors(recurrence, self._first)[: self._last - self._first]
             self._floors[recurrence] = np.maximum(self._now, floors[self._used])
         return self._floors[recurrence]
 
@@ -124,6 +130,11 @@ def least_forecast(rates: FloatArray) -> float:
     """Give what every point forecast is raised to: a small share of the mean load."""
     mean = float(rates[-SCORED_STEPS:].mean()) if rates.size else 0.0
     return max(LEAST_SHARE * mean, 1e-9)
+
+
+def ceiling(needs: FloatArray) -> float:
+    """Give what no forecast asks for more than: a little above all that was required in a day."""
+    return (1 + HEADROOM) * float(needs[-SCORED_STEPS:].max(initial=0.0))
 
 
 def cheapest(scores: Sequence[Score], incumbent: Candidate | None, gain: float) -> Score:

@@ -14,14 +14,23 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from autoscaler.backtest import Backtest, Candidate, Score, cheapest, least_forecast
+from autoscaler.backtest import (
+    HEADROOM,
+    Backtest,
+    Candidate,
+    Score,
+    ceiling,
+    cheapest,
+    least_forecast,
+)
 from autoscaler.load_history import STEP_S, LoadHistory
 from autoscaler.point_forecasts import HOLT, LAST, LINEAR, PEAKS, PointForecast
-from autoscaler.recurring import RECURRENCES, Rounds
+from autoscaler.recurring import RECURRENCES, SLOW_STEPS, Rounds
 from sojourn.errors import InvalidInputError
 
-#: Share of a minute's requests that the required rate leaves out, when nobody says.
-LATE_SHARE = 0.01
+#: Share of a minute's requests that the required rate leaves out: half of the 1% that may be late
+#: at 99%, since some will be late by chance within a second.
+LATE_SHARE = 0.005
 _CALIBRATE_EVERY_S = 60
 _CHOOSE_EVERY_S = 600
 _CHOOSE_AFTER_STEPS = 1800 // STEP_S
@@ -100,7 +109,7 @@ class DemandForecaster:
         self._fitted_for: tuple[int, float] | None = None
         self._calibrated = self._chosen = -_CHOOSE_EVERY_S
         self._surplus = 1.0
-        self._floor: tuple[int, float] = (-1, 0.0)
+        self._rounds: Rounds | None = None
 
     def observe(self, time_s: float, rates_per_s: ArrayLike) -> None:
         """Take in the rates of the newest whole seconds, oldest first; the last ends at `time_s`.
@@ -148,10 +157,11 @@ class DemandForecaster:
         point = max(expected, least_forecast(self._history.rates.values))
         # As long as the past is short, the highest of late and a burst on top.
         prior = (1 + _PRIOR_BURST) * float(needs[-_PRIOR_STEPS:].max())
-        calibrated = margin * point
+        highest = max(ceiling(self._history.needs.values), (1 + HEADROOM) * float(needs.max()))
+        calibrated = min(margin * point, highest)
         demand = max(
             calibrated + self._surplus * max(0.0, prior - calibrated),
-            self._recurring(steps_ahead),
+            self._recurring(),
             self._history.need_per_s,
         )
         return DemandForecast(
@@ -168,6 +178,7 @@ class DemandForecaster:
         # A quantile needs some 1 / risk independent horizons.
         horizons = backtest.steps / steps_ahead
         self._surplus = 1.0 / max(1.0, risk * horizons)
+        self._rounds = backtest.rounds
         standing = self._score.candidate
         self._score = backtest.score(standing, risk)
         if backtest.steps < _CHOOSE_AFTER_STEPS or len(self._pool) == 1:
@@ -176,16 +187,17 @@ class DemandForecaster:
             self._chosen = end_s
             self._score = cheapest(backtest.scores(self._pool, risk), standing, _GAIN)
 
-    def _recurring(self, steps_ahead: int) -> float:
-        recurrence = self._score.candidate.recurrence
-        steps = self._history.rates.values.size
-        if recurrence is None or not steps:
+    def _recurring(self) -> float:
+        recurrence, end_s = self._score.candidate.recurrence, self._history.end_s
+        if recurrence is None or self._rounds is None or end_s is None:
             return 0.0
-        end = (self._history.end_s or 0) // STEP_S
-        if self._floor[0] != end:
-            rounds = Rounds(self._history.rates.values, self._history.needs.values, steps_ahead)
-            self._floor = (end, float(rounds.floors(recurrence, steps - 1)[-1]))
-        return self._floor[1]
+        slow = self._history.second_rates.values[-SLOW_STEPS * STEP_S :].mean()
+        return self._rounds.floor_later(
+            recurrence,
+            (end_s - self._calibrated // STEP_S * STEP_S) // STEP_S,
+            float(slow),
+            self._history.need_per_s,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Give all that was learned, as plain numbers, text and tables."""
@@ -213,4 +225,4 @@ class DemandForecaster:
         known = next((one for one in self._pool if one.name == method), self._pool[0])
         self._score = Score(known, 1.0, math.nan)
         self._fitted_for = None
-        self._floor = (-1, 0.0)
+        self._rounds = None

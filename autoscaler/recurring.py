@@ -1,8 +1,8 @@
 """Peaks that come back by the clock: batch jobs on the hour, programmes at half past, the day.
 
 Where the load jumps within a second, no trend foresees it; that it jumped at this time of the last
-hours or days does. The forecast is what it took then, until the horizon and half a minute around
-it, in proportion to how the load of the last quarter of an hour has changed since.
+hours or days does. What counts is the jump: the rise that a fleet of the size of that moment could
+not have followed. Once its time is over by 20 s, nothing is held for it any more.
 """
 
 from dataclasses import dataclass
@@ -16,46 +16,51 @@ from autoscaler.point_forecasts import trailing_max, trailing_mean
 FloatArray = NDArray[np.float64]
 
 #: Recurrences need not be on the second.
-JITTER_STEPS = 3
-_SLOW_STEPS = 900 // STEP_S
-_MOST_CHANGE = 4.0
+JITTER_STEPS = 2
+#: The load that what came is in proportion to: the mean of a quarter of an hour.
+SLOW_STEPS = 900 // STEP_S
+#: A smaller rise within the horizon is for the margin: it may be noise.
+_LEAST_JUMP = 1.5
+_MOST_RISE = 20.0
+#: It may come back somewhat higher.
+_GROWTH = 1.2
 
 
 @dataclass(frozen=True)
 class Recurrence:
-    """A period, and how many of its last rounds are looked at; the highest of them counts.
+    """A period, and in how many of its last rounds a jump must have come to be expected again.
 
     Attributes
     ----------
     period_s : int
         A multiple of `STEP_S`.
     rounds : int
+    times : int
+        1 or 2. Twice is proof against what came by chance, and takes longer to learn.
     """
 
     period_s: int
     rounds: int
+    times: int = 1
 
     @property
     def name(self) -> str:
         """For people."""
         minutes = self.period_s // 60
         period = f"{minutes // 60} h" if minutes % 60 == 0 else f"{minutes} min"
-        return f"last {self.rounds} x {period}" if self.rounds > 1 else f"last {period}"
+        rounds = f"{self.times} of {self.rounds} x " if self.rounds > 1 else ""
+        return f"{rounds}{period}"
 
 
 #: From a quarter of an hour to a day.
-RECURRENCES = tuple(
-    Recurrence(period_s, rounds)
-    for period_s, rounds in (
-        (900, 4),
-        (1800, 4),
-        (1800, 8),
-        (3600, 1),
-        (3600, 4),
-        (7200, 2),
-        (7200, 4),
-        (86_400, 1),
-    )
+RECURRENCES = (
+    Recurrence(900, 4),
+    Recurrence(1800, 8),
+    Recurrence(3600, 4),
+    Recurrence(3600, 24, 2),
+    Recurrence(7200, 4),
+    Recurrence(7200, 12, 2),
+    Recurrence(86_400, 1),
 )
 
 
@@ -71,33 +76,82 @@ class Rounds:
     """
 
     def __init__(self, rates: FloatArray, needs: FloatArray, steps_ahead: int) -> None:
-        self._slow = trailing_mean(rates, _SLOW_STEPS)
-        self._ahead = steps_ahead + JITTER_STEPS
-        # Highest of the steps from JITTER_STEPS before to the horizon and JITTER_STEPS after.
-        self._highest = trailing_max(needs, steps_ahead + 2 * JITTER_STEPS + 1)
+        self._needs, self._ahead = needs, steps_ahead
+        self._slow = trailing_mean(rates, SLOW_STEPS)
+        # Entries near the end are too low, as the horizon is not over: nobody looks at those.
+        peaks = _from_ahead(trailing_max(needs, steps_ahead), steps_ahead)
+        rises = np.divide(peaks, needs, out=np.full_like(peaks, _MOST_RISE), where=needs > 0)
+        jumps = np.where(rises >= _LEAST_JUMP, np.minimum(rises, _MOST_RISE), 0.0)
+        width = 2 * JITTER_STEPS + 1
+        self._jumps = _from_ahead(trailing_max(jumps, width), JITTER_STEPS)
+        self._peaks = _from_ahead(trailing_max(peaks, width), JITTER_STEPS)
 
     def floors(self, recurrence: Recurrence, first: int) -> FloatArray:
-        """Give what came back by then, for each step from `first` on; 0 where it is not known.
+        """Give what came back by then, for each step from `first` on; 0 where nothing did.
 
         Returns
         -------
         ndarray of float, shape (steps - first,)
         """
         size = self._slow.size
-        floors = np.zeros(size - first)
+        floors, highest = np.zeros(size - first), np.zeros(size - first)
         period = recurrence.period_s // STEP_S
-        if period <= self._ahead:
-            return floors  # the round before would still be in the future
+        if not self._is_past(period):
+            return floors
         for back in range(period, recurrence.rounds * period + 1, period):
             begin = max(first, back)
             if begin >= size:
                 break
-            then = self._highest[begin - back + self._ahead : size - back + self._ahead]
-            slow_then = self._slow[begin - back : size - back]
-            slow_now = self._slow[begin:]
-            change = np.divide(
-                slow_now, slow_then, out=np.full_like(slow_now, _MOST_CHANGE), where=slow_then > 0
-            )
-            np.clip(change, 1 / _MOST_CHANGE, _MOST_CHANGE, out=change)
-            np.maximum(floors[begin - first :], then * change, out=floors[begin - first :])
-        return floors
+            then = slice(begin - back, size - back)
+            came = self._came(then, self._slow[begin:], self._needs[begin:])
+            if recurrence.times == 2:
+                second = np.minimum(highest[begin - first :], came)
+                np.maximum(floors[begin - first :], second, out=floors[begin - first :])
+            np.maximum(highest[begin - first :], came, out=highest[begin - first :])
+        return floors if recurrence.times == 2 else highest
+
+    def floor_later(
+        self, recurrence: Recurrence, steps: int, slow_per_s: float, need_per_s: float
+    ) -> float:
+        """Give the same for a time a few steps after the end of the history.
+
+        Parameters
+        ----------
+        recurrence : Recurrence
+        steps : int
+            How many; 0 is the end itself.
+        slow_per_s, need_per_s : float
+            Then: the mean rate of the last quarter of an hour, and the required rate.
+        """
+        period = recurrence.period_s // STEP_S
+        if not self._is_past(period - steps):
+            return 0.0
+        now = self._slow.size - 1 + steps
+        floors = [0.0, 0.0]
+        for index in range(now - period, now - recurrence.rounds * period - 1, -period):
+            if index < 0:
+                break
+            then = slice(index, index + 1)
+            came = self._came(then, np.array([slow_per_s]), np.array([need_per_s]))
+            floors.append(float(came[0]))
+        return sorted(floors)[-recurrence.times]
+
+    def _is_past(self, steps: int) -> bool:
+        return steps > self._ahead + JITTER_STEPS
+
+    def _came(self, then: slice, slow: FloatArray, needs: FloatArray) -> FloatArray:
+        slow_then = self._slow[then]
+        change = np.divide(slow, slow_then, out=np.full_like(slow, _MOST_RISE), where=slow_then > 0)
+        # Where the jump has come already, the rise on top of it will not come again.
+        came: FloatArray = np.minimum(
+            _GROWTH * self._peaks[then] * np.minimum(change, _MOST_RISE), self._jumps[then] * needs
+        )
+        return came
+
+
+def _from_ahead(series: FloatArray, steps: int) -> FloatArray:
+    """Move a series back by some steps; its last value fills up."""
+    moved = np.empty_like(series)
+    moved[: max(0, series.size - steps)] = series[steps:]
+    moved[max(0, series.size - steps) :] = series[-1] if series.size else 0.0
+    return moved
