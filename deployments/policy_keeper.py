@@ -15,16 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autoscaler.reports import curve_to_floats
 from deployments.batcher.core import BatcherCore, Limits, PolicySource
 from deployments.batcher.shell import BatchRecord
-from deployments.config import UserConfig
+from deployments.config import SLAConfig, UserConfig
 from deployments.learning import LatencyLearner, WaitCorrection
-from deployments.solver import solve_aside, work_conserving_table
+from deployments.solver import Question, solve_aside, work_conserving_table
 from policy.batching_policy import BatchingPolicy
 from policy.burstiness import DispersionMeter
-from policy.objective import Objective, ServiceLevelObjective
+from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time import evaluate
+from policy.service_curve import ServiceCurve
 from policy.table import PolicyTable
 from sojourn.errors import SojournError
 
@@ -54,6 +56,27 @@ class Observations:
     offered_rows: int
 
 
+@dataclass(frozen=True)
+class Capability:
+    """What the autoscaler is told that this replica takes, and under which SLA.
+
+    The two change together: the curve of one SLA says nothing of another, and until that of a new
+    one is solved, in a second or two, the fleet stays sized for the old one.
+    """
+
+    sla: SLAConfig
+    curve: ServiceCurve | None = None
+    out_of_reach: bool = False
+
+    def to_floats(self) -> dict[str, float]:
+        """Give it as `autoscaler.reports.ReplicaReport.from_floats` reads it."""
+        return {
+            "sla_response_time_ms": self.sla.response_time_ms,
+            "sla_percentile": self.sla.percentile,
+            **curve_to_floats(self.curve, out_of_reach=self.out_of_reach),
+        }
+
+
 class PolicyKeeper:
     """Makes a batcher's core, and keeps its policy right.
 
@@ -77,8 +100,9 @@ class PolicyKeeper:
     ) -> None:
         self.profile = profile
         self.profile_revisions = 0
-        self.user_config = user_config
+        self._take(user_config)
         self.error: str | None = None
+        self.capability = Capability(user_config.sla)
         objective = user_config.objective(profile)
         self.core = BatcherCore(work_conserving_table(profile, objective), self._limits())
         self._on_change = on_change
@@ -91,7 +115,7 @@ class PolicyKeeper:
         self._ticks = 0
         self._measured_ms: dict[str, float] = {}
         self._predicted_ms: dict[str, float] = {}
-        self._solve(objective)
+        self._solve()
 
     def configure(self, user_config: UserConfig) -> None:
         """Take a changed configuration: limits at once, the policy as soon as it is solved.
@@ -101,14 +125,23 @@ class PolicyKeeper:
         InfeasibleError
             The SLA asks for less time than a batch of one takes; what was in force stays in force.
         """
-        objective = user_config.objective(self.profile)
-        work_conserving_table(self.profile, objective)
-        changed = self.user_config.objective(self.profile) != objective
-        self.user_config = user_config
+        work_conserving_table(self.profile, user_config.objective(self.profile))
+        before = self._question()
+        self._take(user_config)
         self.error = None
         self._use(self.core.table)
-        if changed:
-            self._solve(objective)
+        if not self._question().same_as(before):
+            self._solve()
+
+    def _take(self, user_config: UserConfig) -> None:
+        self.user_config = user_config
+        delays = user_config.autoscaler.settings().delays
+        #: What the way to the replica and back leaves of the SLA's response time; where it takes
+        #: all of it, no rate meets the SLA, and the curve will say so.
+        self.time_left_s = 1e-3 * max(
+            1e-3,
+            user_config.sla.response_time_ms - delays.request_delay_ms - delays.reply_delay_ms,
+        )
 
     def _limits(self) -> Limits:
         response_time_ms = self.user_config.sla.response_time_ms
@@ -124,19 +157,33 @@ class PolicyKeeper:
         self.core.use(table, self._limits())
         self._on_change()
 
-    def _solve(self, objective: Objective) -> None:
-        """Have the table solved aside; a solution for what is asked for no more is dropped."""
+    def _question(self) -> Question:
+        user_config = self.user_config
+        return Question(
+            self.profile,
+            user_config.objective(self.profile),
+            ServiceLevelObjective(1e3 * self.time_left_s, user_config.sla.percentile),
+            user_config.waiting_room(self.profile),
+        )
+
+    def _solve(self) -> None:
+        """Have table and curve solved aside; what is asked for no more is dropped."""
         if self._solving is not None:
             self._solving.cancel()
-        self._solving = asyncio.create_task(self._solve_and_use(objective))
+        self._solving = asyncio.create_task(
+            self._solve_and_use(self._question(), self.user_config.sla)
+        )
 
-    async def _solve_and_use(self, objective: Objective) -> None:
+    async def _solve_and_use(self, question: Question, sla: SLAConfig) -> None:
         try:
-            self._solved = await solve_aside(self.profile, objective)
+            answer = await solve_aside(question)
         except SojournError as error:
             self.error = str(error)
+            self.capability = Capability(sla)
             logger.error("the policy in force stays: %s", error)
             return
+        self._solved = answer.table
+        self.capability = Capability(sla, answer.curve, out_of_reach=answer.curve is None)
         self._use_for_bursts()
 
     def _use_for_bursts(self) -> None:
@@ -167,7 +214,7 @@ class PolicyKeeper:
             self.profile = profile
             self.profile_revisions += 1
             self._use(self.core.table)
-            self._solve(self.user_config.objective(profile))
+            self._solve()
             logger.warning("batches take other than the profile says: it is refitted")
         elif self._solved and abs(index - self._index_of_dispersion) > DISPERSION_STEP:
             self._index_of_dispersion = index
@@ -224,6 +271,7 @@ class PolicyKeeper:
             "longest_wait_ms": core.longest_wait_ms(policy),
             "wait_factor": core.wait_factor,
             "waiting_room": core.limits.waiting_room,
+            "sla_rate_per_s": self.capability.curve and self.capability.curve.sla_rate_per_s,
             "measured_ms": self._measured_ms,
             "predicted_ms": self._predicted_ms,
             "profile_revisions": self.profile_revisions,

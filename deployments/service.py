@@ -81,6 +81,7 @@ class InferenceService:
         self._last_batches: deque[tuple[float, BatchRecord]] = deque(maxlen=BATCHES_SHOWN)
         self._response_times_s: list[float] = []
         self._offered_rows_seen = 0
+        self._answered_rows = self._late_rows = 0
 
     @property
     def batcher(self) -> Batcher:
@@ -194,13 +195,16 @@ class InferenceService:
             self.answers[error.status] += 1
             raise
         self.answers[200] += 1
-        self._response_times_s.append(time.monotonic() - arrival_s)
+        response_time_s = time.monotonic() - arrival_s
+        self._response_times_s.append(response_time_s)
+        self._answered_rows += request.rows
+        if response_time_s > self.keeper.time_left_s:
+            self._late_rows += request.rows
         return outputs
 
     def autoscaling_stats(self) -> dict[str, float]:
         """Give what the autoscaler needs to know of this replica: counters and gauges."""
         batcher, keeper = self.batcher, self.keeper
-        sla = keeper.user_config.sla
         return {
             "offered_total": batcher.offered_rows,
             "refused_total": batcher.refused_rows,
@@ -208,8 +212,9 @@ class InferenceService:
             "queue_length": batcher.core.queue_length,
             "full_batch_size": keeper.profile.max_batch_size,
             "full_batch_ms": float(keeper.profile.latency_ms[-1]),
-            "sla_response_time_ms": sla.response_time_ms,
-            "sla_percentile": sla.percentile,
+            "answered_total": self._answered_rows,
+            "late_total": self._late_rows,
+            **keeper.capability.to_floats(),
             **keeper.user_config.autoscaler.settings().to_floats(),
         }
 

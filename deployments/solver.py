@@ -1,25 +1,27 @@
-"""Solving a policy table beside the traffic: in a process of its own, once per machine.
+"""Solving policy table and service curve beside the traffic: in a process of its own, once.
 
 A table takes a second or more of a core. In the replica's process it would take the interpreter
 from the requests, so a child process solves it, at low priority; the replica serves on with the
-policy it has. Tables are kept in a folder of this user's, named by what they were solved for, so
-the next replica of the same model and SLA finds its own ready.
+policy it has. What is solved is kept in a folder of this user's, named by what it was solved for,
+so the next replica of the same model and SLA on this machine finds it ready.
 """
 
 import asyncio
 import contextlib
+import hashlib
 import importlib.metadata
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from policy.batching_policy import BatchingPolicy
 from policy.profile import Profile
+from policy.service_curve import ServiceCurve, solve_service_curve
 from policy.table import (
     Objective,
     PolicyTable,
@@ -52,22 +54,89 @@ def work_conserving_table(profile: Profile, objective: Objective) -> PolicyTable
     return PolicyTable((profile.capacity_per_s,), (policy, policy), source_hash(profile, objective))
 
 
-async def solve_aside(profile: Profile, objective: Objective) -> PolicyTable:
-    """Give the table of `profile` and `objective`: the one that is kept, or a newly solved one.
+@dataclass(frozen=True)
+class Question:
+    """What is to be solved for a replica.
+
+    Attributes
+    ----------
+    profile : Profile
+    objective : Objective
+        Of the table.
+    sla : ServiceLevelObjective
+        Of the curve: what the way to the replica and back leaves of the SLA.
+    waiting_room : int
+        Requests that may wait.
+    """
+
+    profile: Profile
+    objective: Objective
+    sla: ServiceLevelObjective
+    waiting_room: int
+
+    @property
+    def table_name(self) -> str:
+        """The table's file."""
+        return f"{source_hash(self.profile, self.objective)}.json"
+
+    @property
+    def curve_name(self) -> str:
+        """The curve's file."""
+        source = [self.profile.latency_ms.tolist(), asdict(self.sla), self.waiting_room]
+        return f"curve-{hashlib.sha256(json.dumps(source).encode()).hexdigest()}.json"
+
+    def same_as(self, other: "Question") -> bool:
+        """Whether it has the same answer."""
+        names = (self.table_name, self.curve_name)
+        return names == (other.table_name, other.curve_name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give it as JSON can hold it."""
+        return {
+            "profile": self.profile.to_dict(),
+            "objective": {"kind": type(self.objective).__name__, **asdict(self.objective)},
+            "sla": asdict(self.sla),
+            "waiting_room": self.waiting_room,
+        }
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> "Question":
+        """Read what `to_dict` gave."""
+        objective = dict(content["objective"])
+        kind = _OBJECTIVES[objective.pop("kind")]
+        return cls(
+            Profile.from_dict(content["profile"]),
+            kind(**objective),
+            ServiceLevelObjective(**content["sla"]),
+            content["waiting_room"],
+        )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was solved.
+
+    Attributes
+    ----------
+    table : PolicyTable
+    curve : ServiceCurve or None
+        None where no arrival rate meets the SLA.
+    """
+
+    table: PolicyTable
+    curve: ServiceCurve | None
+
+
+async def solve_aside(question: Question) -> Answer:
+    """Give table and curve: those that are kept, or newly solved ones.
 
     Raises
     ------
     InvalidInputError, InfeasibleError
         As `policy.table.solve_table`.
     """
-    path = _folder() / f"{source_hash(profile, objective)}.json"
     with contextlib.suppress(InvalidInputError):
-        return PolicyTable.load(path, profile, objective)
-    order = {
-        "profile": profile.to_dict(),
-        "objective": {"kind": type(objective).__name__, **asdict(objective)},
-        "path": str(path),
-    }
+        return _kept(question)
     process = subprocess.Popen(
         [sys.executable, "-m", "deployments.solver"],
         stdin=subprocess.PIPE,
@@ -75,7 +144,8 @@ async def solve_aside(profile: Profile, objective: Objective) -> PolicyTable:
         stderr=subprocess.PIPE,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    talk = asyncio.create_task(asyncio.to_thread(process.communicate, json.dumps(order).encode()))
+    order = json.dumps({**question.to_dict(), "folder": str(_folder())}).encode()
+    talk = asyncio.create_task(asyncio.to_thread(process.communicate, order))
     try:
         output, errors = await asyncio.shield(talk)
     except asyncio.CancelledError:
@@ -88,34 +158,58 @@ async def solve_aside(profile: Profile, objective: Objective) -> PolicyTable:
     answer: dict[str, Any] = json.loads(output)
     if "error" in answer:
         raise InfeasibleError(answer["error"])
-    return PolicyTable.load(path, profile, objective)
+    return _kept(question)
+
+
+def _kept(question: Question) -> Answer:
+    folder = _folder()
+    table = PolicyTable.load(folder / question.table_name, question.profile, question.objective)
+    try:
+        content = json.loads((folder / question.curve_name).read_text())
+        curve = content and ServiceCurve(content["sla_rate_per_s"], tuple(content["late_shares"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidInputError(f"service curve: not kept ({error!r})") from error
+    return Answer(table, curve)
 
 
 def _folder() -> Path:
-    """Make, and give, this user's folder of tables; another version solves its own."""
+    """Make, and give, this user's folder of what is solved; another version solves its own."""
     version = importlib.metadata.version("sojourn")
     folder = Path(tempfile.gettempdir()) / f"sojourn-tables-{os.getuid()}-{version}"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 
 
+def _write(path: Path, text: str) -> None:
+    """Write whole or not at all: another replica may be reading."""
+    part = path.with_suffix(f".{os.getpid()}")
+    part.write_text(text)
+    part.replace(path)
+
+
+def _solve(question: Question, folder: Path) -> None:
+    try:
+        curve = solve_service_curve(question.profile, question.sla, question.waiting_room)
+    except InfeasibleError:
+        curve = None
+    _write(folder / question.curve_name, json.dumps(curve and asdict(curve)))
+    path = folder / question.table_name
+    try:
+        PolicyTable.load(path, question.profile, question.objective)
+    except InvalidInputError:
+        table = solve_table(question.profile, question.objective)
+        _write(path, json.dumps(table.to_dict()))
+
+
 def main() -> None:
-    """Solve the table ordered on standard input, keep it, and say so on standard output."""
+    """Solve what is ordered on standard input, keep it, and say so on standard output."""
     os.nice(_NICENESS)
     order = json.load(sys.stdin)
-    kind = order["objective"].pop("kind")
     answer = {}
     try:
-        profile = Profile.from_dict(order["profile"])
-        table = solve_table(profile, _OBJECTIVES[kind](**order["objective"]))
+        _solve(Question.from_dict(order), Path(order["folder"]))
     except SojournError as error:
         answer["error"] = str(error)
-    else:
-        path = Path(order["path"])
-        # Whole or not at all: another replica may be reading.
-        part = path.with_suffix(f".{os.getpid()}")
-        table.save(part)
-        part.replace(path)
     json.dump(answer, sys.stdout)
 
 
