@@ -39,6 +39,8 @@ _GAIN = 0.02
 #: Before the past says better: what may come over the highest rate required in two minutes.
 _PRIOR_BURST = 0.3
 _PRIOR_STEPS = 120 // STEP_S
+#: Steps without news by which the horizon grows at most.
+_MOST_UNKNOWN = 30
 _STATE_VERSION = 2
 
 
@@ -130,7 +132,7 @@ class DemandForecaster:
         Parameters
         ----------
         now_s : float
-            What is not yet known of the time before it, the forecast looks over too.
+            Whole steps of ten seconds before it of which nothing is known yet add to the horizon.
         horizon_s : float
             Time until a replica ordered now serves.
         risk : float
@@ -149,7 +151,9 @@ class DemandForecaster:
         end_s = self._history.end_s
         if end_s is None:
             return None
-        steps_ahead = max(1, math.ceil(horizon_s / STEP_S))
+        # In whole steps, so that the ordinary lag of a second or two changes nothing.
+        unknown_steps = math.floor(max(0.0, now_s - end_s) / STEP_S)
+        steps_ahead = max(1, math.ceil(horizon_s / STEP_S)) + min(unknown_steps, _MOST_UNKNOWN)
         self._fit(end_s, steps_ahead, risk)
         candidate, margin = self._score.candidate, self._score.margin
         rates, needs = self._history.blocks()
@@ -183,7 +187,7 @@ class DemandForecaster:
         self._score = backtest.score(standing, risk)
         if backtest.steps < _CHOOSE_AFTER_STEPS or len(self._pool) == 1:
             return
-        if changed or end_s - self._chosen >= _CHOOSE_EVERY_S:
+        if math.isinf(self._score.cost_per_s) or end_s - self._chosen >= _CHOOSE_EVERY_S:
             self._chosen = end_s
             self._score = cheapest(backtest.scores(self._pool, risk), standing, _GAIN)
 
@@ -196,7 +200,6 @@ class DemandForecaster:
             recurrence,
             (end_s - self._calibrated // STEP_S * STEP_S) // STEP_S,
             float(slow),
-            self._history.need_per_s,
         )
 
     def state_dict(self) -> dict[str, Any]:

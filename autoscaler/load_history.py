@@ -169,9 +169,18 @@ class LoadHistory:
         need = self.need_per_s if rates.size else 0.0
         if until - self._end > WINDOW_S:
             self._window.clear()
-        # What would not be kept need not be written, but steps must stay on their grid.
-        longest = (KEPT_STEPS + 1) * STEP_S
-        self._end = max(self._end, until - longest - (until - longest - self._end) % STEP_S)
+        while self._end < until and self._end % STEP_S:
+            self._append(rate, need, 0.0)
+        steps = (until - self._end) // STEP_S
+        for tail, value in (
+            (self.second_rates, rate),
+            (self.second_needs, need),
+            (self.second_known, 0.0),
+        ):
+            tail.extend(value, steps * STEP_S)
+        for tail, value in ((self.rates, rate), (self.needs, need), (self.known, 0.0)):
+            tail.extend(value, steps)
+        self._end += steps * STEP_S
         while self._end < until:
             self._append(rate, need, 0.0)
 
@@ -217,6 +226,11 @@ class _Tail:
             self.replace(self.values)
         self._buffer[self._end] = value
         self._end += 1
+
+    def extend(self, value: float, times: int) -> None:
+        if times:
+            added = np.full(min(times, self._kept), value)
+            self.replace(np.concatenate((self.values, added)))
 
     def replace(self, values: FloatArray) -> None:
         kept = values[-self._kept :].copy()

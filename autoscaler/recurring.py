@@ -21,7 +21,8 @@ JITTER_STEPS = 2
 SLOW_STEPS = 900 // STEP_S
 #: A smaller rise within the horizon is for the margin: it may be noise.
 _LEAST_JUMP = 1.5
-_MOST_RISE = 20.0
+#: Proportions beyond are no guide.
+_MOST_CHANGE = 4.0
 #: It may come back somewhat higher.
 _GROWTH = 1.2
 
@@ -76,15 +77,12 @@ class Rounds:
     """
 
     def __init__(self, rates: FloatArray, needs: FloatArray, steps_ahead: int) -> None:
-        self._needs, self._ahead = needs, steps_ahead
+        self._ahead = steps_ahead
         self._slow = trailing_mean(rates, SLOW_STEPS)
         # Entries near the end are too low, as the horizon is not over: nobody looks at those.
         peaks = _from_ahead(trailing_max(needs, steps_ahead), steps_ahead)
-        rises = np.divide(peaks, needs, out=np.full_like(peaks, _MOST_RISE), where=needs > 0)
-        jumps = np.where(rises >= _LEAST_JUMP, np.minimum(rises, _MOST_RISE), 0.0)
-        width = 2 * JITTER_STEPS + 1
-        self._jumps = _from_ahead(trailing_max(jumps, width), JITTER_STEPS)
-        self._peaks = _from_ahead(trailing_max(peaks, width), JITTER_STEPS)
+        jumps = np.where(peaks >= _LEAST_JUMP * needs, _GROWTH * peaks, 0.0)
+        self._jumps = _from_ahead(trailing_max(jumps, 2 * JITTER_STEPS + 1), JITTER_STEPS)
 
     def floors(self, recurrence: Recurrence, first: int) -> FloatArray:
         """Give what came back by then, for each step from `first` on; 0 where nothing did.
@@ -103,16 +101,14 @@ class Rounds:
             if begin >= size:
                 break
             then = slice(begin - back, size - back)
-            came = self._came(then, self._slow[begin:], self._needs[begin:])
+            came = self._came(then, self._slow[begin:])
             if recurrence.times == 2:
                 second = np.minimum(highest[begin - first :], came)
                 np.maximum(floors[begin - first :], second, out=floors[begin - first :])
             np.maximum(highest[begin - first :], came, out=highest[begin - first :])
         return floors if recurrence.times == 2 else highest
 
-    def floor_later(
-        self, recurrence: Recurrence, steps: int, slow_per_s: float, need_per_s: float
-    ) -> float:
+    def floor_later(self, recurrence: Recurrence, steps: int, slow_per_s: float) -> float:
         """Give the same for a time a few steps after the end of the history.
 
         Parameters
@@ -120,8 +116,8 @@ class Rounds:
         recurrence : Recurrence
         steps : int
             How many; 0 is the end itself.
-        slow_per_s, need_per_s : float
-            Then: the mean rate of the last quarter of an hour, and the required rate.
+        slow_per_s : float
+            Mean rate of the last quarter of an hour, then.
         """
         period = recurrence.period_s // STEP_S
         if not self._is_past(period - steps):
@@ -132,20 +128,18 @@ class Rounds:
             if index < 0:
                 break
             then = slice(index, index + 1)
-            came = self._came(then, np.array([slow_per_s]), np.array([need_per_s]))
+            came = self._came(then, np.array([slow_per_s]))
             floors.append(float(came[0]))
         return sorted(floors)[-recurrence.times]
 
     def _is_past(self, steps: int) -> bool:
         return steps > self._ahead + JITTER_STEPS
 
-    def _came(self, then: slice, slow: FloatArray, needs: FloatArray) -> FloatArray:
+    def _came(self, then: slice, slow: FloatArray) -> FloatArray:
         slow_then = self._slow[then]
-        change = np.divide(slow, slow_then, out=np.full_like(slow, _MOST_RISE), where=slow_then > 0)
-        # Where the jump has come already, the rise on top of it will not come again.
-        came: FloatArray = np.minimum(
-            _GROWTH * self._peaks[then] * np.minimum(change, _MOST_RISE), self._jumps[then] * needs
-        )
+        change = np.divide(slow, slow_then, out=np.ones_like(slow), where=slow_then > 0)
+        np.clip(change, 1 / _MOST_CHANGE, _MOST_CHANGE, out=change)
+        came: FloatArray = change * self._jumps[then]
         return came
 
 
