@@ -27,13 +27,15 @@ class FleetView:
     offered : float
         Requests that clients offered in the last second, once each, answered or not.
     refused : float
-        Requests of the last second that every try refused.
+        Requests that were given up in the last second, refused by every try.
     ongoing : float
-        Requests in the fleet, waiting or on a device, as a mean over the last second.
+        Requests in the fleet, waiting or on a device, as a mean over the last second; while no
+        replica serves, those that wait for one.
     start_times_s : FloatArray, shape (starts,)
         How long the replicas took that have become ready so far, oldest first.
     reports : callable
-        Gives the report of each ready replica, as a live one would send it.
+        Gives the report of each ready replica, as a live one would send it; to be called before
+        the fleet goes on.
     """
 
     now_s: float
@@ -47,7 +49,10 @@ class FleetView:
 
 
 class ScalingPolicy(Protocol):
-    """Decides how many replicas a simulated fleet has; one object serves one run."""
+    """Decides how many replicas a simulated fleet has; one object serves one run.
+
+    Where it has an attribute ``forecast_per_s``, the rate that it sized for, a run keeps that.
+    """
 
     @property
     def name(self) -> str:

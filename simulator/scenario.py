@@ -1,0 +1,197 @@
+"""What is simulated: the load, the replicas, the balancer, and what goes wrong."""
+
+import math
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoscaler.reports import AutoscalerSettings
+from autoscaler.sizing import TryDelays
+from deployments.batcher.core import Limits
+from deployments.config import SLAConfig, UserConfig
+from deployments.routing import RETRIES
+from policy.batching_policy import BatchingPolicy
+from policy.objective import Objective, ServiceLevelObjective
+from policy.profile import Profile
+from policy.service_curve import ServiceCurve, solve_service_curve
+from policy.table import PolicyTable, solve_table
+from simulator.arrivals import WithinSecond
+from simulator.engine import ReplicaModel, Routing
+from simulator.fleet import Failures, StartTime
+from sojourn.errors import InfeasibleError, InvalidInputError
+
+FloatArray = NDArray[np.float64]
+
+_RETRIES_AT_MOST = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """One load on one kind of replica; every autoscaler that is run on it sees the same arrivals.
+
+    Attributes
+    ----------
+    profile : Profile
+        Of each replica.
+    objective : ServiceLevelObjective
+        The SLA. Response times count from the client's sending to its having the answer.
+    counts : FloatArray, shape (seconds,)
+        Requests of each second; what is not whole is rounded at random, right on average.
+    scale : float
+        What the counts are multiplied by.
+    within_second : WithinSecond
+        How requests are spread over their second. `UNIFORM` for counts of a Poisson process.
+    start_time : StartTime
+        From a replica's order until it serves.
+    seed : int
+        Of everything that is drawn.
+    routing : Routing
+    delays : TryDelays
+        Between balancer and replica. `retries` must be a number.
+    batching : PolicyTable, BatchingPolicy or None
+        By which each replica starts batches. None: the table that a replica of this SLA solves for
+        itself.
+    waiting_room : int or None
+        Requests that may wait in a replica; at least one may. None: as a replica of this SLA has.
+    max_age_ms : float or None
+        No request waits longer for others, whatever the policy says. None: as a replica of this SLA
+        has it, what a full batch leaves of the response time.
+    replicas : int
+        Ready at the beginning.
+    min_replicas, max_replicas : int
+        Bounds of what an autoscaler may order.
+    failures : Failures
+    autoscaler_settings : AutoscalerSettings or None
+        What replicas report to be in force; None: they do not.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is out of its range.
+    InfeasibleError
+        The table for this SLA is asked for, and there is none.
+    """
+
+    profile: Profile
+    objective: ServiceLevelObjective
+    counts: FloatArray
+    scale: float = 1.0
+    within_second: WithinSecond = WithinSecond.LINEAR
+    start_time: StartTime = field(default_factory=StartTime)
+    seed: int = 0
+    routing: Routing = Routing.RANDOM
+    delays: TryDelays = field(default_factory=lambda: TryDelays(retries=RETRIES))
+    batching: PolicyTable | BatchingPolicy | None = None
+    waiting_room: int | None = None
+    max_age_ms: float | None = None
+    replicas: int = 1
+    min_replicas: int = 1
+    max_replicas: int = 1000
+    failures: Failures = field(default_factory=Failures)
+    autoscaler_settings: AutoscalerSettings | None = None
+
+    def __post_init__(self) -> None:
+        counts = np.array(self.counts, dtype=np.float64)
+        if counts.ndim != 1 or not counts.size:
+            raise InvalidInputError("counts: must be one number for each second, at least one")
+        if not (np.all(np.isfinite(counts)) and np.all(counts >= 0)):
+            raise InvalidInputError("counts: must be finite and at least 0")
+        if not 0 < self.scale < math.inf:
+            raise InvalidInputError(f"scale: must be above 0, not {self.scale}")
+        counts.setflags(write=False)
+        object.__setattr__(self, "counts", counts)
+        _check_whole("seed", self.seed, 0, 2**63 - 1)
+        if self.delays.retries is None:
+            raise InvalidInputError("delays: retries must be a number in a simulation")
+        _check_whole("retries", self.delays.retries, 0, _RETRIES_AT_MOST)
+        if self.waiting_room is not None:
+            _check_whole("waiting_room", self.waiting_room, 1, 1_000_000)
+        if self.max_age_ms is not None and not self.max_age_ms >= 0:
+            raise InvalidInputError(f"max_age_ms: must be at least 0, not {self.max_age_ms}")
+        _check_whole("min_replicas", self.min_replicas, 0, 1_000_000)
+        _check_whole("max_replicas", self.max_replicas, max(1, self.min_replicas), 1_000_000)
+        _check_whole("replicas", self.replicas, self.min_replicas, self.max_replicas)
+        for name, kind in (("routing", Routing), ("within_second", WithinSecond)):
+            try:
+                object.__setattr__(self, name, kind(getattr(self, name)))
+            except ValueError:
+                raise InvalidInputError(
+                    f"{name}: must be one of {', '.join(kind)}, not {getattr(self, name)!r}"
+                ) from None
+        largest = max(policy.max_batch_size for policy in self.table.policies)
+        if largest > self.profile.max_batch_size:
+            raise InvalidInputError(
+                f"batching: starts batches of {largest}, the profile ends at "
+                f"{self.profile.max_batch_size}"
+            )
+
+    @property
+    def seconds(self) -> int:
+        """Length of the run."""
+        return int(self.counts.size)
+
+    @property
+    def table(self) -> PolicyTable:
+        """The policy table of each replica."""
+        if isinstance(self.batching, PolicyTable):
+            return self.batching
+        if isinstance(self.batching, BatchingPolicy):
+            return PolicyTable((), (self.batching,), "one policy at all rates")
+        return _solved(self.profile, self._user_config().objective(self.profile))
+
+    def replica_model(self) -> ReplicaModel:
+        """Give what each replica is, by the rules of a live one where nothing else is said."""
+        room, max_age_ms = self.waiting_room, self.max_age_ms
+        if room is None:
+            room = self._user_config().waiting_room(self.profile)
+        if max_age_ms is None:
+            full_ms = float(self.profile.latency_ms[-1])
+            max_age_ms = max(0.0, self.objective.response_time_ms - full_ms)
+        return ReplicaModel(
+            table=self.table,
+            limits=Limits(max_age_ms, room, self.profile.latency_ms.tolist()),
+            energy_mj=self.profile.energy_mj,
+            response_time_ms=self.objective.response_time_ms,
+            delays=self.delays,
+            routing=self.routing,
+        )
+
+    def service_curve(self) -> ServiceCurve | None:
+        """Give what a replica reports of its rate within the SLA; None if no rate meets it."""
+        way_ms = self.delays.request_delay_ms + self.delays.reply_delay_ms
+        left_ms = self.objective.response_time_ms - way_ms
+        if left_ms <= 0:
+            return None
+        at_replica = ServiceLevelObjective(left_ms, self.objective.percentile)
+        return _curve(self.profile, at_replica, self.replica_model().limits.waiting_room)
+
+    def _user_config(self) -> UserConfig:
+        objective = self.objective
+        sla = SLAConfig(
+            response_time_ms=objective.response_time_ms, percentile=objective.percentile
+        )
+        return UserConfig(sla=sla)
+
+
+# A profile is hashed by its identity: runs on the same one share what was solved for it.
+@lru_cache(maxsize=32)
+def _solved(profile: Profile, objective: Objective) -> PolicyTable:
+    return solve_table(profile, objective)
+
+
+@lru_cache(maxsize=32)
+def _curve(profile: Profile, objective: ServiceLevelObjective, room: int) -> ServiceCurve | None:
+    try:
+        return solve_service_curve(profile, objective, room)
+    except InfeasibleError:
+        return None
+
+
+def _check_whole(name: str, value: object, least: int, most: int) -> None:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or not least <= value <= most:  # type: ignore[operator]
+        raise InvalidInputError(
+            f"{name}: must be a whole number from {least} to {most}, not {value!r}"
+        )
