@@ -63,13 +63,7 @@ def ordered(ctx: AutoscalingContext, deployment: ScaledDeployment, decision: Dec
     noted = deployment.note(ctx.current_time, ctx.target_num_replicas, decision)
     ray_metrics.export(deployment.application, deployment.deployment, decision)
     if noted and decision.replicas != ctx.target_num_replicas:
-        logger.info(
-            "%s: %d -> %d replicas: %s",
-            ctx.deployment_name,
-            ctx.target_num_replicas,
-            decision.replicas,
-            decision.reason,
-        )
+        logger.info("%s: %s", ctx.deployment_name, decision.reason)
     replicas: int = ctx.target_num_replicas if deployment.dry_run else decision.replicas
     return replicas
 

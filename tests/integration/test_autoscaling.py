@@ -1,52 +1,178 @@
-"""The autoscaler in Ray's controller: an emulated device, real load, and an SLA that changes."""
+"""The autoscaler in Ray's controller: an emulated device, real load, and a config that changes.
 
+One service for all tests, which follow each other: each leaves it as the next one wants it.
+"""
+
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
 import httpx
+import psutil
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.services import BIN, Running, load_document, serving, wait_for
 
 pytestmark = pytest.mark.integration
 
-RATE_PER_S = 50
+#: One replica carries 140/s under the config's SLA of 500 ms, and 83/s under the strict one.
+RATE_PER_S = 80
+STRICT = {"response_time_ms": 200, "percentile": 99.99}
+TIMES = {"hold_s": 5, "window_s": 6, "idle_s": 2}
+
+
+def document_of(**changes: Any) -> dict[str, Any]:
+    """Give the config, with changes of the SLA, the autoscaler, or the least replicas."""
+    document = load_document("emulated-p4.yaml")
+    (deployment,) = document["applications"][0]["deployments"]
+    deployment["user_config"]["autoscaler"] = {**TIMES, **changes.get("autoscaler", {})}
+    deployment["user_config"]["sla"].update(changes.get("sla", {}))
+    deployment["autoscaling_config"]["min_replicas"] = changes.get("min_replicas", 1)
+    return document
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     config = tmp_path_factory.mktemp("emulated") / "emulated.yaml"
-    document = load_document("emulated-p4.yaml")
-    user_config = document["applications"][0]["deployments"][0]["user_config"]
-    user_config["autoscaler"] = {"hold_s": 5, "window_s": 6}
-    with serving(config, document) as running:
+    with serving(config, document_of()) as running:
         yield running
 
 
-def test_a_changed_sla_changes_the_replicas_and_restarts_none(service: Running) -> None:
-    """One replica keeps 99% at this load, not 99.99%; the load itself does not change."""
+@contextmanager
+def load(service: Running) -> Iterator[None]:
     command = [BIN / "sojourn", "loadtest", "--url", service.url, "--model", "googlenet"]
-    options = ["--rate", str(RATE_PER_S), "--duration-s", "60", "--json"]
-    load = subprocess.Popen(
+    options = ["--rate", str(RATE_PER_S), "--duration-s", "300", "--json"]
+    process = subprocess.Popen(
         [*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def test_a_changed_sla_changes_the_replicas_and_a_restart_of_the_controller_does_not(
+    service: Running,
+) -> None:
+    with load(service):
         assert wait_for(lambda: arrival_rate(service) > 0.8 * RATE_PER_S)
         (first,) = service.replicas()
-        document = load_document("emulated-p4.yaml")
-        user_config = document["applications"][0]["deployments"][0]["user_config"]
-        user_config["autoscaler"] = {"hold_s": 5, "window_s": 6}
-        user_config["sla"]["percentile"] = 99.99
-        service.redeploy(document)
-        assert wait_for(lambda: len(service.replicas()) == 2, timeout_s=40)
+
+        service.redeploy(document_of(sla=STRICT, autoscaler={"dry_run": True}))
+        assert wait_for(lambda: newest(service)["reason"].startswith("dry run: would scale out"))
+        assert newest(service)["replicas"] > 1
+        assert list(service.replicas()) == [first]
+
+        service.redeploy(document_of(sla=STRICT))
+        assert wait_for(lambda: all_run(service) and len(service.replicas()) >= 2, timeout_s=40)
         assert first in service.replicas()
-    finally:
-        load.terminate()
-        load.wait(20)
-    # The load is gone, and what it needed goes after it.
-    assert wait_for(lambda: len(service.replicas()) == 1, timeout_s=60)
+
+        before, replicas = log(service), set(service.replicas())
+        controller = controller_of(service)
+        os.kill(controller.pid, signal.SIGKILL)
+        controller.wait(10)
+        killed_s = newest(service)["time_s"]
+        # The new one decides, from what the old one knew; so its first decisions are no guesses.
+        assert wait_for(lambda: newest(service)["time_s"] > killed_s + 2, timeout_s=40)
+        after = log(service)
+        assert after["decisions"][: len(before["decisions"])] == before["decisions"]
+        assert after["newest"]["arrival_rate_per_s"] > 0.5 * RATE_PER_S
+        assert all(
+            entry["replicas"] >= len(replicas)
+            for entry in after["decisions"]
+            if entry["time_s"] > killed_s
+        )
+        assert replicas <= set(service.replicas())
+
+
+def test_every_decision_is_a_metric_too(service: Running) -> None:
+    metrics = autoscaler_metrics(service)
+    assert metrics["replicas_decided"] >= 1
+    assert metrics["offered_requests_per_second"] >= 0
+    assert {"replicas_required", "forecast_requests_per_second", "horizon_seconds"} <= set(metrics)
+
+
+def test_an_idle_service_goes_to_zero_and_its_next_requests_are_answered(
+    service: Running,
+) -> None:
+    numbers = [float(number) for number in range(8)]
+    with ThreadPoolExecutor(len(numbers)) as clients:
+
+        def answers() -> list[float]:
+            return list(clients.map(lambda number: infer(service, number), numbers))
+
+        service.redeploy(document_of(min_replicas=0))
+        # Into the last replica's draining, too.
+        assert wait_for(lambda: target(service) == 0, timeout_s=60)
+        assert answers() == numbers
+        assert wait_for(lambda: not service.replicas(), timeout_s=60)
+        assert answers() == numbers
+    assert len(service.replicas()) == 1
 
 
 def arrival_rate(service: Running) -> float:
     content = httpx.get(f"{service.url}/sojourn/policy").json()
     return float(content["arrival_rate_per_s"])
+
+
+def log(service: Running) -> dict[str, Any]:
+    content: dict[str, Any] = httpx.get(f"{service.url}/sojourn/autoscaler").json()
+    return content
+
+
+def newest(service: Running) -> dict[str, Any]:
+    # There is none before the first decision.
+    return log(service)["newest"] or {"reason": "", "target_replicas": 0, "time_s": 0.0}
+
+
+def deployment_of(service: Running) -> dict[str, Any]:
+    """What Serve says of the deployment."""
+    details = httpx.get(f"{service.summary['dashboard']}/api/serve/applications/").json()
+    deployment: dict[str, Any] = details["applications"]["googlenet"]["deployments"]["Replica"]
+    return deployment
+
+
+def target(service: Running) -> int:
+    return int(deployment_of(service)["target_num_replicas"])
+
+
+def all_run(service: Running) -> bool:
+    """Whether as many replicas run as were ordered, and none starts."""
+    deployment = deployment_of(service)
+    states = [replica["state"] for replica in deployment["replicas"]]
+    return states == ["RUNNING"] * deployment["target_num_replicas"]
+
+
+def controller_of(service: Running) -> psutil.Process:
+    (controller,) = (
+        child
+        for child in service.process.children(recursive=True)
+        if child.cmdline() and child.cmdline()[0].startswith("ray::ServeController")
+    )
+    return controller
+
+
+def autoscaler_metrics(service: Running) -> dict[str, float]:
+    prefix = "ray_sojourn_autoscaler_"
+    text = httpx.get(service.summary["metrics_url"]).text
+    return {
+        sample.name.removeprefix(prefix): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name.startswith(prefix) and sample.labels["application"] == "googlenet"
+    }
+
+
+def infer(service: Running, number: int) -> float:
+    tensor = {"name": "input", "datatype": "FP32", "shape": [1, 1], "data": [number]}
+    answer = httpx.post(
+        f"{service.url}/v2/models/googlenet/infer", json={"inputs": [tensor]}, timeout=60
+    )
+    assert answer.status_code == 200, answer.text
+    return float(answer.json()["outputs"][0]["data"][0])
