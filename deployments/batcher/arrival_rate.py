@@ -26,9 +26,11 @@ class ArrivalRate:
         if math.isnan(self._first_s):
             self._first_s = self._last_s = now_s
         # Arrivals are stamped before they are parsed, so they may come a little out of order.
-        age_s = max(0.0, now_s - self._last_s)
-        self._weight = self._weight * math.exp(-age_s / self._window_s) + rows
-        self._last_s = max(self._last_s, now_s)
+        age_s = now_s - self._last_s
+        if age_s > 0:
+            self._weight *= math.exp(-age_s / self._window_s)
+            self._last_s = now_s
+        self._weight += rows
 
     def per_s(self, now_s: float) -> float:
         """Rows per second, as estimated at `now_s`; 0 before the first arrival."""

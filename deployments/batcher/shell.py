@@ -159,7 +159,9 @@ class Batcher:
         if refusal is not None:
             self.refused_rows += rows
             raise self._refused(refusal)
-        self.advance()
+        # While the device is busy nothing can start.
+        if not self.core.device_busy:
+            self.advance()
         timer = None
         if deadline_s < math.inf:
             timer = self._loop.call_later(
