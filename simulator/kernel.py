@@ -145,7 +145,8 @@ def count_ongoing(state: State, place: int, now_s: float) -> None:
     """Count the time that requests spent in a replica, up to now."""
     times, numbers = state.times, state.numbers
     inside = numbers[place, WAITING] + numbers[place, ON_DEVICE]
-    state.balancer[ONGOING_S] += inside * (now_s - times[place, COUNTED_S])
+    if inside:  # an unused place has been counted up to no time
+        state.balancer[ONGOING_S] += inside * (now_s - times[place, COUNTED_S])
     times[place, COUNTED_S] = now_s
 
 
