@@ -20,7 +20,7 @@ from typing import Any
 from ray.serve.config import AutoscalingContext
 
 from autoscaler.budget import Claim, level_by_replicas, share_budget
-from autoscaler.controller import Decision
+from autoscaler.decision import Decision
 from autoscaler.ray_adapter import DECISION_PERIOD_S, considered, ordered
 from autoscaler.registry import ScaledDeployment
 from sojourn.errors import InvalidInputError
@@ -91,11 +91,11 @@ def _claim(
     """Make the claim of a deployment; one whose load is not known keeps what it has if it may."""
     target, least, wanted = ctx.target_num_replicas, ctx.capacity_adjusted_min_replicas, 0
     demand_per_s = decision.demand_per_s
-    if deployment.dry_run or (demand_per_s is None and keep_unknown):
-        least = target
-    elif not ctx.current_num_replicas and ctx.total_num_requests > 0:
+    if not ctx.current_num_replicas and ctx.total_num_requests > 0:
         # Ray wakes a deployment that has no replica, whatever its policy says.
         least = max(1, least, target)
+    elif deployment.dry_run or (demand_per_s is None and keep_unknown):
+        least = target
     if not deployment.dry_run:
         wanted = decision.replicas
     service_level: Callable[[int], float] = _unknown_level

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from autoscaler.controller import Decision
+from autoscaler.decision import Decision
 
 #: Decisions that are kept.
 DECISIONS_KEPT = 100

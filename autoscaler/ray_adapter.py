@@ -11,7 +11,7 @@ from typing import Any
 from ray.serve.config import AutoscalingContext
 
 from autoscaler import ray_metrics
-from autoscaler.controller import Decision
+from autoscaler.decision import Decision
 from autoscaler.ray_store import store
 from autoscaler.registry import ScaledDeployment, scaled_deployment
 from autoscaler.reports import ReplicaReport

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 import orjson
 
-from autoscaler.controller import Autoscaler, Decision
+from autoscaler.controller import Autoscaler
+from autoscaler.decision import Decision
 from autoscaler.decision_log import DecisionLog
 from autoscaler.reports import ReplicaReport
 from sojourn.errors import InvalidInputError

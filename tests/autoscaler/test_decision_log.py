@@ -4,7 +4,7 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.controller import Decision
+from autoscaler.decision import Decision
 from autoscaler.decision_log import DECISIONS_KEPT, NOTED_AGAIN_AFTER_S, DecisionLog
 
 

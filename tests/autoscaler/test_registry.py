@@ -1,13 +1,12 @@
 """What outlives a policy object and Serve's controller: the history, the log, the dry run."""
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 
 import orjson
 import pytest
 
 from autoscaler import registry
-from autoscaler.controller import Decision
+from autoscaler.decision import Decision
 from autoscaler.registry import (
     FORGOTTEN_AFTER_S,
     SAVE_PERIOD_S,
@@ -17,47 +16,9 @@ from autoscaler.registry import (
     state_key,
 )
 from autoscaler.reports import AutoscalerSettings, ReplicaReport
+from tests.autoscaler.stores import Store
 
 KEY = ("shop", "Model")
-
-
-class Store:
-    """Keeps in memory; answers when it is told to."""
-
-    def __init__(self, slow: bool = False) -> None:
-        self.kept: dict[str, bytes] = {}
-        self.slow = slow
-        self.saves = 0
-        self._late: list[tuple[Future[bytes | None], bytes | None]] = []
-        self._late_saves: list[Future[None]] = []
-
-    def load(self, key: str) -> Future[bytes | None]:
-        loaded: Future[bytes | None] = Future()
-        if self.slow:
-            self._late.append((loaded, self.kept.get(key)))
-        else:
-            loaded.set_result(self.kept.get(key))
-        return loaded
-
-    def save(self, key: str, content: bytes) -> Future[None]:
-        self.saves += 1
-        self.kept[key] = content
-        saved: Future[None] = Future()
-        if self.slow:
-            self._late_saves.append(saved)
-        else:
-            saved.set_result(None)
-        return saved
-
-    def delete(self, key: str) -> None:
-        self.kept.pop(key, None)
-
-    def answer(self) -> None:
-        for loaded, content in self._late:
-            loaded.set_result(content)
-        for saved in self._late_saves:
-            saved.set_result(None)
-        self._late, self._late_saves = [], []
 
 
 def report(now_s: float, offered: float) -> ReplicaReport:
