@@ -181,7 +181,7 @@ class DemandForecaster:
         backtest = Backtest(self._history, steps_ahead)
         # A quantile needs some 1 / risk independent horizons.
         horizons = backtest.steps / steps_ahead
-        self._surplus = 1.0 / max(1.0, risk * horizons)
+        self._surplus = 1.0 / max(1.0, risk * horizons) ** 2
         self._rounds = backtest.rounds
         standing = self._score.candidate
         self._score = backtest.score(standing, risk)
