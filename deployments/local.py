@@ -48,7 +48,9 @@ class LocalService:
 
 
 @contextmanager
-def local_service(config: ServiceConfig, say: Callable[[str], None]) -> Iterator[LocalService]:
+def local_service(
+    config: ServiceConfig, say: Callable[[str], None], balance: str = "random"
+) -> Iterator[LocalService]:
     """Serve `config` on this machine while the context lasts, and leave no process behind.
 
     Parameters
@@ -57,6 +59,8 @@ def local_service(config: ServiceConfig, say: Callable[[str], None]) -> Iterator
         What to serve, and where to listen.
     say : callable
         Told in a line what is going on.
+    balance : str
+        How HAProxy chooses a replica: a key of `deployments.routing.BALANCES`.
 
     Yields
     ------
@@ -71,7 +75,7 @@ def local_service(config: ServiceConfig, say: Callable[[str], None]) -> Iterator
     _check_machine(config)
     # Short, and so not below $TMPDIR: a Unix socket's path may have about 100 characters.
     directory = Path(tempfile.mkdtemp(prefix="sojourn-", dir="/tmp"))
-    os.environ.update(_environment(directory))
+    os.environ.update(_environment(directory, balance))
     import ray  # after its settings are in the environment
     from ray import serve
 
@@ -119,10 +123,10 @@ def deploy(document: dict[str, Any], dashboard: str) -> None:
         ServeSubmissionClient(dashboard).deploy_applications(document)
 
 
-def _environment(directory: Path) -> dict[str, str]:
+def _environment(directory: Path, balance: str) -> dict[str, str]:
     """Ray's settings for this run: ours, free ports for HAProxy's own pages, private files."""
     return {
-        **serve_environment(),
+        **serve_environment(balance=balance),
         "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "disabled"),
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(_free_port(9101)),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(_free_port(8404)),

