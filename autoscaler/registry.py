@@ -3,6 +3,10 @@
 Ray makes a new policy object at every change of the config, and Serve's controller may be killed
 and started again. So what an autoscaler has learned lives here, for as long as the process, and is
 written every few seconds to a `Store` that outlives it; a new process goes on from there.
+
+An application that is deleted leaves its history, some 50 kB a deployment, in the store: deployed
+again under its name, it goes on with it. A process that knew it removes it an hour later, as a new
+deployment comes; what no process knows any more ends with the cluster.
 """
 
 import logging
