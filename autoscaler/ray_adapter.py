@@ -5,9 +5,9 @@ controller, and pickles this module by value. So this module holds nothing: the 
 their history, live in `autoscaler.registry`, which Ray imports as it is installed.
 
 Where a deployment may have no replica (`min_replicas: 0`), HAProxy sends a request that finds none
-to the proxy of the head node, which holds it until there is one. Its handle tells Serve's controller
-at once, and Ray then orders a first replica itself, without asking a policy; how many it takes
-besides is decided here as soon as that one runs.
+to the proxy of the head node, which holds it until there is one. That tells Serve's controller at
+once, and Ray orders a first replica itself, without asking a policy; how many it takes besides is
+decided here as soon as that one runs.
 """
 
 import logging
