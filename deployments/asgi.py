@@ -51,6 +51,7 @@ _BINARY = (b"content-type", b"application/octet-stream")
 #: What an error of a status tells besides its message.
 _ERROR_HEADERS = {
     415: (b"accept-encoding", b"gzip, deflate"),
+    429: (b"retry-after", b"1"),
     503: (b"retry-after", b"1"),
 }
 
