@@ -41,6 +41,7 @@ _ERRORS = {
     "400": "The request is wrong; the message says what, and what is allowed",
     "413": "The body, or its number of rows, is over the limit",
     "415": "Content-Encoding is neither gzip, deflate nor identity",
+    "429": "Its batch failed, as too many do here: try again later",
     "500": "The model failed on this request",
     "503": "No room, or the deadline cannot be met here: another replica may have room",
     "504": "The request's deadline passed",
