@@ -13,6 +13,7 @@
         ├── MethodNotAllowedError 405  the path exists, the method does not
         ├── TooLargeError         413  the body or the number of rows is over the limit
         ├── UnsupportedEncodingError 415  the body is packed in a way that is not known here
+        ├── CrowdedOutError       429  its batch failed, and so many did that it cannot be told why
         ├── ModelError            500  the model failed on this request
         ├── BusyError             503  no room now; another replica, or a later try, may have some
         ├── DeviceError           503  this replica's device hangs or is lost; another may answer
@@ -96,6 +97,15 @@ class UnsupportedEncodingError(RequestError):
     """The body is packed in a way that is not known here."""
 
     status = 415
+
+
+class CrowdedOutError(RequestError):
+    """Its batch failed, as so many did that there is no room to find out whose fault it is.
+
+    Not 503, which another replica would be tried after: it may be the one that fails batches.
+    """
+
+    status = 429
 
 
 class ModelError(RequestError):

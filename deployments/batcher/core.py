@@ -79,8 +79,8 @@ class BatcherCore:
     late : list of Request
         Requests dropped because their deadline cannot be met; the caller empties it.
     crowded_out : list of Request
-        Suspects given up because there are more than there is room for: another replica may have
-        some. The oldest go first; the caller empties it.
+        Suspects given up because there are more than there is room for, the oldest first. The
+        caller empties it.
     wait_factor : float
         What waits are shortened by, 0 to 1, where the world is worse than the policy's model.
     """

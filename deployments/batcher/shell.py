@@ -17,6 +17,7 @@ from deployments.batcher.device import DeviceThread, Failure, Tensors, joined
 from deployments.models.base import Model
 from sojourn.errors import (
     BusyError,
+    CrowdedOutError,
     DeadlineError,
     DeviceError,
     RequestError,
@@ -204,7 +205,9 @@ class Batcher:
         future = request.content.future
         if not future.done():
             self.refused_rows += request.rows
-            future.set_exception(BusyError("this replica is full: too many batches failed"))
+            future.set_exception(
+                CrowdedOutError("it was in a batch that failed, as too many do: try again later")
+            )
 
     def refuse(self, rows: int = 1) -> None:
         """Count a request that was refused before it could be parsed."""

@@ -20,6 +20,7 @@ from policy.batching_policy import BatchingPolicy
 from sojourn.errors import (
     BadRequestError,
     BusyError,
+    CrowdedOutError,
     DeadlineError,
     DeviceError,
     ModelError,
@@ -234,6 +235,27 @@ async def test_many_failures_in_a_row_are_no_lost_device_where_the_example_is_an
         assert batcher.lost is None
         assert (await ask(batcher, 3))["y"].tolist() == [9]
     assert model.batches.count([0.0]) == 2
+
+
+async def test_suspects_that_are_crowded_out_are_told_and_counted_as_refused() -> None:
+    model = Squares()
+    async with running(model, control_limit=4, waiting_room=4) as batcher:
+        # Both of its first batches fail, and there is room for the suspects of one.
+        requests = [ask(batcher, value) for value in (-1, 2, 3, 4)]
+        await asyncio.sleep(0)
+        model.gate.clear()
+        requests += [ask(batcher, value) for value in (-5, 6, 7, 8)]
+        await asyncio.sleep(0)
+        model.gate.set()
+        results = await asyncio.gather(*requests, return_exceptions=True)
+        crowded_out = [r for r in results if isinstance(r, CrowdedOutError)]
+        assert len(crowded_out) == batcher.refused_rows > 0
+    for value, result in zip((-1, 2, 3, 4, -5, 6, 7, 8), results, strict=True):
+        if isinstance(result, dict):
+            assert result["y"].tolist() == [value**2]
+        elif not isinstance(result, CrowdedOutError):
+            assert isinstance(result, ModelError)
+            assert value < 0
 
 
 async def test_a_model_that_answers_with_a_wrong_number_of_rows_fails_clearly() -> None:
