@@ -277,7 +277,10 @@ def attempt(
 def count_held(rules: Rules, state: State, until_s: float) -> None:
     """Count the time that requests have waited at the balancer for a first replica."""
     since_s = state.balancer[NOW_S]
-    held_s = state.cursor[RETRIES_PENDING] * (until_s - since_s)
+    held_s = 0.0
+    for i in range(state.cursor[RETRIES_PENDING]):
+        last = (state.cursor[RETRY_HEAD] + i) & (state.retries.shape[0] - 1)
+        held_s += max(0.0, until_s - max(since_s, state.retries[last, RETRY_AT_S]))
     for i in range(state.cursor[NEXT_ARRIVAL], state.arrivals_s.size):
         held_s += max(0.0, until_s - max(since_s, state.arrivals_s[i] + rules.request_delay_s))
     state.balancer[ONGOING_S] += held_s

@@ -84,6 +84,7 @@ class LiveEngine:
         self._order = count()
         #: Who waits for a first replica, and since when.
         self._held: list[tuple[float, _Message]] = []
+        self._open_since_s = 0.0
         self._under_way = 0
         self._ongoing_s = 0.0
         self._now_s = 0.0
@@ -96,11 +97,9 @@ class LiveEngine:
 
     def route_to(self, places: Sequence[int], now_s: float) -> None:
         """Say which replicas take requests from now on."""
+        if not self._ready:
+            self._open_since_s = now_s
         self._ready = [self._replicas[place] for place in places]
-        if self._ready:
-            held, self._held = self._held, []
-            for _, message in held:
-                self._attempt(now_s, message)
 
     def offer(self, sent_s: FloatArray) -> None:
         """Give the times at which clients send their next requests, rising."""
@@ -110,6 +109,10 @@ class LiveEngine:
 
     def advance(self, until_s: float) -> None:
         """Simulate all tries before `until_s`, and what devices have done by then."""
+        if self._ready:
+            held, self._held = self._held, []
+            for _, message in held:
+                self._attempt(self._open_since_s, message)
         events = self._events
         while events and (
             events[0][0] < until_s or (events[0][0] == until_s and events[0][1] is _Kind.DEVICE)
@@ -156,7 +159,7 @@ class LiveEngine:
 
     def finish(self, now_s: float) -> None:
         """After the last request was sent, answer or refuse all that are still under way."""
-        while self._under_way:
+        while self._under_way or (self._held and self._ready):
             now_s += max(1e-3, 1e-3 * self._model.delays.try_ms)
             self.advance(now_s)
         for _, message in self._held:

@@ -138,7 +138,8 @@ class Scenario:
         if isinstance(self.batching, PolicyTable):
             return self.batching
         if isinstance(self.batching, BatchingPolicy):
-            return PolicyTable((), (self.batching,), "one policy at all rates")
+            rates = (self.profile.capacity_per_s,)
+            return PolicyTable(rates, 2 * (self.batching,), "one policy at all rates")
         return _solved(self.profile, self._user_config().objective(self.profile))
 
     def replica_model(self) -> ReplicaModel:
