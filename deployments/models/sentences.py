@@ -24,7 +24,14 @@ from torch import Tensor, nn
 
 from deployments.models.base import Model, TensorSpec
 from deployments.models.buckets import BatchTime, Bucketing, Group, measure_batch_time, pad
-from sojourn.errors import BadRequestError, InvalidInputError, StartError, TooLargeError
+from sojourn.errors import (
+    BadRequestError,
+    InvalidInputError,
+    RequestError,
+    RowsError,
+    StartError,
+    TooLargeError,
+)
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -194,18 +201,22 @@ class Sentences(Model):
 
         Raises
         ------
-        BadRequestError
-            A text is not UTF-8.
-        TooLargeError
-            A text is longer than `MAX_TEXT_BYTES`.
+        RowsError
+            Some texts are longer than `MAX_TEXT_BYTES`, or not UTF-8.
         """
-        longest = max(map(len, texts), default=0)
-        if longest > MAX_TEXT_BYTES:
-            raise TooLargeError(f"input 'text': at most {MAX_TEXT_BYTES} bytes, not {longest}")
-        try:
-            decoded = [text.decode() for text in texts]
-        except UnicodeDecodeError:
-            raise BadRequestError("input 'text': must be UTF-8") from None
+        errors: dict[int, RequestError] = {}
+        decoded = []
+        for place, text in enumerate(texts):
+            if len(text) > MAX_TEXT_BYTES:
+                message = f"input 'text': at most {MAX_TEXT_BYTES} bytes, not {len(text)}"
+                errors[place] = TooLargeError(message)
+                continue
+            try:
+                decoded.append(text.decode())
+            except UnicodeDecodeError:
+                errors[place] = BadRequestError("input 'text': must be UTF-8")
+        if errors:
+            raise RowsError(errors)
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(decoded)]
 
     def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

