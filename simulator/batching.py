@@ -35,7 +35,7 @@ def user_config(objective: ServiceLevelObjective, batching: str) -> UserConfig:
     return UserConfig(
         sla=SLAConfig(response_time_ms=objective.response_time_ms, percentile=objective.percentile),
         policy=PolicyConfig(
-            objective="weights" if kind == "weights" else "sla", energy_weight=energy_weight
+            objective="weights" if kind == "weights" else "auto", energy_weight=energy_weight
         ),
     )
 
@@ -49,7 +49,8 @@ def policy_table(profile: Profile, objective: ServiceLevelObjective, batching: s
     objective : ServiceLevelObjective
         The SLA; a table for it leaves a share of the response time to the network, as live.
     batching : str
-        ``sla``: the least power that keeps the SLA; ``weights:0.5``: the least mean response in
+        ``sla``: what a live replica does by itself, the least power that keeps the SLA, or the
+        least mean response where no energy is known; ``weights:0.5``: the least mean response in
         ms plus half of the mean power in W; or a name of `policy.reference_policies`, the same
         policy at every rate.
 

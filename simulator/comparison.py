@@ -14,6 +14,9 @@ from sojourn.errors import InvalidInputError
 #: Percentiles of the response time that are given.
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 
+# More than these beside the first would be a list and no sentence.
+_TOLD_AT_MOST = 3
+
 
 @dataclass(frozen=True)
 class Row:
@@ -161,16 +164,18 @@ class Comparison:
         )
         if first.over_oracle is not None:
             sentence += f"{cost(first)} the oracle's replica-hours"
-        if others:
-            sentence += "; " + ", ".join(f"{row.label} {kept(row)}{cost(row)}" for row in others)
-            return [f"{sentence}.", self._cheapest(told)]
-        return [f"{sentence}.", self._alone(first)]
+        if len(others) <= _TOLD_AT_MOST:
+            sentence += "".join(
+                f"{', ' if number else '; '}{row.label} {kept(row)}{cost(row)}"
+                for number, row in enumerate(others)
+            )
+        return [f"{sentence}.", self._cheapest(told) if others else self._alone(first)]
 
     def _alone(self, row: Row) -> str:
-        kept = "kept" if row.keeps_sla else "not kept"
+        kept = "was kept" if row.keeps_sla else "was not kept"
         return (
-            f"Over the whole run {percent(row.service_level)} were in time: "
-            f"{in_words(self.objective)} was {kept}."
+            f"{in_words(self.objective)} {kept}: "
+            f"{percent(row.service_level)} were in time over the whole run."
         )
 
     def _cheapest(self, told: list[Row]) -> str:
@@ -188,9 +193,9 @@ def percent(share: float) -> str:
     """Write a share, cut and not rounded: what is short of all never reads 100%."""
     if share <= 0 or share >= 1:
         return "0%" if share <= 0 else "100%"
-    # One digit more for each nine: 98.5%, 99.4%, 99.92%, 99.996%.
-    digits = max(1, min(6, math.floor(-math.log10(1 - share) + 1e-9) - 1))
-    cut = math.floor(share * 100 * 10**digits + 1e-7) / 10**digits
+    # One digit more for each nine: 98.5%, 99.4%, 99.92%, 99.996%, and no more.
+    digits = max(1, min(3, math.floor(-math.log10(1 - share) + 1e-9) - 1))
+    cut = math.floor(share * 100 * 10**digits + 1e-9) / 10**digits
     return f"{cut:.{digits}f}%" if cut else "under 0.1%"
 
 

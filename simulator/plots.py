@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
@@ -35,22 +36,17 @@ def cost_and_compliance(comparison: Comparison) -> Picture:
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         best = _best_level(comparison)
-        costs = [row.over_oracle or 0.0 for _, row in points]
         for color, row in points:
-            x, y = row.over_oracle or 0.0, float(_nines(np.array(row.compliant_windows), best))
-            axes.plot(x, y, "o", color=color, ms=9, clip_on=False)
-            axes.annotate(
-                f"{row.label}  {percent(row.compliant_windows)}, {times_oracle(row)}",
-                (x, y),
-                xytext=(9, 0),
-                textcoords="offset points",
-                va="center",
+            level = float(_nines(np.array(row.compliant_windows), best))
+            text = f"{row.label}  {percent(row.compliant_windows)}, {times_oracle(row)}"
+            axes.plot(
+                row.over_oracle or 0.0, level, "o", color=color, ms=9, clip_on=False, label=text
             )
-        low, high = min(0.9, *costs), max(*costs, 1.2)
-        axes.set_xlim(low - 0.05, high + 0.55 * (high - low))
+        _cost_axis(axes, [row.over_oracle or 0.0 for _, row in points])
         axes.set_xlabel("replica-hours, times the oracle's")
         _level_axis(axes, comparison.objective.percentile, best)
-        axes.set_title("one-minute windows that met the SLA", color=FAINT, fontweight="normal")
+        axes.set_title("minutes that met the SLA", color=FAINT, fontweight="normal")
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelspacing=0.8)
 
     return to_svg(draw, 3.2, "cost")
 
@@ -69,10 +65,10 @@ def load(comparison: Comparison) -> Picture:
         at, unit = _times(comparison.seconds, step_s)
         offered = comparison.runs[0].offered
         axes.fill_between(at, _mean(offered, step_s), color=ORACLE, alpha=0.35, lw=0, step="mid")
-        _name(axes, "offered", ORACLE, 0)
-        for number, (color, run) in enumerate(told, 1):
+        _name(axes, "offered", ORACLE)
+        for color, run in told:
             axes.plot(at, _mean(run.forecast_per_s, step_s), color=color, lw=1.4)
-            _name(axes, f"{comparison.label(run)} sized for", color, number)
+            _name(axes, f"{comparison.label(run)} sized for", color)
         axes.set_ylabel("requests/s")
         axes.set_ylim(bottom=0)
         _time_axis(axes, comparison.seconds, unit)
@@ -92,9 +88,10 @@ def replicas(comparison: Comparison) -> Picture:
         return None
     step_s = _step_s(comparison.seconds)
     at, unit = _times(comparison.seconds, step_s)
-    most = max(float(_mean(run.ordered, step_s).max()) for _, run in shown)
-    if oracle:
-        most = max(most, float(_mean(oracle.ready, step_s).max()))
+    peaks = [float(_mean(run.ordered, step_s).max()) for _, run in shown]
+    reference = float(_mean(oracle.ready, step_s).max()) if oracle else max(peaks)
+    # One scale for all, but for who has so many that the others would lie on the ground.
+    common = max([reference, *(peak for peak in peaks if peak <= 4 * reference)])
 
     def draw(axes: Axes, color: str, run: Run) -> None:
         if oracle:
@@ -103,7 +100,7 @@ def replicas(comparison: Comparison) -> Picture:
         ordered, ready = _mean(run.ordered, step_s), _mean(run.ready, step_s)
         axes.plot(at, ordered, color=color, lw=0.9, ls=(0, (2, 1.5)), drawstyle="steps-mid")
         axes.plot(at, ready, color=color, lw=1.5, drawstyle="steps-mid")
-        axes.set_ylim(0, 1.08 * most)
+        axes.set_ylim(0, 1.08 * max(common, float(ordered.max())))
         axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
 
     return _rows(comparison, shown, unit, "replicas", draw)
@@ -148,11 +145,11 @@ def power(comparison: Comparison) -> Picture:
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         at, unit = _times(comparison.seconds, step_s)
-        for number, (color, run) in enumerate(shown):
+        for color, run in shown:
             axes.plot(at, _mean(run.energy_j, step_s), color=color, lw=1.4)
-            _name(axes, comparison.label(run), color, number)
+            _name(axes, comparison.label(run), color)
         axes.set_ylabel("power (W)")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.08 * max(float(_mean(run.energy_j, step_s).max()) for _, run in shown))
         _time_axis(axes, comparison.seconds, unit)
 
     return to_svg(draw, 2.6, "power")
@@ -184,25 +181,25 @@ def response_times(
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for number, (color, run) in enumerate(shown):
+        for color, run in shown:
             answered = np.concatenate(([0.0], np.cumsum(run.histogram)))
             offered = max(float(run.offered.sum()), float(answered[-1]))
             longer = np.maximum(1 - answered / offered, floor / 10)
             near = run.bin_edges_ms <= 1.1 * end_ms
             axes.semilogy(run.bin_edges_ms[near], 100 * longer[near], color=color, lw=1.6)
-            _name(axes, comparison.label(run), color, number)
+            _name(axes, comparison.label(run), color)
         if predicted_cdf is not None:
             at_ms = np.linspace(0, end_ms, 300)
             longer = np.maximum(1 - predicted_cdf(at_ms), floor / 10)
             axes.semilogy(at_ms, 100 * longer, color=INK, lw=1.2, ls="--")
-            _name(axes, "predicted (dashed)", INK, len(shown))
+            _name(axes, "predicted (dashed)", INK)
         late = 100 - objective.percentile
         axes.axvline(objective.response_time_ms, color=BAD, lw=0.9)
         axes.fill_between(
             [objective.response_time_ms, end_ms], late, 100, color=BAD, alpha=0.12, lw=0
         )
         axes.annotate(
-            f"over the SLA: more than {late:.4g}% later than {objective.response_time_ms:g} ms",
+            f"over the SLA:\nmore than {late:.4g}% later\nthan {objective.response_time_ms:g} ms",
             (end_ms, 100),
             xytext=(-6, -8),
             textcoords="offset points",
@@ -302,10 +299,29 @@ def _level_axis(axes: Axes, percentile: float, best: float) -> None:
     axes.axhline(limit, color=BAD, lw=0.9)
 
 
-def _name(axes: Axes, text: str, color: str, number: int) -> None:
-    """Add a name in its colour to the line above the axes, as a legend that needs no box."""
+def _name(axes: Axes, text: str, color: str) -> None:
+    """Add a name in its colour to the lines above the axes, as a legend that needs no box."""
     axes.plot([], [], "s", color=color, label=text)
+    longest = max(len(str(line.get_label())) for line in axes.lines if _is_named(line))
     axes.legend(
-        loc="lower left", bbox_to_anchor=(0, 0.99), ncols=number + 1, borderpad=0,
-        handletextpad=0.2, columnspacing=1.4, borderaxespad=0.2,
+        loc="lower left", bbox_to_anchor=(0, 0.99), ncols=max(1, int(120 / (longest + 6))),
+        borderpad=0, handletextpad=0.2, columnspacing=1.4, borderaxespad=0.2,
     )  # fmt: skip
+
+
+def _is_named(line: Line2D) -> bool:
+    return not str(line.get_label()).startswith("_")
+
+
+def _cost_axis(axes: Axes, costs: Sequence[float]) -> None:
+    """Set an x axis of multiples; logarithmic where they are far apart."""
+    low, high = min(0.95, *costs), max(1.1, *costs)
+    if high > 4 * low:
+        axes.set_xscale("log")
+        axes.set_xlim(low / 1.1, high * 1.1)
+        ticks = [step * 10.0**k for k in range(-3, 6) for step in (1, 2, 5)]
+        axes.xaxis.set_major_locator(FixedLocator(ticks))
+        axes.xaxis.set_minor_locator(NullLocator())
+    else:
+        axes.set_xlim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}\N{MULTIPLICATION SIGN}")

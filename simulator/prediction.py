@@ -1,7 +1,8 @@
 """What the model says of a fixed fleet under Poisson arrivals, to be set beside its simulation."""
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -10,10 +11,11 @@ from scipy.optimize import brentq
 
 from autoscaler.rand import batching_equilibrium, retried_response_time_cdf
 from autoscaler.sizing import TryDelays
+from deployments.batcher.core import Limits
+from policy.batching_policy import BatchingPolicy
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time import Evaluation, evaluate
-from policy.table import PolicyTable
 
 FloatArray = NDArray[np.float64]
 
@@ -42,26 +44,27 @@ class Predicted:
 
 def predict(
     profile: Profile,
-    table: PolicyTable,
+    policy: BatchingPolicy,
     objective: ServiceLevelObjective,
     delays: TryDelays,
-    waiting_room: int,
+    limits: Limits,
     arrival_rate_per_s: float,
     replicas: int,
     percentiles: tuple[float, ...],
 ) -> Predicted | None:
     """Predict by RAND over batching replicas, as `autoscaler.batching_estimator` does.
 
-    Each replica follows the policy that its table has for its share of the arrivals.
+    A response is over when the client has it, so the answer's way back counts too.
 
     Parameters
     ----------
     profile : Profile
-    table : PolicyTable
+    policy : BatchingPolicy
+        Of each replica.
     objective : ServiceLevelObjective
     delays : TryDelays
-    waiting_room : int
-        Requests that may wait in a replica besides those in service.
+    limits : Limits
+        Of each replica: its waiting room, and the longest wait for others.
     arrival_rate_per_s : float
         Of all replicas together.
     replicas : int
@@ -73,11 +76,13 @@ def predict(
     Predicted or None
         None where nearly all tries are refused: the model says nothing of that.
     """
-    policy = table.lookup(arrival_rate_per_s / replicas)
+    if policy.control_limit > 1:
+        wait_ms = math.inf if policy.max_wait_ms is None else policy.max_wait_ms
+        policy = replace(policy, max_wait_ms=min(wait_ms, limits.max_age_ms))
 
     @cache
     def at(rate_per_s: float) -> Evaluation:
-        return evaluate(profile, policy, rate_per_s, waiting_room=waiting_room)
+        return evaluate(profile, policy, rate_per_s, waiting_room=limits.waiting_room)
 
     found = batching_equilibrium(
         arrival_rate_per_s, replicas, lambda rate: at(rate).full_probability, delays.retries
@@ -89,7 +94,7 @@ def predict(
 
     def cdf(times_ms: FloatArray) -> FloatArray:
         return retried_response_time_cdf(
-            times_ms,
+            np.asarray(times_ms) - delays.reply_delay_ms,
             busy,
             accepted.cdf,
             delays.request_delay_ms,
@@ -101,7 +106,7 @@ def predict(
     answered = 1.0 if delays.retries is None else 1 - busy ** (delays.retries + 1)
 
     def percentile_ms(percentile: float) -> float:
-        low = delays.request_delay_ms
+        low = delays.request_delay_ms + delays.reply_delay_ms
         high = 2 * (low + accepted.response_percentile_ms(percentile))
         wanted = answered * percentile / 100
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from jinja2 import Environment, StrictUndefined
 
 from autoscaler.sizing import in_words
@@ -109,9 +110,9 @@ def save_report(
 
 
 def _percentiles(comparison: Comparison) -> list[str]:
-    """Give the percentiles that the table shows: a few, and the SLA's where it is one of them."""
+    """Give the percentiles that the table shows: 99, and the SLA's own where it is known."""
     known = comparison.rows[0].response_percentiles_ms
-    shown = {"50", "99", f"{comparison.objective.percentile:g}"}
+    shown = {"99", f"{comparison.objective.percentile:g}"}
     return [name for name in known if name in shown]
 
 
@@ -134,6 +135,7 @@ def _beside(predicted: Predicted, comparison: Comparison) -> list[tuple[str, str
 def _sections(comparison: Comparison, predicted: Predicted | None) -> list[_Section]:
     oracle = comparison.oracle and comparison.label(comparison.oracle)
     behind = f" The grey area is what {oracle} held." if oracle else ""
+    sized = any(np.isfinite(run.forecast_per_s).any() for run in comparison.runs)
     pictures = [
         (
             "What was kept, and at what cost",
@@ -141,14 +143,16 @@ def _sections(comparison: Comparison, predicted: Predicted | None) -> list[_Sect
             "Up is better, left is cheaper. The line is the SLA's own share.",
         ),
         (
-            "The load, and what was sized for",
+            "The load, and what was sized for" if sized else "The load",
             plots.load(comparison),
-            "Grey: requests that clients sent. Lines: the demand that replicas were ordered for.",
+            "Grey: requests that clients sent."
+            + (" Lines: the demand that replicas were ordered for." if sized else ""),
         ),
         (
             "Replicas over time",
             plots.replicas(comparison),
-            f"Solid: replicas that served. Dashed: ordered, those that start included.{behind}",
+            f"Solid: replicas that served. Dashed: ordered, those that start included.{behind} "
+            "The scale is the same, but for those with far more.",
         ),
         (
             "Requests in time, minute by minute",

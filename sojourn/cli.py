@@ -17,6 +17,7 @@ COMMANDS = {
     "plan": "How many replicas an arrival rate needs under an SLA.",
     "profile": "Measure what a model costs on a device, per batch size.",
     "serve": "Serve a model on this machine under its SLA.",
+    "simulate": "What a fleet would do on your trace, beside other autoscalers.",
     "solve": "The optimal batching policy of a profile at an arrival rate.",
 }
 

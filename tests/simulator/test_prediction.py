@@ -5,11 +5,11 @@ import pytest
 
 from autoscaler.batching_estimator import BatchingEstimator
 from autoscaler.sizing import TryDelays
+from deployments.batcher.core import Limits
 from policy.batching_policy import BatchingPolicy
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time import evaluate
-from policy.table import PolicyTable
 from simulator.prediction import predict
 
 PROFILE = Profile.load(Path(__file__).parents[2] / "configs" / "profiles" / "googlenet-p4.json")
@@ -20,24 +20,25 @@ PERCENTILES = (50.0, 99.0)
 
 
 def predicted(rate_per_s, replicas, policy=GREEDY, profile=PROFILE, waiting_room=96):
-    table = PolicyTable((profile.capacity_per_s,), (policy, policy), "")
-    return predict(profile, table, SLA, DELAYS, waiting_room, rate_per_s, replicas, PERCENTILES)
+    limits = Limits(100.0, waiting_room, profile.latency_ms.tolist())
+    return predict(profile, policy, SLA, DELAYS, limits, rate_per_s, replicas, PERCENTILES)
 
 
 def test_without_refusals_each_replica_is_one_queue():
     fleet = predicted(4000, 4)
     alone = evaluate(PROFILE, GREEDY, 1000, waiting_room=96)
-    assert fleet.service_level == pytest.approx(alone.service_level(40 - 0.5))
+    assert fleet.service_level == pytest.approx(alone.service_level(40 - 0.5 - 0.5))
     assert fleet.mean_power_w == pytest.approx(4 * alone.mean_power_w)
     for percentile, response_ms in fleet.percentiles_ms:
-        expected = 0.5 + alone.response_percentile_ms(percentile)
+        expected = 0.5 + 0.5 + alone.response_percentile_ms(percentile)
         assert response_ms == pytest.approx(expected, rel=1e-4)
 
 
 def test_it_is_what_the_estimator_says_of_the_same_policy():
     estimator = BatchingEstimator(PROFILE, DELAYS, waiting_room=96)
     rate_per_s = 3.9 * PROFILE.capacity_per_s
-    sized = estimator.predict(rate_per_s, 4, SLA)
+    # The estimator's response is over when the batch is.
+    sized = estimator.predict(rate_per_s, 4, ServiceLevelObjective(39.5, 99))
     fleet = predicted(rate_per_s, 4, sized.policy)
     assert sized.busy_probability > 1e-4
     assert fleet.service_level == pytest.approx(sized.service_level)

@@ -1,0 +1,270 @@
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
+from policy.service_curve import solve_service_curve
+from simulator.catalog import CATALOG
+from sojourn.cli import main
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+PROFILE = CONFIGS / "profiles" / "googlenet-p4.json"
+KEYS = {
+    "service_level",
+    "compliant_windows",
+    "replica_seconds",
+    "over_oracle",
+    "energy_j",
+    "response_percentiles_ms",
+    "scalings_per_hour",
+    "refused",
+}
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    """Five minutes: quiet, then three times as much."""
+    path = tmp_path_factory.mktemp("traces") / "step.csv"
+    counts = np.where(np.arange(300) < 120, 20, 60)
+    rows = "\n".join(f"{second},{count}" for second, count in enumerate(counts))
+    path.write_text(f"second,requests\n{rows}\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def slow_profile(tmp_path_factory):
+    """50 ms and half of one for each request: 485 requests a second at most."""
+    path = tmp_path_factory.mktemp("profiles") / "slow.json"
+    line = {"max_batch_size": 32, "latency_ms": {"per_request": 0.5, "fixed": 50}}
+    path.write_text(json.dumps({"model": "m", "device": "d", **line}))
+    return path
+
+
+def on_trace(trace, *more, profile=PROFILE):
+    return [
+        "simulate",
+        f"--profile={profile}",
+        f"--trace={trace}",
+        "--response-time-ms=200",
+        "--start-time-s=20",
+        "--batching=work-conserving",
+        *more,
+    ]
+
+
+def fixed(*more, rate=2000, replicas=1, profile=PROFILE, requests=20_000):
+    return [
+        "simulate",
+        f"--profile={profile}",
+        f"--arrival-rate={rate}",
+        f"--replicas={replicas}",
+        f"--requests={requests}",
+        "--response-time-ms=50",
+        "--batching=work-conserving",
+        *more,
+    ]
+
+
+def simulate(capsys, arguments):
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_keys_of_every_autoscaler(capsys, trace, slow_profile):
+    names = ",".join(CATALOG)
+    arguments = on_trace(trace, f"--autoscaler={names}", "--scale=20", profile=slow_profile)
+    content = simulate(capsys, arguments)
+    assert list(content["autoscalers"]) == list(CATALOG)
+    requests = 20 * (120 * 20 + 180 * 60)
+    assert content["requests"] == requests
+    for row in content["autoscalers"].values():
+        assert row.keys() >= KEYS
+        assert 0 <= row["service_level"] <= 1
+        assert 0 <= row["refused"] <= requests * (1 - row["service_level"]) + 0.5
+        assert list(row["response_percentiles_ms"]) == ["50", "90", "95", "99", "99.9"]
+        assert row["energy_j"] is None  # this profile has none
+    oracle = content["autoscalers"]["oracle"]
+    assert oracle["over_oracle"] == 1
+    assert oracle["keeps_sla"]
+    for row in content["autoscalers"].values():
+        ratio = row["replica_seconds"] / oracle["replica_seconds"]
+        assert row["over_oracle"] == pytest.approx(ratio)
+
+
+def test_the_oracle_pays_for_each_replica_from_its_order(capsys, trace, slow_profile):
+    """One replica takes 400/s, three take 1200/s; two are ordered 20 s before they are needed."""
+    profile = Profile.load(slow_profile)
+    curve = solve_service_curve(profile, ServiceLevelObjective(199.5, 99), waiting_room=64)
+    assert 400 < curve.sla_rate_per_s < 600
+    arguments = on_trace(trace, "--autoscaler=oracle", "--scale=20", profile=slow_profile)
+    oracle = simulate(capsys, arguments)["autoscalers"]["oracle"]
+    assert oracle["replica_seconds"] == pytest.approx(100 + 3 * 200)
+
+
+def test_the_oracle_is_the_measure_though_it_is_not_shown(capsys, trace):
+    content = simulate(capsys, on_trace(trace, "--autoscaler=static:3"))
+    assert list(content["autoscalers"]) == ["static:3"]
+    static = content["autoscalers"]["static:3"]
+    assert static["replica_seconds"] == pytest.approx(3 * 300)
+    assert static["over_oracle"] == pytest.approx(3)  # 60/s is little for one
+    assert static["energy_j"] > 0
+
+
+def test_the_default_list(capsys, trace):
+    content = simulate(capsys, on_trace(trace))
+    assert list(content["autoscalers"]) == ["sojourn", "ray", "static", "oracle"]
+
+
+def test_a_seed_gives_the_same_run_and_another_another(capsys, trace):
+    once = simulate(capsys, on_trace(trace, "--scale=30"))
+    again = simulate(capsys, on_trace(trace, "--scale=30"))
+    other = simulate(capsys, on_trace(trace, "--scale=30", "--seed=1"))
+    assert once == again
+    assert once != other
+
+
+def test_who_comes_first_does_not_change_what_another_gets(capsys, trace):
+    both = simulate(capsys, on_trace(trace, "--autoscaler=ray,peak"))
+    turned = simulate(capsys, on_trace(trace, "--autoscaler=peak,ray"))
+    assert both["autoscalers"] == turned["autoscalers"]
+
+
+def test_the_knob_of_an_autoscaler(capsys, trace):
+    content = simulate(capsys, on_trace(trace, "--scale=30", "--autoscaler=ray,ray:64"))
+    stock, turned = content["autoscalers"].values()
+    assert turned["replica_seconds"] < stock["replica_seconds"]
+
+
+def test_a_fixed_fleet_is_as_predicted(capsys):
+    content = simulate(capsys, fixed(rate=2000, replicas=2, requests=200_000))
+    (row,) = content["autoscalers"].values()
+    assert row.keys() >= KEYS
+    predicted = content["predicted"]
+    assert row["service_level"] == pytest.approx(predicted["service_level"], abs=1e-3)
+    assert row["energy_j"] / content["seconds"] == pytest.approx(
+        predicted["mean_power_w"], rel=0.02
+    )
+    for name, value in row["response_percentiles_ms"].items():
+        assert value == pytest.approx(predicted["response_percentiles_ms"][name], rel=0.03)
+
+
+def test_a_fixed_fleet_beside_the_least_that_would_do(capsys):
+    content = simulate(capsys, fixed(rate=2000, replicas=2))
+    assert content["least_replicas"] == 1
+    assert content["autoscalers"]["fixed"]["over_oracle"] == 2
+
+
+def test_a_fleet_that_is_too_small(capsys):
+    content = simulate(capsys, fixed(rate=8000, replicas=2))
+    row = content["autoscalers"]["fixed"]
+    assert not row["keeps_sla"]
+    assert row["refused"] > 0
+    assert row["over_oracle"] < 1
+
+
+@pytest.mark.parametrize("routing", ["power_of_two", "least_connections"])
+def test_better_routing_is_not_slower(capsys, routing):
+    random = simulate(capsys, fixed(rate=6000, replicas=3, requests=60_000))
+    better = simulate(capsys, fixed(f"--routing={routing}", rate=6000, replicas=3, requests=60_000))
+    p99 = [
+        content["autoscalers"]["fixed"]["response_percentiles_ms"]["99"]
+        for content in (random, better)
+    ]
+    assert p99[1] <= p99[0]
+
+
+def test_table_for_people(capsys, trace):
+    assert main(on_trace(trace)) == 0
+    out = capsys.readouterr().out
+    for label in ("Sojourn", "Ray's default", "Static at peak", "Oracle"):
+        assert label in out
+    assert "99% within 200 ms" in out
+    assert main(fixed()) == 0
+    out = capsys.readouterr().out
+    assert "predicted" in out
+    assert "By the model the SLA needs 1." in out
+
+
+def test_report(capsys, trace, tmp_path):
+    path = tmp_path / "out.html"
+    arguments = on_trace(trace, "--scale=30", f"--report={path}")
+    content = simulate(capsys, arguments)
+    text = path.read_text(encoding="utf-8")
+    assert content["verdict"][0].split(";")[0] in text.replace("&#39;", "'")
+    (typed,) = re.findall(r"<pre>(.*?)</pre>", text)
+    assert typed.startswith(".venv/bin/sojourn simulate --profile ")
+    again = simulate(capsys, typed.split()[1:])
+    assert again == content
+
+
+def test_report_of_a_fixed_fleet(tmp_path):
+    path = tmp_path / "out.html"
+    assert main(fixed(f"--report={path}")) == 0
+    assert "Predicted and simulated" in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--autoscaler", "hpa"], "must be one of sojourn, ray"),
+        (["--autoscaler", "ray,ray"], "given twice"),
+        (["--autoscaler", "oracle:2"], "nothing to set"),
+        (["--autoscaler", "ray:many"], "target_ongoing_requests must be a number above 0"),
+        (["--autoscaler", "static:1.5"], "whole number"),
+        (["--batching", "fifo"], "must be one of sla"),
+        (["--routing", "best"], "--routing"),
+        (["--scale", "0"], "--scale"),
+        (["--scale", "inf"], "--scale"),
+        (["--start-time-s", "nan"], "--start-time-s"),
+        (["--percentile", "100"], "--percentile"),
+        (["--replicas", "3"], "--replicas: is for a fixed fleet"),
+        (["--trace", "no-such-file"], "no-such-file"),
+        (["--trace", str(PROFILE)], "second,requests"),
+        (["--profile", str(CONFIGS / "digits.yaml")], "digits.yaml"),
+        (["--response-time-ms", "1"], "allow more than 1.607 ms"),
+        (["--response-time-ms", "1.8"], "0.5 of 1.8 ms go on the way"),
+        (["--report", "no-such-folder/out.html"], "no folder no-such-folder"),
+    ],
+)
+def test_mistake_ends_in_one_line_and_status_2(capsys, trace, more, message):
+    assert main([*on_trace(trace), *more]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ([], "give --trace FILE, or --arrival-rate and --replicas"),
+        (["--arrival-rate=5"], "give --trace FILE, or --arrival-rate and --replicas"),
+        (["--arrival-rate=5", "--replicas=1", "--scale=2"], "--scale: is for a trace"),
+        (["--arrival-rate=1e-9", "--replicas=1"], "longer than a year"),
+    ],
+)
+def test_one_load_must_be_given(capsys, more, message):
+    assert main(["simulate", f"--profile={PROFILE}", "--response-time-ms=50", *more]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_the_trace_that_comes_along(capsys):
+    trace = CONFIGS / "traces" / "azure_llm_2023_conv.csv.gz"
+    content = simulate(capsys, on_trace(trace, "--autoscaler=static:1"))
+    assert content["requests"] == 19_366
+
+
+def test_neither_torch_nor_ray_nor_matplotlib_is_waited_for():
+    code = (
+        "import sys, sojourn.commands.simulate; "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'ray', 'matplotlib')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
