@@ -37,11 +37,12 @@ class _Message:
 
     sent_s: float
     tries: int = 0
-    avoid: "_Replica | None" = None
+    avoid: int | None = None
 
 
 @dataclass(eq=False)
 class _Replica:
+    place: int
     core: BatcherCore
     counted_s: float
     batch: Batch | None = None
@@ -93,7 +94,7 @@ class LiveEngine:
     def add(self, place: int, now_s: float) -> None:
         """Put a new, empty replica in a place."""
         core = BatcherCore(self._model.table, self._model.limits)
-        self._replicas[place] = _Replica(core, now_s)
+        self._replicas[place] = _Replica(place, core, now_s)
 
     def route_to(self, places: Sequence[int], now_s: float) -> None:
         """Say which replicas take requests from now on."""
@@ -199,14 +200,14 @@ class LiveEngine:
         replica.offered += 1
         if replica.core.arrive(now_s, Request(now_s, 1, message)) is not None:
             replica.refused += 1
-            self._try_again(now_s, message, replica)
+            self._try_again(now_s, message, replica.place)
             return
         self._count_ongoing(now_s, replica)
         replica.messages.append(message)
         if replica.batch is None:
             self._decide(now_s, replica)
 
-    def _try_again(self, now_s: float, message: _Message, avoid: _Replica | None) -> None:
+    def _try_again(self, now_s: float, message: _Message, avoid: int | None) -> None:
         if message.tries > self._model.retries:
             self._give_up(message)
             return
@@ -259,7 +260,7 @@ class LiveEngine:
         self._ongoing_s += len(replica.messages) * (now_s - replica.counted_s)
         replica.counted_s = now_s
 
-    def _route(self, avoid: _Replica | None) -> _Replica:
+    def _route(self, avoid: int | None) -> _Replica:
         ready = self._ready
         if self._model.routing is Routing.RANDOM:
             return self._pick_random(avoid)
@@ -270,13 +271,13 @@ class LiveEngine:
         others = [
             replica
             for replica in (*ready[offset:], *ready[:offset])
-            if replica is not avoid or len(ready) == 1
+            if replica.place != avoid or len(ready) == 1
         ]
         return min(others, key=lambda replica: len(replica.messages))
 
-    def _pick_random(self, avoid: _Replica | None) -> _Replica:
+    def _pick_random(self, avoid: int | None) -> _Replica:
         ready = self._ready
         index = draw(self._random, len(ready))
-        if ready[index] is avoid and len(ready) > 1:
+        if ready[index].place == avoid and len(ready) > 1:
             index = (index + 1 + draw(self._random, len(ready) - 1)) % len(ready)
         return ready[index]
