@@ -22,7 +22,7 @@ from autoscaler.model_error import LEAST as LEAST_CORRECTION
 from autoscaler.model_error import ModelError
 from autoscaler.offered_load import MAX_LAG_S, OfferedLoad
 from autoscaler.reports import AutoscalerSettings, ReplicaReport
-from autoscaler.scale_in import ScaleInGuard
+from autoscaler.scale_in import ScaleInGuard, measured_hold_s
 from autoscaler.start_times import StartTimes
 from sojourn.errors import InvalidInputError
 
@@ -226,10 +226,12 @@ class Autoscaler:
 
     def _revise_model(self, now_s: float) -> None:
         # While the SLA is changing, what is late is late by one or the other.
-        if len(self._capabilities) == 1 and self._capabilities[0].curve is not None:
-            one = self._capabilities[0]
+        one = self._capabilities[0]
+        if len(self._capabilities) == 1 and one.curve is not None:
             allowed = 1 - one.objective.percentile / 100
-            self._model_error.revise(now_s, self._capabilities[0].curve, allowed, one.batch_size)
+            self._model_error.revise(
+                now_s, one.curve, allowed, one.batch_size, self._settings.retries
+            )
 
     def _model_remark(self) -> str:
         correction = self._model_error.correction
@@ -248,8 +250,10 @@ class Autoscaler:
         return self._forecaster
 
     def _hold_s(self) -> float:
-        hold_s = self._settings.hold_s
-        return self._start_times.horizon_s if hold_s is None else hold_s
+        settings = self._settings
+        if settings.hold_s is not None:
+            return settings.hold_s
+        return measured_hold_s(self._start_times.horizon_s, settings.window_s)
 
     def _note_waiting(self, now_s: float, waiting: float) -> None:
         if waiting <= 0:

@@ -10,7 +10,8 @@ correction stays while nothing speaks against it, and drifts back to 1 over hour
 
 - Down, where more requests missed the SLA than it allows, and by more than chance, although the
   model says that the rate was one the replicas can take. As long as the SLA holds, whatever is late
-  may well be late because the batching waits to save energy.
+  may well be late because the batching waits to save energy; and what one replica refused, another
+  may have answered in time.
 - Up, where so few missed it that the model should have expected more, and then only as far as the
   evidence goes.
 - Seconds in which the model itself calls the fleet too small say nothing, and neither does what
@@ -22,6 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from autoscaler.offered_load import offered_requests
 from autoscaler.reports import ReplicaReport
 from policy.service_curve import ServiceCurve
 from sojourn.errors import InvalidInputError
@@ -53,8 +55,45 @@ class _Block:
 
     begin_s: float = -math.inf
     tries: float = 0.0
-    missed: float = 0.0
+    refused: float = 0.0
+    late: float = 0.0
     replica_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A block, by requests: a refused try may be taken elsewhere.
+
+    Attributes
+    ----------
+    requests : float
+    rate_per_s : float
+        Of requests, to one replica.
+    missed : float
+        Requests that were late, or whose first try was refused: what the model tells of a replica.
+    lost : float
+        Requests that were late, or that every replica tried refused: what the SLA tells of.
+    """
+
+    requests: float
+    rate_per_s: float
+    missed: float
+    lost: float
+
+    @classmethod
+    def of(cls, block: _Block, retries: int) -> "_Measured":
+        requests = float(offered_requests(block.tries, block.refused, retries))
+        refused_share = block.refused / block.tries if block.tries else 0.0
+        given_up = requests * refused_share ** (retries + 1)
+        if block.replica_s < 1.5 * BLOCK_S:
+            # A single replica that is full is so for every try.
+            given_up = max(given_up, block.refused / (retries + 1))
+        return cls(
+            requests,
+            requests / block.replica_s if block.replica_s else math.inf,
+            requests * refused_share + block.late,
+            given_up + block.late,
+        )
 
 
 class ModelError:
@@ -65,21 +104,21 @@ class ModelError:
     correction : float
         What to multiply the SLA rate of the replicas' model by.
     error : float or None
-        Measured less predicted share of requests that miss the SLA, over some ten minutes; None
-        while nothing can be told.
+        Measured less predicted share of requests that the replica asked first refuses or answers
+        late, over some ten minutes; None while nothing can be told.
     """
 
     def __init__(self) -> None:
         self.correction = 1.0
         self.error: float | None = None
         self._block = _Block()
-        self._last: _Block | None = None
+        self._last: _Measured | None = None
         self._last_usable = self._before_usable = False
         self._curve: ServiceCurve | None = None
         self._forget()
 
     def _forget(self) -> None:
-        self._tries = self._missed = 0.0
+        self._requests = self._missed = self._lost = 0.0
         self._expected = [0.0] * len(_FACTORS)
         self._expected_uncorrected = 0.0
         self.error = None
@@ -93,10 +132,18 @@ class ModelError:
             return
         block = self._block
         block.tries += tries
-        block.missed += refused + late
+        block.refused += refused
+        block.late += late
         block.replica_s += now.time_s - before.time_s
 
-    def revise(self, now_s: float, curve: ServiceCurve, allowed: float, batch_size: float) -> None:
+    def revise(
+        self,
+        now_s: float,
+        curve: ServiceCurve,
+        allowed: float,
+        batch_size: float,
+        retries: int,
+    ) -> None:
         """Revise the correction, if a block of time is over.
 
         Parameters
@@ -108,6 +155,8 @@ class ModelError:
             Share of the requests that may miss the SLA.
         batch_size : float
             Requests of a full batch: they are late together.
+        retries : int
+            Retries after which the balancer gives up.
         """
         block = self._block
         if math.isinf(block.begin_s):
@@ -120,39 +169,39 @@ class ModelError:
         ):
             self._curve = curve
             self._forget()
+        measured = _Measured.of(block, retries)
         usable = (
-            block.replica_s > 0
-            and now_s - block.begin_s < 2 * BLOCK_S
-            and block.tries <= self.correction * curve.sla_rate_per_s * block.replica_s
+            now_s - block.begin_s < 2 * BLOCK_S
+            and measured.rate_per_s <= self.correction * curve.sla_rate_per_s
         )
         # The block before this one counts, now that both of its neighbours are known.
         if self._last is not None and self._before_usable and self._last_usable and usable:
             self._learn(self._last, curve)
-        self._last, self._before_usable, self._last_usable = block, self._last_usable, usable
+        self._last, self._before_usable, self._last_usable = measured, self._last_usable, usable
         self._correct(allowed, batch_size)
 
-    def _learn(self, block: _Block, curve: ServiceCurve) -> None:
+    def _learn(self, seen: _Measured, curve: ServiceCurve) -> None:
         keep = math.exp(-BLOCK_S / MEMORY_S)
-        rate_per_s = block.tries / block.replica_s
-        self._tries = keep * self._tries + block.tries
-        self._missed = keep * self._missed + block.missed
+        self._requests = keep * self._requests + seen.requests
+        self._missed = keep * self._missed + seen.missed
+        self._lost = keep * self._lost + seen.lost
         self._expected = [
-            keep * before + block.tries * curve.late_share(rate_per_s / factor)
+            keep * before + seen.requests * curve.late_share(seen.rate_per_s / factor)
             for before, factor in zip(self._expected, _FACTORS, strict=True)
         ]
         self._expected_uncorrected = (
-            keep * self._expected_uncorrected + block.tries * curve.late_share(rate_per_s)
+            keep * self._expected_uncorrected + seen.requests * curve.late_share(seen.rate_per_s)
         )
 
     def _correct(self, allowed: float, batch_size: float) -> None:
-        if self._tries > 0:
-            self.error = (self._missed - self._expected_uncorrected) / self._tries
+        if self._requests > 0:
+            self.error = (self._missed - self._expected_uncorrected) / self._requests
         # Requests miss the SLA in clusters, batches that follow a long queue: a handful of full
         # batches is what one cluster counts.
         cluster = 4 * batch_size
-        may_miss = allowed * self._tries
+        may_miss = allowed * self._requests
         before = self.correction
-        if self._missed > may_miss + CERTAIN * math.sqrt(cluster * may_miss):
+        if self._lost > may_miss + CERTAIN * math.sqrt(cluster * may_miss):
             fitting = next(
                 (
                     factor

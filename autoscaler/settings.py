@@ -38,8 +38,8 @@ class AutoscalerSettings:
     forecast : str
         What the demand to come is forecast by; one of `FORECASTS`.
     hold_s : float or None
-        Replicas go only after fewer would have done for this long. None: for as long as a replica
-        takes to start, as measured.
+        Replicas go only after fewer would have done for this long. None: as long as a replica was
+        measured to take to start, or two windows of the rate if that is shorter.
     idle_s : float
         Where no replica is allowed, the last one goes after this long without a request.
     burst_factor : float

@@ -39,7 +39,7 @@ def run(model_error, seconds, rate_per_s, late_share, seed=1, since_s=0):
         )
         model_error.count_between(before, now)
         before = now
-        model_error.revise(second, CURVE, ALLOWED, BATCH)
+        model_error.revise(second, CURVE, ALLOWED, BATCH, retries=0)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -87,6 +87,29 @@ def test_lateness_within_the_sla_says_nothing():
     assert model_error.error == pytest.approx(0.009, abs=0.003)
 
 
+def test_what_another_replica_takes_in_time_is_not_missed():
+    """Bursts of a second fill one replica or the other; a second try finds room."""
+    report = Fleet(1).report_of("r0")
+    corrections = {}
+    for retries in (0, 5):
+        model_error, before = ModelError(), dict.fromkeys("abc", report)
+        for second in range(1, 1200):
+            for name in "abc":
+                now = replace(
+                    report,
+                    time_s=float(second),
+                    offered_total=80.0 * second,
+                    refused_total=8.0 * second,
+                    answered_total=72.0 * second,
+                )
+                model_error.count_between(before[name], now)
+                before[name] = now
+            model_error.revise(second, CURVE, ALLOWED, BATCH, retries)
+        corrections[retries] = model_error.correction
+    assert corrections[5] == 1.0
+    assert corrections[0] < 0.9
+
+
 def test_overload_that_the_model_foresees_says_nothing():
     model_error = ModelError()
     run(model_error, 1800, 1.3 * PER_REPLICA, 0.25)
@@ -124,7 +147,7 @@ def test_counters_that_begin_anew_are_left_out():
     before = replace(report, offered_total=1e5, answered_total=1e5, late_total=1e4)
     model_error.count_between(before, report)
     for second in range(0, 100, 10):
-        model_error.revise(second, CURVE, ALLOWED, BATCH)
+        model_error.revise(second, CURVE, ALLOWED, BATCH, retries=0)
     assert model_error.correction == 1.0
 
 

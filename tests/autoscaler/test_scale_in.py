@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from autoscaler.scale_in import ScaleInGuard
+from autoscaler.scale_in import ScaleInGuard, measured_hold_s
 
 
 def test_the_highest_demand_of_the_hold_counts():
@@ -41,3 +41,8 @@ def test_state_goes_through_json():
         one.observe(62.0, 1.0, hold_s=60.0)
     assert heir.cautious_per_s(1.0, 0.0, 10.0) == guard.cautious_per_s(1.0, 0.0, 10.0) == 7.0
     assert heir.watched_s(62.0) == 62.0
+
+
+def test_no_longer_than_noise_lasts_or_a_start_takes():
+    assert measured_hold_s(start_time_s=300.0, window_s=10.0) == 20.0
+    assert measured_hold_s(start_time_s=7.0, window_s=10.0) == 7.0
