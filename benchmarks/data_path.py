@@ -2,8 +2,10 @@
 
 Every server hosts the same models, one process for the model, in turn on this machine:
 
-- requests per second at 1, 64 and 256 connections (`wrk`), of a tiny MLP and of the digits model;
-- goodput: the highest Poisson rate at which 99% are answered within the SLA, on an emulated device;
+- requests per second at 1, 64 and 256 connections (`wrk`), of a tiny MLP, of the digits model, and
+  of a sentence model (where `sojourn[sentences]` is installed, by the servers of this environment);
+- goodput: the highest Poisson rate at which 99% are answered within the SLA, on an emulated device,
+  on the MLP and on the sentence model;
 - overload: 1.5 times what that device can do, clients who give up, and items that make it fail.
 
 ::
@@ -11,7 +13,8 @@ Every server hosts the same models, one process for the model, in turn on this m
     python -m benchmarks.data_path [--quick] [--json] [--peers mosec,ray_serve]
 
 Needs `wrk` (on Debian: apt-get install wrk). The peers' environments (1 GB each) are made when
-first needed, below ~/.cache/sojourn-benchmarks or $SOJOURN_BENCHMARK_CACHE.
+first needed, below ~/.cache/sojourn-benchmarks or $SOJOURN_BENCHMARK_CACHE. What cannot be measured
+here is left out, and the reason is printed.
 """
 
 import argparse
@@ -27,11 +30,19 @@ from typing import Any
 
 from benchmarks.peers.closed_loop import ClosedLoop, closed_loop
 from benchmarks.peers.environments import UnavailableError
-from benchmarks.peers.goodput import Probe, best_rate_per_s, goodput, possible_rate_per_s
+from benchmarks.peers.goodput import (
+    RESPONSE_TIME_MS,
+    Probe,
+    best_rate_per_s,
+    goodput,
+    possible_rate_per_s,
+)
+from benchmarks.peers.models import HOSTED
 from benchmarks.peers.overload import Overload, overload
 from benchmarks.peers.protocols import Questions, example_rows
 from benchmarks.peers.servers import SERVERS, Server, serving
-from benchmarks.peers.sojourn_config import PERCENTILE, RESPONSE_TIME_MS
+from benchmarks.peers.sojourn_config import PERCENTILE
+from sojourn.errors import StartError
 
 QUICK = ("bare_uvicorn", "ray_serve", "ray_serve_tuned", "mosec")
 QUESTIONS = 32
@@ -54,6 +65,10 @@ class Plan:
         Seconds of each run of the search for the goodput.
     rounds : int
         Runs of that search.
+    model_open_s : float
+        Likewise, for the goodput on a real model.
+    model_rounds : int
+        Runs of that search.
     open_servers : tuple of str
         Servers whose goodput is measured; empty: all.
     """
@@ -63,11 +78,15 @@ class Plan:
     closed_s: int
     open_s: float
     rounds: int
+    model_open_s: float
+    model_rounds: int
     open_servers: tuple[str, ...] = ()
 
 
-FULL_PLAN = Plan(("mlp", "digits"), (1, 64, 256), 5, 10.0, 5)
-QUICK_PLAN = Plan(("mlp",), (64,), 3, 5.0, 5, ("sojourn", "ray_serve_tuned", "mosec"))
+FULL_PLAN = Plan(("mlp", "digits", "minilm"), (1, 64, 256), 5, 10.0, 5, 5.0, 5)
+QUICK_PLAN = Plan(("mlp",), (64,), 3, 4.0, 5, 2.0, 3, ("sojourn", "ray_serve_tuned", "mosec"))
+#: The models whose goodput is measured, besides the emulated device.
+GOODPUT_MODELS = ("mlp", "minilm")
 
 
 @dataclass
@@ -77,6 +96,7 @@ class Results:
     possible_per_s: float
     closed: dict[str, dict[str, list[ClosedLoop]]] = field(default_factory=dict)
     probes: dict[str, list[Probe]] = field(default_factory=dict)
+    model_probes: dict[str, dict[str, list[Probe]]] = field(default_factory=dict)
     overloads: dict[str, Overload] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)
 
@@ -96,6 +116,14 @@ class Results:
             for name, probes in self.probes.items()
         }
 
+    def model_goodput_per_s(self) -> dict[str, dict[str, float]]:
+        """Give the goodput of each server on each real model, by the model."""
+        rates: dict[str, dict[str, float]] = {}
+        for name, models in self.model_probes.items():
+            for model, probes in models.items():
+                rates.setdefault(model, {})[name] = best_rate_per_s(probes)
+        return rates
+
     def wrong_answers(self) -> int:
         """Count the wrong answers of all servers and runs."""
         return sum(self.wrong_by_server().values())
@@ -107,6 +135,8 @@ class Results:
             wrong[name] += sum(run.wrong for runs in models.values() for run in runs)
         for name, probes in self.probes.items():
             wrong[name] += sum(probe.wrong for probe in probes)
+        for name, models_probed in self.model_probes.items():
+            wrong[name] += sum(probe.wrong for runs in models_probed.values() for probe in runs)
         for name, result in self.overloads.items():
             wrong[name] += result.wrong
         return wrong
@@ -119,10 +149,16 @@ class Results:
             "requests_per_s": rates,
             "sojourn_to": {name: ours / rate for name, rate in rates.items()} if ours else {},
             "goodput_fraction": self.goodput_fraction(),
+            "goodput_per_s": self.model_goodput_per_s(),
             "wrong_answers": self.wrong_answers(),
             "wrong_by_server": self.wrong_by_server(),
             "unavailable": self.unavailable,
-            "sla": {"response_time_ms": RESPONSE_TIME_MS, "percentile": PERCENTILE},
+            "sla": {
+                "response_time_ms": {
+                    name: HOSTED[name].response_time_ms for name in (*GOODPUT_MODELS, "emulated")
+                },
+                "percentile": PERCENTILE,
+            },
             "possible_per_s": self.possible_per_s,
             "closed_loop": {
                 name: {model: [asdict(run) for run in runs] for model, runs in models.items()}
@@ -137,7 +173,7 @@ class Results:
 
 
 def measure_closed(server: Server, model: str, plan: Plan, results: Results) -> None:
-    """Measure the requests per second of a server with a model in it."""
+    """Measure the requests per second of a server with a model in it, and its goodput on some."""
     questions = Questions(model, server.dialect, example_rows(model, QUESTIONS))
     with serving(server, model, questions):
         closed_loop(questions, 64, WARM_UP_S)
@@ -146,6 +182,14 @@ def measure_closed(server: Server, model: str, plan: Plan, results: Results) -> 
             run = closed_loop(questions, connections, plan.closed_s)
             runs.append(run)
             _tell(f"  {connections} connections: {run.requests_per_s:.0f} requests/s")
+        if model in GOODPUT_MODELS and server.name in (plan.open_servers or SERVERS):
+            highest_per_s = max(run.requests_per_s for run in runs)
+            limit_ms = HOSTED[model].response_time_ms
+            probes = goodput(
+                questions, highest_per_s, plan.model_open_s, plan.model_rounds, limit_ms
+            )
+            results.model_probes.setdefault(server.name, {})[model] = probes
+            _tell(f"  {limit_ms:g} ms kept up to {best_rate_per_s(probes):.0f} requests/s")
 
 
 def measure_open(server: Server, plan: Plan, results: Results) -> None:
@@ -166,6 +210,8 @@ def measure(names: list[str], plan: Plan) -> Results:
     for name in names:
         server = SERVERS[name]
         for model in plan.models:
+            if model not in server.hosts:
+                continue
             with _noted(name, model, results):
                 measure_closed(server, model, plan, results)
         if name in (plan.open_servers or names):
@@ -180,9 +226,10 @@ def _noted(name: str, what: str, results: Results) -> Iterator[None]:
     _tell(f"{name}: {what}")
     try:
         yield
-    except UnavailableError as error:
+    except (UnavailableError, StartError) as error:
         _tell(f"{name}: {what}: {error}")
-        results.unavailable[name] = f"{what}: {error}"
+        reasons = [results.unavailable.get(name), f"{what}: {error}"]
+        results.unavailable[name] = "; ".join(filter(None, reasons))
 
 
 def _tell(what: str) -> None:
@@ -209,6 +256,10 @@ def print_results(results: Results) -> None:
     )
     for name, fraction in results.goodput_fraction().items():
         print(f"{name:16}{fraction * results.possible_per_s:9.0f}/s{fraction:9.1%}")
+    for model, rates in results.model_goodput_per_s().items():
+        print(f"\n{PERCENTILE:g}% within {HOSTED[model].response_time_ms:g} ms on {model}")
+        for name, rate in rates.items():
+            print(f"{name:16}{rate:9.0f}/s")
     print(f"\n{'overload':16}{'goodput/s':>10}{'of capacity':>12}{'refused':>9}{'late':>8}", end="")
     print(f"{'wasted':>8}{'for gone':>9}{'wrong':>6}{'missing':>8}", end="")
     print(f"{'failed by others':>17}{'others':>8}")

@@ -1,8 +1,9 @@
 """Goodput under an SLA: the highest Poisson rate at which the percentile holds.
 
-On an emulated device, so the servers differ by when they start batches, and by what else they do
-with the time. What is possible at all is the model's: the highest rate at which some control limit
-and max wait keep the SLA, without any cost of HTTP.
+On an emulated device the servers differ by when they start batches, and by what else they do with
+the time. What is possible at all is the model's: the highest rate at which some control limit and
+max wait keep the SLA, without any cost of HTTP. On a real model there is no such bound, as the
+server and the model share the machine; there the servers are set beside each other.
 """
 
 import time
@@ -15,17 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.peers.machine import others
-from benchmarks.peers.models import DEVICE_PROFILE
+from benchmarks.peers.models import DEVICE_PROFILE, HOSTED
 from benchmarks.peers.open_loop import Run, open_loop
 from benchmarks.peers.protocols import Questions
 from benchmarks.peers.servers import HOST, PORT
-from benchmarks.peers.sojourn_config import PERCENTILE, RESPONSE_TIME_MS
+from benchmarks.peers.sojourn_config import PERCENTILE
 from loadtests.records import Outcome
 from loadtests.schedule import Step, poisson_schedule
 from policy.constrained import solve_constrained
 from policy.profile import Profile
 
 PROFILE = Profile.from_dict(DEVICE_PROFILE)
+RESPONSE_TIME_MS = HOSTED["emulated"].response_time_ms
 SETTLE_TIMEOUT_S = 30.0
 
 
@@ -68,21 +70,27 @@ def possible_rate_per_s() -> float:
     return _bisect(holds, 0.0, 0.999 * PROFILE.capacity_per_s, 14)
 
 
-def goodput(questions: Questions, possible_per_s: float, run_s: float, rounds: int) -> list[Probe]:
+def goodput(
+    questions: Questions,
+    highest_per_s: float,
+    run_s: float,
+    rounds: int,
+    response_time_ms: float = RESPONSE_TIME_MS,
+) -> list[Probe]:
     """Search the highest rate that a server keeps the SLA at, in runs of `run_s` seconds.
 
-    The search is between 0 and 1.1 times what is possible (a short run may be lucky), and its
-    schedules are the same for every server.
+    The search is between 0 and 1.1 times `highest_per_s` (a short run may be lucky). Servers of the
+    same highest rate are asked by the same schedules.
     """
     probes: list[Probe] = []
-    _probe(questions, 0.3 * possible_per_s, 2.0)
+    _probe(questions, 0.3 * highest_per_s, 2.0, response_time_ms)
 
     def holds(rate_per_s: float) -> bool:
-        settle(questions)
-        probes.append(_probe(questions, rate_per_s, run_s))
+        settle(questions, response_time_ms)
+        probes.append(_probe(questions, rate_per_s, run_s, response_time_ms))
         return probes[-1].holds
 
-    _bisect(holds, 0.0, 1.1 * possible_per_s, rounds)
+    _bisect(holds, 0.0, 1.1 * highest_per_s, rounds)
     return probes
 
 
@@ -91,7 +99,7 @@ def best_rate_per_s(probes: list[Probe]) -> float:
     return max((probe.arrival_rate_per_s for probe in probes if probe.holds), default=0.0)
 
 
-def settle(questions: Questions) -> None:
+def settle(questions: Questions, response_time_ms: float = RESPONSE_TIME_MS) -> None:
     """Wait until a server has worked off what earlier clients left: three quick answers."""
     request = urllib.request.Request(
         f"http://{HOST}:{PORT}{questions.path}",
@@ -105,11 +113,16 @@ def settle(questions: Questions) -> None:
         quick += 1
         with suppress(OSError), urllib.request.urlopen(request, timeout=SETTLE_TIMEOUT_S):
             pass
-        if time.monotonic() - started_s > 1e-3 * RESPONSE_TIME_MS:
+        if time.monotonic() - started_s > 1e-3 * response_time_ms:
             quick = 0
 
 
-def _probe(questions: Questions, rate_per_s: float, run_s: float) -> Probe:
+def _probe(
+    questions: Questions,
+    rate_per_s: float,
+    run_s: float,
+    response_time_ms: float = RESPONSE_TIME_MS,
+) -> Probe:
     arrivals_s = poisson_schedule([Step(run_s, rate_per_s)], seed=1).arrivals_s
     allowed = (1 - PERCENTILE / 100) * arrivals_s.size
 
@@ -118,13 +131,13 @@ def _probe(questions: Questions, rate_per_s: float, run_s: float) -> Probe:
     def hopeless(run: Run) -> bool:
         nonlocal late
         now_s = time.perf_counter() - run.start_s
-        overdue = arrivals_s < now_s - 1e-3 * RESPONSE_TIME_MS
-        late = int((overdue & ~in_time(run)).sum())
+        overdue = arrivals_s < now_s - 1e-3 * response_time_ms
+        late = int((overdue & ~in_time(run, response_time_ms)).sum())
         return late > allowed
 
     with others() as shared:
         run = open_loop(questions, arrivals_s, hopeless=hopeless)
-    service_level = float(in_time(run).mean())
+    service_level = float(in_time(run, response_time_ms).mean())
     if late > allowed:
         # It ended early: what was not due or not answered yet might have been in time.
         service_level = 1 - late / arrivals_s.size
@@ -132,11 +145,11 @@ def _probe(questions: Questions, rate_per_s: float, run_s: float) -> Probe:
     return Probe(rate_per_s, service_level, wrong, shared.cores)
 
 
-def in_time(run: Run) -> NDArray[np.bool_]:
+def in_time(run: Run, response_time_ms: float = RESPONSE_TIME_MS) -> NDArray[np.bool_]:
     """Which requests had their answer in time, counted from when they were due."""
     records = run.records
     right: NDArray[np.bool_] = records.outcome == Outcome.OK
-    return right & (records.response_ms <= RESPONSE_TIME_MS)
+    return right & (records.response_ms <= response_time_ms)
 
 
 def _bisect(holds: Callable[[float], bool], low: float, high: float, rounds: int) -> float:

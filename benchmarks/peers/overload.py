@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.peers.goodput import PROFILE, in_time
+from benchmarks.peers.goodput import PROFILE, RESPONSE_TIME_MS, in_time
 from benchmarks.peers.machine import others
 from benchmarks.peers.open_loop import PATIENCE_S, Run, open_loop
 from benchmarks.peers.protocols import Dialect, Questions
-from benchmarks.peers.sojourn_config import RESPONSE_TIME_MS
 from loadtests.records import Outcome
 from loadtests.schedule import Step, poisson_schedule
 

@@ -40,7 +40,7 @@ class OpenInference:
 
         def tensor(spec: TensorSpec) -> dict[str, Any]:
             shape = [1, *spec.shape]
-            data = _numbers(row[spec.name].ravel())
+            data = _plain(row[spec.name].ravel())
             return {"name": spec.name, "datatype": spec.datatype, "shape": shape, "data": data}
 
         return json.dumps({"inputs": [tensor(spec) for spec in model.inputs]}).encode()
@@ -68,7 +68,7 @@ class Objects:
 
     def encode(self, model: Model, row: Row) -> bytes:
         """Write the body of a request for one item."""
-        return json.dumps({spec.name: _numbers(row[spec.name]) for spec in model.inputs}).encode()
+        return json.dumps({spec.name: _plain(row[spec.name]) for spec in model.inputs}).encode()
 
     def decode(self, body: bytes) -> Mapping[str, Any]:
         """Read the answer."""
@@ -89,7 +89,11 @@ class BatchOfObjects(Objects):
         return dict(content)
 
 
-def _numbers(array: NDArray[Any]) -> list[Any]:
+def _plain(array: NDArray[Any]) -> Any:
+    """Give what JSON can hold of an array."""
+    if array.dtype == object:
+        texts = [element.decode() for element in array.ravel()]
+        return texts if array.ndim else texts[0]
     # The shortest decimal that is the same in 32 bits, not in 64.
     values = [float(str(value)) for value in array.ravel()]
     return list(np.reshape(np.array(values), array.shape).tolist())
@@ -115,7 +119,10 @@ class Questions:
         self.path = dialect.path(name)
         self.rows = rows
         self.bodies = [
-            dialect.encode(model, {key: array[0] for key, array in row.items()})
+            # An item of text alone would be no array.
+            dialect.encode(
+                model, {key: array.reshape(array.shape[1:]) for key, array in row.items()}
+            )
             for row in one_by_one
         ]
         if name == "emulated":
@@ -145,6 +152,11 @@ def example_rows(name: str, count: int) -> dict[str, NDArray[Any]]:
 
         return {"image": np.array(held_out()[0][:count])}
     random = np.random.default_rng(2)
+    if name == "minilm":
+        from deployments.models.sentences import EXAMPLES
+
+        texts = [EXAMPLES[number % len(EXAMPLES)].encode() for number in range(count)]
+        return {"text": np.array(texts, object)}
     if name == "emulated":
         # Quarters are exact in 32 bits, so an echo is exact, too.
         return {"input": np.arange(count, dtype=np.float32)[:, np.newaxis] / 4}

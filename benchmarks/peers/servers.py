@@ -43,8 +43,6 @@ class Server:
         Its virtual environment; None is the one this runs in.
     options : tuple of str
         Further arguments of the module.
-    hosts : tuple of str
-        The models it is measured with.
     """
 
     name: str
@@ -52,7 +50,11 @@ class Server:
     dialect: Dialect
     environment: str | None = None
     options: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = tuple(HOSTED)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The models it is measured with; the peers' environments have nothing for sentences."""
+        return tuple(name for name in HOSTED if name != "minilm" or self.environment is None)
 
 
 SERVERS = {

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import data_path
 from benchmarks.peers import goodput, overload
-from benchmarks.peers.environments import REQUIREMENTS
+from benchmarks.peers.environments import REQUIREMENTS, UnavailableError
 from benchmarks.peers.models import DEVICE_PROFILE, HOSTED, stack, unstack
 from benchmarks.peers.open_loop import Run, open_loop
 from benchmarks.peers.protocols import (
@@ -19,14 +20,16 @@ from benchmarks.peers.protocols import (
     Objects,
     OpenInference,
     Questions,
+    example_rows,
 )
 from benchmarks.peers.servers import SERVERS
-from benchmarks.peers.sojourn_config import PERCENTILE, RESPONSE_TIME_MS
+from benchmarks.peers.sojourn_config import PERCENTILE
 from deployments.inference_protocol import Signature, parse_request
 from loadtests.records import Outcome, Records
 from policy.profile import Profile
 from policy.reference_policies import work_conserving
 from policy.response_time import evaluate
+from sojourn.errors import StartError
 
 
 def echoing(count: int, dialect: Dialect | None = None) -> Questions:
@@ -35,6 +38,8 @@ def echoing(count: int, dialect: Dialect | None = None) -> Questions:
 
 
 def random_rows(name: str, count: int) -> dict[str, np.ndarray]:
+    if name == "minilm":
+        return example_rows(name, count)
     random = np.random.default_rng(1)
     return {
         spec.name: random.uniform(0, 16, (count, *spec.shape)).astype(np.float32)
@@ -126,17 +131,20 @@ def test_what_is_possible_keeps_the_sla_and_little_more_does_not() -> None:
 
     def kept(rate_per_s: float) -> bool:
         evaluation = evaluate(profile, work_conserving(profile), rate_per_s)
-        return evaluation.service_level(RESPONSE_TIME_MS) >= PERCENTILE / 100
+        return evaluation.service_level(goodput.RESPONSE_TIME_MS) >= PERCENTILE / 100
 
     # Near its capacity, a device has no time to wait for others.
     assert kept(0.999 * possible_per_s)
     assert not kept(1.01 * possible_per_s)
 
 
-@pytest.mark.parametrize("name", ["mlp", "emulated", "digits"])
+@pytest.mark.parametrize("name", ["mlp", "emulated", "digits", "minilm"])
 def test_what_a_peer_answers_to_its_dialect_is_right_and_anothers_answer_is_wrong(
-    name: str,
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if name == "minilm":
+        pytest.importorskip("tokenizers")
+        monkeypatch.setattr("deployments.models.sentences.MEASURE_BUDGET_S", 0.0)
     model, rows = HOSTED[name].load(), random_rows(name, 3)
     for dialect, unwrap, wrap in (
         (Objects("/"), lambda body: body, lambda answer: answer),
@@ -185,6 +193,32 @@ def test_poison_fails_its_batch_and_no_other() -> None:
     np.testing.assert_array_equal(
         device.forward({"input": np.array([[1]], np.float32)})["output"], [[1]]
     )
+
+
+def test_an_answer_in_time_is_one_within_the_sla_of_its_model() -> None:
+    records = Records.begin(np.zeros(3))
+    records.outcome[:] = [Outcome.OK, Outcome.OK, Outcome.TIMEOUT]
+    records.finished_s[:] = [0.015, 0.1, 0.01]
+    run = Run(0.0, records, [b""] * 3)
+    assert goodput.in_time(run, 20.0).tolist() == [True, False, False]
+    assert goodput.in_time(run).tolist() == [True, True, False]
+
+
+def test_sentences_are_for_the_servers_that_have_their_packages() -> None:
+    assert "minilm" in SERVERS["sojourn"].hosts
+    assert "minilm" not in SERVERS["mosec"].hosts
+    assert set(SERVERS["mosec"].hosts) == set(HOSTED) - {"minilm"}
+
+
+def test_what_cannot_be_measured_is_left_out_and_said() -> None:
+    results = data_path.Results(1.0)
+    with data_path._noted("mosec", "mlp", results):
+        raise UnavailableError("cannot be installed")
+    with data_path._noted("mosec", "minilm", results):
+        raise StartError("weights are not installed")
+    assert results.to_dict()["unavailable"] == {
+        "mosec": "mlp: cannot be installed; minilm: weights are not installed"
+    }
 
 
 def test_every_environment_is_pinned_exactly() -> None:
