@@ -10,15 +10,9 @@ that complies in every minute; and two oracles that know the trace and the start
 every second, the other the least constant number of each minute. Same arrivals, same batching and
 routing for all. docs/autoscalers_compared.md explains the columns.
 
-DIR holds traces as `second,requests` in gzip:
-
-    twitter_2021_08_days1-2.csv.gz  github.com/reconfigurable-ml-pipeline/web-service-datasets
-    nasa_1995_day5.csv.gz           the same; the original is in the Internet Traffic Archive
-    azure_llm_2023_code.csv.gz      github.com/Azure/AzurePublicDataset (CC-BY-4.0), counted
-    azure_llm_2023_conv.csv.gz      per second
-
-Those that are missing are left out; without any, a load made here is run. Every run is a line of
-JSON in FILE: what is there already is not run again, so a long run can be stopped and split.
+DIR holds the traces that `WHERE` names; those that are missing are left out, and without any a load
+made here is run. Every run is a line of JSON in FILE: what is there already is not run again, so a
+long run can be stopped and split. After a change of the code, take a new file.
 """
 
 import sys
@@ -49,6 +43,11 @@ from simulator.comparison import percent
 from sojourn.output import json_option, print_json, print_table, say
 
 ROOT = Path(__file__).parents[1]
+WHERE = """traces, as CSV with the header second,requests, packed with gzip:
+  twitter_2021_08_days1-2.csv.gz  github.com/reconfigurable-ml-pipeline/web-service-datasets
+  nasa_1995_day5.csv.gz           the same; the original is in the Internet Traffic Archive
+  azure_llm_2023_code.csv.gz      github.com/Azure/AzurePublicDataset (CC-BY-4.0), counted by second
+  azure_llm_2023_conv.csv.gz      the same; it is in configs/traces"""
 CURVES = ("sojourn", *BASELINES)
 
 T = TypeVar("T", Cell, Job)
@@ -239,13 +238,20 @@ def _print_rows(found: Sequence[Row], tuned: Mapping[str, str], points: set[str]
 
 @click.command()
 @click.option("--quick", is_flag=True, help="Some hours, one start time: minutes.")
-@click.option("--traces", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--traces",
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of the traces; without it, the script says where they can be had.",
+)
 @click.option(
     "--seeds", type=click.IntRange(1), default=None, help="At 60 s to start; default 3, quick 1."
 )
 @click.option("--jobs", "workers", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="JSON lines, kept.")
-@click.option("--plots", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Where runs are kept.")
+@click.option(
+    "--plots", type=click.Path(file_okay=False, path_type=Path), help="Folder for the frontiers."
+)
 @click.option("--plan", "plan_only", is_flag=True, help="Say what would run, and stop.")
 @json_option
 def main(
@@ -263,9 +269,8 @@ def main(
     traces = cases.QUICK_TRACES if quick else cases.TRACES
     present = [t for t in traces if folder and t.file and (folder / t.file).exists()]
     if not present:
-        say("no traces: a load made here is run; see --help for where traces can be had")
+        say(f"none of the traces is there: a load made here is run instead of\n{WHERE}")
         present = [cases.QUICK_SYNTHETIC if quick else cases.SYNTHETIC]
-    out = out or Path(f"autoscaler{'_quick' if quick else ''}.jsonl")
     comparison = Comparison(
         present,
         cases.services(googlenet),

@@ -212,12 +212,13 @@ class Records:
 
     Parameters
     ----------
-    path : Path
+    path : Path or None
+        None: nothing is kept.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._path = path
-        lines = path.read_text().splitlines() if path.exists() else []
+        lines = path.read_text().splitlines() if path and path.exists() else []
         self.by_key: dict[str, Record] = {}
         for line in lines:
             record = json.loads(line)
@@ -226,5 +227,6 @@ class Records:
     def add(self, record: Record) -> None:
         """Keep a record, and write it at once."""
         self.by_key[record["key"]] = record
-        with self._path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        if self._path:
+            with self._path.open("a") as file:
+                file.write(json.dumps(record) + "\n")
