@@ -12,6 +12,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 # nothing; whoever calls it holds the arrays.
 _OPTIONS: dict[str, Any] = {"cache": True, "_nrt": False}
 _njit: Any = numba.njit
+# What is kept is used for as long as the function's own file stays the same. So a compiled function
+# calls none of another file: that one might change.
 
 
 def compiled(function: F) -> F:

@@ -19,8 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.compiling import compiled, inlined
-from simulator.randomness import draw
-from simulator.tally import bin_of
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -42,6 +40,18 @@ BALANCER = 3
 RETRY_SENT_S, RETRY_AT_S = range(2)
 RETRY_TRIES, RETRY_AVOID = range(2)
 NOBODY = -1
+
+#: Bins of response times, from a microsecond to hours: so many between a power of two (in ms) and
+#: the next. Each is at most 1/256 of its value wide.
+BINS_PER_OCTAVE = 256
+LEAST_EXPONENT, MOST_EXPONENT = -10, 24
+BINS = (MOST_EXPONENT - LEAST_EXPONENT) * BINS_PER_OCTAVE
+
+# Of SplitMix64: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
+_30, _27, _31, _32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
 
 
 class Rules(NamedTuple):
@@ -83,6 +93,27 @@ class State(NamedTuple):
     energy_j: FloatArray
     histogram: FloatArray
     log: FloatArray  # (requests, 4), or (0, 4): simulator.engine.Answered
+
+
+@inlined
+def draw(state: NDArray[np.uint64], below: int) -> int:
+    """Draw one of 0, …, `below` - 1 by SplitMix64; its state, shape (1,), moves on."""
+    state[0] += _GAMMA
+    z = state[0]
+    z = (z ^ (z >> _30)) * _FIRST
+    z = (z ^ (z >> _27)) * _SECOND
+    z = z ^ (z >> _31)
+    return int(np.int64(((z >> _32) * np.uint64(below)) >> _32))
+
+
+@inlined
+def bin_of(response_ms: float) -> int:
+    """Give the bin that a response time falls into; what is beyond the ends, the first or last."""
+    mantissa, exponent = math.frexp(response_ms)
+    octave = exponent - 1 - LEAST_EXPONENT
+    if octave < 0 or response_ms <= 0.0:
+        return 0
+    return min(octave * BINS_PER_OCTAVE + int((2 * mantissa - 1) * BINS_PER_OCTAVE), BINS - 1)
 
 
 @inlined

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from deployments.batcher.core import Batch, BatcherCore, Request
 from simulator.engine import Answered, Counters, ReplicaModel, Routing
-from simulator.randomness import draw
-from simulator.tally import Tally, bin_of
+from simulator.kernel import bin_of, draw
+from simulator.tally import Tally
 
 FloatArray = NDArray[np.float64]
 

@@ -1,0 +1,179 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from autoscaler.sizing import TryDelays
+from policy.batching_policy import BatchingPolicy
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
+from simulator.fleet import Failures, StartTime
+from simulator.run import Scenario, Simulation
+from sojourn.errors import InvalidInputError
+
+#: A batch of one takes 400 ms.
+SLOW = Profile("slow", "device", np.array([400.0]))
+
+
+class Scripted:
+    """From a time on (in s), so many replicas."""
+
+    name = "scripted"
+
+    def __init__(self, script):
+        self.script = script
+        self.views = []
+
+    def replicas(self, view):
+        self.views.append(view)
+        return [number for since_s, number in self.script if view.now_s >= since_s][-1]
+
+
+def scenario(counts, **options):
+    return Scenario(
+        SLOW,
+        ServiceLevelObjective(1000.0, 90.0),
+        np.array(counts),
+        **{
+            "batching": BatchingPolicy.from_control_limit(1, 1),
+            "within_second": "uniform",
+            "delays": TryDelays(0.0, 0.0, 1.0, 5),
+            "waiting_room": 100,
+            "start_time": StartTime(10.0),
+            "min_replicas": 0,
+            **options,
+        },
+    )
+
+
+def simulated(given, script):
+    autoscaler = Scripted(script)
+    simulation = Simulation(given, autoscaler, keeps_log=True)
+    return simulation.run(), simulation.log(), autoscaler.views
+
+
+def test_a_fixed_fleet_costs_its_replicas_times_the_time():
+    run, _, _ = simulated(scenario([1] * 7, replicas=3), [(0, 3)])
+    assert run.paid_replica_s == 3 * 7
+    assert_array_equal(run.ordered, 3)
+    assert_array_equal(run.ready, 3)
+    assert run.scalings_per_hour == 0
+
+
+def test_a_replica_costs_from_its_order_on_and_serves_once_it_has_started():
+    run, _, views = simulated(
+        scenario([0] * 20, start_time=StartTime(7.25)), [(0, 1), (5, 2), (15, 2)]
+    )
+    assert_array_equal(run.ordered, [1] * 5 + [2] * 15)
+    assert_array_equal(run.ready, [1] * 12 + [1.75] + [2] * 7)
+    assert run.paid_replica_s == 20 + 15
+    assert [view.ready for view in views] == [1] * 12 + [2] * 8
+    assert [view.start_times_s.tolist() for view in views[11:13]] == [[], [7.25]]
+
+
+def test_what_starts_goes_first_and_costs_until_then():
+    run, _, views = simulated(scenario([0] * 12, replicas=2), [(0, 2), (3, 4), (6, 2)])
+    assert [view.ready for view in views] == [2] * 12
+    assert run.paid_replica_s == 2 * 12 + 2 * 3
+
+
+def test_a_replica_that_leaves_finishes_what_it_has_takes_no_more_and_costs_until_then():
+    # Three wait at each of two replicas, or so; at 1 s one must go, and needs until later.
+    run, log, views = simulated(scenario([6, 0, 4, 0, 0, 0, 0, 0], replicas=2), [(0, 2), (1, 1)])
+    assert len(log) == 10
+    assert run.refused.sum() == 0
+    assert_array_equal(run.ready, [2] + [1] * 7)
+    assert all(len(view.reports()) == 1 for view in views[-1:])
+    first = [entry for entry in log if entry.sent_s < 1]
+    finished_s = np.array([entry.sent_s + 1e-3 * entry.response_ms for entry in first])
+    # The one that left was paid for until the last of what it had was done.
+    assert np.isclose(run.paid_replica_s - 8, finished_s).any()
+
+
+def test_a_replica_with_nothing_to_do_is_gone_at_once():
+    run, _, _ = simulated(scenario([0] * 5, replicas=3), [(0, 3), (2, 1)])
+    assert run.paid_replica_s == 3 * 2 + 1 * 3
+
+
+def test_what_a_dying_replica_had_is_answered_by_others_and_another_replica_is_ordered():
+    run, log, views = simulated(
+        scenario([20] + [0] * 19, replicas=2, failures=Failures(times_s=(1.5,))), [(0, 2)]
+    )
+    assert len(log) == 20
+    again = [entry for entry in log if entry.tries == 2]
+    assert len(again) > 2
+    # Tried again when the replica died, and a millisecond later at the other.
+    assert all(entry.sent_s + 1e-3 * entry.response_ms > 1.9 for entry in again)
+    assert_allclose(run.ready, [2, 1.5] + [1] * 9 + [1.5] + [2] * 8)
+    assert_array_equal(run.ordered, 2)
+    assert run.paid_replica_s == pytest.approx(2 * 20)
+    assert views[-1].start_times_s.tolist() == [10.0]
+    # The new one has a name and counters of its own.
+    assert [report.replica_id for report in views[-1].reports()][-1] == "replica-2"
+
+
+def test_a_request_that_outlives_all_its_tries_is_refused():
+    deaths = Failures(times_s=(1.1, 1.2, 1.3))
+    run, log, _ = simulated(
+        scenario(
+            [1, 0, 0], replicas=4, failures=deaths, delays=TryDelays(0.0, 0.0, 1.0, 0), seed=3
+        ),
+        [(0, 4)],
+    )
+    assert run.refused.sum() + len(log) == 1
+
+
+def test_failures_come_at_their_rate():
+    seconds = 4000
+    run, _, views = simulated(
+        scenario(
+            [0] * seconds,
+            replicas=10,
+            start_time=StartTime(0.0),
+            failures=Failures(per_replica_hour=18.0),
+        ),
+        [(0, 10)],
+    )
+    deaths = views[-1].start_times_s.size
+    expected = 18 / 3600 * 10 * seconds
+    assert abs(deaths - expected) < 4 * np.sqrt(expected)
+    assert run.paid_replica_s == pytest.approx(10 * seconds)
+
+
+def test_requests_wait_for_the_first_replica_where_there_is_none():
+    run, log, views = simulated(scenario([5] + [0] * 30, replicas=0), [(0, 0), (1, 1)])
+    assert len(log) == 5
+    assert_allclose(
+        [entry.sent_s + 1e-3 * entry.response_ms for entry in log],
+        11 + 0.4 * np.arange(1, 6),
+    )
+    assert views[4].ongoing == pytest.approx(5)
+    assert run.in_time.sum() == 0
+
+
+def test_requests_that_no_replica_ever_comes_for_are_refused():
+    run, log, _ = simulated(scenario([5, 2], replicas=0), [(0, 0)])
+    assert log == []
+    assert_array_equal(run.refused, [5, 2])
+    assert run.paid_replica_s == 0
+
+
+def test_start_times_are_lognormal():
+    random = np.random.default_rng(1)
+    drawn = np.log([StartTime(60.0, 0.3).draw_s(random) for _ in range(4000)])
+    assert np.median(drawn) == pytest.approx(np.log(60), abs=0.03)
+    assert drawn.std() == pytest.approx(0.3, abs=0.015)
+    assert StartTime(60.0).draw_s(random) == 60.0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: StartTime(-1.0),
+        lambda: StartTime(1.0, np.inf),
+        lambda: Failures(-1.0),
+        lambda: Failures(times_s=(1.0, np.nan)),
+    ],
+)
+def test_what_is_out_of_range_is_refused(make):
+    with pytest.raises(InvalidInputError, match="at least 0"):
+        make()

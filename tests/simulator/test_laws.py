@@ -1,0 +1,199 @@
+"""The simulator against what queueing theory knows: each number within its standard error."""
+
+import math
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from autoscaler.rand import batching_equilibrium, retried_response_time_cdf
+from autoscaler.sizing import TryDelays
+from policy.batching_policy import BatchingPolicy
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
+from policy.response_time import evaluate
+from simulator.arrivals import poisson_counts
+from simulator.engine import Routing
+from simulator.run import Scenario, simulate
+
+SIZES = np.arange(1, 33)
+GOOGLENET_P4 = Profile("googlenet", "tesla-p4", 0.3051 * SIZES + 1.052, 19.90 * SIZES + 19.60)
+ONE_BY_ONE = Profile("one", "by one", np.array([2.0]), np.array([30.0]))
+AT_ONCE = TryDelays(0.0, 0.0, 0.0, 0)
+SEEDS = 8
+PERCENTILES = (50.0, 90.0, 99.0)
+
+
+class Fixed:
+    name = "fixed"
+
+    def __init__(self, replicas):
+        self._replicas = replicas
+
+    def replicas(self, view):
+        return self._replicas
+
+
+def runs(profile, batching, rate_per_s, seconds, replicas=1, limit_ms=10.0, **options):
+    """Poisson arrivals at a fixed fleet, once for each seed."""
+    options = {"delays": AT_ONCE, "waiting_room": 4096, "max_age_ms": math.inf, **options}
+    for seed in range(SEEDS):
+        scenario = Scenario(
+            profile,
+            ServiceLevelObjective(limit_ms, 99.0),
+            poisson_counts(rate_per_s, seconds, np.random.default_rng(seed)),
+            within_second="uniform",
+            seed=seed,
+            batching=batching,
+            replicas=replicas,
+            **options,
+        )
+        yield simulate(scenario, Fixed(replicas))
+
+
+def assert_near(simulated, expected, errors=4.0, floor=0.0):
+    """Each seed is a sample; their mean must be within some standard errors of what is expected."""
+    simulated = np.array(simulated)
+    error = simulated.std(ddof=1) / math.sqrt(len(simulated))
+    assert abs(simulated.mean() - expected) <= errors * error + floor, (
+        simulated.mean(),
+        error,
+        expected,
+    )
+
+
+@pytest.mark.parametrize(
+    ("profile", "policy", "traffic_intensity", "room"),
+    [
+        # Crommelin's M/D/1, and with room for three more M/D/1/4.
+        (ONE_BY_ONE, BatchingPolicy.from_control_limit(1, 1), 0.3, None),
+        (ONE_BY_ONE, BatchingPolicy.from_control_limit(1, 1), 0.8, None),
+        (ONE_BY_ONE, BatchingPolicy.from_control_limit(1, 1), 1.1, 3),
+        (GOOGLENET_P4, BatchingPolicy.from_control_limit(1, 32), 0.7, None),
+        (GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 32, 8.0), 0.2, None),
+        (GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 32, 8.0), 1.05, 64),
+        # A table that splits a queue of nine to eleven, which no control limit does.
+        (GOOGLENET_P4, BatchingPolicy((*(0,) * 4, *range(4, 9), 8, 8, 8, 12)), 0.3, None),
+    ],
+)
+def test_one_replica_is_as_computed(profile, policy, traffic_intensity, room):
+    rate_per_s = traffic_intensity * profile.capacity_per_s
+    expected = evaluate(profile, policy, rate_per_s, waiting_room=room)
+    seconds = math.ceil(100_000 / rate_per_s)
+    found = list(runs(profile, policy, rate_per_s, seconds, waiting_room=room or 4096))
+    for percentile in PERCENTILES:
+        expected_ms = expected.response_percentile_ms(percentile)
+        # The histogram's bins are up to 0.4% wide.
+        assert_near(
+            [run.response_percentile_ms(percentile) for run in found],
+            expected_ms,
+            floor=0.004 * expected_ms,
+        )
+    assert_near([run.refused.sum() / run.offered.sum() for run in found], expected.full_probability)
+    # What waits at the end is still served, after the last second.
+    powers_w = [run.energy_j.sum() / seconds for run in found]
+    assert_near(powers_w, expected.mean_power_w, floor=0.001 * expected.mean_power_w)
+    level = expected.service_level(10.0) * (1 - expected.full_probability)
+    assert_near([run.service_level for run in found], level, floor=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("profile", "policy", "room", "traffic_intensity", "delays"),
+    [
+        (ONE_BY_ONE, BatchingPolicy.from_control_limit(1, 1), 1, 0.5, TryDelays(0.5, 0.5, 1.0, 5)),
+        (ONE_BY_ONE, BatchingPolicy.from_control_limit(1, 1), 1, 0.8, TryDelays(0.5, 0.5, 3.0, 5)),
+        (ONE_BY_ONE, BatchingPolicy.from_control_limit(1, 1), 2, 1.2, TryDelays(1.0, 1.0, 4.0, 2)),
+        (
+            GOOGLENET_P4,
+            BatchingPolicy.from_control_limit(1, 8),
+            8,
+            0.7,
+            TryDelays(1.0, 1.0, 8.0, 3),
+        ),
+    ],
+)
+def test_a_large_fleet_is_as_theorem_2_over_batching_replicas_says(
+    profile, policy, room, traffic_intensity, delays
+):
+    # The theorem takes tries to be independent: a large fleet, and a wait that outlasts a batch.
+    replicas = 100
+    rate_per_s = traffic_intensity * replicas * profile.capacity_per_s
+    equilibrium = batching_equilibrium(
+        rate_per_s,
+        replicas,
+        lambda rate: evaluate(profile, policy, rate, waiting_room=room).full_probability,
+        delays.retries,
+    )
+    busy = equilibrium.busy_probability
+    accepted = evaluate(profile, policy, equilibrium.attempt_rate_per_s, waiting_room=room)
+    limit_ms = 12.0
+    found = list(
+        runs(
+            profile,
+            policy,
+            rate_per_s,
+            math.ceil(40_000 / rate_per_s),
+            replicas,
+            limit_ms,
+            waiting_room=room,
+            delays=delays,
+        )
+    )
+    refused = [run.refused.sum() / run.offered.sum() for run in found]
+    assert_near(refused, busy ** (delays.retries + 1), floor=0.003)
+    # The theorem's response time ends with the batch, ours with the answer at the client.
+    level = retried_response_time_cdf(
+        limit_ms - delays.reply_delay_ms,
+        busy,
+        accepted.cdf,
+        delays.request_delay_ms,
+        delays.reply_delay_ms,
+        delays.retry_delay_ms,
+        delays.retries,
+    )
+    assert_near([run.service_level for run in found], float(level), floor=0.005)
+
+
+def test_a_retry_goes_to_another_replica_than_the_one_that_refused():
+    # Drawn at random again, some of 50 would meet the full one twice while the other had room.
+    busy_at_once = Profile("slow", "device", np.array([1e6]))
+    scenario = Scenario(
+        busy_at_once,
+        ServiceLevelObjective(10.0, 99.0),
+        np.array([50]),
+        batching=BatchingPolicy.from_control_limit(1, 1),
+        waiting_room=1,
+        max_age_ms=0.0,
+        delays=TryDelays(0.1, 0.1, 0.0, 1),
+        replicas=2,
+    )
+    run = simulate(scenario, Fixed(2))
+    # Each holds one on the device and one that waits.
+    assert run.refused.sum() == 50 - 2 * 2
+
+
+def test_shorter_queues_answer_sooner_than_random_ones():
+    def mean_ms(routing):
+        rate_per_s = 0.85 * 20 * ONE_BY_ONE.capacity_per_s
+        policy = BatchingPolicy.from_control_limit(1, 1)
+        found = list(runs(ONE_BY_ONE, policy, rate_per_s, 6, 20, routing=routing))
+        centres = (found[0].bin_edges_ms[1:] + found[0].bin_edges_ms[:-1]) / 2
+        return sum(run.histogram @ centres for run in found) / sum(
+            run.histogram.sum() for run in found
+        )
+
+    random, two, least = (mean_ms(routing) for routing in Routing)
+    # M/D/1 by Pollaczek and Khinchine; join the shortest queue is far from any wait.
+    assert_allclose(random, 2 + 2 * 0.85 / (2 * 0.15), rtol=0.05)
+    assert least < two < random / 2
+
+
+def test_with_the_delays_of_the_network_each_answer_is_later_by_both():
+    policy = BatchingPolicy.from_control_limit(1, 1)
+    near, far = (
+        list(runs(ONE_BY_ONE, policy, 1.0, 20, delays=delays))
+        for delays in (AT_ONCE, TryDelays(3.0, 4.0, 50.0, 5))
+    )
+    for here, there in zip(near, far, strict=True):
+        least = [run.response_percentile_ms(1.0) for run in (here, there)]
+        assert_allclose(least, [2.0, 9.0], rtol=0.01)
