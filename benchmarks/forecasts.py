@@ -132,10 +132,8 @@ class Trial:
                 level = window.push(rate)
             levels[begin : begin + WINDOW_S] = level
         # What is ordered at the end of second u is needed in the seconds to u + horizon + 1.
-        reach = self.horizon_s + 1
-        ordered = np.full(levels.size, levels[-1])
-        ordered[:-reach] = trailing_max(levels, reach)[reach:]
-        return ordered
+        ahead = trailing_max(levels[::-1], self.horizon_s + 1)[::-1]
+        return np.append(ahead[1:], levels[-1])
 
 
 def rows(traces: Path, quick: bool) -> Iterator[Row]:
@@ -184,6 +182,8 @@ def plot(results: list[Row], path: Path) -> None:
         panel.set_xscale("log")
         panel.set_ylim(80, 100.2)
         panel.set_title(trace, fontsize=9)
+        panel.xaxis.set_major_formatter("{x:g}")
+        panel.xaxis.set_minor_formatter("{x:g}")
         panel.set_xlabel("cost over the oracle's")
     panels[0][0].set_ylabel("one-minute windows that comply, %")
     panels[0][-1].legend(fontsize=7)
