@@ -227,5 +227,5 @@ class DemandForecaster:
             raise InvalidInputError(f"forecast state: not usable ({error!r})") from error
         known = next((one for one in self._pool if one.name == method), self._pool[0])
         self._score = Score(known, 1.0, math.nan)
-        self._fitted_for = None
+        self._fitted_for, self._chosen = None, -_CHOOSE_EVERY_S
         self._rounds = None
