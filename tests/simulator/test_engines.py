@@ -41,11 +41,13 @@ class Scripted:
 def policies(draw):
     """Any policy: a control limit, or a table that splits and leaves requests behind."""
     wait_ms = draw(st.none() | st.floats(0, 30))
+    largest = draw(st.integers(1, LARGEST))
     if draw(st.booleans()):
-        limit = draw(st.integers(1, LARGEST))
-        return BatchingPolicy.from_control_limit(limit, LARGEST, wait_ms)
-    actions = [0] + [draw(st.integers(0, min(q, LARGEST))) for q in range(1, 9)]
-    return BatchingPolicy((*actions, draw(st.integers(1, LARGEST))), wait_ms)
+        limit = draw(st.integers(1, largest))
+        return BatchingPolicy.from_control_limit(limit, largest, wait_ms)
+    # Many zeros, so that the longest wait decides for long queues, too.
+    sizes = [draw(st.sampled_from([0, 0, min(q, largest), 1])) for q in range(1, 9)]
+    return BatchingPolicy((0, *sizes, draw(st.integers(1, largest))), wait_ms)
 
 
 @st.composite
