@@ -353,6 +353,18 @@ def test_culprits_alone_are_told_and_nobody_is_run_more_than_the_bound(
     assert core.queue_length == 0
 
 
+@pytest.mark.parametrize("cap", [2, 8, 32])
+def test_a_device_that_fails_on_all_but_one_request_still_answers_each_soon(cap: int) -> None:
+    core = make_core(max_batch_size=cap, waiting_room=1000)
+    queued(core, 5 * cap)
+    device = Device(core)
+    device.fails = lambda batch: len(batch.slices) > 1
+    device.run()
+    assert not device.told
+    assert sorted(device.answered) == list(range(5 * cap))
+    assert max(device.runs.values()) <= 2 * math.log2(cap) + 2
+
+
 def test_a_device_in_overload_with_poison_still_answers_most_in_time() -> None:
     """1.5 times what it can do, 1% poison: most of what it would do without is still in time."""
 

@@ -237,6 +237,16 @@ async def test_many_failures_in_a_row_are_no_lost_device_where_the_example_is_an
     assert model.batches.count([0.0]) == 2
 
 
+async def test_failures_with_an_answer_between_them_do_not_count_together() -> None:
+    model = Squares()
+    async with running(model) as batcher:
+        for _ in range(PROBE_AFTER):
+            with pytest.raises(ModelError):
+                await ask(batcher, -1)
+            await ask(batcher, 3)
+    assert [0.0] not in model.batches, "the device was not doubted"
+
+
 async def test_suspects_that_are_crowded_out_are_told_and_counted_as_refused() -> None:
     model = Squares()
     async with running(model, control_limit=4, waiting_room=4) as batcher:
