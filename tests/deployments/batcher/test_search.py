@@ -154,6 +154,16 @@ def test_who_was_in_a_failed_batch_does_not_wait_for_others_again() -> None:
     assert device.batches[2].reason is StartReason.AGAIN
 
 
+def test_a_search_that_has_begun_ends_before_the_next_goes_on() -> None:
+    core = make_core(max_batch_size=4)
+    queued(core, 8)
+    device = Device(core, {0, 2})
+    device.run()
+    assert device.told == [0, 2]
+    searched = [names(batch)[0] for batch in device.batches if batch.suspects]
+    assert searched[:3] == [0, 0, 0], "with another, with what fills up its batch, and alone"
+
+
 def test_several_culprits_fail_and_nobody_else() -> None:
     core = make_core(max_batch_size=32, waiting_room=200)
     queued(core, 80)
