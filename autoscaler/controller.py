@@ -119,6 +119,24 @@ class Autoscaler:
                 f"replicas: {min_replicas} to {max_replicas} are no bounds; "
                 "the least must be at least 0 and at most the most"
             )
+        if ready_replicas is not None:
+            self._start_times.follow(now_s, current_replicas, ready_replicas)
+        decision = self._decide(
+            now_s, current_replicas, min_replicas, max_replicas, ready_replicas, waiting
+        )
+        if ready_replicas is not None:
+            self._start_times.follow(now_s, decision.replicas, ready_replicas)
+        return decision
+
+    def _decide(
+        self,
+        now_s: float,
+        current_replicas: int,
+        min_replicas: int,
+        max_replicas: int,
+        ready_replicas: int | None,
+        waiting: float,
+    ) -> Decision:
         low, high = max(1, min_replicas), max(1, max_replicas)
         self._note_waiting(now_s, waiting)
         if current_replicas == 0 and min_replicas == 0 and waiting <= 0:

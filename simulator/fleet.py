@@ -151,7 +151,8 @@ class Fleet:
         self._now_s = 0.0
         self._ordered_s = self._ready_s = 0.0
         for _ in range(replicas):
-            replica = Replica(self._next_name(), 0.0, 0.0)
+            # They serve at once, and tell what it took them before.
+            replica = Replica(self._next_name(), 0.0, start_time.median_s)
             self.starting.append(replica)
             self._become_ready(0.0, replica)
         for time_s in sorted(failures.times_s):
