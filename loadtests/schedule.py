@@ -6,13 +6,10 @@ clients: a response time counts from the moment a request was due, so a stall of
 is seen by every request that was due during it ("coordinated omission" hides all but the first).
 """
 
-import csv
-import gzip
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,7 +156,7 @@ def trace_schedule(
     Parameters
     ----------
     requests_per_second : ndarray of int, shape (seconds,)
-        As `read_trace` gives it.
+        As `simulator.trace.load_trace` gives it.
     speedup : float
         Seconds of the trace that pass in a second of the test; rates grow with it.
     seed : int
@@ -194,52 +191,3 @@ def trace_schedule(
         raise InvalidInputError("trace: no request is due in the part that would be replayed")
     length_s = trace_s / speedup
     return Schedule(arrivals_s, (Step(length_s, arrivals_s.size / length_s),))
-
-
-def read_trace(path: Path) -> NDArray[np.int64]:
-    """Read a trace: CSV with the header ``second,requests``, plain or ``.gz``.
-
-    Parameters
-    ----------
-    path : Path
-        Its rows ascend by second; a second without a row has no requests.
-
-    Returns
-    -------
-    ndarray of int, shape (seconds,)
-        Requests in each second, from the first row's on.
-
-    Raises
-    ------
-    InvalidInputError
-        The file cannot be read, or is not of this form; the message names the line.
-    """
-    opener = gzip.open if path.suffix == ".gz" else open
-    rows: list[tuple[int, int]] = []
-    try:
-        with opener(path, "rt", newline="", encoding="utf-8") as file:
-            reader = csv.reader(file)
-            if next(reader, None) != ["second", "requests"]:
-                raise InvalidInputError(f"{path}: the header must be second,requests")
-            for row in reader:
-                try:
-                    second, requests = (int(cell) for cell in row)
-                except ValueError:
-                    raise InvalidInputError(
-                        f"{path}: line {reader.line_num}: must be two whole numbers, "
-                        f"not {','.join(row)!r}"
-                    ) from None
-                if requests < 0 or (rows and second <= rows[-1][0]):
-                    raise InvalidInputError(
-                        f"{path}: line {reader.line_num}: seconds must ascend, "
-                        "requests must be at least 0"
-                    )
-                rows.append((second, requests))
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInputError(f"{path}: cannot be read as a trace: {error}") from None
-    if not rows:
-        raise InvalidInputError(f"{path}: the trace has no rows")
-    seconds, counts = np.array(rows, dtype=np.int64).T
-    requests_per_second = np.zeros(seconds[-1] - seconds[0] + 1, dtype=np.int64)
-    requests_per_second[seconds - seconds[0]] = counts
-    return requests_per_second

@@ -18,10 +18,10 @@ from loadtests.schedule import (
     Step,
     parse_shape,
     poisson_schedule,
-    read_trace,
     trace_schedule,
 )
 from loadtests.service import model_metadata, service_sla
+from simulator.trace import load_trace
 from sojourn.errors import InvalidInputError
 from sojourn.output import existing_file, json_option, print_json, print_table, say
 
@@ -144,7 +144,7 @@ def _schedule(
     if sum(given is not None for given in (rate, shape, trace)) > 1:
         raise InvalidInputError("give one of --rate, --shape and --trace")
     if trace is not None:
-        return trace_schedule(read_trace(trace), speedup, seed, duration_s)
+        return trace_schedule(load_trace(trace), speedup, seed, duration_s)
     if speedup != 1.0:
         raise InvalidInputError("--speedup is for a --trace")
     if shape is not None:

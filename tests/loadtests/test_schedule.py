@@ -1,5 +1,3 @@
-import gzip
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +8,6 @@ from loadtests.schedule import (
     Step,
     parse_shape,
     poisson_schedule,
-    read_trace,
     trace_schedule,
 )
 from sojourn.errors import InvalidInputError
@@ -71,34 +68,3 @@ def test_trace_may_be_cut():
     schedule = trace_schedule(np.array([10, 20, 30, 40]), speedup=2.0, seed=0, duration_s=1.0)
     assert schedule.arrivals_s.size == 30
     assert schedule.duration_s == 1.0
-
-
-def test_trace_file_may_have_gaps_and_be_compressed(tmp_path):
-    path = tmp_path / "trace.csv.gz"
-    path.write_bytes(gzip.compress(b"second,requests\n5,2\n8,3\n"))
-    assert read_trace(path).tolist() == [2, 0, 0, 3]
-
-
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        ("time,requests\n1,2\n", "header"),
-        ("second,requests\n1,two\n", "line 2"),
-        ("second,requests\n1,2\n1,3\n", "line 3"),
-        ("second,requests\n1,-2\n", "line 2"),
-        ("second,requests\n1,2,3\n", "line 2"),
-        ("second,requests\n", "no rows"),
-    ],
-)
-def test_malformed_trace_is_refused_by_line(tmp_path, content, complaint):
-    path = tmp_path / "trace.csv"
-    path.write_text(content)
-    with pytest.raises(InvalidInputError, match=complaint):
-        read_trace(path)
-
-
-def test_file_that_is_not_compressed_is_refused(tmp_path):
-    path = tmp_path / "trace.csv.gz"
-    path.write_text("second,requests\n")
-    with pytest.raises(InvalidInputError, match="cannot be read"):
-        read_trace(path)
