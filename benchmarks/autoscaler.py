@@ -38,7 +38,7 @@ from benchmarks.autoscaler_report import (
 )
 from benchmarks.autoscaler_runs import Cell, Job, Record, Records, find_window_need, need_key, run
 from policy.profile import Profile
-from simulator.autoscalers.catalogue import BASELINES
+from simulator.autoscalers.baselines import BASELINES
 from simulator.comparison import percent
 from sojourn.output import json_option, print_json, print_table, say
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from simulator.autoscalers.catalogue import BASELINES
+from simulator.autoscalers.baselines import BASELINES
 from simulator.scenario import Scenario
 from simulator.trace import load_trace
 
@@ -160,7 +160,7 @@ class Contender:
     Attributes
     ----------
     family : str
-        "sojourn", one of `simulator.autoscalers.catalogue.BASELINES`, "static", "oracle" (by
+        "sojourn", one of `simulator.autoscalers.baselines.BASELINES`, "static", "oracle" (by
         seconds) or "window oracle".
     knob : float or None
         None: as published, or as Sojourn comes.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from autoscaler.settings import AutoscalerSettings
 from benchmarks.autoscaler_cases import Contender, FloatArray, Service, Trace, sla_rate_per_s
 from deployments.routing import RETRIES
-from simulator.autoscalers.catalogue import BASELINES, Deployment
+from simulator.autoscalers.baselines import BASELINES, Deployment
 from simulator.autoscalers.oracle import Clairvoyant, by_second, need_by_second, need_by_window
 from simulator.autoscalers.sojourn import SojournAutoscaler
 from simulator.autoscalers.static import Static

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from autoscaler.reports import AutoscalerSettings
-from simulator.autoscalers.catalogue import BASELINES, Deployment
+from simulator.autoscalers.baselines import BASELINES, Deployment
 from simulator.autoscalers.oracle import Clairvoyant, need_by_second
 from simulator.autoscalers.sojourn import SojournAutoscaler
 from simulator.autoscalers.static import Static, static_at_peak

@@ -13,7 +13,7 @@ from policy.profile import Profile
 from policy.service_curve import ServiceCurve, solve_service_curve
 from simulator import prediction
 from simulator.arrivals import WithinSecond, poisson_counts, scaled_counts
-from simulator.autoscalers.catalogue import Deployment
+from simulator.autoscalers.baselines import Deployment
 from simulator.autoscalers.oracle import Clairvoyant
 from simulator.autoscalers.static import Static
 from simulator.catalog import ORACLE, Choice, Task, choose
