@@ -1,7 +1,7 @@
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -61,7 +61,8 @@ class Echo(BaseHTTPRequestHandler):
         self.send_response(503 if value == 5 else 200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        with suppress(BrokenPipeError):  # the client may have left
+            self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
         pass
