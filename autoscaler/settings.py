@@ -57,7 +57,7 @@ class AutoscalerSettings:
         A value is out of its range.
     """
 
-    risk: float = 0.01
+    risk: float = 0.02
     window_s: float = 10.0
     forecast: str = "auto"
     hold_s: float | None = None

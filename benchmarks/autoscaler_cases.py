@@ -23,7 +23,7 @@ CURVE_START_TIME_S = 60
 HOUR_S = 3600
 
 #: Of Sojourn's knob, from the fewest replicas to the most.
-RISKS = (0.5, 0.2, 0.05, 0.01, 0.001, 0.0001)
+RISKS = (0.2, 0.05, 0.02, 0.01, 0.003, 0.001)
 #: What a tuned Ray sets besides its target: it reacts at once, to what is reported every second.
 FAST_RAY = {"upscale_delay_s": 0.0, "look_back_period_s": 10.0, "metrics_interval_s": 1.0}
 

@@ -1,11 +1,12 @@
 """The simulator against the real thing: one trace through both, side by side.
 
-    python -m benchmarks.parity [--minutes 30] [--scale 20] [--json] [--plot docs/images/parity.png]
+    python -m benchmarks.parity [--minutes 10] [--scale 7] [--trace CSV] [--json] [--plot FILE]
 
-An hour of arrivals (configs/traces), compressed into `--minutes`, goes by Locust to `sojourn serve`
-with the emulated device of configs/emulated-p4.yaml: real Ray Serve, HAProxy and autoscaler. Then
-the same requests per second go through the simulator, several times with other seeds, with the
-start time that the real replicas took. Compared are the replicas over time and the percentiles.
+An hour of arrivals (configs/traces), or hours of another trace, compressed into `--minutes`, go by
+Locust to `sojourn serve` with the emulated device of configs/emulated-p4.yaml: real Ray Serve,
+HAProxy and autoscaler. Then the same requests per second go through the simulator, several times
+with other seeds, with the start time that the real replicas took. Compared are the replicas over
+time and the percentiles.
 """
 
 import csv
@@ -92,10 +93,11 @@ class Watcher(threading.Thread):
         self.join()
 
 
-def compressed(minutes: int, scale: float) -> IntArray:
-    """Give the hour's requests, in `minutes`, `scale` times as many."""
-    counts = load_trace(TRACE)[:3600]
-    factor = 60 // minutes
+def compressed(trace: Path, begin_h: float, hours: float, minutes: int, scale: float) -> IntArray:
+    """Give the requests of `hours` of a trace in `minutes`, `scale` times as many."""
+    begin = int(3600 * begin_h)
+    counts = load_trace(trace)[begin : begin + int(3600 * hours)]
+    factor = max(1, round(60 * hours / minutes))
     whole = counts[: counts.size // factor * factor]
     summed: IntArray = np.round(scale * whole.reshape(-1, factor).sum(axis=1)).astype(np.int64)
     return summed
@@ -222,15 +224,26 @@ def draw(path: Path, counts: IntArray, real: Measured, runs: list[Run], sla: flo
 
 
 @click.command()
-@click.option("--minutes", type=click.IntRange(2, 60), default=30, show_default=True)
+@click.option("--trace", type=click.Path(exists=True, path_type=Path), default=TRACE)
+@click.option("--begin-h", type=click.FloatRange(min=0), default=0.0, show_default=True)
+@click.option("--hours", type=click.FloatRange(min=0.1), default=1.0, show_default=True)
+@click.option("--minutes", type=click.IntRange(2, 60), default=10, show_default=True)
 @click.option(
-    "--scale", type=click.FloatRange(min=0, min_open=True), default=20.0, show_default=True
+    "--scale", type=click.FloatRange(min=0, min_open=True), default=7.0, show_default=True
 )
 @click.option("--plot", "plot_file", type=click.Path(path_type=Path), help="Draw it there.")
 @json_option
-def main(minutes: int, scale: float, plot_file: Path | None, as_json: bool) -> None:
+def main(
+    trace: Path,
+    begin_h: float,
+    hours: float,
+    minutes: int,
+    scale: float,
+    plot_file: Path | None,
+    as_json: bool,
+) -> None:
     """Run the trace through both, and compare."""
-    counts = compressed(minutes, scale)
+    counts = compressed(trace, begin_h, hours, minutes, scale)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         config = write_config(folder)
