@@ -41,6 +41,9 @@ REVISE_EVERY = 10
 #: Change of the index of dispersion below which the table stays.
 DISPERSION_STEP = 0.1
 PERCENTILES = (50.0, 95.0, 99.0)
+#: Share of the SLA's response time within which a request must be done that waits beyond the room;
+#: the rest is for its parsing, its way back, and batches that take a little longer.
+ADMISSION_SHARE = 0.97
 #: Closer to the capacity than this a prediction takes long and says little.
 PREDICTABLE_INTENSITY = 0.97
 
@@ -151,6 +154,10 @@ class PolicyKeeper:
             waiting_room=self.user_config.waiting_room(self.profile),
             latency_ms=self.profile.latency_ms.tolist(),
             head_start_ms=response_time_ms,
+            # A room that somebody set is what it is.
+            admit_within_ms=0.0
+            if self.user_config.limits.waiting_room
+            else ADMISSION_SHARE * response_time_ms,
         )
 
     def _use(self, table: PolicySource) -> None:

@@ -173,7 +173,7 @@ class InferenceService:
         DeviceError
             The device hangs, or is lost.
         """
-        room = self.batcher.core.has_room(1)
+        room = self.batcher.core.has_room(1, time.monotonic())
         if not room:
             self.batcher.refuse()
             self.answers[503] += 1

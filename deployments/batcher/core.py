@@ -118,14 +118,21 @@ class BatcherCore:
         """Whether a batch is on the device."""
         return self._device_busy
 
-    def has_room(self, rows: int) -> bool:
+    def has_room(self, rows: int, now_s: float) -> bool:
         """Whether `rows` more may wait; a request larger than the room, when nobody else does.
 
-        Suspects have as much room of their own: they must not keep out who fills up their tests.
+        A room counts rows, whenever its batch began; shortly before that ends, more can be done in
+        time, and those may wait, too. Suspects have as much room of their own: they must not keep
+        out who fills up their tests.
         """
         if self._draining:
             return False
-        return not self._in_line or self._in_line + rows <= self.limits.waiting_room
+        if not self._in_line or self._in_line + rows <= self.limits.waiting_room:
+            return True
+        # Who comes later fills up the last batch.
+        largest = len(self.limits.latency_ms)
+        full = -(-(self.queue_length + rows) // largest) * largest
+        return self._soonest_s(now_s, full) <= now_s + 1e-3 * self.limits.admit_within_ms
 
     def policy(self, now_s: float) -> BatchingPolicy:
         """Give the policy in force at the arrival rate seen."""
@@ -134,21 +141,21 @@ class BatcherCore:
     def arrive(self, now_s: float, request: Request) -> Refusal | None:
         """Queue `request`, or say why not."""
         self.arrival_rate.count(now_s, request.rows)
-        if not self.has_room(request.rows):
+        if not self.has_room(request.rows, now_s):
             return Refusal.FULL
-        if request.deadline_s < math.inf and self._soonest_s(now_s, request) > request.deadline_s:
-            return Refusal.TOO_LATE
+        if request.deadline_s < math.inf:
+            ahead = 0 if request.priority else self.queue_length
+            if self._soonest_s(now_s, ahead + request.rows) > request.deadline_s:
+                return Refusal.TOO_LATE
         (self._high if request.priority else self._normal).append(request)
         request.rows_in_line = request.rows
         self._in_line += request.rows
         return None
 
-    def _soonest_s(self, now_s: float, request: Request) -> float:
-        """When `request` would be done if all ahead of it went in batches of the largest size."""
+    def _soonest_s(self, now_s: float, rows: int) -> float:
+        """When as many rows as these would be done, in batches of the largest size."""
         latency_ms = self.limits.latency_ms
-        largest = len(latency_ms)
-        ahead = 0 if request.priority else self.queue_length
-        batches, rest = divmod(ahead + request.rows, largest)
+        batches, rest = divmod(rows, len(latency_ms))
         full_ms = batches * latency_ms[-1] + (latency_ms[rest - 1] if rest else 0.0)
         start_s = max(now_s, self._device_free_s) if self._device_busy else now_s
         return start_s + 1e-3 * full_ms

@@ -113,9 +113,12 @@ class Limits:
         Time of a batch; entry ``b - 1`` is for batch size ``b``. What deadlines are judged by.
     head_start_ms : float
         What a request of high priority has ahead of a normal one.
+    admit_within_ms : float
+        Beyond the room, rows may wait if they would still be done within this; 0: none may.
     """
 
     max_age_ms: float
     waiting_room: int
     latency_ms: Sequence[float]
     head_start_ms: float = 0.0
+    admit_within_ms: float = 0.0

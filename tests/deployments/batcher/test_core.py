@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -119,6 +120,44 @@ def test_full_is_refused_and_costs_nobody_a_place() -> None:
     assert core.arrive(0.0, Request(0.0, 2)) is Refusal.FULL
     assert core.arrive(0.0, Request(0.0, 1)) is None
     assert core.queue_length == 3
+
+
+def test_beyond_the_room_waits_who_is_still_in_time() -> None:
+    """Two full batches of 10 ms fit into 25 ms, and half of the one on the device."""
+    limits = Limits(10.0, 4, [10.0] * 4, admit_within_ms=25.0)
+    core = BatcherCore(Always(BatchingPolicy.from_control_limit(1, 4)), limits)
+    for _ in range(4):
+        core.arrive(0.0, Request(0.0, 1))
+    core.next_batch(0.0)
+    assert [core.arrive(0.001, Request(0.001, 1)) for _ in range(5)] == [*4 * [None], Refusal.FULL]
+    assert core.arrive(0.0049, Request(0.0049, 1)) is Refusal.FULL
+    assert core.arrive(0.0051, Request(0.0051, 1)) is None
+    assert [core.arrive(0.0052, Request(0.0052, 1)) for _ in range(4)] == [
+        *3 * [None],
+        Refusal.FULL,
+    ]
+
+
+@given(st.floats(0.2, 3.0), st.integers(0, 2**32 - 1))
+def test_who_is_let_in_beyond_a_room_of_nothing_is_answered_in_time(load: float, seed: int) -> None:
+    latency_ms = [5.0 + b for b in range(1, 9)]
+    limits = Limits(0.0, 0, latency_ms, admit_within_ms=30.0)
+    core = BatcherCore(Always(BatchingPolicy.from_control_limit(1, 8)), limits)
+    random = np.random.default_rng(seed)
+    arrivals_s = np.cumsum(random.exponential(1.3e-2 / (8 * load), 300)).tolist()
+    free_s, taken, done_after_s = math.inf, 0, []
+    while arrivals_s or free_s < math.inf:
+        now_s = min(free_s, arrivals_s[0] if arrivals_s else math.inf)
+        if now_s == free_s:
+            core.device_free()
+            free_s = math.inf
+        else:
+            taken += core.arrive(now_s, Request(arrivals_s.pop(0), 1)) is None
+        if batch := core.next_batch(now_s):
+            free_s = now_s + 1e-3 * latency_ms[batch.size - 1]
+            done_after_s += [free_s - part.request.arrival_s for part in batch.slices]
+    assert len(done_after_s) == taken > 30
+    assert max(done_after_s) <= 0.03 + 1e-9
 
 
 def test_a_request_over_the_room_is_taken_when_nobody_waits_not_starved() -> None:
