@@ -92,6 +92,8 @@ class Comparison:
             for seed in range(seeds if start_time_s == cases.CURVE_START_TIME_S else 1)
         ]
         self._used: dict[str, Job] = {}
+        #: The best of each grid, by load and family, once the grids have run.
+        self.tuned: dict[tuple[str, str], Contender] = {}
 
     def plan(self) -> str:
         """Say how much there is to run, at most."""
@@ -123,12 +125,16 @@ class Comparison:
             for family in self._curve_families(load):
                 jobs += [self._job(load, contender) for contender in self._curve(family)]
         self._do(run, jobs, _job_key, "as they come, and along their knobs")
-        jobs = [
-            self._job(cell, self.tuned(load, family))
+        # All are chosen before any job is made: a job counts as used before it has run.
+        self.tuned = {
+            (load.load_key, family): self._best(load, family)
             for load in self.loads
             for family in cases.TUNED
+        }
+        jobs = [
+            self._job(cell, self.tuned[cell.load_key, family])
+            for family in cases.TUNED
             for cell in self.cells
-            if cell.load_key == load.load_key
         ]
         self._do(run, jobs, _job_key, "tuned")
         return self.rows()
@@ -137,8 +143,7 @@ class Comparison:
         """Sum up what has been run."""
         return rows(self._records.by_key[key] for key in self._used)
 
-    def tuned(self, load: Cell, family: str) -> Contender:
-        """Give the best of a family's grid on a load."""
+    def _best(self, load: Cell, family: str) -> Contender:
         grid = {contender.label: contender for contender in self._curve(family)}
         mine = [row for row in self.rows() if row.cell == _cell_key(load) and row.label in grid]
         return grid[best_tuned(mine).label]
@@ -298,7 +303,7 @@ def _report(
         ours = curves.get("sojourn", [])
         others = [row for name, curve in curves.items() if name != "sojourn" for row in curve]
         by_load[_load_name(load)] = {
-            "tuned": {name: comparison.tuned(load, name).label for name in cases.TUNED},
+            "tuned": {name: comparison.tuned[load.load_key, name].label for name in cases.TUNED},
             "beyond_sojourn": [asdict(row) for row in beyond(others, ours)] if ours else None,
             "saved_against_static": _saved(here),
         }

@@ -15,7 +15,7 @@ from deployments.models.base import Model, load_model
 from deployments.policy_keeper import Observations, PolicyKeeper
 from deployments.profiling import measure_profile
 from policy.profile import Profile
-from sojourn.errors import DeviceError, InvalidInputError, RequestError
+from sojourn.errors import DeadlineError, DeviceError, InvalidInputError, RequestError
 
 logger = logging.getLogger("sojourn.service")
 
@@ -193,14 +193,20 @@ class InferenceService:
             )
         except RequestError as error:
             self.answers[error.status] += 1
+            # Who waited as long as the SLA allows, and then got none, had a late answer.
+            waited_s = time.monotonic() - arrival_s
+            if isinstance(error, DeadlineError) and waited_s > self.keeper.time_left_s:
+                self._count_answer(request.rows, waited_s)
             raise
         self.answers[200] += 1
-        response_time_s = time.monotonic() - arrival_s
-        self._response_times_s.append(response_time_s)
-        self._answered_rows += request.rows
-        if response_time_s > self.keeper.time_left_s:
-            self._late_rows += request.rows
+        self._count_answer(request.rows, time.monotonic() - arrival_s)
         return outputs
+
+    def _count_answer(self, rows: int, response_time_s: float) -> None:
+        self._response_times_s.append(response_time_s)
+        self._answered_rows += rows
+        if response_time_s > self.keeper.time_left_s:
+            self._late_rows += rows
 
     def autoscaling_stats(self) -> dict[str, float]:
         """Give what the autoscaler needs to know of this replica: counters and gauges."""

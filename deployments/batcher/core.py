@@ -55,6 +55,11 @@ __all__ = [
     "StartReason",
 ]
 
+# For the sake of a deadline a batch starts this much, or this share of its time, before it must:
+# timers are late, and batches vary.
+_SLACK_MS = 2.0
+_SLACK_SHARE = 0.1
+
 
 class BatcherCore:
     """Queue and decisions of one device.
@@ -99,6 +104,7 @@ class BatcherCore:
         self._suspects = Suspects()
         self._test_failed = False
         self._in_line = 0
+        self._has_deadlines = False
         self._device_busy = False
         self._device_free_s = -math.inf
         self._draining = False
@@ -150,6 +156,7 @@ class BatcherCore:
         (self._high if request.priority else self._normal).append(request)
         request.rows_in_line = request.rows
         self._in_line += request.rows
+        self._has_deadlines |= request.deadline_s < math.inf
         return None
 
     def _soonest_s(self, now_s: float, rows: int) -> float:
@@ -322,9 +329,16 @@ class BatcherCore:
         return max_age_ms * self.wait_factor
 
     def _due_s(self, policy: BatchingPolicy) -> float:
-        """When the oldest has waited long enough."""
+        """When the oldest has waited long enough, or a deadline would be missed."""
         heads = [queue[0].arrival_s for queue in (self._normal, self._high) if queue]
-        return min(heads, default=math.inf) + 1e-3 * self.longest_wait_ms(policy)
+        due_s = min(heads, default=math.inf) + 1e-3 * self.longest_wait_ms(policy)
+        self._has_deadlines &= self._in_line > 0
+        if not self._has_deadlines:
+            return due_s
+        latency_ms = self._latency_ms(min(self._in_line, policy.max_batch_size))
+        slack_ms = max(_SLACK_MS, _SLACK_SHARE * latency_ms)
+        deadlines_s = (one.deadline_s for one in (*self._normal, *self._high) if not one.cancelled)
+        return min(due_s, min(deadlines_s, default=math.inf) - 1e-3 * (latency_ms + slack_ms))
 
     def _latency_ms(self, size: int) -> float:
         latency_ms = self.limits.latency_ms

@@ -221,6 +221,20 @@ def test_a_deadline_that_cannot_be_met_is_refused_on_arrival() -> None:
     assert core.arrive(0.002, Request(0.002, 1, deadline_s=0.031)) is None
 
 
+def test_a_deadline_does_not_wait_in_vain_beside_an_idle_device() -> None:
+    core = make_core(control_limit=4, max_age_ms=80.0)
+    assert core.arrive(0.0, Request(0.0, 1, "relaxed")) is None
+    assert core.arrive(0.001, Request(0.001, 1, "hurried", deadline_s=0.03)) is None
+    assert core.next_batch(0.001) is None
+    assert core.wake_at_s == pytest.approx(0.03 - 0.01 - 0.002)
+    assert names(core.next_batch(core.wake_at_s)) == ["relaxed", "hurried"]
+    assert core.late == []
+    core.device_free()
+    assert core.arrive(0.05, Request(0.05, 1, "alone")) is None
+    assert core.next_batch(0.05) is None
+    assert core.wake_at_s == pytest.approx(0.13)
+
+
 def test_what_its_batch_cannot_serve_in_time_is_dropped_and_named_never_computed() -> None:
     core = make_core(max_batch_size=2, batch_ms=10.0)
     core.arrive(0.0, Request(0.0, 1))
