@@ -13,6 +13,7 @@ budget, `autoscaler.budget` shares it. To change the budget replaces all replica
 `policy_kwargs` are a part of the application's code version.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,8 @@ from autoscaler.decision import Decision
 from autoscaler.ray_adapter import DECISION_PERIOD_S, considered, ordered
 from autoscaler.registry import ScaledDeployment
 from sojourn.errors import InvalidInputError
+
+logger = logging.getLogger("ray.serve")
 
 
 class SojournBudgetPolicy:
@@ -57,7 +60,13 @@ class SojournBudgetPolicy:
         now_s = max((ctx.current_time for ctx in contexts.values()), default=0.0)
         soon = 0 <= now_s - self._decided_s < DECISION_PERIOD_S
         if not soon or self._replicas.keys() != contexts.keys():
-            self._decided_s, self._replicas = now_s, self._decide(contexts)
+            self._decided_s = now_s
+            self._replicas = {key: ctx.target_num_replicas for key, ctx in contexts.items()}
+            try:
+                self._replicas = self._decide(contexts)
+            except Exception:
+                # It would keep Serve's controller from all applications after this one.
+                logger.exception("the budget's replicas are kept as they are")
         return self._replicas, {}
 
     def _decide(self, contexts: Mapping[Any, AutoscalingContext]) -> dict[Any, int]:

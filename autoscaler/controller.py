@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoscaler.decision import Decision
-from autoscaler.demand_forecast import DemandForecast, DemandForecaster
+from autoscaler.demand_forecast import LATE_SHARE, DemandForecast, DemandForecaster
 from autoscaler.live_sizing import Capability, LiveSizing, capabilities
 from autoscaler.model_error import LEAST as LEAST_CORRECTION
 from autoscaler.model_error import ModelError
@@ -53,7 +53,7 @@ class Autoscaler:
         self._model_error = ModelError()
         self._guard = ScaleInGuard()
         self._forecaster = DemandForecaster(self._settings.forecast)
-        self._forecasts_for = (self._settings.forecast, 0.0)
+        self._forecasts_for = (self._settings.forecast, LATE_SHARE)
         self._capabilities: tuple[Capability, ...] = ()
         self._waiting_since_s: float | None = None
         self._waited_s = -math.inf
@@ -139,6 +139,9 @@ class Autoscaler:
     ) -> Decision:
         low, high = max(1, min_replicas), max(1, max_replicas)
         self._note_waiting(now_s, waiting)
+        if ready_replicas == 0:
+            # Whoever woke it may still wait outside, where no report tells of it.
+            self._waited_s = now_s
         if current_replicas == 0 and min_replicas == 0 and waiting <= 0:
             return Decision(0, "stay at 0: no request waits", horizon_s=self._start_times.horizon_s)
         standing = min(max(current_replicas, low), high)

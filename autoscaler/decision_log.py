@@ -25,7 +25,8 @@ class DecisionLog:
     """
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
-        self._noted: deque[Entry] = deque(entries, maxlen=DECISIONS_KEPT)
+        usable = (entry for entry in entries if {"time_s", "replicas"} <= entry.keys())
+        self._noted: deque[Entry] = deque(usable, maxlen=DECISIONS_KEPT)
         self._newest: Entry | None = self._noted[-1] if self._noted else None
 
     @property

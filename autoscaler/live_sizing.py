@@ -47,17 +47,16 @@ def capabilities(reports: Iterable[ReplicaReport]) -> tuple[Capability, ...]:
 
 
 def _capability(group: Sequence[ReplicaReport]) -> Capability:
-    known = [report for report in group if report.sla_rate_per_s]
-    curve = None
-    if known:
-        known.sort(key=lambda report: report.sla_rate_per_s)
-        curve = known[(len(known) - 1) // 2].curve
+    # Where the SLA is out of reach, the rate within it is 0.
+    known = [report for report in group if report.sla_rate_per_s or report.out_of_reach]
+    known.sort(key=lambda report: report.sla_rate_per_s)
+    median = known[(len(known) - 1) // 2] if known else None
     return Capability(
         objective=group[0].objective,
         batch_size=statistics.median([report.full_batch_size for report in group]),
         batch_ms=statistics.median([report.full_batch_ms for report in group]),
-        curve=curve,
-        out_of_reach=all(report.out_of_reach for report in group),
+        curve=median.curve if median else None,
+        out_of_reach=median.out_of_reach if median else False,
     )
 
 
@@ -66,7 +65,7 @@ class LiveSizing:
     """The least replicas for a demand, and what a number of replicas makes of it.
 
     By the replicas' own curves where they have them. Else by Theorem 2 over full batches, which
-    needs no more than a full batch's time and asks for about half as many replicas again.
+    needs no more than a full batch's time and asks for more replicas.
 
     Attributes
     ----------

@@ -169,6 +169,7 @@ class ModelError:
         ):
             self._curve = curve
             self._forget()
+            self._last, self._last_usable = None, False
         measured = _Measured.of(block, retries)
         usable = (
             now_s - block.begin_s < 2 * BLOCK_S

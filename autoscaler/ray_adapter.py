@@ -40,8 +40,12 @@ class SojournAutoscalingPolicy:
         now_s = ctx.current_time
         # A clock that was set back must not stop the decisions.
         if not 0 <= now_s - self._decided_s < DECISION_PERIOD_S:
-            deployment, decision = considered(ctx)
-            self._decided_s, self._replicas = now_s, ordered(ctx, deployment, decision)
+            self._decided_s, self._replicas = now_s, ctx.target_num_replicas
+            try:
+                self._replicas = ordered(ctx, *considered(ctx))
+            except Exception:
+                # It would keep Serve's controller from all applications after this one.
+                logger.exception("%s: replicas are kept as they are", ctx.deployment_name)
         return self._replicas, {}
 
 
@@ -87,8 +91,10 @@ def reports_of(ctx: AutoscalingContext) -> list[ReplicaReport]:
     for replica, values in latest.items():
         # A replica that is not configured yet reports nothing but Ray's own numbers.
         if "offered_total" in values:
+            # A clock that is ahead must not make what others tell look old.
+            time_s = min(recorded_s[replica], ctx.current_time)
             try:
-                reports.append(ReplicaReport.from_floats(replica, recorded_s[replica], values))
+                reports.append(ReplicaReport.from_floats(replica, time_s, values))
             except InvalidInputError as error:
                 logger.warning("a report is left out: %s", error)
     return reports

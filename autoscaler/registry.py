@@ -176,8 +176,8 @@ class ScaledDeployment:
             return True
         if not all(loading.done() for loading in self._loading):
             return False
-        state, log = (_table(loading.result()) for loading in self._loading)
-        self._loading = None
+        done, self._loading = self._loading, None
+        state, log = (_table(loading.result()) for loading in done)
         if "autoscaler" in state:
             try:
                 self.autoscaler.load_state(state["autoscaler"])

@@ -16,6 +16,8 @@ _KEPT = 50
 _PERCENTILE = 90
 #: A start that takes longer than this many usual ones has failed in between.
 _FAILED = 3.0
+#: What the first starts count for at most, unless replicas tell of longer ones.
+_FIRST_AT_MOST_S = 600.0
 
 
 class StartTimes:
@@ -57,9 +59,11 @@ class StartTimes:
         self._horizon_s = None
 
     def _plausible(self, start_time_s: float) -> float:
-        if len(self._seen_s) < 3:
-            return start_time_s
-        return min(start_time_s, _FAILED * statistics.median(self._seen_s))
+        if len(self._seen_s) >= 3:
+            return min(start_time_s, _FAILED * statistics.median(self._seen_s))
+        # An order may wait for hours until there is a machine for it.
+        told_s = max(self._told_s.values(), default=0.0)
+        return min(start_time_s, max(_FIRST_AT_MOST_S, _FAILED * told_s))
 
     @property
     def horizon_s(self) -> float:

@@ -131,9 +131,9 @@ class PolicyKeeper:
         work_conserving_table(self.profile, user_config.objective(self.profile))
         before = self._question()
         self._take(user_config)
-        self.error = None
+        failed, self.error = self.error is not None, None
         self._use(self.core.table)
-        if not self._question().same_as(before):
+        if failed or not self._question().same_as(before):
             self._solve()
 
     def _take(self, user_config: UserConfig) -> None:
@@ -184,7 +184,7 @@ class PolicyKeeper:
     async def _solve_and_use(self, question: Question, sla: SLAConfig) -> None:
         try:
             answer = await solve_aside(question)
-        except SojournError as error:
+        except (SojournError, OSError, ValueError) as error:
             self.error = str(error)
             self.capability = Capability(sla)
             logger.error("the policy in force stays: %s", error)

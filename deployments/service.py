@@ -193,9 +193,15 @@ class InferenceService:
             )
         except RequestError as error:
             self.answers[error.status] += 1
-            # Who waited as long as the SLA allows, and then got none, had a late answer.
+            # Whose deadline allows as much as the SLA does, and is missed, has a late answer.
+            deadline_s = 1e-3 * (request.deadline_ms or 0.0)
+            if isinstance(error, DeadlineError) and deadline_s >= self.keeper.time_left_s:
+                self._count_answer(request.rows, max(deadline_s, time.monotonic() - arrival_s))
+            raise
+        except asyncio.CancelledError:
+            # Who has left would have been answered late.
             waited_s = time.monotonic() - arrival_s
-            if isinstance(error, DeadlineError) and waited_s > self.keeper.time_left_s:
+            if waited_s > self.keeper.time_left_s:
                 self._count_answer(request.rows, waited_s)
             raise
         self.answers[200] += 1
@@ -205,7 +211,7 @@ class InferenceService:
     def _count_answer(self, rows: int, response_time_s: float) -> None:
         self._response_times_s.append(response_time_s)
         self._answered_rows += rows
-        if response_time_s > self.keeper.time_left_s:
+        if response_time_s >= self.keeper.time_left_s:
             self._late_rows += rows
 
     def autoscaling_stats(self) -> dict[str, float]:

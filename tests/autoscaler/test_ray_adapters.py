@@ -14,6 +14,7 @@ import pytest
 
 from autoscaler import registry
 from autoscaler.decision import Decision
+from autoscaler.decision_log import DecisionLog
 from autoscaler.settings import AutoscalerSettings
 from sojourn.errors import InvalidInputError
 from tests.autoscaler.stores import Store
@@ -147,6 +148,44 @@ def test_a_deployment_without_replicas_sleeps_until_a_request_waits() -> None:
     policy = SojournAutoscalingPolicy()
     assert run(policy, range(1000, 1010), target=0, least=0) == 0
     assert run(policy, range(1010, 1012), target=0, least=0, waiting=3) >= 1
+
+
+def test_a_replica_that_was_woken_is_not_sent_back_before_its_first_request() -> None:
+    """Ray wakes a deployment itself; the request that did so has not been counted yet."""
+    policy = SojournAutoscalingPolicy()
+    assert run(policy, range(1000, 1060), rate_per_s=20, least=0) == 1
+    assert run(policy, range(1060, 1400), least=0) == 0
+    assert run(policy, range(1400, 5000, 10), target=0, least=0) == 0
+    assert run(policy, range(5000, 5010), target=1, running=0, least=0) >= 1
+    assert run(policy, range(5010, 5100), target=1, least=0) == 1
+
+
+def test_a_clock_that_is_ahead_does_not_stop_the_decisions() -> None:
+    policy = SojournAutoscalingPolicy()
+    for now_s in range(1000, 1030):
+        ctx = context(now_s=now_s, rate_per_s=50 if now_s < 1010 else 450, target=2)
+        ahead = ctx.running_replicas[0]
+        for by_replica in ctx.raw_metrics.values():
+            by_replica[ahead] = [TimeStampedValue(now_s + 3600, by_replica[ahead][0].value)]
+        replicas, _ = policy(ctx)
+    assert replicas >= 5
+
+
+def test_an_error_of_ours_keeps_the_replicas_and_serves_controller(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("of the autoscaler")
+
+    monkeypatch.setattr(ray_adapter, "considered", fail)
+    assert run(SojournAutoscalingPolicy(), range(1000, 1003), target=4) == 4
+    assert "kept as they are" in caplog.text
+
+
+def test_a_stored_log_of_another_kind_is_left_out() -> None:
+    assert DecisionLog([{"then": 1}, {"time_s": 2.0, "replicas": 3}]).noted == [
+        {"time_s": 2.0, "replicas": 3}
+    ]
 
 
 def test_a_report_that_is_wrong_is_left_out() -> None:
