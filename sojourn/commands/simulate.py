@@ -361,5 +361,5 @@ def _typed(context: click.Context) -> str:
         name = parameter.name or ""
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE and name != "as_json":
             value = context.params[name]
-            words += [parameter.opts[0], f"{value:g}" if isinstance(value, float) else str(value)]
+            words += [parameter.opts[0], repr(value) if isinstance(value, float) else str(value)]
     return shlex.join(words)
