@@ -186,7 +186,7 @@ _delay = click.FloatRange(min=0)
 @click.option(
     "--energy-price",
     type=click.FloatRange(min=0),
-    help="Per kWh: plan for the least cost of replicas and energy, not for the least replicas.",
+    help="Per kWh: plan for the least cost of replicas and energy, with up to 8 replicas more.",
 )
 @click.option(
     "--replica-price",

@@ -264,7 +264,7 @@ def _print(
         click.echo(
             "By the model no number of replicas allowed here would do."
             if least is None
-            else f"By the model the SLA needs {least}."
+            else f"By the model the SLA needs {least}, batching as a live replica does."
         )
 
 

@@ -188,7 +188,7 @@ def test_table_for_people(capsys, trace):
     assert main(fixed()) == 0
     out = capsys.readouterr().out
     assert "predicted" in out
-    assert "By the model the SLA needs 1." in out
+    assert "By the model the SLA needs 1," in out
 
 
 def test_report(capsys, trace, tmp_path):
