@@ -36,7 +36,7 @@ MODELS = ("First", "Second")
 #: One replica of the emulated device carries 148 rows/s.
 OFFERED_PER_S = 220.0
 ROWS = 64
-LOAD_TIMEOUT_S = 30.0
+LOAD_TIMEOUT_S = 180
 ROUTER = "deployments.rand_router:RandRequestRouter"
 LIGHT = {"num_cpus": 0.01}
 
@@ -162,10 +162,15 @@ def shared_document() -> dict[str, Any]:
     }
 
 
-def replicas_of(name: str) -> int:
-    """Replicas of a model that run or start; those that stop count no more."""
-    states = serve.status().applications["shared"].deployments[name].replica_states
-    return sum(number for state, number in states.items() if state in ("RUNNING", "STARTING"))
+def replicas_of(*names: str) -> int:
+    """Replicas of models that run or start, all at one time; those that stop count no more."""
+    deployments = serve.status().applications["shared"].deployments
+    return sum(
+        number
+        for name in names
+        for state, number in deployments[name].replica_states.items()
+        if state in ("RUNNING", "STARTING")
+    )
 
 
 async def load_one(name: str, until: Callable[[], bool]) -> dict[str, Any]:
@@ -175,7 +180,7 @@ async def load_one(name: str, until: Callable[[], bool]) -> dict[str, Any]:
     calls, most = [], 0
     while time.monotonic() < deadline_s and not until():
         calls.append(handle.infer.remote())
-        most = max(most, sum(replicas_of(model) for model in MODELS))
+        most = max(most, replicas_of(*MODELS))
         await asyncio.sleep(ROWS / OFFERED_PER_S)
     answers = [await call for call in calls]
     return {

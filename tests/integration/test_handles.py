@@ -16,7 +16,7 @@ from tests.integration.services import ROOT
 
 pytestmark = pytest.mark.integration
 
-TIMEOUT_S = 150
+TIMEOUT_S = 420
 
 
 @pytest.fixture(scope="module")
