@@ -109,7 +109,10 @@ class ModelError:
     """
 
     def __init__(self) -> None:
-        self.correction = 1.0
+        self._begin(1.0)
+
+    def _begin(self, correction: float) -> None:
+        self.correction = correction
         self.error: float | None = None
         self._block = _Block()
         self._last: _Measured | None = None
@@ -245,5 +248,4 @@ class ModelError:
             raise InvalidInputError(f"state of the model error: not usable ({error!r})") from error
         if not LEAST <= correction <= MOST:
             raise InvalidInputError(f"state of the model error: correction is {correction}")
-        self.__init__()  # type: ignore[misc]
-        self.correction = correction
+        self._begin(correction)

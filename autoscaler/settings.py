@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 from autoscaler.demand_forecast import POOLS
 from autoscaler.sizing import TryDelays
@@ -113,7 +114,7 @@ class AutoscalerSettings:
         InvalidInputError
             A value is out of its range.
         """
-        given: dict[str, float | None] = {
+        given: dict[str, Any] = {
             name: float(values[PREFIX + name])
             for name in _FLOAT_SETTINGS
             if PREFIX + name in values
@@ -132,7 +133,7 @@ class AutoscalerSettings:
             if not (math.isfinite(number) and number == int(number)):
                 raise InvalidInputError(f"retries: must be a whole number, not {number}")
             retries = int(number)
-        return cls(forecast=forecast, retries=retries, **given)  # type: ignore[arg-type]
+        return cls(forecast=forecast, retries=retries, **given)
 
 
 _FLOAT_SETTINGS = tuple(

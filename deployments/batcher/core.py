@@ -20,11 +20,6 @@ the queue, so that a test that passes costs nothing. Where it fails, the half th
 suspected no more: it goes back to the head of the queue, with what had filled the batch. Only a
 request that fails alone is told so. The search and ordinary batches share the device: a test that
 failed is followed by an ordinary batch, where one is due.
-
-What that costs, beside halving the failed batch until all but the culprit are answered: on a device
-of 50 ms + 0.5 ms a row, batches of 32, all full, 1% of the rows poison, 93% of the rows that it
-answers without poison instead of 50% where a failure takes no time, 40% instead of 28% where it
-takes as long as an answer.
 """
 
 import math

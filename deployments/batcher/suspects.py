@@ -1,4 +1,10 @@
-"""Slices of failed batches, until it is known which of them is to blame."""
+"""Slices of failed batches, until it is known which of them is to blame.
+
+What the search costs, beside halving the failed batch until all but the culprit are answered: on a
+device of 50 ms + 0.5 ms a row, batches of 32, all full, 1% of the rows poison, 93% of the rows that
+it answers without poison instead of 50% where a failure takes no time, 40% instead of 28% where it
+takes as long as an answer.
+"""
 
 from collections import deque
 from collections.abc import Sequence
