@@ -9,7 +9,7 @@ Ray asks a policy of the application instead of those of its deployments. In the
           policy_kwargs: {replica_budget: 8}
 
 Each deployment's autoscaler says how many replicas it wants; where all that is more than the
-budget, `autoscaler.budget` shares it. To change the budget replaces all replicas: to Ray,
+budget, `autoscaler.sizing.budget` shares it. To change the budget replaces all replicas: to Ray,
 `policy_kwargs` are a part of the application's code version.
 """
 
@@ -20,11 +20,11 @@ from typing import Any
 
 from ray.serve.config import AutoscalingContext
 
-from autoscaler.budget import Claim, level_by_replicas, share_budget
 from autoscaler.decision import Decision
 from autoscaler.ray_adapter import DECISION_PERIOD_S, considered, ordered
-from autoscaler.registry import ScaledDeployment
-from sojourn.errors import InvalidInputError
+from autoscaler.scaled_deployments import ScaledDeployment
+from autoscaler.sizing.budget import Claim, level_by_replicas, share_budget
+from policy.errors import InvalidInputError
 
 logger = logging.getLogger("ray.serve")
 

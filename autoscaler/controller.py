@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoscaler.decision import Decision
-from autoscaler.demand_forecast import LATE_SHARE, DemandForecast, DemandForecaster
-from autoscaler.live_sizing import Capability, LiveSizing, capabilities
-from autoscaler.model_error import LEAST as LEAST_CORRECTION
-from autoscaler.model_error import ModelError
+from autoscaler.forecasting.demand import LATE_SHARE, DemandForecast, DemandForecaster
 from autoscaler.offered_load import MAX_LAG_S, OfferedLoad
 from autoscaler.reports import AutoscalerSettings, ReplicaReport
 from autoscaler.scale_in import ScaleInGuard, measured_hold_s
+from autoscaler.sizing.live import LiveSizing, MedianReplica, median_replicas
+from autoscaler.sizing.sla_rate_correction import LEAST as LEAST_CORRECTION
+from autoscaler.sizing.sla_rate_correction import SlaRateCorrection
 from autoscaler.start_times import StartTimes
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
 
 __all__ = ["Autoscaler", "AutoscalerSettings", "Decision", "ReplicaReport"]
 
@@ -50,11 +50,11 @@ class Autoscaler:
         self._load = OfferedLoad()
         self._reports: dict[str, ReplicaReport] = {}
         self._start_times = StartTimes()
-        self._model_error = ModelError()
+        self._model_error = SlaRateCorrection()
         self._guard = ScaleInGuard()
         self._forecaster = DemandForecaster(self._settings.forecast)
         self._forecasts_for = (self._settings.forecast, LATE_SHARE)
-        self._capabilities: tuple[Capability, ...] = ()
+        self._median_replicas: tuple[MedianReplica, ...] = ()
         self._waiting_since_s: float | None = None
         self._waited_s = -math.inf
 
@@ -220,7 +220,7 @@ class Autoscaler:
         history = self._load.history(now_s, self._settings.window_s, self._settings.retries)
         if history is None or not live:
             return "the arrival rate is not known yet"
-        self._capabilities = capabilities(live)
+        self._median_replicas = median_replicas(live)
         self._revise_model(now_s)
         forecaster = self._forecaster_in_force()
         forecaster.observe(history.end_s, history.rates_per_s)
@@ -242,13 +242,13 @@ class Autoscaler:
 
     def _sizing(self, low: int, high: int) -> LiveSizing:
         return LiveSizing(
-            self._capabilities, self._settings.delays, self._model_error.correction, low, high
+            self._median_replicas, self._settings.delays, self._model_error.correction, low, high
         )
 
     def _revise_model(self, now_s: float) -> None:
         # While the SLA is changing, what is late is late by one or the other.
-        one = self._capabilities[0]
-        if len(self._capabilities) == 1 and one.curve is not None:
+        one = self._median_replicas[0]
+        if len(self._median_replicas) == 1 and one.curve is not None:
             allowed = 1 - one.objective.percentile / 100
             self._model_error.revise(
                 now_s, one.curve, allowed, one.batch_size, self._settings.retries
@@ -262,7 +262,7 @@ class Autoscaler:
 
     def _forecaster_in_force(self) -> DemandForecaster:
         """Give the forecaster of the settings and the SLA; a new one inherits the history."""
-        strictest = max(one.objective.percentile for one in self._capabilities)
+        strictest = max(one.objective.percentile for one in self._median_replicas)
         wanted = (self._settings.forecast, 1 - strictest / 100)
         if wanted != self._forecasts_for:
             heir = DemandForecaster(*wanted)
@@ -292,7 +292,7 @@ class Autoscaler:
         """
         since_s = now_s if self._waiting_since_s is None else self._waiting_since_s
         rate_per_s = waiting / max(1.0, now_s - since_s)
-        required = self._sizing(low, high).required(rate_per_s)[0] if self._capabilities else low
+        required = self._sizing(low, high).required(rate_per_s)[0] if self._median_replicas else low
         replicas = max(standing, required)
         return self._decision(
             replicas, f"order {replicas}: {waiting:g} requests wait and nothing serves"
@@ -336,7 +336,7 @@ class Autoscaler:
             settings = AutoscalerSettings.from_floats(state["settings"])
             start_times = StartTimes.from_state(state["start_times"])
             guard = ScaleInGuard.from_state(state["demands"])
-            model_error = ModelError()
+            model_error = SlaRateCorrection()
             model_error.load_state(state["model_error"])
             forecast, late_share = state["forecasts_for"]
             forecaster = DemandForecaster(str(forecast), float(late_share))

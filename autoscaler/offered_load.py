@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from autoscaler.reports import ReplicaReport
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
 
 FloatArray = NDArray[np.float64]
 

@@ -2,7 +2,7 @@
 
 Ray makes a new policy object at every change of the config, runs it ten times a second in Serve's
 controller, and pickles this module by value. So this module holds nothing: the autoscalers, with
-their history, live in `autoscaler.registry`, which Ray imports as it is installed.
+their history, live in `autoscaler.scaled_deployments`, which Ray imports as it is installed.
 
 Where a deployment may have no replica (`min_replicas: 0`), HAProxy sends a request that finds none
 to the proxy of the head node, which holds it until there is one. That tells Serve's controller at
@@ -15,12 +15,12 @@ from typing import Any
 
 from ray.serve.config import AutoscalingContext
 
-from autoscaler import ray_metrics
 from autoscaler.decision import Decision
-from autoscaler.ray_store import store
-from autoscaler.registry import ScaledDeployment, scaled_deployment
+from autoscaler.ray import metrics as ray_metrics
+from autoscaler.ray.store import store
 from autoscaler.reports import ReplicaReport
-from sojourn.errors import InvalidInputError
+from autoscaler.scaled_deployments import ScaledDeployment, scaled_deployment
+from policy.errors import InvalidInputError
 
 logger = logging.getLogger("ray.serve")
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 
 from autoscaler.settings import PREFIX, AutoscalerSettings
+from policy.errors import InvalidInputError
+from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective
-from policy.service_curve import ServiceCurve
-from sojourn.errors import InvalidInputError
 
 __all__ = ["AutoscalerSettings", "ReplicaReport"]
 
@@ -43,7 +43,7 @@ class ReplicaReport:
     settings : AutoscalerSettings or None
         The settings now in force there; None leaves those of the autoscaler.
     sla_rate_per_s, late_shares
-        Its `policy.service_curve.ServiceCurve`; 0 and empty where that is not known yet, 0 and all
+        Its `policy.load_lateness.LoadLatenessCurve`; 0 and empty where that is not known yet, 0 and all
         1 where no rate meets the SLA.
     answered_total, late_total : float
         Rows answered since the replica started, and those of them answered later than the SLA's
@@ -114,7 +114,7 @@ class ReplicaReport:
         return _objective(self.sla_response_time_ms, self.sla_percentile)
 
     @property
-    def curve(self) -> ServiceCurve | None:
+    def curve(self) -> LoadLatenessCurve | None:
         """How its late share rises with the arrival rate; None where that is not known."""
         return _curve(self.sla_rate_per_s, self.late_shares) if self.sla_rate_per_s else None
 
@@ -145,18 +145,20 @@ class ReplicaReport:
         return cls(replica_id, time_s, settings=settings, late_shares=late_shares, **given)
 
 
-def curve_to_floats(curve: ServiceCurve | None, *, out_of_reach: bool = False) -> dict[str, float]:
+def curve_to_floats(
+    curve: LoadLatenessCurve | None, *, out_of_reach: bool = False
+) -> dict[str, float]:
     """Give what a report says of a curve as floats; of none, whether the SLA is out of reach."""
     if curve is not None:
         rate_per_s, shares = curve.sla_rate_per_s, curve.late_shares
     else:
-        rate_per_s, shares = 0.0, len(ServiceCurve.MULTIPLES) * (1.0,) if out_of_reach else ()
+        rate_per_s, shares = 0.0, len(LoadLatenessCurve.MULTIPLES) * (1.0,) if out_of_reach else ()
     named = {f"{_LATE_SHARE}{i}": share for i, share in enumerate(shares)}
     return {"sla_rate_per_s": rate_per_s, **named}
 
 
 _objective = lru_cache(maxsize=64)(ServiceLevelObjective)
-_curve = lru_cache(maxsize=64)(ServiceCurve)
+_curve = lru_cache(maxsize=64)(LoadLatenessCurve)
 
 _REPORT_FLOATS = tuple(
     value.name

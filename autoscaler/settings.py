@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from autoscaler.demand_forecast import POOLS
-from autoscaler.sizing import TryDelays
-from sojourn.errors import InvalidInputError
+from autoscaler.forecasting.demand import POOLS
+from autoscaler.sizing.estimators import TryDelays
+from policy.errors import InvalidInputError
 
 #: What stands before the name of a setting among the floats of a report.
 PREFIX = "settings_"
@@ -48,7 +48,7 @@ class AutoscalerSettings:
     backlog_drain_s : float
         Time in which what has piled up in the replicas' queues is to be worked off.
     request_delay_ms, reply_delay_ms, retry_delay_ms : float
-        What a try costs between balancer and replica; see `autoscaler.sizing.TryDelays`.
+        What a try costs between balancer and replica; see `autoscaler.sizing.estimators.TryDelays`.
     retries : int
         Retries after which the balancer gives up.
 

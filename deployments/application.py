@@ -7,7 +7,7 @@ from ray import serve
 
 from deployments.config import ReplicaArgs, first_line
 from deployments.replica import Replica
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
 
 
 def build(args: dict[str, Any]) -> serve.Application:

@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from autoscaler.reports import AutoscalerSettings
 from deployments.routing import RETRIES
+from policy.errors import InvalidInputError
 from policy.profile import Profile
 from policy.table import Objective, ServiceLevelObjective, Weights
-from sojourn.errors import InvalidInputError
 
 #: The deployment's name in the config file.
 DEPLOYMENT = "Replica"

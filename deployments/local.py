@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 
 from deployments.config import ServiceConfig
+from deployments.errors import StartError
 from deployments.routing import serve_environment
-from sojourn.errors import StartError
 
 #: What Ray, Serve and one replica of a small model take.
 NEEDED_MEMORY_BYTES = 2 << 30

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from ray.serve import metrics
 
-from deployments.policy_keeper import Observations
+from deployments.control.policy_controller import Observations
 from deployments.service import InferenceService
 
 _RESPONSE_TIMES_S = [

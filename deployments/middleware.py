@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from deployments.asgi import InferenceApp
-from deployments.http_request import REQUEST_ID
+from deployments.http.app import InferenceApp
+from deployments.http.request import REQUEST_ID
 
 
 @dataclass
@@ -30,7 +30,7 @@ class _Entry:
     root_path: str | None = None
 
 
-class ShortWay:
+class FastPath:
     """ASGI middleware: our model's requests to its app, all others on to `app`."""
 
     entry: _Entry | None = None
@@ -40,7 +40,7 @@ class ShortWay:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, or pass it on."""
-        entry = ShortWay.entry
+        entry = FastPath.entry
         if entry is None or scope["type"] != "http":
             await self._app(scope, receive, send)
         elif entry.root_path is None:
@@ -75,9 +75,9 @@ def _with_one_request_id(send: Send) -> Send:
 
 def middlewares() -> list[Middleware]:
     """Give Serve the middleware; it calls this as it starts an HTTP server."""
-    return [Middleware(ShortWay)]
+    return [Middleware(FastPath)]
 
 
-def open_short_way(app: InferenceApp) -> None:
+def open_fast_path(app: InferenceApp) -> None:
     """Let this process answer `app`'s requests before Ray's wrapper; call on the batcher's loop."""
-    ShortWay.entry = _Entry(app, asyncio.get_running_loop())
+    FastPath.entry = _Entry(app, asyncio.get_running_loop())

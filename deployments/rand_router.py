@@ -22,7 +22,7 @@ from ray.serve.request_router import (
     RunningReplica,
 )
 
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
 
 #: RAND's Δ unless the config gives another: about what a try costs.
 RETRY_DELAY_MS = 5.0

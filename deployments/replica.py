@@ -8,15 +8,15 @@ from typing import Any
 
 from ray import serve
 
-from autoscaler import ray_store
-from deployments.asgi import InferenceApp
+from autoscaler.ray import store as ray_store
 from deployments.config import DEPLOYMENT, ModelConfig, parse_user_config
-from deployments.decision_reader import DecisionReader
+from deployments.control.decision_reader import DecisionReader
+from deployments.control.policy_controller import TICK_S
+from deployments.http.app import InferenceApp
 from deployments.metrics import ReplicaMetrics
-from deployments.middleware import open_short_way
-from deployments.policy_keeper import TICK_S
+from deployments.middleware import open_fast_path
 from deployments.service import load_service
-from sojourn.errors import SojournError
+from policy.errors import SojournError
 
 logger = logging.getLogger("ray.serve")
 
@@ -52,7 +52,7 @@ class Replica:
         """Give Serve the app, once the model is loaded."""
         version = importlib.metadata.version("sojourn")
         app = InferenceApp(self._service, version, self._decisions.content)
-        open_short_way(app)
+        open_fast_path(app)
         return app
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -87,7 +87,7 @@ class Replica:
         """Tell Ray, and so the autoscaler, how this replica fares."""
         if self._start_time_s is None:
             return {}
-        user_config = self._service.keeper.user_config
+        user_config = self._service.controller.user_config
         return {
             **self._service.autoscaling_stats(),
             "start_time_s": self._start_time_s,

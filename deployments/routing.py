@@ -5,7 +5,7 @@ and replicas: the environment of `ray start` (or of `ray.init` for a local run),
 `serve deploy`. This is the one place that holds them.
 """
 
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
 
 #: How often HAProxy tries another replica after a refusal, as RAND's retries.
 RETRIES = 5

@@ -8,14 +8,15 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
 
-from deployments.batcher.shell import Batcher, BatchRecord
+from deployments.batcher.asyncio_batcher import Batcher, BatchRecord
 from deployments.config import ModelConfig, UserConfig
-from deployments.inference_protocol import InferenceRequest, Signature, Tensors
+from deployments.control.policy_controller import Observations, PolicyController
+from deployments.errors import DeadlineError, DeviceError, RequestError
+from deployments.http.inference_protocol import InferenceRequest, Signature, Tensors
 from deployments.models.base import Model, load_model
-from deployments.policy_keeper import Observations, PolicyKeeper
-from deployments.profiling import measure_profile
+from deployments.profiling.measure import measure_profile
+from policy.errors import InvalidInputError
 from policy.profile import Profile
-from sojourn.errors import DeadlineError, DeviceError, InvalidInputError, RequestError
 
 logger = logging.getLogger("sojourn.service")
 
@@ -52,7 +53,7 @@ def profile_of(config: ModelConfig, model: Model, device: str) -> Profile:
 
 
 class InferenceService:
-    """One model behind its batcher; the `Service` of `deployments.asgi`.
+    """One model behind its batcher; the `Service` of `deployments.http.app`.
 
     Parameters
     ----------
@@ -75,7 +76,7 @@ class InferenceService:
         self.answers: Counter[int] = Counter()
         self._model = model
         self._profile = profile
-        self._keeper: PolicyKeeper | None = None
+        self._controller: PolicyController | None = None
         self._batcher: Batcher | None = None
         self._batches: list[BatchRecord] = []
         self._last_batches: deque[tuple[float, BatchRecord]] = deque(maxlen=BATCHES_SHOWN)
@@ -90,10 +91,10 @@ class InferenceService:
         return self._batcher
 
     @property
-    def keeper(self) -> PolicyKeeper:
+    def controller(self) -> PolicyController:
         """What keeps the batcher's policy; there is one once `configure` has succeeded."""
-        assert self._keeper is not None
-        return self._keeper
+        assert self._controller is not None
+        return self._controller
 
     @property
     def configured(self) -> bool:
@@ -111,7 +112,7 @@ class InferenceService:
             return False
         if self._batcher.lost is not None:
             return True
-        full_batch_s = 1e-3 * float(self.keeper.profile.latency_ms[-1])
+        full_batch_s = 1e-3 * float(self.controller.profile.latency_ms[-1])
         return self._batcher.busy_for_s() > max(STUCK_AFTER_S, STUCK_AFTER_BATCHES * full_batch_s)
 
     async def configure(self, user_config: UserConfig) -> None:
@@ -124,11 +125,11 @@ class InferenceService:
         InfeasibleError
             The SLA asks for less time than a batch of one takes; what was in force stays in force.
         """
-        if self._keeper is None:
-            self._keeper = PolicyKeeper(self._profile, user_config, self._advance)
-            self._batcher = Batcher(self._model, self._keeper.core, self._note_batch)
+        if self._controller is None:
+            self._controller = PolicyController(self._profile, user_config, self._advance)
+            self._batcher = Batcher(self._model, self._controller.core, self._note_batch)
         else:
-            self._keeper.configure(user_config)
+            self._controller.configure(user_config)
         limits = user_config.limits
         self.signature = Signature(
             self._model.inputs, self._model.outputs, limits.max_rows_per_request
@@ -144,7 +145,7 @@ class InferenceService:
             self._batcher.advance()
 
     async def tick(self) -> Observations:
-        """Let the policy follow the world; to be called every `deployments.policy_keeper.TICK_S`.
+        """Let the policy follow the world; to be called every `deployments.control.policy_controller.TICK_S`.
 
         Who waits for a device that hangs is told so: another replica may answer.
 
@@ -162,7 +163,7 @@ class InferenceService:
         self._batches.clear()
         self._response_times_s = []
         self._offered_rows_seen = offered_rows
-        await self.keeper.tick(seen)
+        await self.controller.tick(seen)
         return seen
 
     def has_room(self) -> bool:
@@ -195,13 +196,13 @@ class InferenceService:
             self.answers[error.status] += 1
             # Whose deadline allows as much as the SLA does, and is missed, has a late answer.
             deadline_s = 1e-3 * (request.deadline_ms or 0.0)
-            if isinstance(error, DeadlineError) and deadline_s >= self.keeper.time_left_s:
+            if isinstance(error, DeadlineError) and deadline_s >= self.controller.time_left_s:
                 self._count_answer(request.rows, max(deadline_s, time.monotonic() - arrival_s))
             raise
         except asyncio.CancelledError:
             # Who has left would have been answered late.
             waited_s = time.monotonic() - arrival_s
-            if waited_s > self.keeper.time_left_s:
+            if waited_s > self.controller.time_left_s:
                 self._count_answer(request.rows, waited_s)
             raise
         self.answers[200] += 1
@@ -211,34 +212,34 @@ class InferenceService:
     def _count_answer(self, rows: int, response_time_s: float) -> None:
         self._response_times_s.append(response_time_s)
         self._answered_rows += rows
-        if response_time_s >= self.keeper.time_left_s:
+        if response_time_s >= self.controller.time_left_s:
             self._late_rows += rows
 
     def autoscaling_stats(self) -> dict[str, float]:
         """Give what the autoscaler needs to know of this replica: counters and gauges."""
-        batcher, keeper = self.batcher, self.keeper
+        batcher, controller = self.batcher, self.controller
         return {
             "offered_total": batcher.offered_rows,
             "refused_total": batcher.refused_rows,
             "completed_total": batcher.completed_rows,
             "queue_length": batcher.core.queue_length,
-            "full_batch_size": keeper.profile.max_batch_size,
-            "full_batch_ms": float(keeper.profile.latency_ms[-1]),
+            "full_batch_size": controller.profile.max_batch_size,
+            "full_batch_ms": float(controller.profile.latency_ms[-1]),
             "answered_total": self._answered_rows,
             "late_total": self._late_rows,
-            **keeper.capability.to_floats(),
-            **keeper.user_config.autoscaler.settings().to_floats(),
+            **controller.sla_capacity.to_floats(),
+            **controller.user_config.autoscaler.settings().to_floats(),
         }
 
     def explain(self) -> Mapping[str, Any]:
         """Give the content of `GET /sojourn/policy`."""
-        batcher, user_config = self.batcher, self.keeper.user_config
+        batcher, user_config = self.batcher, self.controller.user_config
         return {
             "model": self.model_name,
             "sla": user_config.sla.model_dump(),
             "sla_in_words": user_config.sla.in_words(),
             "objective": user_config.policy.model_dump(),
-            "config_error": self.config_error or self.keeper.error,
+            "config_error": self.config_error or self.controller.error,
             "queue_length": batcher.core.queue_length,
             "last_batches": self._explain_batches(),
             "batches_started": {reason.value: count for reason, count in batcher.starts.items()},
@@ -248,7 +249,7 @@ class InferenceService:
                 "completed": batcher.completed_rows,
                 "late": batcher.late_rows,
             },
-            **self.keeper.explain(),
+            **self.controller.explain(),
         }
 
     def _explain_batches(self) -> list[dict[str, Any]]:
@@ -305,8 +306,8 @@ class InferenceService:
 
     async def close(self) -> None:
         """End the device's thread, and what is being solved."""
-        if self._keeper is not None:
-            await self._keeper.close()
+        if self._controller is not None:
+            await self._controller.close()
         if self._batcher is not None:
             self._batcher.close()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
 
 TOLERANCE = 1e-4
 """Largest difference between two floats that counts as none: batches of another size round

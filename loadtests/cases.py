@@ -14,7 +14,7 @@ import numpy as np
 
 from loadtests.answers import read_cases, write_cases
 from loadtests.service import model_metadata
-from sojourn.errors import InvalidInputError, SojournError
+from policy.errors import InvalidInputError, SojournError
 
 ECHOED_VALUES = 4096
 

@@ -12,9 +12,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from deployments.errors import StartError
 from loadtests.records import Records
 from loadtests.schedule import Schedule
-from sojourn.errors import InvalidInputError, StartError
+from policy.errors import InvalidInputError
 
 SETTINGS_VARIABLE = "SOJOURN_LOADTEST_SETTINGS"
 STOP_TIMEOUT_S = 10

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
 
 FloatArray = NDArray[np.float64]
 

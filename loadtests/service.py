@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from deployments.config import SLAConfig
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
 
 ASK_TIMEOUT_S = 10.0
 

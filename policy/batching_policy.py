@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ Source of the index: Cox, Lewis, "The Statistical Analysis of Series of Events" 
 
 import math
 
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
 
 _MARGIN = 1.2
 

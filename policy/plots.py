@@ -7,12 +7,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from policy import exact
 from policy.batching_policy import BatchingPolicy
-from policy.constrained import solve_constrained
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
-from policy.response_time import Evaluation, evaluate
+from policy.response_time.evaluation import Evaluation, evaluate
+from policy.solvers import exact
+from policy.solvers.constrained import solve_constrained
 
 BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#d55e00", "#009e73", "#cc3311", "#777777"
 _DEFAULT_PERCENTILE = 99.0

@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.errors import InfeasibleError, InvalidInputError
+from policy.errors import InfeasibleError, InvalidInputError
 
 FloatArray = NDArray[np.float64]
 

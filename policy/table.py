@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from policy import exact
 from policy.batching_policy import BatchingPolicy
 from policy.burstiness import burst_rate_per_s
-from policy.constrained import ConstrainedSolution, solve_constrained
+from policy.errors import InvalidInputError
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
-from policy.response_time import evaluate
-from policy.smdp import energy_for
-from sojourn.errors import InvalidInputError
+from policy.response_time.evaluation import evaluate
+from policy.solvers import exact
+from policy.solvers.constrained import ConstrainedSolution, solve_constrained
+from policy.solvers.reference.truncated import energy_for
 
 __all__ = ["Objective", "PolicyTable", "ServiceLevelObjective", "Weights", "solve_table"]
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
-from simulator.compiling import compiled
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
+from simulator.engines.compiling import compiled
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

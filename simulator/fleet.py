@@ -10,8 +10,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from simulator.engine import Engine
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
+from simulator.engines.interface import Engine
 
 FloatArray = NDArray[np.float64]
 

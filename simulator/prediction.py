@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from autoscaler.rand import batching_equilibrium, retried_response_time_cdf
-from autoscaler.sizing import TryDelays
+from autoscaler.sizing.estimators import TryDelays
+from autoscaler.sizing.rand import rand_equilibrium, retried_response_time_cdf
 from deployments.batcher.core import Limits
 from policy.batching_policy import BatchingPolicy
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.response_time import Evaluation, evaluate
+from policy.response_time.evaluation import Evaluation, evaluate
 
 FloatArray = NDArray[np.float64]
 
@@ -52,7 +52,7 @@ def predict(
     replicas: int,
     percentiles: tuple[float, ...],
 ) -> Predicted | None:
-    """Predict by RAND over batching replicas, as `autoscaler.batching_estimator` does.
+    """Predict by RAND over batching replicas, as `autoscaler.sizing.batch_queue_estimator` does.
 
     A response is over when the client has it, so the answer's way back counts too.
 
@@ -84,7 +84,7 @@ def predict(
     def at(rate_per_s: float) -> Evaluation:
         return evaluate(profile, policy, rate_per_s, waiting_room=limits.waiting_room)
 
-    found = batching_equilibrium(
+    found = rand_equilibrium(
         arrival_rate_per_s, replicas, lambda rate: at(rate).full_probability, delays.retries
     )
     busy = found.busy_probability

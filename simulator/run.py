@@ -8,17 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.reports import ReplicaReport
-from policy.service_curve import ServiceCurve
+from policy.errors import InvalidInputError
+from policy.load_lateness import LoadLatenessCurve
 from simulator.arrivals import ArrivalTimes, scaled_counts
-from simulator.compiled_engine import CompiledEngine
-from simulator.engine import Answered, Engine
+from simulator.engines.compiled import CompiledEngine
+from simulator.engines.counters import FleetCounters, bin_edges_ms
+from simulator.engines.interface import Answered, Engine
+from simulator.engines.live import LiveEngine
 from simulator.fleet import Fleet, Replica
-from simulator.live_engine import LiveEngine
 from simulator.results import Run
 from simulator.scaling import FleetView, ScalingPolicy
 from simulator.scenario import Scenario
-from simulator.tally import Tally, bin_edges_ms
-from sojourn.errors import InvalidInputError
 
 __all__ = ["Scenario", "Simulation", "simulate"]
 
@@ -48,7 +48,7 @@ def simulate(
     progress : callable, optional
         Called now and then with the number of seconds simulated, at last with all.
     engine : {"compiled", "live"}
-        See `simulator.engine`; both give the same.
+        See `simulator.engines.interface`; both give the same.
 
     Returns
     -------
@@ -94,7 +94,7 @@ class Simulation:
         rounding, arrivals, routing, starts, failures = map(np.random.default_rng, streams)
         self._counts = scaled_counts(scenario.counts, scenario.scale, rounding)
         self._arrivals = ArrivalTimes(self._counts, scenario.within_second, arrivals)
-        self._tally = Tally.of(scenario.seconds)
+        self._tally = FleetCounters.of(scenario.seconds)
         self._engine: Engine = ENGINES[engine](
             scenario.replica_model(), self._tally, int(routing.integers(2**63)), keeps_log
         )
@@ -162,15 +162,17 @@ class Simulation:
         )
 
     def _reports(self) -> list[ReplicaReport]:
-        curve = self._scenario.service_curve()
+        curve = self._scenario.load_lateness_curve()
         now_s = self._fleet.now_s
         return [self._report(replica, now_s, curve) for replica in self._fleet.ready]
 
-    def _report(self, replica: Replica, now_s: float, curve: ServiceCurve | None) -> ReplicaReport:
+    def _report(
+        self, replica: Replica, now_s: float, curve: LoadLatenessCurve | None
+    ) -> ReplicaReport:
         """Give what a live replica would report, as its service and its adapter put it together."""
         scenario = self._scenario
         counted = self._engine.counters(replica.place)
-        unreachable = len(ServiceCurve.MULTIPLES) * (1.0,)
+        unreachable = len(LoadLatenessCurve.MULTIPLES) * (1.0,)
         return ReplicaReport(
             replica_id=replica.name,
             time_s=now_s,

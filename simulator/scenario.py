@@ -8,19 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.reports import AutoscalerSettings
-from autoscaler.sizing import TryDelays
+from autoscaler.sizing.estimators import TryDelays
 from deployments.batcher.core import Limits
 from deployments.config import SLAConfig, UserConfig
 from deployments.routing import RETRIES
 from policy.batching_policy import BatchingPolicy
+from policy.errors import InfeasibleError, InvalidInputError
+from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.objective import Objective, ServiceLevelObjective
 from policy.profile import Profile
-from policy.service_curve import ServiceCurve, solve_service_curve
 from policy.table import PolicyTable, solve_table
 from simulator.arrivals import WithinSecond
-from simulator.engine import ReplicaModel, Routing
+from simulator.engines.interface import ReplicaModel, Routing
 from simulator.fleet import Failures, StartTime
-from sojourn.errors import InfeasibleError, InvalidInputError
 
 FloatArray = NDArray[np.float64]
 
@@ -159,7 +159,7 @@ class Scenario:
             routing=self.routing,
         )
 
-    def service_curve(self) -> ServiceCurve | None:
+    def load_lateness_curve(self) -> LoadLatenessCurve | None:
         """Give what a replica reports of its rate within the SLA; None if no rate meets it."""
         way_ms = self.delays.request_delay_ms + self.delays.reply_delay_ms
         left_ms = self.objective.response_time_ms - way_ms
@@ -183,9 +183,11 @@ def _solved(profile: Profile, objective: Objective) -> PolicyTable:
 
 
 @lru_cache(maxsize=32)
-def _curve(profile: Profile, objective: ServiceLevelObjective, room: int) -> ServiceCurve | None:
+def _curve(
+    profile: Profile, objective: ServiceLevelObjective, room: int
+) -> LoadLatenessCurve | None:
     try:
-        return solve_service_curve(profile, objective, room)
+        return solve_load_lateness_curve(profile, objective, room)
     except InfeasibleError:
         return None
 

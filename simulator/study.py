@@ -5,24 +5,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.batching_estimator import BatchingEstimator
 from autoscaler.reports import AutoscalerSettings
-from autoscaler.sizing import least_replicas
+from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
+from autoscaler.sizing.estimators import least_replicas
+from policy.errors import InfeasibleError, InvalidInputError
+from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.service_curve import ServiceCurve, solve_service_curve
 from simulator import prediction
 from simulator.arrivals import WithinSecond, poisson_counts, scaled_counts
 from simulator.autoscalers.baselines import Deployment
+from simulator.autoscalers.fixed import FixedFleet
 from simulator.autoscalers.oracle import Clairvoyant
-from simulator.autoscalers.static import Static
-from simulator.catalog import ORACLE, Choice, Task, choose
-from simulator.comparison import PERCENTILES, Comparison
+from simulator.autoscalers.registry import ORACLE, Choice, Task, choose
+from simulator.reporting.comparison import PERCENTILES, Comparison
 from simulator.results import Run
 from simulator.run import Scenario, simulate
 from simulator.scaling import ScalingPolicy
 from simulator.trace import LONGEST_S
-from sojourn.errors import InfeasibleError, InvalidInputError
 
 #: Told the label of what runs, and the share of the whole study that is done.
 Progress = Callable[[str, float], None]
@@ -53,7 +53,7 @@ def compare(
     random = np.random.default_rng(scenario.seed)
     counts = scaled_counts(scenario.counts, scenario.scale, random).astype(np.float64)
     scenario = replace(scenario, counts=counts, scale=1.0)
-    curve = service_curve(scenario)
+    curve = load_lateness_curve(scenario)
     task = Task(
         Deployment(
             scenario.profile,
@@ -106,7 +106,7 @@ def run_fixed(scenario: Scenario, replicas: int, progress: Progress | None = Non
     label = f"{replicas} replica" + ("s" if replicas > 1 else "")
     fixed = replace(scenario, replicas=replicas, min_replicas=replicas, max_replicas=replicas)
     told = _told(progress, label, 0, 1, scenario.seconds)
-    done = simulate(fixed, Static(replicas, name=FIXED), progress=told)
+    done = simulate(fixed, FixedFleet(replicas, name=FIXED), progress=told)
     return Comparison((done,), labels={FIXED: label})
 
 
@@ -131,7 +131,7 @@ def least_predicted(scenario: Scenario, arrival_rate_per_s: float) -> int | None
     """Give the least replicas that the model says will do; None where none would."""
     model = scenario.replica_model()
     room = max(model.limits.waiting_room, scenario.profile.max_batch_size)
-    estimator = BatchingEstimator(scenario.profile, model.delays, room)
+    estimator = BatchQueueEstimator(scenario.profile, model.delays, room)
     try:
         found = least_replicas(
             estimator, arrival_rate_per_s, scenario.objective, 1, scenario.max_replicas
@@ -143,10 +143,10 @@ def least_predicted(scenario: Scenario, arrival_rate_per_s: float) -> int | None
 
 def check_feasible(profile: Profile, objective: ServiceLevelObjective) -> None:
     """Raise `InfeasibleError` where even a batch of one is too slow."""
-    BatchingEstimator(profile).check_feasible(objective)
+    BatchQueueEstimator(profile).check_feasible(objective)
 
 
-def service_curve(scenario: Scenario) -> ServiceCurve:
+def load_lateness_curve(scenario: Scenario) -> LoadLatenessCurve:
     """Give what one replica takes under the SLA.
 
     Raises
@@ -155,7 +155,7 @@ def service_curve(scenario: Scenario) -> ServiceCurve:
         It meets the SLA at no rate.
     """
     check_feasible(scenario.profile, scenario.objective)
-    curve = scenario.service_curve()
+    curve = scenario.load_lateness_curve()
     if curve is not None:
         return curve
     model = scenario.replica_model()
@@ -168,7 +168,7 @@ def service_curve(scenario: Scenario) -> ServiceCurve:
         )
     at_replica = ServiceLevelObjective(left_ms, scenario.objective.percentile)
     try:
-        return solve_service_curve(scenario.profile, at_replica, model.limits.waiting_room)
+        return solve_load_lateness_curve(scenario.profile, at_replica, model.limits.waiting_room)
     except InfeasibleError as error:
         raise InfeasibleError(
             f"{error} ({way_ms:g} of {scenario.objective.response_time_ms:g} ms go on the way)"
@@ -178,7 +178,7 @@ def service_curve(scenario: Scenario) -> ServiceCurve:
 def _initial(policy: ScalingPolicy, otherwise: int) -> int:
     if isinstance(policy, Clairvoyant):
         return policy.initial_replicas
-    return policy.count if isinstance(policy, Static) else otherwise
+    return policy.count if isinstance(policy, FixedFleet) else otherwise
 
 
 def _told(

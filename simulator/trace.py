@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
 
 HEADER = "second,requests"
 #: A longer trace is a mistake in its seconds.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import click
 
-from sojourn.errors import SojournError
+from policy.errors import SojournError
 
 COMMANDS = {
     "loadtest": "Send Locust load to a running service and check every answer.",

@@ -8,8 +8,8 @@ PACKAGES = ("sojourn", "policy", "autoscaler", "deployments", "simulator", "load
 ADAPTERS = {
     "autoscaler/application_adapter.py",
     "autoscaler/ray_adapter.py",
-    "autoscaler/ray_metrics.py",
-    "autoscaler/ray_store.py",
+    "autoscaler/ray/metrics.py",
+    "autoscaler/ray/store.py",
     "deployments/application.py",
     "deployments/local.py",
     "deployments/metrics.py",

@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from deployments.config import parse_user_config
-from deployments.inference_protocol import Signature, parse_request
+from deployments.http.inference_protocol import Signature, parse_request
 from deployments.models.base import TensorSpec
 from sojourn.cli import COMMANDS, cli
 

@@ -23,8 +23,8 @@ from benchmarks.peers.servers import HOST, PORT
 from benchmarks.peers.sojourn_config import PERCENTILE
 from loadtests.records import Outcome
 from loadtests.schedule import Step, poisson_schedule
-from policy.constrained import solve_constrained
 from policy.profile import Profile
+from policy.solvers.constrained import solve_constrained
 
 PROFILE = Profile.from_dict(DEVICE_PROFILE)
 RESPONSE_TIME_MS = HOSTED["emulated"].response_time_ms

@@ -62,8 +62,8 @@ SERVERS = {
     for server in (
         Server("sojourn", "sojourn.cli", OpenInference()),
         Server("bare_uvicorn", "benchmarks.peers.uvicorn_server", OpenInference()),
-        Server("ray_serve", "benchmarks.plain_serve", Objects("/"), options=("5",)),
-        Server("ray_serve_tuned", "benchmarks.plain_serve", Objects("/"), options=("256",)),
+        Server("ray_serve", "benchmarks.peers.plain_serve", Objects("/"), options=("5",)),
+        Server("ray_serve_tuned", "benchmarks.peers.plain_serve", Objects("/"), options=("256",)),
         Server("mosec", "benchmarks.peers.mosec_server", Objects("/inference"), "mosec"),
         Server("litserve", "benchmarks.peers.litserve_server", Objects("/predict"), "litserve"),
         Server("bentoml", "benchmarks.peers.bentoml_server", BatchOfObjects("/predict"), "bentoml"),

@@ -10,8 +10,8 @@ import uvloop
 
 from benchmarks.peers.models import HOSTED, MAX_BATCH_SIZE
 from benchmarks.peers.sojourn_config import user_config
-from deployments.asgi import InferenceApp
 from deployments.config import ModelConfig, parse_user_config
+from deployments.http.app import InferenceApp
 from deployments.service import load_service
 
 

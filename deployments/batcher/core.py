@@ -2,7 +2,7 @@
 
 It holds the queue of one device and decides when a batch starts and who is in it. It never looks
 at a clock, never waits and knows neither asyncio nor threads: the live shell
-(`deployments.batcher.shell`) and the simulator drive the same object.
+(`deployments.batcher.asyncio_batcher`) and the simulator drive the same object.
 
 A request carries one row or several. Rows are what is queued, batched and counted: a request may
 be cut over several batches, and leaves when its last row is done. Nothing is sealed while the
@@ -27,8 +27,8 @@ from collections import deque
 from collections.abc import Collection, Sequence
 
 from deployments.batcher.arrival_rate import ArrivalRate
-from deployments.batcher.suspects import Suspects
-from deployments.batcher.work import (
+from deployments.batcher.bisection import BatchBisection
+from deployments.batcher.requests import (
     Batch,
     Limits,
     PolicySource,
@@ -79,7 +79,7 @@ class BatcherCore:
     late : list of Request
         Requests dropped because their deadline cannot be met; the caller empties it.
     crowded_out : list of Request
-        Suspects given up because there are more than there is room for, the oldest first. The
+        BatchBisection given up because there are more than there is room for, the oldest first. The
         caller empties it.
     wait_factor : float
         What waits are shortened by, 0 to 1, where the world is worse than the policy's model.
@@ -96,7 +96,7 @@ class BatcherCore:
         self._high: deque[Request] = deque()
         # What comes back from failed batches: not suspected, and suspected.
         self._returned: deque[Slice] = deque()
-        self._suspects = Suspects()
+        self._suspects = BatchBisection()
         self._test_failed = False
         self._in_line = 0
         self._has_deadlines = False
@@ -123,7 +123,7 @@ class BatcherCore:
         """Whether `rows` more may wait; a request larger than the room, when nobody else does.
 
         A room counts rows, whenever its batch began; shortly before that ends, more can be done in
-        time, and those may wait, too. Suspects have as much room of their own: they must not keep
+        time, and those may wait, too. BatchBisection have as much room of their own: they must not keep
         out who fills up their tests.
         """
         if self._draining:

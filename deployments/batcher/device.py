@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.batcher.work import Batch, Slice
+from deployments.batcher.requests import Batch, Slice
+from deployments.errors import ModelError, RequestError, RowsError
 from deployments.models.base import Model
-from sojourn.errors import ModelError, RequestError, RowsError
 
 logger = logging.getLogger("sojourn.batcher")
 

@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from deployments.errors import StartError
+from policy.errors import InvalidInputError, SojournError
 from policy.profile import Profile
-from sojourn.errors import InvalidInputError, SojournError, StartError
 
 DEVICES = ("cpu", "cuda")
 

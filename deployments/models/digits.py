@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from deployments.models.base import Model, TensorSpec
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
 
 WEIGHTS = Path(__file__).with_name("digits.safetensors")
 PIXEL_MAX = 16.0

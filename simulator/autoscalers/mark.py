@@ -17,10 +17,10 @@ from collections import deque
 
 import numpy as np
 
+from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator.scaling import FleetView
-from sojourn.errors import InfeasibleError, InvalidInputError
 
 #: Length of the means that are smoothed.
 STEP_S = 10

@@ -19,10 +19,10 @@ models has no part here. Choices of ours, where batching or its forecast are con
 import math
 from collections import deque
 
+from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator.scaling import FleetView
-from sojourn.errors import InfeasibleError, InvalidInputError
 
 #: The rate counts as a mean over this long.
 MEAN_S = 10

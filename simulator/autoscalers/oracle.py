@@ -28,9 +28,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from policy.errors import InvalidInputError
 from simulator.results import WINDOW_S
 from simulator.scaling import FleetView
-from sojourn.errors import InvalidInputError
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]

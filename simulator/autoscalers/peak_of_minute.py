@@ -7,8 +7,8 @@ nor holds on to anything but that minute.
 import math
 from collections import deque
 
+from policy.errors import InvalidInputError
 from simulator.scaling import FleetView
-from sojourn.errors import InvalidInputError
 
 
 class PeakOfMinute:

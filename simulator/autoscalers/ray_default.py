@@ -19,8 +19,8 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
+from policy.errors import InvalidInputError
 from simulator.scaling import FleetView
-from sojourn.errors import InvalidInputError
 
 #: RAY_SERVE_AUTOSCALING_METRIC_RECORD_INTERVAL_FACTOR: points per look-back period, inverted.
 _RECORD_INTERVAL_FACTOR = 0.2

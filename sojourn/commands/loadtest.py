@@ -21,8 +21,8 @@ from loadtests.schedule import (
     trace_schedule,
 )
 from loadtests.service import model_metadata, service_sla
+from policy.errors import InvalidInputError
 from simulator.trace import load_trace
-from sojourn.errors import InvalidInputError
 from sojourn.output import existing_file, json_option, print_json, print_table, say
 
 DEFAULT_RATE_PER_S = 50.0

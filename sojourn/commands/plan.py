@@ -7,20 +7,20 @@ from typing import Any
 
 import click
 
-from autoscaler.batching_estimator import BatchingEstimator, BatchingPrediction
-from autoscaler.rand import theorem_error_bound
-from autoscaler.sizing import (
+from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator, BatchQueuePrediction
+from autoscaler.sizing.estimators import (
     FullBatchEstimator,
     Prediction,
     TryDelays,
     in_words,
     least_replicas,
 )
+from autoscaler.sizing.rand import theorem_error_bound
 from policy.batching_policy import BatchingPolicy
-from policy.constrained import solve_constrained
+from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from sojourn.errors import InvalidInputError
+from policy.solvers.constrained import solve_constrained
 from sojourn.output import existing_file, json_option, print_json, print_table
 
 #: More replicas than the least that are looked at for the least cost, and for the plot.
@@ -60,10 +60,10 @@ class _Planner:
         self._profile, self._objective, self._delays = profile, objective, delays
         size = profile.max_batch_size
         full_batch_ms = float(profile.latency_ms[-1])
-        self._estimator: FullBatchEstimator | BatchingEstimator = (
+        self._estimator: FullBatchEstimator | BatchQueueEstimator = (
             FullBatchEstimator(1e3 * size / full_batch_ms, full_batch_ms, delays)
             if by == "rand"
-            else BatchingEstimator(profile, delays)
+            else BatchQueueEstimator(profile, delays)
         )
 
     def least(self, arrival_rate_per_s: float, max_replicas: int) -> _Row:
@@ -99,7 +99,7 @@ class _Planner:
         return self._row(found, arrival_rate_per_s)
 
     def _row(self, prediction: Prediction, arrival_rate_per_s: float) -> _Row:
-        if isinstance(prediction, BatchingPrediction):
+        if isinstance(prediction, BatchQueuePrediction):
             return _Row(prediction, prediction.policy, prediction.mean_power_w)
         share_per_s = arrival_rate_per_s / prediction.replicas
         if share_per_s >= self._estimator.capacity_per_s:
@@ -286,7 +286,7 @@ def _plot(
     chosen: _Row,
     objective: ServiceLevelObjective,
 ) -> None:
-    from autoscaler.plots import save_plan  # matplotlib takes most of a second to import
+    from autoscaler.sizing.plots import save_plan  # matplotlib takes most of a second to import
 
     replicas = chosen.prediction.replicas
     numbers = range(max(1, replicas - _FURTHER // 2), replicas + _FURTHER // 2 + 1)

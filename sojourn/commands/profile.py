@@ -11,11 +11,11 @@ import yaml
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from deployments.energy import best_meter
 from deployments.models.base import DEVICES, MODELS, load_model
-from deployments.profiling import measure_profile
+from deployments.profiling.energy import best_meter
+from deployments.profiling.measure import measure_profile
+from policy.errors import InvalidInputError
 from policy.profile import Profile
-from sojourn.errors import InvalidInputError
 from sojourn.output import json_option, print_json, print_table, say
 
 DEFAULT_MAX_BATCH_SIZE = 32

@@ -14,15 +14,22 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from autoscaler.sizing import in_words
+from autoscaler.sizing.estimators import in_words
+from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from simulator import catalog
-from simulator.batching import NAMES, policy_table
-from simulator.comparison import Comparison, in_joules, percent, three_digits, times_oracle
-from simulator.engine import Routing
+from simulator.autoscalers import registry as catalog
+from simulator.batching_choice import NAMES, policy_table
+from simulator.engines.interface import Routing
 from simulator.fleet import StartTime
 from simulator.prediction import Predicted
+from simulator.reporting.comparison import (
+    Comparison,
+    in_joules,
+    percent,
+    three_digits,
+    times_oracle,
+)
 from simulator.run import Scenario
 from simulator.study import (
     FIXED,
@@ -34,11 +41,10 @@ from simulator.study import (
     run_fixed,
 )
 from simulator.trace import load_trace
-from sojourn.errors import InvalidInputError
 from sojourn.output import existing_file, json_option, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from simulator.report import Setting
+    from simulator.reporting.report import Setting
 
 _above_0 = click.FloatRange(min=0, min_open=True)
 
@@ -174,7 +180,7 @@ def command(
         predicted = predict_fixed(scenario, arrival_rate, replicas)
         least = least_predicted(scenario, arrival_rate)
     if report_file is not None:
-        from simulator.report import save_report  # matplotlib takes half a second
+        from simulator.reporting.report import save_report  # matplotlib takes half a second
 
         load = _load_in_words(trace_file, scale, arrival_rate)
         setting = _setting(context, scenario, () if replicas else choices, load)
@@ -320,7 +326,7 @@ def _setting(
     context: click.Context, scenario: Scenario, choices: Sequence[catalog.Choice], load: str
 ) -> "Setting":
     """Say in words what was simulated, and what to type for the same again."""
-    from simulator.report import Setting
+    from simulator.reporting.report import Setting
 
     profile, delays = scenario.profile, scenario.delays
     limits = scenario.replica_model().limits

@@ -7,15 +7,15 @@ from typing import Any
 
 import click
 
-from policy import exact
+from policy.baseline_policies import FORMS, reference_policy
 from policy.batching_policy import BatchingPolicy
-from policy.constrained import ConstrainedSolution, solve_constrained
+from policy.errors import InvalidInputError
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
-from policy.reference_policies import FORMS, reference_policy
-from policy.response_time import evaluate
-from policy.smdp import energy_for
-from sojourn.errors import InvalidInputError
+from policy.response_time.evaluation import evaluate
+from policy.solvers import exact
+from policy.solvers.constrained import ConstrainedSolution, solve_constrained
+from policy.solvers.reference.truncated import energy_for
 from sojourn.output import existing_file, json_option, print_json, print_table, say
 
 _PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from autoscaler.controller import Autoscaler
-from sojourn.errors import InvalidInputError
-from tests.autoscaler.fleet import CURVE, PER_REPLICA, SETTINGS, START_S, Fleet, needed
+from policy.errors import InvalidInputError
+from tests.support.reporting_fleet import CURVE, PER_REPLICA, SETTINGS, START_S, Fleet, needed
 
 
 def decide(autoscaler, second, **given):

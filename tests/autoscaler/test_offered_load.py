@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from autoscaler.offered_load import OfferedLoad, offered_requests
 from autoscaler.reports import ReplicaReport
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
 
 START_S = 1_700_000_000.0
 

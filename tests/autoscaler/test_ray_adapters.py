@@ -12,20 +12,21 @@ from typing import Any
 
 import pytest
 
-from autoscaler import registry
+from autoscaler import scaled_deployments as registry
 from autoscaler.decision import Decision
 from autoscaler.decision_log import DecisionLog
 from autoscaler.settings import AutoscalerSettings
-from sojourn.errors import InvalidInputError
-from tests.autoscaler.stores import Store
+from policy.errors import InvalidInputError
+from tests.support.stores import Store
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own, as it is imported
     from ray.serve._private.common import DeploymentID, ReplicaID, TimeStampedValue
     from ray.serve.config import AutoscalingContext
 
-    from autoscaler import ray_adapter, ray_metrics
+    from autoscaler import ray_adapter
     from autoscaler.application_adapter import SojournBudgetPolicy
+    from autoscaler.ray import metrics as ray_metrics
     from autoscaler.ray_adapter import SojournAutoscalingPolicy, reports_of
 
 #: Rows per second that one replica carries.

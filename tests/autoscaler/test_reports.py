@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.reports import AutoscalerSettings, ReplicaReport, curve_to_floats
-from policy.service_curve import ServiceCurve
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
+from policy.load_lateness import LoadLatenessCurve
 
 VALUES = {
     "offered_total": 10.0,
@@ -52,7 +52,7 @@ def test_values_that_cannot_be_are_refused(wrong):
         replace(report, **wrong)
 
 
-CURVE = ServiceCurve(140.0, tuple(i / 100 for i in range(len(ServiceCurve.MULTIPLES))))
+CURVE = LoadLatenessCurve(140.0, tuple(i / 100 for i in range(len(LoadLatenessCurve.MULTIPLES))))
 
 
 def test_a_curve_travels_as_floats():

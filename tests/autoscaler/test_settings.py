@@ -3,7 +3,7 @@ import math
 import pytest
 
 from autoscaler.settings import AutoscalerSettings
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
 
 
 def test_settings_travel_as_floats():

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import data_path
+from benchmarks.live import data_path
 from benchmarks.peers import goodput, overload
 from benchmarks.peers.environments import REQUIREMENTS, UnavailableError
 from benchmarks.peers.models import DEVICE_PROFILE, HOSTED, stack, unstack
@@ -24,12 +24,12 @@ from benchmarks.peers.protocols import (
 )
 from benchmarks.peers.servers import SERVERS
 from benchmarks.peers.sojourn_config import PERCENTILE
-from deployments.inference_protocol import Signature, parse_request
+from deployments.errors import StartError
+from deployments.http.inference_protocol import Signature, parse_request
 from loadtests.records import Outcome, Records
+from policy.baseline_policies import work_conserving
 from policy.profile import Profile
-from policy.reference_policies import work_conserving
-from policy.response_time import evaluate
-from sojourn.errors import StartError
+from policy.response_time.evaluation import evaluate
 
 
 def echoing(count: int, dialect: Dialect | None = None) -> Questions:

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from deployments.config import load_service_config, parse_user_config
+from policy.errors import InvalidInputError
 from policy.profile import Profile
 from policy.table import ServiceLevelObjective, Weights
-from sojourn.errors import InvalidInputError
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 

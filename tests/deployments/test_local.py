@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from deployments.config import load_service_config
+from deployments.errors import StartError
 from deployments.local import last_error, local_service
-from sojourn.errors import StartError
 
 CONFIG = Path(__file__).parents[2] / "configs/digits.yaml"
 
@@ -42,7 +42,7 @@ def test_finds_the_line_that_says_what_went_wrong() -> None:
         '  File "/x/replica.py", line 1, in initialize\n'
         "RuntimeError: Traceback (most recent call last):\n"
         '  File "/x/base.py", line 2, in load_model\n'
-        "sojourn.errors.InvalidInputError: model 'a': must be package.module:Class\n"
+        "policy.errors.InvalidInputError: model 'a': must be package.module:Class\n"
     )
     assert last_error([message]) == "model 'a': must be package.module:Class"
     assert last_error(["something else"]) == "something else"

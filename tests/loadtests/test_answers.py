@@ -5,7 +5,7 @@ import orjson
 import pytest
 
 from loadtests.answers import read_cases, write_cases
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
 
 OUTPUTS = [
     {"name": "label", "datatype": "INT64", "shape": [1], "data": [3]},

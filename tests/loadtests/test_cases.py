@@ -4,7 +4,7 @@ import pytest
 from loadtests.answers import read_cases
 from loadtests.cases import prepare_cases
 from loadtests.digits import held_out
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
 
 
 def tensor(name, datatype, *shape):

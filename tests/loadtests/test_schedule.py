@@ -10,7 +10,7 @@ from loadtests.schedule import (
     poisson_schedule,
     trace_schedule,
 )
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
 
 steps = st.lists(st.builds(Step, st.floats(0.5, 60), st.floats(1, 500)), min_size=1, max_size=4)
 

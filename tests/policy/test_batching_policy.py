@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.batching_policy import BatchingPolicy
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
 
 
 @settings(derandomize=True)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.burstiness import DispersionMeter, burst_rate_per_s
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
 
 
 @settings(derandomize=True)

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective, Weights
-from sojourn.errors import InvalidInputError
 
 
 @pytest.mark.parametrize(

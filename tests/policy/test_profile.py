@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile
-from sojourn.errors import InfeasibleError, InvalidInputError
 
 LINE = {
     "model": "googlenet",

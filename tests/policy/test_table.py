@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy import exact
-from policy.constrained import solve_constrained
+from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile
-from policy.response_time import evaluate
+from policy.response_time.evaluation import evaluate
+from policy.solvers import exact
+from policy.solvers.constrained import solve_constrained
 from policy.table import PolicyTable, ServiceLevelObjective, Weights, solve_table
-from sojourn.errors import InfeasibleError, InvalidInputError
 
 SIZES = np.arange(1, 33)
 GOOGLENET_P4 = Profile("googlenet", "tesla-p4", 1.052 + 0.3051 * SIZES, 19.60 + 19.90 * SIZES)

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from scipy import stats
 
+from policy.errors import InvalidInputError
 from simulator.arrivals import (
     ArrivalTimes,
     TwoStateRate,
@@ -12,7 +13,6 @@ from simulator.arrivals import (
     poisson_counts,
     scaled_counts,
 )
-from sojourn.errors import InvalidInputError
 
 
 def seeded(seed=1):

@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from autoscaler.sizing import TryDelays
+from autoscaler.sizing.estimators import TryDelays
 from policy.batching_policy import BatchingPolicy
+from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator.fleet import Failures, StartTime
 from simulator.run import Scenario, Simulation
-from sojourn.errors import InvalidInputError
 
 #: A batch of one takes 400 ms.
 SLOW = Profile("slow", "device", np.array([400.0]))

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from autoscaler.rand import batching_equilibrium, retried_response_time_cdf
-from autoscaler.sizing import TryDelays
+from autoscaler.sizing.estimators import TryDelays
+from autoscaler.sizing.rand import rand_equilibrium, retried_response_time_cdf
 from policy.batching_policy import BatchingPolicy
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.response_time import evaluate
+from policy.response_time.evaluation import evaluate
 from simulator.arrivals import poisson_counts
-from simulator.engine import Routing
+from simulator.engines.interface import Routing
 from simulator.run import Scenario, simulate
 
 SIZES = np.arange(1, 33)
@@ -118,7 +118,7 @@ def test_a_large_fleet_is_as_theorem_2_over_batching_replicas_says(
     # The theorem takes tries to be independent: a large fleet, and a wait that outlasts a batch.
     replicas = 100
     rate_per_s = traffic_intensity * replicas * profile.capacity_per_s
-    equilibrium = batching_equilibrium(
+    equilibrium = rand_equilibrium(
         rate_per_s,
         replicas,
         lambda rate: evaluate(profile, policy, rate, waiting_room=room).full_probability,

@@ -3,13 +3,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autoscaler.batching_estimator import BatchingEstimator
-from autoscaler.sizing import TryDelays
+from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
+from autoscaler.sizing.estimators import TryDelays
 from deployments.batcher.core import Limits
 from policy.batching_policy import BatchingPolicy
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.response_time import evaluate
+from policy.response_time.evaluation import evaluate
 from simulator.prediction import predict
 
 PROFILE = Profile.load(Path(__file__).parents[2] / "configs" / "profiles" / "googlenet-p4.json")
@@ -35,7 +35,7 @@ def test_without_refusals_each_replica_is_one_queue():
 
 
 def test_it_is_what_the_estimator_says_of_the_same_policy():
-    estimator = BatchingEstimator(PROFILE, DELAYS, waiting_room=96)
+    estimator = BatchQueueEstimator(PROFILE, DELAYS, waiting_room=96)
     rate_per_s = 3.9 * PROFILE.capacity_per_s
     # The estimator's response is over when the batch is.
     sized = estimator.predict(rate_per_s, 4, ServiceLevelObjective(39.5, 99))

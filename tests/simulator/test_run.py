@@ -8,15 +8,15 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from autoscaler.reports import AutoscalerSettings
-from autoscaler.sizing import TryDelays
+from autoscaler.sizing.estimators import TryDelays
 from policy.batching_policy import BatchingPolicy
+from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.table import PolicyTable
 from simulator.autoscalers.sojourn import SojournAutoscaler
 from simulator.fleet import Failures, StartTime
 from simulator.run import Scenario, Simulation, simulate
-from sojourn.errors import InfeasibleError, InvalidInputError
 
 ROOT = Path(__file__).parents[2]
 SIZES = np.arange(1, 33)
@@ -131,7 +131,7 @@ def test_replicas_report_what_live_ones_do():
         assert report.objective == OBJECTIVE
         assert (report.full_batch_size, report.full_batch_ms) == (32, GOOGLENET_P4.latency_ms[-1])
         assert report.settings == settings
-        assert report.curve == given.service_curve()
+        assert report.curve == given.load_lateness_curve()
         assert report.time_s == 5.0
 
 

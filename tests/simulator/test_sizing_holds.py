@@ -8,8 +8,8 @@ import pytest
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator.arrivals import WithinSecond, poisson_counts
-from simulator.autoscalers.static import Static
-from simulator.engine import Routing
+from simulator.autoscalers.fixed import FixedFleet
+from simulator.engines.interface import Routing
 from simulator.run import Scenario, simulate
 
 PROFILE = Profile.load(Path(__file__).parents[2] / "configs/profiles/googlenet-p4.json")
@@ -19,7 +19,7 @@ PROFILE = Profile.load(Path(__file__).parents[2] / "configs/profiles/googlenet-p
 @pytest.mark.parametrize(("response_time_ms", "percentile"), [(27.0, 99.0), (50.0, 95.0)])
 def test_a_fleet_at_its_rate_within_the_sla_keeps_it(routing, response_time_ms, percentile):
     objective = ServiceLevelObjective(response_time_ms, percentile)
-    curve = Scenario(PROFILE, objective, np.ones(1)).service_curve()
+    curve = Scenario(PROFILE, objective, np.ones(1)).load_lateness_curve()
     counts = poisson_counts(3 * curve.sla_rate_per_s, 20, np.random.default_rng(3))
     scenario = Scenario(
         PROFILE,
@@ -30,4 +30,4 @@ def test_a_fleet_at_its_rate_within_the_sla_keeps_it(routing, response_time_ms, 
         replicas=3,
         max_replicas=3,
     )
-    assert simulate(scenario, Static(3)).service_level >= percentile / 100
+    assert simulate(scenario, FixedFleet(3)).service_level >= percentile / 100

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+from policy.errors import InvalidInputError
 from simulator.trace import load_trace
-from sojourn.errors import InvalidInputError
 
 
 def write(folder, text, name="trace.csv"):

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from autoscaler.rand import response_time_cdf
+from autoscaler.sizing.rand import response_time_cdf
 from policy.batching_policy import BatchingPolicy
 from policy.profile import Profile
-from policy.response_time import evaluate
+from policy.response_time.evaluation import evaluate
 from sojourn.cli import main
 
 PROFILE = Path(__file__).parents[2] / "configs" / "profiles" / "googlenet-p4.json"

@@ -3,10 +3,10 @@ import json
 import pytest
 import torch
 
+from policy.errors import InvalidInputError
 from policy.profile import Profile
 from sojourn.cli import main
 from sojourn.commands.profile import parse_options
-from sojourn.errors import InvalidInputError
 
 EMULATED = [
     "--model",

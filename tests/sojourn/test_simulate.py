@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from policy.load_lateness import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.service_curve import solve_service_curve
-from simulator.catalog import CATALOG
+from simulator.autoscalers.registry import CATALOG
 from sojourn.cli import main
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -100,7 +100,7 @@ def test_keys_of_every_autoscaler(capsys, trace, slow_profile):
 def test_the_oracle_pays_for_each_replica_from_its_order(capsys, trace, slow_profile):
     """One replica takes 400/s, three take 1200/s; two are ordered 20 s before they are needed."""
     profile = Profile.load(slow_profile)
-    curve = solve_service_curve(profile, ServiceLevelObjective(199.5, 99), waiting_room=64)
+    curve = solve_load_lateness_curve(profile, ServiceLevelObjective(199.5, 99), waiting_room=64)
     assert 400 < curve.sla_rate_per_s < 600
     arguments = on_trace(trace, "--autoscaler=oracle", "--scale=20", profile=slow_profile)
     oracle = simulate(capsys, arguments)["autoscalers"]["oracle"]

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from policy import exact
 from policy.objective import Weights
 from policy.profile import Profile
+from policy.solvers import exact
 from sojourn.cli import main
 
 PROFILE = Path(__file__).parents[2] / "configs" / "profiles" / "googlenet-p4.json"

@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deployments.errors import StartError
 from deployments.models.base import MODELS, Model, TensorSpec, load_model
-from sojourn.errors import InvalidInputError, StartError
+from policy.errors import InvalidInputError
 
 DATATYPES = {
     "BOOL": np.bool_,

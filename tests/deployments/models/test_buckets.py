@@ -6,8 +6,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from deployments.errors import ModelError
 from deployments.models.buckets import BatchTime, Bucketing, Group, measure_batch_time, pad
-from sojourn.errors import InvalidInputError, ModelError
+from policy.errors import InvalidInputError
 
 coefficients = st.tuples(*[st.floats(0, limit) for limit in (20, 2, 1, 0.5, 0.01)])
 batch_times = coefficients.map(BatchTime)

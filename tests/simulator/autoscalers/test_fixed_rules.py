@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from policy.errors import InvalidInputError
+from simulator.autoscalers.fixed import FixedFleet, fixed_at_peak
 from simulator.autoscalers.peak_of_minute import PeakOfMinute
-from simulator.autoscalers.static import Static, static_at_peak
-from sojourn.errors import InvalidInputError
-from tests.simulator.autoscalers.fleet import follow, view
+from tests.support.fleet_views import follow, view
 
 
 def test_the_busiest_second_of_the_last_sixty_counts() -> None:
@@ -25,9 +25,9 @@ def test_headroom_multiplies_and_nothing_offered_keeps_one() -> None:
 
 def test_static_at_peak_covers_the_busiest_second_and_no_more() -> None:
     trace = np.array([10.0, 250.0, 40.0])
-    assert static_at_peak(trace, 100).count == 3
-    assert static_at_peak(trace, 125).count == 2
-    assert static_at_peak(trace, 100, window_s=3).count == 1
-    assert static_at_peak(trace, 100).replicas(view(7.0)) == 3
+    assert fixed_at_peak(trace, 100).count == 3
+    assert fixed_at_peak(trace, 125).count == 2
+    assert fixed_at_peak(trace, 100, window_s=3).count == 1
+    assert fixed_at_peak(trace, 100).replicas(view(7.0)) == 3
     with pytest.raises(InvalidInputError):
-        Static(0)
+        FixedFleet(0)

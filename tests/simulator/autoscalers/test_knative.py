@@ -2,9 +2,9 @@
 
 import pytest
 
+from policy.errors import InvalidInputError
 from simulator.autoscalers.knative import Knative, KnativeScale, KnativeSettings
-from sojourn.errors import InvalidInputError
-from tests.simulator.autoscalers.fleet import view
+from tests.support.fleet_views import view
 
 
 def scale(target: float, ready: int = 1, **changed: float) -> KnativeScale:

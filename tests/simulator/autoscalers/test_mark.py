@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
+from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator.autoscalers.mark import HoltForecast, MarkProportional, replica_rate_per_s
-from sojourn.errors import InfeasibleError
-from tests.simulator.autoscalers.fleet import follow, view
+from tests.support.fleet_views import follow, view
 
 SIZES = np.arange(1, 33)
 P4 = Profile("googlenet", "tesla-p4", 1.052 + 0.3051 * SIZES)

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.batching_policy import BatchingPolicy
+from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.response_time import evaluate
+from policy.response_time.evaluation import evaluate
 from simulator.autoscalers.mdc import MdcSizing, mmc_wait_percentile_s
-from sojourn.errors import InfeasibleError
-from tests.simulator.autoscalers.fleet import follow
+from tests.support.fleet_views import follow
 
 SIZES = np.arange(1, 33)
 P4 = Profile("googlenet", "tesla-p4", 1.052 + 0.3051 * SIZES)

@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policy.errors import InvalidInputError
+from simulator.autoscalers.fixed import fixed_at_peak
 from simulator.autoscalers.oracle import (
     Clairvoyant,
     by_second,
@@ -12,9 +14,7 @@ from simulator.autoscalers.oracle import (
     need_by_second,
     need_by_window,
 )
-from simulator.autoscalers.static import static_at_peak
-from sojourn.errors import InvalidInputError
-from tests.simulator.autoscalers.fleet import view
+from tests.support.fleet_views import view
 
 needs = st.lists(st.integers(0, 3), min_size=1, max_size=6)
 long_needs = st.lists(st.integers(0, 30), min_size=1, max_size=80)
@@ -127,6 +127,6 @@ def test_a_static_fleet_at_peak_costs_no_less_than_the_oracle() -> None:
     rng = np.random.default_rng(5)
     offered = rng.poisson(1000 + 800 * np.sin(np.arange(2000) / 300))
     need = need_by_second(offered, 130)
-    static = static_at_peak(offered, 130)
+    static = fixed_at_peak(offered, 130)
     assert static.count == need.max()
     assert Clairvoyant(need, 60).replica_seconds < static.count * need.size

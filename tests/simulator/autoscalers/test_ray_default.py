@@ -7,14 +7,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from policy.errors import InvalidInputError
 from simulator.autoscalers.ray_default import (
     DelayedTarget,
     RayDefault,
     RaySettings,
     average_ongoing,
 )
-from sojourn.errors import InvalidInputError
-from tests.simulator.autoscalers.fleet import view
+from tests.support.fleet_views import view
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own, of pydantic

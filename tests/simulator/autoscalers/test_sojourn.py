@@ -2,7 +2,7 @@ import math
 
 from autoscaler.reports import AutoscalerSettings, ReplicaReport
 from simulator.autoscalers.sojourn import SojournAutoscaler
-from tests.simulator.autoscalers.fleet import view
+from tests.support.fleet_views import view
 
 FULL_BATCH = {"full_batch_size": 32.0, "full_batch_ms": 10.8}
 

@@ -1,0 +1,1 @@
+"""How high demand may rise until a replica ordered now can serve."""

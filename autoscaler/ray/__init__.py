@@ -1,0 +1,1 @@
+"""Where the autoscaler touches Ray, beside its two policy classes: state and metrics."""

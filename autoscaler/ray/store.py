@@ -1,0 +1,71 @@
+"""What must outlive Serve's controller, in the key-value store of Ray's GCS.
+
+Serve's own checkpoints lie there, too. The store answers in about a millisecond, but may be slow or
+away for seconds; the controller must not wait for it, so a thread does.
+"""
+
+import functools
+import logging
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import ray
+from ray.exceptions import RaySystemError, RpcError
+
+logger = logging.getLogger("ray.serve")
+
+_NAMESPACE = b"sojourn"
+_TIMEOUT_S = 5.0
+_FAILURES = (RpcError, RaySystemError, TimeoutError, ConnectionError)
+
+
+class RayStore:
+    """The `autoscaler.scaled_deployments.Store` of this process's cluster."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sojourn-store")
+
+    def load(self, key: str) -> "Future[bytes | None]":
+        """Read what was saved under `key`; None where there is nothing, or it cannot be had."""
+        return self._thread.submit(read, key)
+
+    def save(self, key: str, content: bytes) -> "Future[None]":
+        """Write `content` under `key`."""
+        return self._thread.submit(_write, key, content)
+
+    def delete(self, key: str) -> None:
+        """Remove what is under `key`."""
+        self._thread.submit(_delete, key)
+
+
+@functools.cache
+def store() -> RayStore:
+    """Give the store of this process."""
+    return RayStore()
+
+
+def read(key: str) -> bytes | None:
+    """Read what was saved under `key`, waiting for it; None where there is nothing to be had."""
+    try:
+        content: bytes | None = _client().internal_kv_get(key.encode(), _NAMESPACE, _TIMEOUT_S)
+    except _FAILURES as error:
+        logger.warning("%s cannot be read: %s", key, error)
+        return None
+    return content
+
+
+def _write(key: str, content: bytes) -> None:
+    try:
+        _client().internal_kv_put(key.encode(), content, True, _NAMESPACE, _TIMEOUT_S)
+    except _FAILURES as error:
+        logger.warning("%s cannot be saved: %s", key, error)
+
+
+def _delete(key: str) -> None:
+    try:
+        _client().internal_kv_del(key.encode(), False, _NAMESPACE, _TIMEOUT_S)
+    except _FAILURES as error:
+        logger.warning("%s cannot be deleted: %s", key, error)
+
+
+def _client() -> "ray._raylet.GcsClient":
+    return ray.experimental.internal_kv.internal_kv_get_gcs_client()

@@ -1,0 +1,1 @@
+"""Reproductions of the papers, and timings of the solvers."""

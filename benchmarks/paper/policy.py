@@ -1,0 +1,186 @@
+"""Time the policy solvers side by side, on the same problems, in one run.
+
+    python -m benchmarks.paper.policy [--json]
+
+Four ways to the same policy: the exact solver over queues of any length; policy iteration and the
+paper's relative value iteration on its truncated queue; and QuantEcon's `DiscreteDP`, a generic
+solver of Markov decision processes, on the paper's discretized chain (with a discount so close to
+1 that its policy is the one of the average cost). Times are medians: from the profile to the
+policy, and of that the solving alone, the matrices made. "Error" is the average cost of the policy
+on the truncated queue, its overflow cost included, against the exact one. The length of the
+truncated queue is given to them; finding it takes the paper several solutions more.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import groupby
+from typing import Any, TypeVar
+
+import click
+import numpy as np
+from quantecon.markov import DiscreteDP
+
+from policy.objective import ServiceLevelObjective, Weights
+from policy.profile import Profile
+from policy.solvers import exact
+from policy.solvers.reference import policy_iteration, relative_value_iteration
+from policy.solvers.reference.truncated import TruncatedSmdp
+from policy.table import PolicyTable, solve_table
+from sojourn.output import json_option, print_json, print_table
+
+T = TypeVar("T")
+_DISCOUNT = 1 - 1e-9
+
+
+@dataclass(frozen=True)
+class Row:
+    """A solver on a problem."""
+
+    problem: str
+    solver: str
+    total_ms: float
+    times_exact: float
+    solving_ms: float
+    rounds: int
+    average_cost: float
+    relative_error: float
+
+
+def googlenet(max_batch_size: int) -> Profile:
+    """Make the paper's GoogLeNet on a Tesla P4, for other maximum batch sizes, too."""
+    sizes = np.arange(1, max_batch_size + 1)
+    return Profile("googlenet", "tesla-p4", 1.052 + 0.3051 * sizes, 19.60 + 19.90 * sizes)
+
+
+def timed(run: Callable[[], T], repeats: int) -> tuple[float, T]:
+    """Median milliseconds of `repeats` runs, after one to warm up, and the result."""
+    result = run() if repeats > 1 else None
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        result = run()
+        times.append(1e3 * (time.perf_counter() - begin))
+    assert result is not None
+    return statistics.median(times), result
+
+
+def discrete_dp(smdp: TruncatedSmdp) -> DiscreteDP:
+    """Write the discretized chain (equations (17)-(19)) as state-action pairs."""
+    states, actions = np.nonzero(np.isfinite(smdp.cost))
+    share = 0.99 * relative_value_iteration.largest_step_ms(smdp) / smdp.period_ms[actions]
+    transitions = np.empty((states.size, smdp.states))
+    for action in range(smdp.cost.shape[1]):
+        pairs = np.flatnonzero(actions == action)
+        policy = np.zeros(smdp.states, dtype=np.intp)
+        policy[states[pairs]] = action
+        transitions[pairs] = smdp.transition_matrix(policy)[states[pairs]]
+    transitions *= share[:, np.newaxis]
+    transitions[np.arange(states.size), states] += 1 - share
+    gain = -smdp.cost[states, actions] / smdp.period_ms[actions]
+    return DiscreteDP(gain, transitions, _DISCOUNT, states, actions)
+
+
+def compare(
+    max_batch_size: int, load: float, weights: Weights, longest: int, overflow_cost: float
+) -> list[Row]:
+    """All solvers on one problem; the generic one only where its matrix fits into memory."""
+    profile = googlenet(max_batch_size)
+    rate = load * profile.capacity_per_s
+    name = f"B={max_batch_size}, load {load:g}, energy weight {weights.energy_weight:g}"
+    small = max_batch_size <= 32
+    exact_ms, best = timed(lambda: exact.solve(profile, rate, weights), 50 if small else 9)
+    rows = [Row(name, "exact", exact_ms, 1.0, exact_ms, best.rounds, best.average_cost, 0.0)]
+
+    def make() -> TruncatedSmdp:
+        return TruncatedSmdp(profile, rate, weights, longest, overflow_cost)
+
+    making_ms, smdp = timed(make, 9)
+
+    def add(solver: str, made_ms: float, solving_ms: float, rounds: int, actions: Any) -> None:
+        cost = policy_iteration.evaluate(smdp, np.asarray(actions))[0]
+        total_ms = made_ms + solving_ms
+        error = cost / best.average_cost - 1
+        rows.append(
+            Row(name, solver, total_ms, total_ms / exact_ms, solving_ms, rounds, cost, error)
+        )
+
+    by_policy_ms, by_policy = timed(lambda: policy_iteration.solve(smdp), 9 if small else 3)
+    add("policy iteration", making_ms, by_policy_ms, by_policy.rounds, by_policy.actions)
+    by_value_ms, by_value = timed(lambda: relative_value_iteration.solve(smdp), 5 if small else 1)
+    add("RVI (the paper)", making_ms, by_value_ms, by_value.rounds, by_value.actions)
+    if small:
+        generic_making_ms, process = timed(lambda: discrete_dp(smdp), 5)
+        generic_ms, generic = timed(lambda: process.solve("policy_iteration"), 9)
+        made_ms = making_ms + generic_making_ms
+        add("QuantEcon DiscreteDP", made_ms, generic_ms, int(generic.num_iter), generic.sigma)
+    return rows
+
+
+def sla_tables(profile: Profile) -> dict[str, float]:
+    """Milliseconds to solve a table of 64 rates for a 99th percentile, by its limit."""
+    objectives = [ServiceLevelObjective(limit_ms, 99) for limit_ms in (5.0, 10.0, 20.0, 100.0)]
+    return {
+        f"{objective.response_time_ms:g} ms": timed(partial(solve_table, profile, objective), 5)[0]
+        for objective in objectives
+    }
+
+
+def table_and_look_up(profile: Profile) -> tuple[float, float]:
+    """Milliseconds to solve a table of 64 rates; microseconds of one look-up in it."""
+    table_ms, table = timed(lambda: solve_table(profile, Weights(1, 1)), 5)
+    assert isinstance(table, PolicyTable)
+    assert len(table.rates_per_s) == 64
+    rates = np.random.default_rng(1).uniform(0, profile.capacity_per_s, 20_000).tolist()
+    look_ups_ms, _ = timed(lambda: [table.lookup(rate) for rate in rates], 5)
+    return table_ms, 1e3 * look_ups_ms / len(rates)
+
+
+@click.command()
+@json_option
+def main(as_json: bool) -> None:
+    """Time the policy solvers side by side."""
+    rows = [
+        *compare(32, 0.9, Weights(1, 1), 70, 1e2),
+        *compare(32, 0.7, Weights(1, 1), 70, 1e4),
+        *compare(32, 0.3, Weights(1, 1), 60, 1e4),
+        *compare(256, 0.9, Weights(1, 1), 420, 1e4),
+    ]
+    table_ms, look_up_us = table_and_look_up(googlenet(32))
+    sla_tables_ms = sla_tables(googlenet(32))
+    if as_json:
+        print_json(
+            {
+                "solvers": [asdict(row) for row in rows],
+                "table_of_64_rates_ms": table_ms,
+                "sla_tables_of_64_rates_ms": sla_tables_ms,
+                "look_up_us": look_up_us,
+            }
+        )
+        return
+    for problem, group in groupby(rows, key=lambda row: row.problem):
+        print_table(
+            ("solver", "total ms", "x exact", "solving ms", "rounds", "average cost", "error"),
+            [
+                (
+                    row.solver,
+                    row.total_ms,
+                    f"{row.times_exact:.3g}",
+                    row.solving_ms,
+                    row.rounds,
+                    f"{row.average_cost:.6g}",
+                    f"{row.relative_error:.0e}",
+                )
+                for row in group
+            ],
+            title=problem,
+        )
+    print(f"A table of 64 rates, B=32: {table_ms:.3g} ms; a look-up: {look_up_us:.2g} us")
+    for limit, sla_table_ms in sla_tables_ms.items():
+        print(f"A table of 64 rates, B=32, 99% within {limit}: {sla_table_ms:.3g} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""How far RAND's theorems are from the retry protocol that they describe.
+
+    python -m benchmarks.paper.rand_errors [--quick] [--json] [--plot FILE]
+
+Replicas of one place and a fixed execution time S; Poisson arrivals; a request goes to a replica at
+random and, refused, to another one after d₁ + d₂ + Δ, until one is free: simulated event by event.
+Beside it Theorem 2's share in time and Theorem 1's 99th percentile (plus S). `hopeful` is the most
+that the theorem is above the simulation at any response time, `pessimistic` the most that it is
+below, `bound` what `autoscaler.sizing.rand.theorem_error_bound` allows for the first.
+"""
+
+import heapq
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+import matplotlib.pyplot as plt
+import numba
+import numpy as np
+from numpy.typing import NDArray
+from rich.progress import track
+
+from autoscaler.sizing.rand import response_time_cdf, theorem_error_bound, waiting_time_percentile
+from sojourn.output import json_option, print_json, print_table
+
+EXECUTION_MS = 10.0
+ONE_WAY_MS = 0.25
+INTENSITIES = (0.2, 0.4, 0.6, 0.8, 0.9, 0.95)
+REPLICAS = (2, 4, 8, 16, 50, 200)
+RETRY_DELAYS_MS = (0.0, 1.0, 2.5, 5.0, 10.0)
+#: Where the theorem promises less, nobody sizes by it.
+LEVELS_OF_INTEREST = 0.9
+
+
+@dataclass(frozen=True)
+class Row:
+    """One load, fleet and retry delay."""
+
+    replicas: int
+    traffic_intensity: float
+    retry_delay_ms: float
+    simulated_p99_ms: float
+    theorem_p99_ms: float
+    hopeful: float
+    pessimistic: float
+    bound: float
+
+
+@numba.njit(cache=True)
+def response_times_ms(
+    seed: int,
+    replicas: int,
+    arrivals_per_ms: float,
+    execution_ms: float,
+    request_ms: float,
+    reply_ms: float,
+    retry_ms: float,
+    requests: int,
+) -> NDArray[np.float64]:
+    """Run the protocol; the first tenth of the requests is left out."""
+    np.random.seed(seed)
+    free_ms = np.zeros(replicas)
+    arrival_ms = np.cumsum(np.random.exponential(1 / arrivals_per_ms, requests))
+    response_ms = np.empty(requests)
+    tries = [(arrival_ms[0] + request_ms, 0)]
+    arrived = 1
+    while tries:
+        if arrived < requests and arrival_ms[arrived] + request_ms <= tries[0][0]:
+            now_ms, number = arrival_ms[arrived] + request_ms, arrived
+            arrived += 1
+        else:
+            now_ms, number = heapq.heappop(tries)
+            if not tries and arrived < requests:
+                heapq.heappush(tries, (arrival_ms[arrived] + request_ms, arrived))
+                arrived += 1
+        picked = np.random.randint(replicas)
+        if free_ms[picked] <= now_ms:
+            free_ms[picked] = now_ms + execution_ms
+            response_ms[number] = free_ms[picked] - arrival_ms[number]
+        else:
+            heapq.heappush(tries, (now_ms + reply_ms + retry_ms + request_ms, number))
+    return response_ms[requests // 10 :]
+
+
+def compare(replicas: int, traffic_intensity: float, retry_delay_ms: float, requests: int) -> Row:
+    """Simulate one case, and set the theorems beside it."""
+    per_ms = traffic_intensity * replicas / EXECUTION_MS
+    delays = (ONE_WAY_MS, ONE_WAY_MS, retry_delay_ms)
+    simulated = np.sort(response_times_ms(1, replicas, per_ms, EXECUTION_MS, *delays, requests))
+    load = (1e3 * per_ms, replicas, 1e3 / EXECUTION_MS)
+    theorem_p99_ms = EXECUTION_MS + waiting_time_percentile(99, *load, *delays)
+    times = np.linspace(EXECUTION_MS, 1.3 * float(np.quantile(simulated, 0.9997)), 500)
+    theorem = response_time_cdf(times, *load, EXECUTION_MS, *delays)
+    found = np.searchsorted(simulated, times, side="right") / simulated.size
+    above = (theorem - found)[theorem >= LEVELS_OF_INTEREST]
+    return Row(
+        replicas,
+        traffic_intensity,
+        retry_delay_ms,
+        float(np.quantile(simulated, 0.99)),
+        theorem_p99_ms,
+        float(above.max(initial=0.0)),
+        float((-above).max(initial=0.0)),
+        theorem_error_bound(
+            traffic_intensity, replicas, 2 * ONE_WAY_MS + retry_delay_ms, EXECUTION_MS
+        ),
+    )
+
+
+def plot(rows: list[Row], path: Path) -> None:
+    """Draw how hopeful the theorem is, over the number of replicas."""
+    figure, panels = plt.subplots(1, len(RETRY_DELAYS_MS), figsize=(14, 3.4), sharey=True)
+    colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(INTENSITIES)))
+    for panel, delay_ms in zip(panels, RETRY_DELAYS_MS, strict=True):
+        for intensity, colour in zip(INTENSITIES, colours, strict=True):
+            mine = [
+                row
+                for row in rows
+                if (row.retry_delay_ms, row.traffic_intensity) == (delay_ms, intensity)
+            ]
+            numbers = [row.replicas for row in mine]
+            panel.plot(
+                numbers,
+                [100 * row.hopeful for row in mine],
+                "o-",
+                color=colour,
+                label=f"ρ = {intensity:g}",
+            )
+        panel.set(
+            xscale="log",
+            yscale="log",
+            ylim=(0.05, 100),
+            title=f"Δ = {delay_ms / EXECUTION_MS:g} executions",
+            xlabel="replicas",
+        )
+        panel.grid(alpha=0.3)
+    panels[0].set_ylabel("Theorem 2 too hopeful by (points)")
+    panels[0].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="A tenth of the requests.")
+@click.option("--plot", "plot_file", type=click.Path(path_type=Path), help="Draw it there.")
+@json_option
+def main(quick: bool, plot_file: Path | None, as_json: bool) -> None:
+    """Compare Theorems 1 and 2 with the protocol."""
+    requests = 60_000 if quick else 600_000
+    cases = [(n, rho, d) for n in REPLICAS for rho in INTENSITIES for d in RETRY_DELAYS_MS]
+    rows = [compare(*case, requests) for case in track(cases, disable=as_json, transient=True)]
+    if plot_file is not None:
+        plot(rows, plot_file)
+    if as_json:
+        print_json({"rows": [asdict(row) for row in rows]})
+        return
+    print_table(
+        ("replicas", "load", "Δ ms", "p99 ms", "Theorem 1", "hopeful", "pessimistic", "bound"),
+        [
+            (
+                row.replicas,
+                row.traffic_intensity,
+                row.retry_delay_ms,
+                f"{row.simulated_p99_ms:.1f}",
+                f"{row.theorem_p99_ms:.1f}",
+                f"{100 * row.hopeful:.2f}%",
+                f"{100 * row.pessimistic:.2f}%",
+                f"{100 * row.bound:.2f}%",
+            )
+            for row in rows
+        ],
+        title=f"executions of {EXECUTION_MS:g} ms, {requests} requests each",
+    )
+
+
+if __name__ == "__main__":
+    main()

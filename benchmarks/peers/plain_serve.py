@@ -1,0 +1,53 @@
+"""Ray Serve as its documentation shows it: `@serve.batch` around the model.
+
+A peer of `benchmarks/live/data_path.py`, run in a process of its own: `python -m
+benchmarks.peers.plain_serve MODEL PORT MAX_ONGOING_REQUESTS` serves until its standard input closes. 5 is
+how Serve comes; more lets a batch fill.
+"""
+
+import sys
+from typing import Any
+
+import ray
+from ray import serve
+from starlette.requests import Request
+
+from benchmarks.peers.models import HOSTED, MAX_BATCH_SIZE, stack, unstack
+
+
+@serve.deployment
+class Plain:
+    """A model behind Ray Serve's own batching."""
+
+    def __init__(self, name: str) -> None:
+        self._model = HOSTED[name].load()
+
+    @serve.batch(  # type: ignore[untyped-decorator]
+        max_batch_size=MAX_BATCH_SIZE, batch_wait_timeout_s=0.01
+    )
+    async def _infer(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return unstack(self._model.forward(stack(self._model, rows)))
+
+    async def __call__(self, request: Request) -> dict[str, Any]:
+        """Answer one request of one item."""
+        answer: dict[str, Any] = await self._infer(await request.json())
+        return answer
+
+
+def main() -> None:
+    """Serve on the port given until standard input closes."""
+    name, port, max_ongoing_requests = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    deployment = Plain.options(  # type: ignore[attr-defined]
+        max_ongoing_requests=max_ongoing_requests
+    )
+    serve.run(deployment.bind(name), route_prefix="/")
+    print("ready", flush=True)
+    sys.stdin.read()
+    serve.shutdown()
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What `benchmarks.simulated.autoscaler` runs, and how it reports."""

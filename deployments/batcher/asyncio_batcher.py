@@ -1,0 +1,325 @@
+"""The batcher, live: the core on the event loop's clock.
+
+The event loop never blocks and wakes once per batch. When a batch is done the next one starts
+first; then the answers of the old one leave.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from deployments.batcher.core import Batch, BatcherCore, Refusal, Request, Slice, StartReason
+from deployments.batcher.device import DeviceThread, Failure, Tensors, joined
+from deployments.errors import BusyError, CrowdedOutError, DeadlineError, DeviceError, RequestError
+from deployments.models.base import Model
+
+logger = logging.getLogger("sojourn.batcher")
+
+
+class _Pending:
+    """What the shell keeps with a request: what came, what is done of it, who waits for it."""
+
+    __slots__ = ("future", "inputs", "parts", "rows_done")
+
+    def __init__(self, inputs: Tensors, future: "asyncio.Future[Tensors]") -> None:
+        self.inputs = inputs
+        self.future = future
+        self.parts: dict[int, Tensors] = {}
+        self.rows_done = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """One batch as it was: for metrics, and for who asks why.
+
+    Attributes
+    ----------
+    size : int
+        Rows.
+    reason : StartReason
+        Why it was started.
+    queue_length : int
+        Rows that it left waiting.
+    oldest_wait_s : float
+        How long its oldest request had waited.
+    duration_s : float
+        On the device.
+    energy_mj : float or None
+        Where the model itself knows it.
+    failed : bool
+        Whether the model failed on it.
+    """
+
+    size: int
+    reason: StartReason
+    queue_length: int
+    oldest_wait_s: float
+    duration_s: float
+    energy_mj: float | None
+    failed: bool
+
+
+class Batcher:
+    """Batches the rows of concurrent requests on one device.
+
+    Must be made and used on a running event loop.
+
+    Parameters
+    ----------
+    model : Model
+        A loaded model; its `forward` runs in this batcher's one thread only.
+    core : BatcherCore
+        The decisions.
+    on_batch : callable, optional
+        Called on the event loop with a `BatchRecord` after each batch.
+
+    Attributes
+    ----------
+    lost : str or None
+        Why the device answers nothing any more; this replica must then be replaced.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        core: BatcherCore,
+        on_batch: Callable[[BatchRecord], None] = lambda record: None,
+    ) -> None:
+        self.core = core
+        self.lost: str | None = None
+        self.starts: Counter[StartReason] = Counter()
+        self.offered_rows = 0
+        self.refused_rows = 0
+        self.completed_rows = 0
+        self.late_rows = 0
+        self._model = model
+        self._on_batch = on_batch
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s: float | None = None
+        self._batch: Batch | None = None
+        self._batch_started_s = math.nan
+        self._queue_left = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._device = DeviceThread(model, self._finish, self.lose_device)
+
+    async def submit(
+        self,
+        inputs: Tensors,
+        rows: int,
+        arrival_s: float,
+        deadline_s: float = math.inf,
+        priority: int = 0,
+    ) -> Tensors:
+        """Answer a request.
+
+        Parameters
+        ----------
+        inputs : mapping of str to ndarray
+            The model's inputs, `rows` rows each.
+        rows : int
+            How many.
+        arrival_s : float
+            When the request reached this process, by `time.monotonic`.
+        deadline_s : float
+            When its answer is of no use any more, by the same clock.
+        priority : int
+            0 is normal, 1 is high.
+
+        Returns
+        -------
+        mapping of str to ndarray
+            The model's outputs, `rows` rows each.
+
+        Raises
+        ------
+        BusyError
+            There is no room, or the deadline cannot be met here.
+        DeviceError
+            The device hangs, or is lost.
+        DeadlineError
+            The deadline passed.
+        RequestError
+            The model failed on it.
+        """
+        pending = _Pending(inputs, self._loop.create_future())
+        request = Request(arrival_s, rows, pending, deadline_s, priority)
+        self.offered_rows += rows
+        refusal = self.core.arrive(arrival_s, request)
+        if refusal is not None:
+            self.refused_rows += rows
+            raise self._refused(refusal)
+        # While the device is busy nothing can start.
+        if not self.core.device_busy:
+            self.advance()
+        timer = None
+        if deadline_s < math.inf:
+            timer = self._loop.call_later(
+                deadline_s - time.monotonic(), self._deadline_passed, request
+            )
+        try:
+            return await pending.future
+        except asyncio.CancelledError:
+            self.core.cancel(request)
+            self.advance()
+            raise
+        finally:
+            if timer:
+                timer.cancel()
+
+    def _refused(self, refusal: Refusal) -> RequestError:
+        if self.lost is not None:
+            return DeviceError(self.lost)
+        if refusal is Refusal.TOO_LATE:
+            return BusyError("this replica cannot answer before the request's deadline")
+        return BusyError(
+            f"this replica is full: {self.core.queue_length} rows wait, room is for "
+            f"{self.core.limits.waiting_room}"
+        )
+
+    def _deadline_passed(self, request: Request) -> None:
+        self._give_up(request)
+        self.advance()
+
+    def _give_up(self, request: Request) -> None:
+        """Tell who waits for `request` that its deadline has passed, or cannot be met."""
+        pending: _Pending = request.content
+        if not pending.future.done():
+            self.late_rows += request.rows
+            self.core.cancel(request)
+            pending.future.set_exception(DeadlineError("the request's deadline cannot be met"))
+
+    def _turn_away(self, request: Request) -> None:
+        """Tell who waits for `request`, a suspect, that there is no room for it."""
+        future = request.content.future
+        if not future.done():
+            self.refused_rows += request.rows
+            future.set_exception(
+                CrowdedOutError("it was in a batch that failed, as too many do: try again later")
+            )
+
+    def refuse(self, rows: int = 1) -> None:
+        """Count a request that was refused before it could be parsed."""
+        self.offered_rows += rows
+        self.refused_rows += rows
+        self.core.arrival_rate.count(time.monotonic(), rows)
+
+    def busy_for_s(self) -> float:
+        """How long the batch on the device has been there; 0 when there is none."""
+        return 0.0 if self._batch is None else time.monotonic() - self._batch_started_s
+
+    def lose_device(self, reason: str) -> None:
+        """Give the device up: all who wait for it are told `reason`, and nothing more is taken.
+
+        The batch on it may yet end, but nobody waits for it: what was sent here may have been sent
+        to another replica since.
+        """
+        if self.lost is not None:
+            return
+        self.lost = reason
+        logger.error("%s", reason)
+        requests = self.core.device_lost()
+        if self._batch is not None:
+            requests += [part.request for part in self._batch.slices]
+            self._batch = None
+        for request in requests:
+            if not request.content.future.done():
+                request.content.future.set_exception(DeviceError(reason))
+        self.advance()
+
+    async def drain(self) -> None:
+        """Take nothing more; return when all that was accepted is answered."""
+        self.core.drain()
+        self.advance()
+        await self._idle.wait()
+
+    def close(self) -> None:
+        """End the device's thread after the batch it is on; nobody is answered any more."""
+        self._device.close()
+        if self._timer:
+            self._timer.cancel()
+
+    def advance(self) -> None:
+        """Start a batch if the core says so: after every event, and after its policy changed."""
+        batch = self.core.next_batch(time.monotonic())
+        while self.core.late:
+            self._give_up(self.core.late.pop())
+        while self.core.crowded_out:
+            self._turn_away(self.core.crowded_out.pop())
+        if batch is not None:
+            self.starts[batch.reason] += 1
+            self._batch = batch
+            self._batch_started_s = time.monotonic()
+            self._queue_left = self.core.queue_length
+            self._device.start(batch)
+        if self.core.wake_at_s != self._timer_s:
+            self._set_timer(self.core.wake_at_s)
+        if self.core.device_busy or self.core.queue_length:
+            self._idle.clear()
+        else:
+            self._idle.set()
+
+    def _set_timer(self, at_s: float | None) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._timer_s = at_s
+        self._timer = None
+        if at_s is not None:
+            self._timer = self._loop.call_later(at_s - time.monotonic(), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer_s = self._timer = None
+        self.advance()
+
+    def _finish(self, batch: Batch, outcome: list[Tensors] | Failure, duration_s: float) -> None:
+        if self.lost is not None:
+            return
+        started_s, queue_left = self._batch_started_s, self._queue_left
+        self._batch = None
+        failed: list[int] = []
+        if isinstance(outcome, Failure):
+            failed = self.core.device_failed(batch, outcome.blamed)
+        else:
+            self.core.device_free()
+        self.advance()
+        if isinstance(outcome, Failure):
+            for place in failed:
+                future = batch.slices[place].request.content.future
+                if not future.done():
+                    future.set_exception(outcome.blamed.get(place, outcome.error))
+        else:
+            for part, result in zip(batch.slices, outcome, strict=True):
+                self._deliver(part, result)
+        oldest_s = min([part.request.arrival_s for part in batch.slices])
+        self._on_batch(
+            BatchRecord(
+                batch.size,
+                batch.reason,
+                queue_left,
+                started_s - oldest_s,
+                duration_s,
+                self._model.batch_energy_mj(batch.size),
+                isinstance(outcome, Failure),
+            )
+        )
+
+    def _deliver(self, part: Slice, result: Tensors) -> None:
+        request, start, stop = part
+        pending: _Pending = request.content
+        if pending.future.done():
+            return
+        self.completed_rows += stop - start
+        if stop - start == request.rows:
+            pending.future.set_result(result)
+            return
+        # A part that was in a failed batch comes after its successors.
+        pending.parts[start] = result
+        pending.rows_done += stop - start
+        if pending.rows_done == request.rows:
+            parts = [pending.parts[start] for start in sorted(pending.parts)]
+            pending.future.set_result(joined(parts))

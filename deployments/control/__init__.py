@@ -1,0 +1,1 @@
+"""What keeps a replica's batching policy right while it runs."""

@@ -1,0 +1,1 @@
+"""The replica's HTTP interface: the Open Inference Protocol v2."""

@@ -1,0 +1,1 @@
+"""What a model costs on a device: batch times and energy."""

@@ -1,0 +1,91 @@
+"""The batching policies that others are measured against, by name.
+
+============================  ==================================================================
+``work-conserving``           a free device starts with all that waits
+``static:B``                  always batches of exactly B
+``timeout:B:T``               B at most, when B wait or the oldest has waited T milliseconds
+============================  ==================================================================
+
+The first and the last are the dynamic batching of serving systems (a preferred batch size and a
+queue delay); the first two are the benchmarks of Xu, Sun, Zhou and Niu, "SMDP-based dynamic
+batching for efficient inference on GPU-based platforms" (2023).
+"""
+
+from collections.abc import Callable
+
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InvalidInputError
+from policy.profile import Profile
+
+FORMS = ("work-conserving", "static:B", "timeout:B:T")
+"""How the names are written; B is a batch size, T a time in milliseconds."""
+
+
+def work_conserving(profile: Profile) -> BatchingPolicy:
+    """Start with all that waits as soon as the device is free."""
+    return BatchingPolicy.from_control_limit(1, profile.max_batch_size)
+
+
+def static(profile: Profile, batch_size: int) -> BatchingPolicy:
+    """Start batches of exactly `batch_size`, never others.
+
+    Raises
+    ------
+    InvalidInputError
+        The profile has no such batch size.
+    """
+    _check_batch_size(profile, batch_size)
+    return BatchingPolicy.from_control_limit(batch_size, batch_size)
+
+
+def timeout(profile: Profile, batch_size: int, max_wait_ms: float) -> BatchingPolicy:
+    """Start batches of `batch_size`, or of what there is when the oldest has waited long enough.
+
+    Raises
+    ------
+    InvalidInputError
+        The profile has no such batch size, or `max_wait_ms` is negative or not finite.
+    """
+    _check_batch_size(profile, batch_size)
+    if not 0 <= max_wait_ms < float("inf"):
+        raise InvalidInputError(
+            f"policy timeout: the wait must be at least 0 ms and finite, not {max_wait_ms:g}"
+        )
+    return BatchingPolicy.from_control_limit(batch_size, batch_size, max_wait_ms)
+
+
+def reference_policy(name: str, profile: Profile) -> BatchingPolicy:
+    """Make a reference policy by its name.
+
+    Parameters
+    ----------
+    name : str
+        ``work-conserving``, ``static:8`` or ``timeout:8:5``.
+    profile : Profile
+        Its largest batch size bounds the policy's.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such name, or its numbers are not possible.
+    """
+    kind, *words = name.strip().split(":")
+    makers: dict[tuple[str, int], Callable[[], BatchingPolicy]] = {
+        ("work-conserving", 0): lambda: work_conserving(profile),
+        ("static", 1): lambda: static(profile, int(words[0])),
+        ("timeout", 2): lambda: timeout(profile, int(words[0]), float(words[1])),
+    }
+    unknown = InvalidInputError(f"policy {name!r}: must be one of {', '.join(FORMS)}")
+    if (kind, len(words)) not in makers:
+        raise unknown
+    try:
+        return makers[kind, len(words)]()
+    except ValueError:
+        raise unknown from None
+
+
+def _check_batch_size(profile: Profile, batch_size: int) -> None:
+    if not 1 <= batch_size <= profile.max_batch_size:
+        raise InvalidInputError(
+            f"policy: the batch size must be 1 to {profile.max_batch_size}, not {batch_size}"
+        )

@@ -1,0 +1,1 @@
+"""The response-time distribution of a batching policy, without simulation."""

@@ -1,0 +1,1 @@
+"""Reference solvers on the paper's truncated SMDP, to check the exact solver against."""

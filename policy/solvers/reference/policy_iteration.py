@@ -1,0 +1,91 @@
+r"""Policy iteration on the truncated SMDP: evaluate a policy, better it, until nothing is better.
+
+Under a policy :math:`\pi` the average cost :math:`g` and the relative values :math:`h` solve
+
+.. math:: h(s) + g\,y(s, \pi(s)) = c(s, \pi(s)) + \sum_j m(j | s, \pi(s))\, h(j),
+          \qquad h(0) = 0 .
+
+They are found from :math:`I - P + e u^T`, u uniform, which is never singular (`policy.solvers.exact` says
+why). Source: Puterman, "Markov Decision Processes" (1994), sections 8.6 and 11.4.
+"""
+
+import numpy as np
+from scipy.linalg import lu_factor, lu_solve
+
+from policy.errors import InfeasibleError
+from policy.solvers.reference.truncated import (
+    FloatArray,
+    IntArray,
+    TruncatedSmdp,
+    TruncatedSolution,
+)
+
+_MAX_ROUNDS = 1000
+
+
+def solve(smdp: TruncatedSmdp) -> TruncatedSolution:
+    """Solve by policy iteration, from the work-conserving policy on.
+
+    Raises
+    ------
+    InfeasibleError
+        The rounds did not end; no sound profile is known that does this.
+    """
+    states = np.arange(smdp.states)
+    lengths = np.minimum(states, smdp.max_queue_length)
+    actions: IntArray = np.minimum(lengths, smdp.profile.best_batch_size)
+    for policies in range(1, _MAX_ROUNDS + 1):
+        average_cost, values = evaluate(smdp, actions)
+        action_values = smdp.cost - average_cost * smdp.period_ms + smdp.expected_values(values)
+        best: IntArray = action_values.argmin(axis=1)
+        # An action must be better by more than rounding, or two equal ones take turns for ever.
+        gain = action_values[states, actions] - action_values[states, best]
+        better = gain > 1e-10 * (1 + np.abs(values))
+        if not better.any():
+            return TruncatedSolution(actions, average_cost, values, policies)
+        actions = np.where(better, best, actions)
+    raise InfeasibleError(f"policy iteration: {_MAX_ROUNDS} rounds did not suffice")
+
+
+def evaluate(
+    smdp: TruncatedSmdp, actions: IntArray, cost: FloatArray | None = None
+) -> tuple[float, FloatArray]:
+    """Average cost and relative values of a policy.
+
+    Parameters
+    ----------
+    smdp : TruncatedSmdp
+    actions : ndarray of int, shape (states,)
+    cost : ndarray of float, shape (states,), optional
+        Cost of a period by state; that of the SMDP if not given.
+
+    Returns
+    -------
+    average_cost : float
+    relative_values : ndarray of float, shape (states,)
+        Zero in state 0.
+    """
+    if cost is None:
+        cost = smdp.cost[np.arange(smdp.states), actions]
+    period = smdp.period_ms[actions]
+    matrix = np.eye(smdp.states) - smdp.transition_matrix(actions) + 1 / smdp.states
+    # Factors of the transpose: there partial pivoting keeps to the dominant diagonal.
+    factors = lu_factor(matrix.T, check_finite=False)
+    uniform = np.full(smdp.states, 1 / smdp.states)
+    visits = lu_solve(factors, uniform, check_finite=False)
+    average_cost = float(visits @ cost) / float(visits @ period)
+    values: FloatArray = lu_solve(
+        factors, cost - average_cost * period, trans=1, check_finite=False
+    )
+    return average_cost, values - values[0]
+
+
+def overflow_cost_share(smdp: TruncatedSmdp, actions: IntArray) -> float:
+    """Part of a policy's average cost that is paid in the overflow state.
+
+    This is the paper's criterion Delta, equation (15): below a tolerance (0.001 there), the queue
+    is long enough.
+    """
+    cost = np.zeros(smdp.states)
+    cost[-1] = smdp.cost[-1, actions[-1]]
+    return evaluate(smdp, actions, cost)[0]

@@ -1,0 +1,226 @@
+r"""The batching problem as a semi-Markov decision process (SMDP) with finitely many states.
+
+Requests arrive as a Poisson process of rate :math:`\lambda`. A decision epoch is the end of a
+batch, or an arrival at a free device. The state :math:`s` is the number of requests in the system;
+the action :math:`a` is the batch size to start, 0 to wait. Until the next epoch passes, on average,
+
+.. math:: y(s, 0) = 1/\lambda, \qquad y(s, a) = \tau_a ,
+
+a batch of :math:`a` takes :math:`\tau_a` ms and :math:`\zeta_a` mJ, and the state moves
+
+.. math:: s \to s + 1 \ (a = 0), \qquad s \to s - a + k \text{ with probability }
+          e^{-\lambda\tau_a} (\lambda\tau_a)^k / k! .
+
+By Little's law the mean response time is the mean number of requests in the system over
+:math:`\lambda`, so that a period costs
+
+.. math:: c(s, 0) = w_1 s / \lambda^2, \qquad
+          c(s, a) = w_1 (s\tau_a + \lambda\tau_a^2 / 2) / \lambda + w_2 \zeta_a ,
+
+and the cost per millisecond, :math:`g = w_1 \cdot` mean response (ms) :math:`+\, w_2 \cdot` mean
+power (W), is to be least.
+
+The paper makes the queue finite: all states beyond :math:`s_{max}` become one overflow state,
+which costs and moves like :math:`s_{max}`, and costs :math:`c_o` more per millisecond. The
+solver of `policy.solvers.exact` needs neither; this form is here to show that the two agree.
+
+Source: Xu, Sun, Zhou, Niu, "SMDP-Based Dynamic Batching for Improving Responsiveness and Energy
+Efficiency of Batch Services", arXiv 2501.02181, equations (4)-(20).
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln as log_gamma
+from scipy.special import pdtrc, xlogy
+
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InvalidInputError
+from policy.objective import Weights
+from policy.profile import Profile
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class TruncatedSmdp:
+    """The SMDP of a profile at an arrival rate, with an overflow state.
+
+    States are numbered 0 to `max_queue_length`, then the overflow state.
+
+    Attributes
+    ----------
+    profile : Profile
+    arrival_rate_per_s : float
+        Below the profile's capacity.
+    weights : Weights
+    max_queue_length : int
+        The paper's s_max; at least the maximum batch size.
+    overflow_cost : float
+        The paper's c_o, per millisecond in the overflow state.
+    period_ms : ndarray of float, shape (max_batch_size + 1,)
+        Mean time to the next decision epoch by action.
+    cost : ndarray of float, shape (states, max_batch_size + 1)
+        Mean cost of the period; infinite where a batch would be larger than the queue.
+
+    Raises
+    ------
+    InvalidInputError, InfeasibleError
+        A value is out of its range; the arrival rate is not below the capacity.
+    """
+
+    profile: Profile
+    arrival_rate_per_s: float
+    weights: Weights
+    max_queue_length: int
+    overflow_cost: float
+    period_ms: FloatArray = field(init=False)
+    cost: FloatArray = field(init=False)
+    _arrivals: FloatArray = field(init=False, repr=False)
+    _after_start: IntArray = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        rate = self.profile.arrivals_per_ms(self.arrival_rate_per_s)
+        largest = self.profile.max_batch_size
+        if self.max_queue_length < largest:
+            raise InvalidInputError(
+                f"max queue length: must be at least the maximum batch size {largest}, "
+                f"not {self.max_queue_length}"
+            )
+        if not self.overflow_cost >= 0:
+            raise InvalidInputError(f"overflow cost: must be at least 0, not {self.overflow_cost}")
+        energy_mj = energy_for(self.profile, self.weights)
+        latency_ms = self.profile.latency_ms
+        lengths = np.append(np.arange(self.max_queue_length + 1), self.max_queue_length)
+        sizes = np.arange(largest + 1)
+
+        period = np.append(1 / rate, latency_ms)
+        in_system = np.multiply.outer(lengths, period)
+        in_system[:, 1:] += rate * latency_ms**2 / 2
+        cost = self.weights.latency_weight * in_system / rate
+        cost[:, 1:] += self.weights.energy_weight * energy_mj
+        cost[-1] += self.overflow_cost * period
+        cost[sizes > lengths[:, np.newaxis]] = np.inf
+
+        object.__setattr__(self, "period_ms", period)
+        object.__setattr__(self, "cost", cost)
+        # The last column is the chance of so many arrivals that any queue overflows.
+        arrivals = poisson_probabilities(rate * latency_ms, self.max_queue_length + 1)
+        more = pdtrc(self.max_queue_length, rate * latency_ms)[:, np.newaxis]
+        object.__setattr__(self, "_arrivals", np.hstack([arrivals, more]))
+        object.__setattr__(self, "_after_start", np.maximum(lengths[:, np.newaxis] - sizes[1:], 0))
+
+    @property
+    def states(self) -> int:
+        """Number of states, the overflow state included."""
+        return self.max_queue_length + 2
+
+    def expected_values(self, values: FloatArray) -> FloatArray:
+        """Mean of `values` at the next decision epoch.
+
+        Parameters
+        ----------
+        values : ndarray of float, shape (states,)
+
+        Returns
+        -------
+        ndarray of float, shape (states, max_batch_size + 1)
+            By state and action; of no meaning where `cost` is infinite.
+        """
+        overflow = np.full(self.states, values[-1])
+        extended = np.concatenate([values[:-1], overflow])
+        windows = np.lib.stride_tricks.sliding_window_view(extended, self.states)
+        after_arrivals = windows[: self.max_queue_length + 1] @ self._arrivals.T
+        expected = np.empty_like(self.cost)
+        expected[:-1, 0] = values[1:]
+        expected[-1, 0] = values[-1]
+        expected[:, 1:] = after_arrivals[self._after_start, np.arange(self.profile.max_batch_size)]
+        return expected
+
+    def transition_matrix(self, actions: IntArray) -> FloatArray:
+        """Transition probabilities of the chain under a policy.
+
+        Parameters
+        ----------
+        actions : ndarray of int, shape (states,)
+
+        Returns
+        -------
+        ndarray of float, shape (states, states)
+        """
+        matrix = np.zeros((self.states, self.states))
+        last = self.states - 1
+        for state, action in enumerate(actions):
+            if action == 0:
+                matrix[state, min(state + 1, last)] = 1
+            else:
+                left = min(state, self.max_queue_length) - action
+                kept = self._arrivals[action - 1, : last - left]
+                matrix[state, left:last] = kept
+                matrix[state, last] = self._arrivals[action - 1, last - left :].sum()
+        return matrix
+
+    def staying_probabilities(self) -> FloatArray:
+        """Probability that the next state is the same one, by state and action."""
+        means = self.arrival_rate_per_s / 1e3 * self.profile.latency_ms
+        sizes = np.arange(1, self.profile.max_batch_size + 1)
+        staying = np.zeros_like(self.cost)
+        staying[:, 1:] = self._arrivals[sizes - 1, sizes]
+        staying[-1, 0] = 1
+        staying[-1, 1:] = pdtrc(sizes, means)
+        return staying
+
+    def batching_policy(self, actions: IntArray) -> BatchingPolicy:
+        """Make a policy of a solution, the overflow state left out."""
+        return BatchingPolicy.from_actions(
+            actions[:-1].tolist(), max_wait_ms=self.weights.max_wait_ms
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class TruncatedSolution:
+    """An optimal policy of the truncated SMDP.
+
+    Attributes
+    ----------
+    actions : ndarray of int, shape (states,)
+        Batch size to start by state, the overflow state last; 0 is to wait.
+    average_cost : float
+        Cost per millisecond, the overflow cost included.
+    relative_values : ndarray of float, shape (states,)
+        How much more is paid from each state than from state 0.
+    rounds : int
+        Sweeps of value iteration, or policies tried by policy iteration.
+    """
+
+    actions: IntArray
+    average_cost: float
+    relative_values: FloatArray
+    rounds: int
+
+
+def energy_for(profile: Profile, weights: Weights) -> FloatArray:
+    """Energy by batch size, zeros where it is neither known nor asked for.
+
+    Raises
+    ------
+    InvalidInputError
+        The energy has a weight, but the profile does not know it.
+    """
+    if profile.energy_mj is not None:
+        return profile.energy_mj
+    if weights.energy_weight > 0:
+        raise InvalidInputError(
+            f"energy weight: must be 0 for a profile without energy_mj, not "
+            f"{weights.energy_weight:g}"
+        )
+    return np.zeros(profile.max_batch_size)
+
+
+def poisson_probabilities(means: FloatArray, count: int) -> FloatArray:
+    """Poisson probabilities of 0 to ``count - 1`` arrivals, one row for each mean."""
+    numbers = np.arange(count)
+    logs = xlogy(numbers, means[:, np.newaxis]) - means[:, np.newaxis] - log_gamma(numbers + 1)
+    return np.exp(logs)

@@ -1,0 +1,1 @@
+"""Comparisons of simulated runs, as tables, plots and an HTML report."""

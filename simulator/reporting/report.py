@@ -1,0 +1,185 @@
+"""The report of simulated runs: one HTML file that needs nothing else, and asks no network."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jinja2 import Environment, StrictUndefined
+
+from autoscaler.sizing.estimators import in_words
+from policy.errors import InvalidInputError
+from simulator.prediction import Predicted
+from simulator.reporting import plots
+from simulator.reporting.comparison import (
+    Comparison,
+    in_joules,
+    percent,
+    three_digits,
+    times_oracle,
+)
+from simulator.results import WINDOW_S
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What was simulated, in words.
+
+    Attributes
+    ----------
+    title : str
+        One line.
+    command : str
+        What to type to get the same again.
+    assumptions : sequence of (str, str)
+        Name and value.
+    autoscalers : sequence of (str, str)
+        Name for people, and how it decides.
+    """
+
+    title: str
+    command: str
+    assumptions: Sequence[tuple[str, str]]
+    autoscalers: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True)
+class _Section:
+    heading: str
+    picture: str
+    caption: str
+
+
+def render(comparison: Comparison, setting: Setting, predicted: Predicted | None = None) -> str:
+    """Write the page.
+
+    Parameters
+    ----------
+    comparison : Comparison
+    setting : Setting
+    predicted : Predicted, optional
+        Set beside the first run.
+
+    Returns
+    -------
+    str
+        HTML; the same input gives the same page.
+    """
+    template = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "percent": percent,
+        "joules": in_joules,
+        "times_oracle": times_oracle,
+        "number": lambda value: "-" if value is None else three_digits(value),
+    }
+    first = comparison.row(comparison.runs[0])
+    return environment.from_string(template).render(
+        setting=setting,
+        sla=in_words(comparison.objective),
+        verdict=comparison.verdict(),
+        keeps_sla=first.keeps_sla,
+        rows=comparison.rows,
+        is_oracle=comparison.is_oracle,
+        percentiles=_percentiles(comparison),
+        columns={
+            "windows": comparison.seconds >= 2 * WINDOW_S,
+            "over_oracle": comparison.oracle is not None,
+            "energy": any(row.energy_j is not None for row in comparison.rows),
+            "scalings": any(row.scalings_per_hour for row in comparison.rows),
+        },
+        requests=float(comparison.runs[0].offered.sum()),
+        predicted=_beside(predicted, comparison) if predicted else [],
+        sections=_sections(comparison, predicted),
+    )
+
+
+def save_report(
+    path: str | Path,
+    comparison: Comparison,
+    setting: Setting,
+    predicted: Predicted | None = None,
+) -> None:
+    """Write the page to a file.
+
+    Raises
+    ------
+    InvalidInputError
+        The file cannot be written.
+    """
+    try:
+        Path(path).write_text(render(comparison, setting, predicted), encoding="utf-8")
+    except OSError as error:
+        raise InvalidInputError(f"report {path}: {error.strerror}") from error
+
+
+def _percentiles(comparison: Comparison) -> list[str]:
+    """Give the percentiles that the table shows: 99, and the SLA's own where it is known."""
+    known = comparison.rows[0].response_percentiles_ms
+    shown = {"99", f"{comparison.objective.percentile:g}"}
+    return [name for name in known if name in shown]
+
+
+def _beside(predicted: Predicted, comparison: Comparison) -> list[tuple[str, str, str]]:
+    """Set each prediction beside what the first run did."""
+    run = comparison.runs[0]
+    row = comparison.row(run)
+    model, seen = (f"{100 * level:.3f}%" for level in (predicted.service_level, row.service_level))
+    lines = [("in time", model, seen)]
+    lines += [
+        (f"p{p:g}", f"{ms:.4g} ms", f"{run.response_percentile_ms(p):.4g} ms")
+        for p, ms in predicted.percentiles_ms
+    ]
+    if predicted.mean_power_w is not None and row.energy_j is not None:
+        power_w = row.energy_j / comparison.seconds
+        lines.append(("mean power", f"{predicted.mean_power_w:.4g} W", f"{power_w:.4g} W"))
+    return lines
+
+
+def _sections(comparison: Comparison, predicted: Predicted | None) -> list[_Section]:
+    oracle = comparison.oracle and comparison.label(comparison.oracle)
+    behind = f" The grey area is what {oracle} held." if oracle else ""
+    sized = any(np.isfinite(run.forecast_per_s).any() for run in comparison.runs)
+    pictures = [
+        (
+            "What was kept, and at what cost",
+            plots.cost_and_compliance(comparison),
+            "Up is better, left is cheaper. The line is the SLA's own share.",
+        ),
+        (
+            "The load, and what was sized for" if sized else "The load",
+            plots.load(comparison),
+            "Grey: requests that clients sent."
+            + (" Lines: the demand that replicas were ordered for." if sized else ""),
+        ),
+        (
+            "Replicas over time",
+            plots.replicas(comparison),
+            f"Solid: replicas that served. Dashed: ordered, those that start included.{behind} "
+            "The scale is the same, but for those with far more.",
+        ),
+        (
+            "Requests in time, minute by minute",
+            plots.compliance(comparison),
+            "Each bar is a one-minute window, on a scale of nines: above the line the SLA was met, "
+            "below it the gap is filled.",
+        ),
+        (
+            "Response times",
+            plots.response_times(comparison, predicted.cdf if predicted else None),
+            "Share of all requests without an answer by then; refused ones never get one. "
+            "A curve that enters the shaded corner misses the SLA.",
+        ),
+        (
+            "Power",
+            plots.power(comparison),
+            "Of the batches, by the profile; what idle devices draw is not in it.",
+        ),
+    ]
+    return [
+        _Section(heading, picture, caption)
+        for heading, picture, caption in pictures
+        if picture is not None
+    ]

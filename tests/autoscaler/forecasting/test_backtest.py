@@ -1,0 +1,98 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscaler.forecasting.backtest import Backtest, Candidate, Score, cheapest
+from autoscaler.forecasting.load_history import STEP_S, LoadHistory
+from autoscaler.forecasting.point_forecasts import HOLT, LAST, LINEAR, PEAKS, trailing_max
+from autoscaler.forecasting.recurring import Recurrence
+
+LAWS = settings(max_examples=20, derandomize=True, deadline=None)
+HOURLY = Recurrence(3600, 4)
+
+
+def history_of(rates):
+    history = LoadHistory(0.01)
+    history.observe(float(len(rates)), rates)
+    return history
+
+
+def bursty(seed, seconds=20_000):
+    rng = np.random.default_rng(seed)
+    level = np.repeat(np.exp(rng.normal(0, 0.4, seconds // 100)), 100)
+    return rng.poisson(50 * level).astype(float)
+
+
+@LAWS
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([LAST, LINEAR, HOLT, *PEAKS]),
+    st.sampled_from([None, HOURLY]),
+    st.sampled_from([0.003, 0.01, 0.05, 0.3]),
+    st.sampled_from([1, 6]),
+)
+def test_a_margin_is_the_least_that_misses_no_more_than_the_risk(seed, point, back, risk, ahead):
+    history = history_of(bursty(seed))
+    backtest = Backtest(history, ahead)
+    score = backtest.score(Candidate(point, back), risk)
+    rates, needs = history.rates.values, history.needs.values
+    size = rates.size - ahead
+    forecasts = np.maximum(point.values(rates, needs, ahead), 0.05 * rates.mean())[:size]
+    floor = needs[:size].copy()
+    if back is not None:
+        np.maximum(floor, backtest.rounds.floors(back, 0)[:size], out=floor)
+    peaks = trailing_max(needs, ahead)[ahead:]
+
+    def missed(margin):
+        return np.mean(peaks > np.maximum(margin * forecasts, floor) + 1e-9)
+
+    assert missed(score.margin) <= risk
+    if score.margin > 0:
+        assert missed(score.margin * (1 - 1e-6)) > risk
+
+
+def test_nothing_is_learned_from_gaps():
+    rates = bursty(1, 9000)
+    whole, gappy = history_of(rates), history_of(rates)
+    whole_steps = Backtest(whole, 6).steps
+    gappy.observe(9000.0 + 2000.0, [900.0] * 10)
+    backtest = Backtest(gappy, 6)
+    assert backtest.steps <= whole_steps + 1
+    assert backtest.score(Candidate(LAST), 0.01).margin == pytest.approx(
+        Backtest(whole, 6).score(Candidate(LAST), 0.01).margin, rel=0.05
+    )
+
+
+def test_ratios_to_next_to_nothing_do_not_blow_up_the_demand():
+    """An idle minute before a burst once asked for a hundred times the highest load ever seen."""
+    rates = np.zeros(20_000)
+    for begin in range(600, 20_000, 700):
+        rates[begin : begin + 30] = 100.0
+    history = history_of(rates)
+    score = Backtest(history, 6).score(Candidate(LAST), 0.001)
+    assert score.cost_per_s <= 1.1 * history.needs.values.max()
+
+
+def scores(*costs):
+    candidates = [Candidate(point) for point in (LAST, *PEAKS)]
+    return [Score(one, 1.0, cost) for one, cost in zip(candidates, costs, strict=False)], candidates
+
+
+def test_the_first_wins_unless_another_gains_on_it():
+    tied, candidates = scores(100.0, 98.5, 99.0)
+    assert cheapest(tied, None, 0.02).candidate == candidates[0]
+    clear, candidates = scores(100.0, 97.0, 99.0)
+    assert cheapest(clear, None, 0.02).candidate == candidates[1]
+
+
+def test_the_incumbent_stays_unless_another_gains_on_it():
+    close, candidates = scores(100.0, 91.0, 90.0)
+    assert cheapest(close, candidates[1], 0.02).candidate == candidates[1]
+    assert cheapest(close, None, 0.02).candidate == candidates[2]
+    assert cheapest(close, candidates[0], 0.02).candidate == candidates[2]
+
+
+def test_too_short_a_past_scores_nothing():
+    assert Backtest(history_of([5.0] * STEP_S * 3), 6).steps == 0
+    assert Backtest(LoadHistory(0.01), 6).score(Candidate(LAST), 0.01).margin == 1.0

@@ -1,0 +1,201 @@
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscaler.forecasting.demand import LATE_SHARE, POOLS, DemandForecaster
+from autoscaler.forecasting.load_history import RequiredRate
+from policy.errors import InvalidInputError
+
+LAWS = settings(max_examples=25, derandomize=True, deadline=None)
+HORIZON_S = 60.0
+RISK = 0.02
+
+
+def learned(rates, pool="auto", **kwargs):
+    forecaster = DemandForecaster(pool, **kwargs)
+    forecaster.observe(float(len(rates)), rates)
+    return forecaster
+
+
+def replay(rates, pool="auto", risk=RISK, warm_up=14_400, every=10):
+    """Demands after a warm-up, and the highest rate required in the horizon after each."""
+    forecaster = learned(rates[:warm_up], pool)
+    window = RequiredRate(LATE_SHARE)
+    needs = np.array([window.push(rate) for rate in rates.tolist()])
+    demands, peaks, methods = [], [], []
+    for end in range(warm_up + every, rates.size - int(HORIZON_S), every):
+        forecaster.observe(float(end), rates[end - every : end])
+        seen = forecaster.forecast(float(end), HORIZON_S, risk)
+        demands.append(seen.demand_per_s)
+        methods.append(seen.method)
+        peaks.append(needs[end : end + int(HORIZON_S)].max())
+    return np.array(demands), np.array(peaks), methods
+
+
+@pytest.mark.parametrize("risk", [0.02, 0.05, 0.1])
+def test_stationary_poisson_is_covered_at_the_risk(risk):
+    rates = np.random.default_rng(3).poisson(100, 43_200).astype(float)
+    demands, peaks, _ = replay(rates, risk=risk, every=20)
+    assert 0.5 * risk <= np.mean(peaks > demands) <= 1.5 * risk
+    assert demands.mean() < 1.06 * peaks.mean()
+
+
+@pytest.mark.parametrize("pool", sorted(POOLS))
+def test_a_step_up_raises_the_demand_at_the_next_seconds(pool):
+    rng = np.random.default_rng(4)
+    forecaster = learned(rng.poisson(100, 7200).astype(float), pool)
+    before = forecaster.forecast(7200.0, HORIZON_S, RISK).demand_per_s
+    forecaster.observe(7202.0, [400.0, 400.0])
+    after = forecaster.forecast(7202.0, HORIZON_S, RISK).demand_per_s
+    assert before < 200
+    assert after > 350
+
+
+@LAWS
+@given(
+    st.lists(st.floats(0, 1e5), min_size=1, max_size=200),
+    st.sampled_from(sorted(POOLS)),
+    st.sampled_from([0.0, 10.0, 300.0]),
+    st.floats(1e-4, 0.5),
+    st.integers(0, 10**9),
+)
+def test_never_below_what_the_last_minute_required(rates, pool, horizon_s, risk, start):
+    forecaster = DemandForecaster(pool)
+    forecaster.observe(float(start + len(rates)), rates)
+    seen = forecaster.forecast(float(start + len(rates)), horizon_s, risk)
+    window = RequiredRate(LATE_SHARE)
+    for rate in rates:
+        required = window.push(rate)
+    assert math.isfinite(seen.demand_per_s)
+    assert seen.demand_per_s >= required - 1e-9
+    assert seen.expected_per_s >= 0
+    assert seen.demand_per_s == pytest.approx(
+        seen.margin * seen.expected_per_s if seen.expected_per_s else seen.demand_per_s
+    )
+
+
+def test_nothing_is_demanded_where_nothing_was_offered():
+    assert learned(np.zeros(4000)).forecast(4000.0, HORIZON_S, RISK).demand_per_s == 0
+
+
+def test_until_enough_was_seen_a_burst_is_allowed_for():
+    forecaster = learned(np.full(30, 100.0))
+    assert forecaster.forecast(30.0, HORIZON_S, RISK).demand_per_s == pytest.approx(130, rel=0.02)
+    forecaster.observe(20_000.0, np.full(19_970, 100.0))
+    assert forecaster.forecast(20_000.0, HORIZON_S, RISK).demand_per_s == pytest.approx(
+        100, rel=0.06
+    )
+
+
+def test_last_value_wins_on_a_random_walk():
+    rng = np.random.default_rng(6)
+    walk = 1000 * np.exp(np.cumsum(rng.normal(0, 0.002, 43_200)))
+    _, _, methods = replay(walk, warm_up=40_000, every=60)
+    assert set(methods) == {"last"}
+
+
+def test_last_value_wins_where_all_are_as_good():
+    _, _, methods = replay(np.full(20_000, 500.0), every=60)
+    assert set(methods) == {"last"}
+
+
+def test_what_comes_back_by_the_clock_is_expected_and_cheaper():
+    """Half past every hour the load is four times as high for five minutes."""
+    rng = np.random.default_rng(7)
+    seconds = np.arange(14 * 3600)
+    level = np.where((seconds % 3600 >= 1800) & (seconds % 3600 < 2100), 400, 100)
+    rates = rng.poisson(level).astype(float)
+    warm_up = 8 * 3600
+    demands, peaks, methods = replay(rates, risk=0.005, warm_up=warm_up)
+    plain, _, _ = replay(rates, "last", risk=0.005, warm_up=warm_up)
+    assert " h" in methods[-1]
+    assert np.mean(peaks > demands) < 0.01
+    assert demands.mean() < 0.6 * plain.mean()
+    # Ordered in time for the jump, and let go after the burst.
+    times = warm_up + 10 * (1 + np.arange(demands.size))
+    at = {phase: demands[(times % 3600) == phase].min() for phase in (1740, 1790)}
+    assert min(at.values()) > 380
+    assert demands[(times % 3600) == 600].max() < 200
+
+
+def test_stale_and_repeated_rates_change_nothing():
+    rates = np.random.default_rng(8).poisson(100, 8000).astype(float)
+    once, often = learned(rates), learned(rates)
+    often.observe(8000.0, rates[-600:])
+    often.observe(7000.0, np.full(600, 9999.0))
+    often.observe(8000.0, [])
+    assert often.forecast(8000.0, HORIZON_S, RISK) == once.forecast(8000.0, HORIZON_S, RISK)
+
+
+def test_silence_lengthens_the_horizon_and_a_short_one_does_not():
+    rng = np.random.default_rng(9)
+    rates = rng.poisson(100 * np.exp(np.repeat(np.cumsum(rng.normal(0, 0.05, 400)), 50)))
+    forecaster = learned(rates.astype(float), "last")
+    now = forecaster.forecast(20_000.0, HORIZON_S, RISK).demand_per_s
+    assert forecaster.forecast(20_003.0, HORIZON_S, RISK).demand_per_s == now
+    assert forecaster.forecast(20_200.0, HORIZON_S, RISK).demand_per_s > now
+
+
+def test_before_the_first_rates_there_is_no_forecast():
+    assert DemandForecaster().forecast(5.0, HORIZON_S, RISK) is None
+
+
+def test_a_state_goes_on_where_it_was():
+    rng = np.random.default_rng(10)
+    seconds = np.arange(30_000)
+    rates = rng.poisson(100 + 80 * np.sin(seconds / 4000)).astype(float)
+    first, second = learned(rates), DemandForecaster()
+    expected = first.forecast(30_000.0, HORIZON_S, RISK)
+    text = json.dumps(first.state_dict())
+    assert len(text) < 100_000
+    second.load_state(json.loads(text))
+    got = second.forecast(30_000.0, HORIZON_S, RISK)
+    assert got.method == expected.method
+    assert got.demand_per_s == pytest.approx(expected.demand_per_s, rel=2e-3)
+    for one in (first, second):
+        one.observe(30_010.0, rates[-10:])
+    assert second.forecast(30_010.0, HORIZON_S, RISK).demand_per_s == pytest.approx(
+        first.forecast(30_010.0, HORIZON_S, RISK).demand_per_s, rel=2e-3
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.update(version=1),
+        lambda state: state.pop("history"),
+        lambda state: state["history"].update(end="now"),
+        lambda state: state["history"]["tails"].update(rates=[1.0, "no base85 \x00"]),
+        lambda state: state["history"]["tails"].pop("needs"),
+    ],
+)
+def test_a_state_that_is_not_usable_changes_nothing(change):
+    forecaster = learned(np.full(3000, 50.0))
+    before = forecaster.forecast(3000.0, HORIZON_S, RISK)
+    state = learned(np.full(2000, 500.0)).state_dict()
+    change(state)
+    with pytest.raises(InvalidInputError, match="forecast state"):
+        forecaster.load_state(state)
+    assert forecaster.forecast(3000.0, HORIZON_S, RISK) == before
+
+
+@pytest.mark.parametrize(
+    ("horizon_s", "risk"), [(-1.0, 0.01), (math.inf, 0.01), (60.0, 0.0), (60.0, 1.0)]
+)
+def test_out_of_range_is_refused(horizon_s, risk):
+    with pytest.raises(InvalidInputError):
+        learned([1.0]).forecast(1.0, horizon_s, risk)
+
+
+@pytest.mark.parametrize("kwargs", [{"forecast": "oracle"}, {"late_share": 1.0}])
+def test_settings_out_of_range_are_refused(kwargs):
+    with pytest.raises(InvalidInputError):
+        DemandForecaster(**kwargs)
+
+
+def test_order_of_the_pools_is_what_travels():
+    assert list(POOLS) == ["last", "linear", "auto", "peak", "holt", "recurring"]

@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscaler.forecasting.point_forecasts import (
+    HOLT,
+    LAST,
+    LINEAR,
+    PEAKS,
+    trailing_max,
+    trailing_mean,
+)
+
+LAWS = settings(max_examples=40, derandomize=True, deadline=None)
+series = st.lists(st.floats(0, 1e4), min_size=1, max_size=60).map(np.array)
+
+
+@LAWS
+@given(series, st.integers(1, 70))
+def test_trailing_sums_up_the_last_steps(values, steps):
+    windows = [values[max(0, end - steps) : end] for end in range(1, values.size + 1)]
+    np.testing.assert_array_equal(trailing_max(values, steps), [w.max() for w in windows])
+    np.testing.assert_allclose(
+        trailing_mean(values, steps), [w.mean() for w in windows], atol=1e-8 * values.max()
+    )
+
+
+@pytest.mark.parametrize("point", [LAST, LINEAR, HOLT, *PEAKS], ids=lambda point: point.name)
+@LAWS
+@given(values=series, ahead=st.integers(1, 30), data=st.data())
+def test_no_forecast_looks_into_the_future(point, values, ahead, data):
+    end = data.draw(st.integers(1, values.size))
+    whole = point.values(values, values, ahead)
+    known = point.values(values[:end], values[:end], ahead)
+    np.testing.assert_allclose(whole[:end], known, rtol=1e-6, atol=1e-3)
+    assert whole.shape == values.shape
+    assert (whole >= -1e-6).all()
+
+
+def test_last_value_is_the_mean_of_a_minute():
+    rates = np.array([100.0] * 50 + [10.0, 30.0] * 3)
+    assert LAST.values(rates, rates, 6)[-1] == pytest.approx(20)
+
+
+def test_a_line_is_drawn_on_to_the_horizon():
+    rates = 100 + 2.0 * np.arange(120)
+    # The last step's mean is of half a step before now; the line goes on from there.
+    assert LINEAR.values(rates, rates, 6)[-1] == pytest.approx(rates[-1] + 2 * 6)
+
+
+def test_a_fall_is_not_anticipated():
+    rates = 400 - 2.0 * np.arange(120)
+    for ahead in (1, 6, 30):
+        np.testing.assert_array_equal(
+            LINEAR.values(rates, rates, ahead), LAST.values(rates, rates, ahead)
+        )
+
+
+@pytest.mark.parametrize("ahead", [6, 30])
+def test_noise_is_no_trend(ahead):
+    """At a constant rate the line must not run away with the horizon."""
+    rates = np.random.default_rng(5).poisson(2000.0, size=4000) / 10
+    line = LINEAR.values(rates, rates, ahead)[100:]
+    assert line.mean() < 1.01 * 200
+    assert line.max() < 1.25 * 200
+
+
+def test_holt_follows_its_recursion():
+    """Hyndman & Athanasopoulos, Forecasting: Principles and Practice, eq. 8.2, weights .3, .05."""
+    rates = np.random.default_rng(2).poisson(100, 200) + np.linspace(0, 80, 200)
+    level, trend, expected = rates[0], 0.0, [rates[0]]
+    for rate in rates[1:]:
+        before = level
+        level = 0.3 * rate + 0.7 * (level + trend)
+        trend = 0.05 * (level - before) + 0.95 * trend
+        expected.append(level + max(trend, 0.0) * 6)
+    np.testing.assert_allclose(HOLT.values(rates, rates, 6), expected)
+
+
+def test_peaks_are_of_what_was_required():
+    needs = np.arange(1000.0)[::-1].copy()
+    rates = np.zeros(1000)
+    last = [point.values(rates, needs, 6)[-1] for point in PEAKS]
+    assert last == [5.0, 11.0, 29.0, 89.0, 179.0]

@@ -1,0 +1,180 @@
+import heapq
+import math
+from collections import deque
+
+import numpy as np
+import pytest
+
+from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
+from autoscaler.sizing.estimators import TryDelays, least_replicas
+from autoscaler.sizing.rand import rand_equilibrium, response_time_cdf, retried_response_time_cdf
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InfeasibleError, InvalidInputError
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
+from policy.response_time.evaluation import evaluate
+
+P4 = Profile.from_dict(
+    {
+        "max_batch_size": 32,
+        "latency_ms": {"per_request": 0.3051, "fixed": 1.052},
+        "energy_mj": {"per_request": 19.90, "fixed": 19.60},
+    }
+)
+FREE = TryDelays(0.0, 0.0, 0.0)
+DELAYS = TryDelays(0.25, 0.25, 2.0)
+
+
+def test_one_place_without_batching_is_theorem_2_exactly():
+    """With the real evaluation: batches of one, no waiting room, every execution 10 ms."""
+    one = Profile("one", "one", latency_ms=np.array([10.0]))
+    policy = BatchingPolicy.from_control_limit(1, 1)
+
+    def at(rate):
+        return evaluate(one, policy, rate, waiting_room=0)
+
+    found = rand_equilibrium(350.0, 5, lambda rate: at(rate).full_probability)
+    assert found.busy_probability == pytest.approx(0.7, rel=1e-8)
+    times = np.linspace(0.3, 99.3, 100)  # off the steps, where rounding decides
+    batching = retried_response_time_cdf(
+        times, found.busy_probability, at(found.attempt_rate_per_s).cdf, 1.0, 1.0, 3.0
+    )
+    theorem = response_time_cdf(times, 350.0, 5, 100.0, 10.0, 1.0, 1.0, 3.0)
+    assert batching == pytest.approx(theorem, abs=1e-8)
+
+
+@pytest.mark.parametrize("response_time_ms", [12.0, 25.0, 100.0])
+def test_least_is_least(response_time_ms):
+    estimator = BatchQueueEstimator(P4)
+    objective = ServiceLevelObjective(response_time_ms, 99)
+    found = least_replicas(estimator, 20_000.0, objective)
+    assert found.meets(objective)
+    assert found.percentile_ms <= response_time_ms
+    assert found.replicas * P4.capacity_per_s > 20_000
+    for fewer in range(1, found.replicas):
+        assert not estimator.predict(20_000.0, fewer, objective).meets(objective)
+
+
+@pytest.mark.parametrize("response_time_ms", [12.0, 40.0])
+def test_one_replica_more_never_breaks_the_sla(response_time_ms):
+    objective = ServiceLevelObjective(response_time_ms, 99)
+    estimator = BatchQueueEstimator(P4)
+    met = [estimator.predict(6000.0, n, objective).meets(objective) for n in range(1, 10)]
+    assert met == sorted(met)
+    assert met[-1]
+
+
+def test_slack_becomes_less_power_not_more_speed():
+    """Why the predicted service level itself is not monotone."""
+    objective = ServiceLevelObjective(50, 99)
+    estimator = BatchQueueEstimator(P4)
+    busy, idle = (estimator.predict(6000.0, n, objective) for n in (3, 30))
+    assert busy.service_level > 0.9999
+    assert 0.99 <= idle.service_level < 0.995
+    assert idle.policy is not None
+    assert idle.policy.max_wait_ms is not None
+
+
+def test_percentile_and_service_level_agree():
+    objective = ServiceLevelObjective(15, 99)
+    for replicas in (7, 8, 9, 12):
+        found = BatchQueueEstimator(P4, DELAYS).predict(20_000.0, replicas, objective)
+        assert found.meets(objective) == (found.percentile_ms <= 15)
+
+
+def test_overload_is_never_enough():
+    found = BatchQueueEstimator(P4).predict(6000.0, 2, ServiceLevelObjective(1e4, 50))
+    assert (found.service_level, found.percentile_ms) == (0.0, math.inf)
+    assert found.policy is None
+
+
+def test_limit_of_retries_can_leave_the_percentile_for_ever_unreached():
+    room = BatchQueueEstimator(P4, TryDelays(0.25, 0.25, 0.0, retries=0), waiting_room=32)
+    found = room.predict(2900.0, 1, ServiceLevelObjective(1000, 99))
+    assert found.busy_probability > 0.01
+    assert found.percentile_ms == math.inf
+
+
+def test_infeasible_for_any_number_says_what_would_do():
+    with pytest.raises(InfeasibleError, match=r"allow more than 1\.607 ms"):
+        least_replicas(BatchQueueEstimator(P4), 100.0, ServiceLevelObjective(1.6, 99))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: BatchQueueEstimator(P4, waiting_room=31),
+        lambda: BatchQueueEstimator(P4).predict(0.0, 1, ServiceLevelObjective(50, 99)),
+        lambda: BatchQueueEstimator(P4).predict(10.0, 0, ServiceLevelObjective(50, 99)),
+    ],
+)
+def test_what_is_out_of_range_is_refused(call):
+    with pytest.raises(InvalidInputError):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("arrival_rate_per_s", "replicas", "response_time_ms", "waiting_room", "error"),
+    [
+        (11_000.0, 5, 20.0, 32, 0.004),  # hardly a refusal
+        (20_000.0, 8, 15.0, 32, 0.004),
+        (29_000.0, 10, 25.0, 32, 0.004),  # one try in twenty is refused
+    ],
+)
+def test_prediction_against_the_simulated_fleet(
+    arrival_rate_per_s, replicas, response_time_ms, waiting_room, error
+):
+    objective = ServiceLevelObjective(response_time_ms, 99)
+    estimator = BatchQueueEstimator(P4, DELAYS, waiting_room)
+    found = estimator.predict(arrival_rate_per_s, replicas, objective)
+    response_ms, refused = simulate_fleet(
+        found.policy, arrival_rate_per_s, replicas, waiting_room, requests=60_000
+    )
+    assert np.mean(response_ms <= response_time_ms) == pytest.approx(found.service_level, abs=error)
+    assert refused == pytest.approx(found.busy_probability, abs=0.003)
+
+
+def simulate_fleet(policy, rate_per_s, replicas, waiting_room, *, requests):
+    """RAND over replicas that batch; response times after warm-up, and the share refused."""
+    rng = np.random.default_rng(3)
+    arrivals_ms = np.cumsum(rng.exponential(1e3 / rate_per_s, requests)).tolist()
+    picks = iter(rng.integers(replicas, size=5 * requests).tolist())
+    wait_ms = math.inf if policy.max_wait_ms is None else policy.max_wait_ms
+    queues = [deque() for _ in range(replicas)]  # (accepted at, request)
+    busy_until = [0.0] * replicas
+    response_ms = np.empty(requests)
+    tries = refusals = 0
+    events = [(at + DELAYS.request_delay_ms, 0, number) for number, at in enumerate(arrivals_ms)]
+
+    def start(replica, now_ms):
+        queue = queues[replica]
+        if busy_until[replica] > now_ms or not queue:
+            return
+        size = policy.batch_size(len(queue))
+        if size == 0 and now_ms >= queue[0][0] + wait_ms:
+            size = min(len(queue), policy.max_batch_size)
+        if size == 0:
+            if math.isfinite(wait_ms):
+                heapq.heappush(events, (queue[0][0] + wait_ms, 1, replica))
+            return
+        end_ms = now_ms + P4.latency_ms[size - 1]
+        for _ in range(size):
+            _, number = queue.popleft()
+            response_ms[number] = end_ms - arrivals_ms[number]
+        busy_until[replica] = end_ms
+        heapq.heappush(events, (end_ms, 1, replica))
+
+    while events:
+        now_ms, kind, number = heapq.heappop(events)
+        if kind == 1:
+            start(number, now_ms)
+            continue
+        replica = next(picks)
+        tries += 1
+        if busy_until[replica] > now_ms and len(queues[replica]) >= waiting_room:
+            refusals += 1
+            heapq.heappush(events, (now_ms + DELAYS.try_ms, 0, number))
+            continue
+        queues[replica].append((now_ms, number))
+        start(replica, now_ms)
+    return response_ms[requests // 10 :], refusals / tries

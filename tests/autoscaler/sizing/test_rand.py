@@ -1,0 +1,239 @@
+import heapq
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import expon, gamma
+
+from autoscaler.sizing.rand import (
+    busy_probability,
+    rand_equilibrium,
+    response_time_cdf,
+    retried_response_time_cdf,
+    theorem_error_bound,
+    waiting_time_percentile,
+)
+from policy.errors import InvalidInputError
+
+# λ = 70/s, n = 10, μ = 10/s: P_busy = 0.7; d₁, d₂, Δ = 1, 2, 5 ms.
+LOAD = (70.0, 10, 10.0)
+DELAYS = (1.0, 2.0, 5.0)
+
+
+def by_hand(t_ms, busy, execution_cdf, request_delay_ms, try_ms):
+    """Theorem 2 as the paper writes it, one term after the other."""
+    total, retry = 0.0, 0
+    while retry <= (t_ms - request_delay_ms) / try_ms:
+        wait_ms = retry * try_ms + request_delay_ms
+        total += busy**retry * (1 - busy) * execution_cdf(t_ms - wait_ms)
+        retry += 1
+    return total
+
+
+def test_theorem_1_by_hand():
+    expected = 1 + (math.log(0.01) / math.log(0.7) - 1) * 8
+    assert waiting_time_percentile(99, *LOAD, *DELAYS) == pytest.approx(expected, rel=1e-12)
+    assert expected == pytest.approx(96.29, abs=0.01)
+
+
+def test_no_request_waits_less_than_the_way_to_a_replica():
+    assert waiting_time_percentile(10, *LOAD, *DELAYS) == 1.0
+    assert waiting_time_percentile(99, 0.0, 10, 10.0, *DELAYS) == 1.0
+
+
+@pytest.mark.parametrize("rate", [100.0, 250.0])
+def test_overload_never_answers(rate):
+    assert waiting_time_percentile(50, rate, 10, 10.0, *DELAYS) == math.inf
+    assert np.all(response_time_cdf([1e3, 1e9], rate, 10, 10.0, 20.0, *DELAYS) == 0)
+
+
+@pytest.mark.parametrize("distribution", [expon(scale=100), gamma(4, scale=25)])
+def test_theorem_2_by_hand(distribution):
+    times = np.array([0.0, 0.5, 1.0, 9.0, 60.0, 333.3, 2500.0])
+    expected = [by_hand(t, 0.7, distribution.cdf, 1.0, 8.0) for t in times]
+    found = response_time_cdf(times, *LOAD, distribution.cdf, *DELAYS)
+    assert found == pytest.approx(expected, abs=1e-13)
+
+
+@given(
+    t_ms=st.floats(0, 2000),
+    busy=st.floats(0, 0.999),
+    execution_ms=st.floats(0.1, 100),
+    request_ms=st.floats(0, 3),
+    retry_ms=st.floats(0.5, 20),
+    retries=st.none() | st.integers(0, 12),
+)
+def test_closed_form_is_the_sum_over_a_step(
+    t_ms, busy, execution_ms, request_ms, retry_ms, retries
+):
+    delays = (request_ms, 0.0, retry_ms)
+
+    def step(left_ms):
+        return (left_ms >= execution_ms - 1e-9 * (request_ms + retry_ms)).astype(float)
+
+    closed = retried_response_time_cdf(t_ms, busy, execution_ms, *delays, retries)
+    summed = retried_response_time_cdf(t_ms, busy, step, *delays, retries)
+    assert closed == pytest.approx(summed, abs=1e-9)
+
+
+@given(busy=st.floats(0, 0.99), t_ms=st.floats(0, 500), longer_ms=st.floats(0, 500))
+def test_cdf_rises_with_time_and_falls_with_load(busy, t_ms, longer_ms):
+    cdf = expon(scale=30).cdf
+    now, later = retried_response_time_cdf([t_ms, t_ms + longer_ms], busy, cdf, *DELAYS)
+    busier = retried_response_time_cdf(t_ms, min(1.0, busy + 0.05), cdf, *DELAYS)
+    assert 0 <= busier <= now + 1e-12
+    assert now <= later + 1e-12 <= 1 + 2e-12
+
+
+def test_tries_that_cost_nothing_leave_only_the_execution():
+    found = response_time_cdf([19.0, 20.0, 30.0], *LOAD, expon(scale=10).cdf, 0.0, 0.0, 0.0)
+    assert found == pytest.approx(expon(scale=10).cdf([19.0, 20.0, 30.0]))
+    assert response_time_cdf([19.0, 20.0], *LOAD, 20.0, 0.0, 0.0, 0.0).tolist() == [0, 1]
+
+
+def test_a_try_that_fits_exactly_counts():
+    # (1.2 - 0.1 - 0.8) / 0.1 is 2.9999999999999996 in floating point.
+    level = response_time_cdf(1.2, 50.0, 10, 10.0, 0.8, 0.1, 0.0, 0.0)
+    assert level == pytest.approx(1 - 0.5**4)
+
+
+def test_given_up_after_the_last_retry():
+    level = response_time_cdf(1e9, *LOAD, 20.0, *DELAYS, retries=3)
+    assert level == pytest.approx(1 - 0.7**4)
+
+
+class TestBatchingReplicas:
+    def test_one_place_without_batching_is_theorem_2_exactly(self):
+        """A replica of one place, full a/(a + μ) of the time (Erlang's loss formula)."""
+        service_rate_per_s = 10.0
+        for rate in (1.0, 35.0, 70.0, 99.0):
+            found = rand_equilibrium(rate, 10, lambda a: a / (a + service_rate_per_s))
+            assert found.busy_probability == pytest.approx(rate / 100, rel=1e-9)
+            assert found.attempt_rate_per_s == pytest.approx(rate / 10 / (1 - rate / 100))
+            times = np.linspace(0, 500, 101)
+            batching = retried_response_time_cdf(
+                times, found.busy_probability, expon(scale=100).cdf, *DELAYS
+            )
+            theorem = response_time_cdf(times, rate, 10, 10.0, expon(scale=100).cdf, *DELAYS)
+            assert batching == pytest.approx(theorem, abs=1e-9)
+
+    def test_replicas_that_never_refuse_share_the_load_evenly(self):
+        found = rand_equilibrium(60.0, 4, lambda a: 0.0)
+        assert (found.attempt_rate_per_s, found.busy_probability) == (15.0, 0.0)
+
+    def test_more_than_the_replicas_carry_is_an_overload(self):
+        found = rand_equilibrium(120.0, 10, lambda a: a / (a + 10))
+        assert (found.attempt_rate_per_s, found.busy_probability) == (math.inf, 1.0)
+
+    @given(rate=st.floats(0.1, 500), retries=st.integers(0, 8), places=st.sampled_from([1, 4, 32]))
+    def test_with_a_limit_of_retries_the_tries_add_up(self, rate, retries, places):
+        def full(a):
+            """Erlang's loss formula for `places` servers of 10/s each."""
+            inverse = 1.0
+            for k in range(1, places + 1):
+                inverse = 1.0 + k * 10.0 / a * inverse
+            return 1 / inverse
+
+        found = rand_equilibrium(rate, 2, full, retries)
+        p = found.busy_probability
+        assert found.attempt_rate_per_s == pytest.approx(
+            rate / 2 * sum(p**k for k in range(retries + 1)), rel=1e-6
+        )
+
+
+@pytest.mark.parametrize(
+    ("replicas", "traffic_intensity", "retry_delay_ms", "error"),
+    [
+        # A retry after about an execution time finds another replica state: the theorem holds.
+        (50, 0.3, 10.0, 0.01),
+        (50, 0.6, 10.0, 0.015),
+        (50, 0.8, 10.0, 0.015),
+        (200, 0.6, 2.0, 0.015),
+        (10, 0.6, 10.0, 0.02),
+        # A retry at once: it meets the replicas that have just refused.
+        (50, 0.6, 0.0, 0.03),
+    ],
+)
+def test_theorem_2_against_the_simulated_protocol(
+    replicas, traffic_intensity, retry_delay_ms, error
+):
+    execution_ms = 10.0
+    rate = traffic_intensity * replicas / execution_ms * 1e3
+    delays = (0.25, 0.25, retry_delay_ms)
+    response_ms = simulate_protocol(rate, replicas, execution_ms, *delays, requests=20_000)
+    times = np.linspace(10, 150, 400)
+    theorem = response_time_cdf(times, rate, replicas, 1e3 / execution_ms, execution_ms, *delays)
+    simulated = np.searchsorted(np.sort(response_ms), times, side="right") / response_ms.size
+    assert np.abs(theorem - simulated).max() < error
+
+
+@pytest.mark.parametrize(
+    ("replicas", "traffic_intensity", "retry_delay_ms"),
+    [(4, 0.2, 0.0), (8, 0.2, 2.5), (16, 0.4, 0.0), (8, 0.6, 0.0), (50, 0.6, 0.0)],
+)
+def test_what_theorem_2_overstates_is_bounded_and_not_by_far(
+    replicas, traffic_intensity, retry_delay_ms
+):
+    execution_ms = 10.0
+    rate = traffic_intensity * replicas / execution_ms * 1e3
+    delays = (0.25, 0.25, retry_delay_ms)
+    response_ms = simulate_protocol(rate, replicas, execution_ms, *delays, requests=40_000)
+    times = np.linspace(10, 60, 400)
+    theorem = response_time_cdf(times, rate, replicas, 1e3 / execution_ms, execution_ms, *delays)
+    simulated = np.searchsorted(np.sort(response_ms), times, side="right") / response_ms.size
+    hopeful = (theorem - simulated)[theorem >= 0.9].max()
+    bound = theorem_error_bound(traffic_intensity, replicas, 0.5 + retry_delay_ms, execution_ms)
+    assert 0.6 * bound < hopeful < bound + 0.002
+
+
+def test_theorem_2_is_hopeful_with_two_replicas_and_retries_at_once():
+    """Where the independence of the tries fails; the module's docstring warns of it."""
+    response_ms = simulate_protocol(120.0, 2, 10.0, 0.25, 0.25, 0.0, requests=20_000)
+    theorem = response_time_cdf(20.0, 120.0, 2, 100.0, 10.0, 0.25, 0.25, 0.0)
+    simulated = np.mean(response_ms <= 20.0)
+    assert theorem > 0.99
+    assert simulated < 0.95
+
+
+def simulate_protocol(
+    rate_per_s, replicas, execution_ms, request_ms, reply_ms, retry_ms, *, requests
+):
+    """Send Poisson arrivals by RAND to replicas of one place; response times after warm-up."""
+    rng = np.random.default_rng(7)
+    arrivals_ms = np.cumsum(rng.exponential(1e3 / rate_per_s, requests)).tolist()
+    free_ms = [0.0] * replicas
+    response_ms = np.empty(requests)
+    tries = [(time + request_ms, number) for number, time in enumerate(arrivals_ms)]
+    picks: list[int] = []
+    while tries:
+        now_ms, number = tries[0]
+        if not picks:
+            picks = rng.integers(replicas, size=10_000).tolist()
+        picked = picks.pop()
+        if free_ms[picked] <= now_ms:
+            heapq.heappop(tries)
+            free_ms[picked] = now_ms + execution_ms
+            response_ms[number] = free_ms[picked] - arrivals_ms[number]
+        else:
+            heapq.heapreplace(tries, (now_ms + reply_ms + retry_ms + request_ms, number))
+    return response_ms[requests // 10 :]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: waiting_time_percentile(100, *LOAD, *DELAYS), "percentile"),
+        (lambda: waiting_time_percentile(99, *LOAD, -1, 0, 0), "request_delay_ms"),
+        (lambda: busy_probability(-1, 1, 1), "arrival_rate_per_s"),
+        (lambda: busy_probability(1, 0, 1), "replicas"),
+        (lambda: busy_probability(1, 1, 0), "service_rate_per_s"),
+        (lambda: response_time_cdf(1, *LOAD, math.nan, *DELAYS), "execution_time"),
+        (lambda: response_time_cdf(1, *LOAD, 1.0, *DELAYS, retries=-1), "retries"),
+        (lambda: rand_equilibrium(1, 1, lambda a: 0.0, -1), "retries"),
+    ],
+)
+def test_what_is_out_of_range_is_named(call, message):
+    with pytest.raises(InvalidInputError, match=f"^{message}: "):
+        call()

@@ -1,0 +1,165 @@
+"""What outlives a policy object and Serve's controller: the history, the log, the dry run."""
+
+from collections.abc import Sequence
+
+import orjson
+import pytest
+
+from autoscaler import scaled_deployments as registry
+from autoscaler.decision import Decision
+from autoscaler.reports import AutoscalerSettings, ReplicaReport
+from autoscaler.scaled_deployments import (
+    FORGOTTEN_AFTER_S,
+    SAVE_PERIOD_S,
+    ScaledDeployment,
+    log_key,
+    scaled_deployment,
+    state_key,
+)
+from tests.support.stores import Store
+
+KEY = ("shop", "Model")
+
+
+def report(now_s: float, offered: float) -> ReplicaReport:
+    return ReplicaReport(
+        replica_id="r1",
+        time_s=now_s,
+        offered_total=offered,
+        refused_total=0,
+        completed_total=offered,
+        queue_length=0,
+        full_batch_size=10,
+        full_batch_ms=100,
+        sla_response_time_ms=1000,
+        sla_percentile=99,
+        start_time_s=5,
+        settings=AutoscalerSettings(hold_s=30),
+    )
+
+
+def run(
+    deployment: ScaledDeployment,
+    times_s: Sequence[float],
+    rate_per_s: float = 20,
+    target_replicas: int = 3,
+    dry_run: bool | None = None,
+) -> Decision:
+    for now_s in times_s:
+        decision = deployment.decide(
+            now_s,
+            [report(now_s, rate_per_s * now_s)],
+            target_replicas=target_replicas,
+            ready_replicas=target_replicas,
+            min_replicas=1,
+            max_replicas=10,
+            dry_run=dry_run,
+        )
+        deployment.note(now_s, target_replicas, decision)
+    return decision
+
+
+def test_a_new_process_goes_on_with_the_history_and_the_log() -> None:
+    store = Store()
+    first = ScaledDeployment(*KEY, store)
+    run(first, range(1000, 1021))
+    second = ScaledDeployment(*KEY, store)
+    decision = run(second, [1021])
+    learned, saved = second.autoscaler.state_dict(), first.autoscaler.state_dict()
+    assert learned.keys() == saved.keys()
+    assert decision.arrival_rate_per_s == pytest.approx(20, rel=0.1)
+    assert second.log.noted[0]["time_s"] == 1000
+
+
+def test_a_controller_that_restarts_does_not_scale_in() -> None:
+    """With three replicas where one would do, the old and the new process both hold for 30 s."""
+    store = Store()
+    run(ScaledDeployment(*KEY, store), range(1000, 1021))
+    for restart in range(5):
+        decision = run(ScaledDeployment(*KEY, store), [1021 + restart])
+        assert decision.replicas == 3
+
+
+def test_while_the_history_is_read_nothing_changes_and_nothing_is_overwritten() -> None:
+    store = Store()
+    run(ScaledDeployment(*KEY, store), range(1000, 1021))
+    kept = dict(store.kept)
+    store.slow = True
+    second = ScaledDeployment(*KEY, store)
+    decision = run(second, [1100, 1101], rate_per_s=1000)
+    assert decision.replicas == 3
+    assert decision.reason.startswith("hold 3")
+    assert store.kept == kept
+    store.answer()
+    assert run(second, [1102]).replicas >= 1
+    assert second.log.noted[0]["time_s"] == 1000
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"autoscaler": {"version": -1}}'])
+def test_a_history_that_cannot_be_used_is_left(content: bytes) -> None:
+    store = Store()
+    store.kept[state_key(*KEY)] = content
+    store.kept[log_key(*KEY)] = content
+    decision = run(ScaledDeployment(*KEY, store), range(1000, 1021))
+    assert decision.arrival_rate_per_s is not None
+
+
+def test_the_state_is_saved_every_few_seconds_and_at_each_change() -> None:
+    store = Store()
+    deployment = ScaledDeployment(*KEY, store)
+    run(deployment, [1000 + 0.5 * tick for tick in range(int(2 * 3 * SAVE_PERIOD_S))])
+    # Each time a state and a log: the first decision, and every period after it.
+    assert store.saves <= 2 * 5
+    before = store.saves
+    deployment.note(1030.0, 3, Decision(7, "scale out 3 -> 7"))
+    assert store.saves == before + 2
+    assert orjson.loads(store.kept[log_key(*KEY)])["newest"]["replicas"] == 7
+
+
+def test_a_slow_store_is_not_given_ever_more_to_do() -> None:
+    store = Store()
+    deployment = ScaledDeployment(*KEY, store)
+    run(deployment, [1000])
+    store.slow, store.saves = True, 0
+    run(deployment, range(1020, 1200))
+    assert store.saves == 2
+    store.answer()
+    run(deployment, [1200])
+    assert store.saves == 4
+
+
+def test_a_dry_run_says_what_it_would_do() -> None:
+    deployment = ScaledDeployment(*KEY, Store())
+    decision = run(deployment, range(1000, 1021), rate_per_s=400, target_replicas=1, dry_run=True)
+    assert deployment.dry_run
+    assert decision.replicas > 1
+    assert decision.reason.startswith("dry run: would scale out 1 -> ")
+    assert not run(deployment, [1021], dry_run=False).reason.startswith("dry run")
+
+
+def test_a_dry_run_goes_on_after_a_restart_though_no_replica_reports() -> None:
+    store = Store()
+    run(ScaledDeployment(*KEY, store), range(1000, 1021), dry_run=True)
+    second = ScaledDeployment(*KEY, store)
+    run(second, [1021], dry_run=None)
+    assert second.dry_run
+
+
+def test_each_deployment_of_each_application_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_deployments", {})
+    store = Store()
+    one = scaled_deployment(0, "a", "Model", store)
+    assert scaled_deployment(1, "a", "Model", store) is one
+    assert scaled_deployment(1, "b", "Model", store) is not one
+    assert state_key("a", "Model") != state_key("b", "Model") != log_key("b", "Model")
+
+
+def test_what_is_kept_of_a_deleted_application_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_deployments", {})
+    store = Store()
+    gone = scaled_deployment(1000, "gone", "Model", store)
+    run(gone, range(1000, 1021))
+    assert len(store.kept) == 2
+    scaled_deployment(1021 + FORGOTTEN_AFTER_S, "new", "Model", store)
+    assert store.kept == {}
+    assert scaled_deployment(1022 + FORGOTTEN_AFTER_S, "gone", "Model", store) is not gone

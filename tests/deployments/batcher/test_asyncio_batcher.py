@@ -1,0 +1,363 @@
+"""The live batcher: a real event loop, a real thread, a model that the test holds by the hand."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from deployments.batcher.asyncio_batcher import Batcher, BatchRecord
+from deployments.batcher.core import BatcherCore, Limits, StartReason
+from deployments.batcher.device import PROBE_AFTER
+from deployments.errors import (
+    BadRequestError,
+    BusyError,
+    CrowdedOutError,
+    DeadlineError,
+    DeviceError,
+    ModelError,
+    RowsError,
+)
+from deployments.models.base import Model, TensorSpec
+from policy.batching_policy import BatchingPolicy
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Always:
+    policy: BatchingPolicy
+
+    def lookup(self, arrival_rate_per_s: float) -> BatchingPolicy:
+        return self.policy
+
+
+class Squares(Model):
+    """Squares `x`; waits at the gate before each batch; a negative `x` is poison."""
+
+    inputs = (TensorSpec("x", "FP64", ()),)
+    outputs = (TensorSpec("y", "FP64", ()),)
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.batches: list[list[float]] = []
+        self.threads: set[int] = set()
+        self.broken = False
+        self.answer: Callable[[NDArray[Any]], NDArray[Any]] = np.square
+
+    def load(self, device: str) -> None: ...
+
+    def forward(self, batch: Arrays) -> Arrays:
+        assert self.gate.wait(10)
+        self.threads.add(threading.get_ident())
+        self.batches.append(batch["x"].tolist())
+        if (batch["x"] < 0).any():
+            raise ArithmeticError("poison")
+        if (batch["x"] == 13).any():
+            raise BadRequestError("13 is not allowed")
+        if (batch["x"] == 14).any():
+            places = np.flatnonzero(batch["x"] == 14).tolist()
+            raise RowsError({place: BadRequestError("14 is not allowed") for place in places})
+        if (batch["x"] == 991).any():
+            self.broken = True
+        if (batch["x"] == 990).any():
+            raise SystemExit("the driver gave up")
+        if self.broken:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        return {"y": self.answer(batch["x"])}
+
+
+@asynccontextmanager
+async def running(
+    model: Squares, records: list[BatchRecord] | None = None, **options: Any
+) -> AsyncIterator[Batcher]:
+    limit, cap = options.pop("control_limit", 1), options.pop("max_batch_size", 4)
+    wait_ms = options.pop("max_wait_ms", None)
+    policy = BatchingPolicy.from_control_limit(limit, cap, wait_ms)
+    latency_ms = [options.pop("batch_ms", 1.0)] * cap
+    limits = Limits(
+        **{"max_age_ms": 10_000.0, "waiting_room": 100, **options}, latency_ms=latency_ms
+    )
+    core = BatcherCore(Always(policy), limits)
+    batcher = Batcher(model, core, (records if records is not None else []).append)
+    try:
+        yield batcher
+    finally:
+        model.gate.set()
+        batcher.close()
+
+
+def ask(batcher: Batcher, *values: float) -> asyncio.Task[Arrays]:
+    inputs = {"x": np.array(values)}
+    return asyncio.ensure_future(batcher.submit(inputs, len(values), time.monotonic()))
+
+
+async def test_each_gets_its_own_answer() -> None:
+    model = Squares()
+    async with running(model) as batcher:
+        answers = await asyncio.gather(*(ask(batcher, number) for number in range(100, 150)))
+    assert [answer["y"].tolist() for answer in answers] == [[n * n] for n in range(100, 150)]
+    assert len(model.threads) == 1, "one thread drives the device"
+
+
+async def test_batches_form_late_while_the_device_is_busy() -> None:
+    model = Squares()
+    model.gate.clear()
+    async with running(model, max_batch_size=8) as batcher:
+        first = ask(batcher, 1)
+        await asyncio.sleep(0)
+        others = [ask(batcher, number) for number in (2, 3, 4)]
+        await asyncio.sleep(0)
+        assert batcher.core.queue_length == 3
+        model.gate.set()
+        await asyncio.gather(first, *others)
+    assert model.batches == [[1], [2, 3, 4]]
+
+
+async def test_a_request_over_the_cap_is_reassembled_in_order() -> None:
+    model = Squares()
+    async with running(model, max_batch_size=4) as batcher:
+        answer = await ask(batcher, *range(11))
+    assert answer["y"].tolist() == [n * n for n in range(11)]
+    assert [len(batch) for batch in model.batches] == [4, 4, 3]
+
+
+async def test_the_oldest_starts_a_batch_when_its_wait_is_over() -> None:
+    model = Squares()
+    records: list[BatchRecord] = []
+    async with running(model, records, control_limit=4, max_wait_ms=5.0) as batcher:
+        started_s = time.monotonic()
+        await ask(batcher, 3)
+        assert time.monotonic() - started_s >= 0.005
+    assert [(record.size, record.reason) for record in records] == [(1, StartReason.MAX_WAIT)]
+
+
+async def test_one_poison_request_fails_alone() -> None:
+    model = Squares()
+    async with running(model, control_limit=4) as batcher:
+        requests = [ask(batcher, value) for value in (1, -2, 3, 4)]
+        results = await asyncio.gather(*requests, return_exceptions=True)
+    assert isinstance(results[1], ModelError)
+    assert "poison" not in str(results[1]), "the model's own words stay inside"
+    assert [r["y"].tolist() for r in results if isinstance(r, dict)] == [[1], [9], [16]]
+
+
+async def test_a_models_own_complaint_about_a_request_reaches_its_sender() -> None:
+    model = Squares()
+    async with running(model, control_limit=2) as batcher:
+        results = await asyncio.gather(ask(batcher, 13), ask(batcher, 2), return_exceptions=True)
+    assert isinstance(results[0], BadRequestError)
+    assert isinstance(results[1], dict)
+
+
+async def test_the_rows_that_a_model_blames_fail_and_the_others_need_no_search() -> None:
+    model = Squares()
+    async with running(model, control_limit=8, max_batch_size=8) as batcher:
+        requests = [
+            ask(batcher, 1, 2),
+            ask(batcher, 3, 14),
+            ask(batcher, 14),
+            ask(batcher, 4, 5, 6),
+        ]
+        results = await asyncio.gather(*requests, return_exceptions=True)
+    assert [str(result) for result in results[1:3]] == ["14 is not allowed"] * 2
+    assert [r["y"].tolist() for r in results if isinstance(r, dict)] == [[1, 4], [16, 25, 36]]
+    assert model.batches == [[1, 2, 3, 14, 14, 4, 5, 6], [1, 2, 4, 5, 6]]
+
+
+async def test_a_part_that_comes_after_its_successors_is_put_in_its_place() -> None:
+    model = Squares()
+    async with running(model, control_limit=4, max_batch_size=4) as batcher:
+        poison, large = ask(batcher, -1), ask(batcher, *range(1, 12))
+        results = await asyncio.gather(poison, large, return_exceptions=True)
+    assert isinstance(results[0], ModelError)
+    assert isinstance(results[1], dict)
+    assert results[1]["y"].tolist() == [n * n for n in range(1, 12)]
+
+
+async def test_a_device_that_hangs_fails_its_batch_and_who_waits_at_once() -> None:
+    model = Squares()
+    model.gate.clear()
+    async with running(model) as batcher:
+        on_it = ask(batcher, 1)
+        await asyncio.sleep(0)
+        waits = ask(batcher, 2)
+        await asyncio.sleep(0)
+        batcher.lose_device("the device of this replica does not answer")
+        results = await asyncio.gather(on_it, waits, return_exceptions=True)
+        assert [type(result) for result in results] == [DeviceError] * 2
+        with pytest.raises(DeviceError, match="does not answer"):
+            await ask(batcher, 3)
+        # Should the batch end after all, nobody is answered twice, and nothing starts.
+        model.gate.set()
+        while model.batches != [[1]]:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+        await batcher.drain()
+        assert (batcher.completed_rows, model.batches) == (0, [[1]])
+
+
+async def test_a_thread_that_the_model_ends_fails_its_batch_and_is_told() -> None:
+    model = Squares()
+    async with running(model, control_limit=2, max_batch_size=2) as batcher:
+        results = await asyncio.gather(
+            ask(batcher, 990), ask(batcher, 2), ask(batcher, 3), return_exceptions=True
+        )
+        assert [type(result) for result in results] == [DeviceError] * 3
+        assert batcher.lost is not None
+
+
+async def test_a_device_that_fails_on_all_after_an_assert_is_lost_and_condemns_nobody() -> None:
+    model = Squares()
+    async with running(model, control_limit=4) as batcher:
+        assert (await ask(batcher, 1, 2, 3, 4))["y"].tolist() == [1, 4, 9, 16]
+        results = await asyncio.gather(
+            *(ask(batcher, value) for value in (1, 2, 991, 4, 5, 6)), return_exceptions=True
+        )
+    assert {type(result) for result in results} == {DeviceError}
+    assert batcher.lost is not None
+    assert len(model.batches) == 1 + PROBE_AFTER + 1, "the last is the model's own example"
+
+
+async def test_many_failures_in_a_row_are_no_lost_device_where_the_example_is_answered() -> None:
+    model = Squares()
+    async with running(model) as batcher:
+        for _ in range(2 * PROBE_AFTER):
+            with pytest.raises(ModelError):
+                await ask(batcher, -1)
+        assert batcher.lost is None
+        assert (await ask(batcher, 3))["y"].tolist() == [9]
+    assert model.batches.count([0.0]) == 2
+
+
+async def test_failures_with_an_answer_between_them_do_not_count_together() -> None:
+    model = Squares()
+    async with running(model) as batcher:
+        for _ in range(PROBE_AFTER):
+            with pytest.raises(ModelError):
+                await ask(batcher, -1)
+            await ask(batcher, 3)
+    assert [0.0] not in model.batches, "the device was not doubted"
+
+
+async def test_suspects_that_are_crowded_out_are_told_and_counted_as_refused() -> None:
+    model = Squares()
+    async with running(model, control_limit=4, waiting_room=4) as batcher:
+        # Both of its first batches fail, and there is room for the suspects of one.
+        requests = [ask(batcher, value) for value in (-1, 2, 3, 4)]
+        await asyncio.sleep(0)
+        model.gate.clear()
+        requests += [ask(batcher, value) for value in (-5, 6, 7, 8)]
+        await asyncio.sleep(0)
+        model.gate.set()
+        results = await asyncio.gather(*requests, return_exceptions=True)
+        crowded_out = [r for r in results if isinstance(r, CrowdedOutError)]
+        assert len(crowded_out) == batcher.refused_rows > 0
+    for value, result in zip((-1, 2, 3, 4, -5, 6, 7, 8), results, strict=True):
+        if isinstance(result, dict):
+            assert result["y"].tolist() == [value**2]
+        elif not isinstance(result, CrowdedOutError):
+            assert isinstance(result, ModelError)
+            assert value < 0
+
+
+async def test_a_model_that_answers_with_a_wrong_number_of_rows_fails_clearly() -> None:
+    model = Squares()
+    model.answer = lambda x: x[:-1]
+    async with running(model) as batcher:
+        with pytest.raises(ModelError, match="output 'y' in a wrong shape"):
+            await ask(batcher, 1, 2)
+        model.answer = np.square
+        assert (await ask(batcher, 3))["y"].tolist() == [9], "the batcher lives on"
+
+
+async def test_who_leaves_while_waiting_is_never_computed() -> None:
+    model = Squares()
+    model.gate.clear()
+    async with running(model) as batcher:
+        first = ask(batcher, 1)
+        await asyncio.sleep(0)
+        leaver, stayer = ask(batcher, 2), ask(batcher, 3)
+        await asyncio.sleep(0)
+        leaver.cancel()
+        await asyncio.sleep(0)
+        model.gate.set()
+        await asyncio.gather(first, stayer)
+    assert model.batches == [[1], [3]]
+
+
+async def test_no_hang_after_all_of_a_running_batch_were_cancelled() -> None:
+    model = Squares()
+    model.gate.clear()
+    async with running(model) as batcher:
+        leaver = ask(batcher, 1)
+        await asyncio.sleep(0)
+        leaver.cancel()
+        await asyncio.gather(leaver, return_exceptions=True)
+        model.gate.set()
+        assert (await ask(batcher, 4))["y"].tolist() == [16]
+
+
+async def test_full_is_refused_at_once_and_counted() -> None:
+    model = Squares()
+    model.gate.clear()
+    async with running(model, waiting_room=2) as batcher:
+        first = ask(batcher, 1)
+        await asyncio.sleep(0)
+        second = ask(batcher, 2, 3)
+        await asyncio.sleep(0)
+        with pytest.raises(BusyError, match="2 rows wait, room is for 2"):
+            await ask(batcher, 4)
+        model.gate.set()
+        await asyncio.gather(first, second)
+        assert (batcher.offered_rows, batcher.refused_rows, batcher.completed_rows) == (4, 1, 3)
+
+
+async def test_a_deadline_that_passes_is_told_at_once_and_never_computed() -> None:
+    model = Squares()
+    model.gate.clear()
+    async with running(model) as batcher:
+        first = ask(batcher, 1)
+        await asyncio.sleep(0)
+        now_s = time.monotonic()
+        inputs = {"x": np.array([2.0])}
+        with pytest.raises(DeadlineError):
+            await batcher.submit(inputs, 1, now_s, deadline_s=now_s + 0.01)
+        assert time.monotonic() >= now_s + 0.01
+        with pytest.raises(BusyError, match="before the request's deadline"):
+            await batcher.submit(inputs, 1, now_s, deadline_s=now_s)
+        model.gate.set()
+        await first
+        assert batcher.late_rows == 1
+    assert model.batches == [[1]]
+
+
+async def test_draining_answers_what_was_accepted_and_takes_nothing_new() -> None:
+    model = Squares()
+    async with running(model, control_limit=4) as batcher:
+        accepted = [ask(batcher, 1), ask(batcher, 2)]
+        await asyncio.sleep(0)
+        await batcher.drain()
+        with pytest.raises(BusyError):
+            await ask(batcher, 3)
+        assert [(await task)["y"].tolist() for task in accepted] == [[1], [4]]
+
+
+async def test_knows_how_long_the_device_has_been_busy() -> None:
+    model = Squares()
+    model.gate.clear()
+    async with running(model) as batcher:
+        assert batcher.busy_for_s() == 0.0
+        task = ask(batcher, 1)
+        await asyncio.sleep(0)
+        assert batcher.busy_for_s() > 0.0
+        model.gate.set()
+        await task
+        assert batcher.busy_for_s() == 0.0

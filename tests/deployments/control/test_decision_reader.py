@@ -1,0 +1,64 @@
+"""Reading the autoscaler's log: seldom, beside the event loop, and never for nothing."""
+
+import asyncio
+import threading
+
+import orjson
+import pytest
+
+from autoscaler.scaled_deployments import log_key
+from deployments.control import decision_reader
+from deployments.control.decision_reader import DecisionReader
+
+LOG = {"newest": {"replicas": 2}, "decisions": [{"replicas": 2}]}
+
+
+async def test_before_the_first_decision_the_log_is_empty() -> None:
+    content = await DecisionReader("shop", "Model", lambda key: None).content()
+    assert content["application"] == "shop"
+    assert content["newest"] is None
+    assert content["decisions"] == []
+
+
+async def test_the_log_of_this_deployment_is_read() -> None:
+    kept = {log_key("shop", "Model"): orjson.dumps(LOG)}
+    assert await DecisionReader("shop", "Model", kept.get).content() == LOG
+    assert await DecisionReader("shop", "Other", kept.get).content() != LOG
+
+
+async def test_it_is_read_once_a_second_however_many_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+
+    def read(key: str) -> bytes:
+        reads.append(key)
+        return orjson.dumps(LOG)
+
+    reader = DecisionReader("shop", "Model", read)
+    await asyncio.gather(*(reader.content() for _ in range(20)))
+    assert len(reads) == 1
+    monkeypatch.setattr(decision_reader, "READ_PERIOD_S", 0.0)
+    await reader.content()
+    assert len(reads) == 2
+
+
+async def test_a_store_that_does_not_answer_keeps_nobody_waiting() -> None:
+    """But the one who asked first."""
+    result = threading.Event()
+
+    def read(key: str) -> bytes:
+        assert result.wait(10)
+        return orjson.dumps(LOG)
+
+    reader = DecisionReader("shop", "Model", read)
+    first = asyncio.create_task(reader.content())
+    await asyncio.sleep(0)
+    assert (await asyncio.wait_for(reader.content(), 5))["newest"] is None
+    result.set()
+    assert await first == LOG
+
+
+async def test_the_last_log_stays_where_the_store_is_away() -> None:
+    answers = iter([orjson.dumps(LOG), None])
+    reader = DecisionReader("shop", "Model", lambda key: next(answers))
+    assert await reader.content() == LOG
+    assert await reader.content() == LOG

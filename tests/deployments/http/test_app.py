@@ -1,0 +1,385 @@
+"""The replica's HTTP face over a real service: an emulated device, the real batcher."""
+
+import asyncio
+import contextlib
+import gzip
+import json
+import logging
+import threading
+import zlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from starlette.types import Message
+
+from deployments.config import ModelConfig, parse_user_config
+from deployments.http.app import InferenceApp
+from deployments.http.inference_protocol import InferenceRequest, Tensors
+from deployments.models.base import Model, TensorSpec
+from deployments.service import InferenceService
+from policy.profile import Profile
+
+PROFILE = Profile.from_dict(
+    {
+        "max_batch_size": 4,
+        "latency_ms": {"per_request": 0.1, "fixed": 0.5},
+        "energy_mj": {"per_request": 1, "fixed": 2},
+    }
+)
+
+
+class Doubles(Model):
+    """Doubles `x`; 13 is poison, and everything waits while the gate is shut."""
+
+    inputs = (TensorSpec("x", "FP32", (2,)),)
+    outputs = (TensorSpec("y", "FP32", (2,)),)
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.rows: list[int] = []
+
+    def load(self, device: str) -> None: ...
+
+    def forward(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        assert self.gate.wait(10)
+        self.rows.append(len(batch["x"]))
+        if (batch["x"] == 13).any():
+            raise ArithmeticError("/secret/path: poison")
+        return {"y": 2 * batch["x"]}
+
+
+# The least mean response time: its table is solved in no time.
+POLICY = {"objective": "weights"}
+USER_CONFIG = {
+    "policy": POLICY,
+    "sla": {"response_time_ms": 50, "percentile": 95},
+    "limits": {"waiting_room": 8, "max_rows_per_request": 6, "max_body_bytes": 2000},
+}
+
+
+@contextlib.asynccontextmanager
+async def make_service(model: Doubles | None = None) -> AsyncIterator[InferenceService]:
+    model = model or Doubles()
+    config = ModelConfig(name="doubles", import_path="unused:Unused", max_batch_size=4)
+    made = InferenceService(config, model, PROFILE)
+    await made.configure(parse_user_config(USER_CONFIG))
+    try:
+        yield made
+    finally:
+        model.gate.set()
+        await made.close()
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[InferenceService]:
+    async with make_service() as made:
+        yield made
+
+
+@pytest.fixture
+async def client(service: InferenceService) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app=InferenceApp(service, "9.9"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as made:
+        yield made
+
+
+def body(*rows: tuple[float, float], **more: Any) -> dict[str, Any]:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [len(rows), 2], "data": rows}
+    return {"inputs": [tensor], **more}
+
+
+INFER = "/v2/models/doubles/infer"
+
+
+async def test_the_server_says_what_it_is(client: httpx.AsyncClient) -> None:
+    assert (await client.get("/v2")).json() == {
+        "name": "sojourn",
+        "version": "9.9",
+        "extensions": ["binary_tensor_data"],
+    }
+    assert (await client.get("/v2/health/live")).json() == {"live": True}
+    assert (await client.get("/v2/health/ready")).status_code == 200
+
+
+async def test_the_model_says_what_it_takes(client: httpx.AsyncClient) -> None:
+    metadata = (await client.get("/v2/models/doubles")).json()
+    assert metadata == {
+        "name": "doubles",
+        "versions": ["1"],
+        "platform": "python",
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}],
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 2]}],
+    }
+    assert (await client.get("/v2/models/doubles/versions/1")).json() == metadata
+    ready = await client.get("/v2/models/doubles/versions/1/ready")
+    assert ready.json() == {"name": "doubles", "ready": True}
+
+
+async def test_infers_one_row_and_several(client: httpx.AsyncClient) -> None:
+    answer = await client.post(INFER, json=body((1, 2), (3, 4), id="mine"))
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == {
+        "model_name": "doubles",
+        "model_version": "1",
+        "id": "mine",
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [2, 2], "data": [2, 4, 6, 8]}],
+    }
+
+
+async def test_concurrent_requests_get_their_own_answers(client: httpx.AsyncClient) -> None:
+    numbers = range(100, 108)
+    answers = await asyncio.gather(*(client.post(INFER, json=body((n, -n))) for n in numbers))
+    assert [answer.json()["outputs"][0]["data"] for answer in answers] == [
+        [2 * n, -2 * n] for n in numbers
+    ]
+
+
+async def test_the_example_is_a_valid_request(client: httpx.AsyncClient) -> None:
+    example = (await client.get("/sojourn/example")).json()
+    assert (await client.post(INFER, json=example)).status_code == 200
+
+
+async def test_explains_the_policy_in_force(client: httpx.AsyncClient) -> None:
+    await client.post(INFER, json=body((1, 2)))
+    content = (await client.get("/sojourn/policy")).json()
+    assert content["sla"] == {"response_time_ms": 50, "percentile": 95}
+    assert content["sla_in_words"] == "95% of requests within 50 ms"
+    assert content["control_limit"] >= 1
+    assert content["rows"] == {"offered": 1, "refused": 0, "completed": 1, "late": 0}
+    assert sum(content["batches_started"].values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "complaint"),
+    [
+        ("GET", "/", 404, "the model answers under /v2/models/doubles"),
+        ("GET", "/v3", 404, "there is no '/v3'"),
+        ("GET", "/v2/models/other", 404, "no model 'other' here, only 'doubles'"),
+        ("GET", "/v2/models/doubles/versions/2", 404, "has no version '2', only '1'"),
+        ("GET", INFER, 405, "must be POST, not 'GET'"),
+        ("POST", "/v2", 405, "must be GET or HEAD, not 'POST'"),
+        ("DELETE", "/v2/models/doubles", 405, "must be GET or HEAD, not 'DELETE'"),
+        ("POST", INFER, 400, "not valid JSON"),
+    ],
+)
+async def test_errors_are_in_the_protocols_form(
+    client: httpx.AsyncClient, method: str, path: str, status: int, complaint: str
+) -> None:
+    answer = await client.request(method, path)
+    assert answer.status_code == status
+    assert list(answer.json()) == ["error"]
+    assert complaint in answer.json()["error"]
+
+
+async def test_a_body_over_the_limit_is_refused_by_its_length(client: httpx.AsyncClient) -> None:
+    answer = await client.post(INFER, content=b" " * 2001)
+    assert (answer.status_code, answer.json()) == (
+        413,
+        {"error": "the body may have 2000 bytes at most"},
+    )
+
+
+async def test_a_body_of_no_stated_length_is_cut_off_at_the_limit(
+    client: httpx.AsyncClient,
+) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b" " * 500
+
+    assert (await client.post(INFER, content=endless())).status_code == 413
+
+
+async def test_more_rows_than_allowed_are_too_large(client: httpx.AsyncClient) -> None:
+    answer = await client.post(INFER, json=body(*[(0, 0)] * 7))
+    assert answer.status_code == 413
+    assert "6 rows, not 7" in answer.json()["error"]
+
+
+async def test_a_failing_model_says_nothing_of_its_inside(
+    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.CRITICAL):
+        good, bad = await asyncio.gather(
+            client.post(INFER, json=body((1, 1))), client.post(INFER, json=body((13, 13)))
+        )
+    assert good.status_code == 200
+    assert (bad.status_code, bad.json()) == (500, {"error": "the model failed on this request"})
+
+
+async def test_full_is_503_at_once_with_retry_after(
+    client: httpx.AsyncClient, service: InferenceService
+) -> None:
+    answers = await asyncio.gather(
+        *(client.post(INFER, json=body((n, n), (n, n), (n, n))) for n in range(10))
+    )
+    statuses = [answer.status_code for answer in answers]
+    assert set(statuses) == {200, 503}
+    refused = next(answer for answer in answers if answer.status_code == 503)
+    assert refused.headers["retry-after"] == "1"
+    assert service.batcher.offered_rows - service.batcher.refused_rows == 3 * statuses.count(200)
+
+
+async def test_a_binary_request_gets_a_binary_answer(client: httpx.AsyncClient) -> None:
+    header = (
+        b'{"parameters":{"binary_data_output":true},"inputs":[{"name":"x","datatype":"FP32",'
+        b'"shape":[1,2],"parameters":{"binary_data_size":8}}]}'
+    )
+    answer = await client.post(
+        INFER,
+        content=header + np.array([3, 4], np.float32).tobytes(),
+        headers={"Inference-Header-Content-Length": str(len(header))},
+    )
+    length = int(answer.headers["inference-header-content-length"])
+    assert np.frombuffer(answer.content[length:], np.float32).tolist() == [6, 8]
+
+
+async def test_a_header_length_that_is_no_number_is_a_bad_request(
+    client: httpx.AsyncClient,
+) -> None:
+    answer = await client.post(INFER, headers={"Inference-Header-Content-Length": "x"})
+    assert answer.status_code == 400
+
+
+async def test_a_changed_sla_is_taken_and_loses_nothing(
+    client: httpx.AsyncClient, service: InferenceService
+) -> None:
+    pending = [asyncio.ensure_future(client.post(INFER, json=body((n, n)))) for n in range(5)]
+    sla = {"response_time_ms": 20, "percentile": 90}
+    await service.configure(parse_user_config({"sla": sla, "policy": POLICY}))
+    assert [(await answer).status_code for answer in pending] == [200] * 5
+    content = (await client.get("/sojourn/policy")).json()
+    assert content["sla_in_words"] == "90% of requests within 20 ms"
+
+
+@pytest.mark.parametrize("path", ["/v2/", "/v2/models/doubles//", "/v2/models/doubl%65s"])
+async def test_a_path_may_end_in_slashes_and_hold_escapes(
+    client: httpx.AsyncClient, path: str
+) -> None:
+    assert (await client.get(path)).status_code == 200
+    assert (await client.post("/v2/models/d%6fubles/infer/", json=body((1, 2)))).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v2", "/v2/models/doubles/ready", "/v3"])
+async def test_head_is_get_without_the_body(client: httpx.AsyncClient, path: str) -> None:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    get = await client.get(path)
+    await client._transport.app(  # type: ignore[attr-defined]
+        {"type": "http", "method": "HEAD", "path": path, "headers": []}, None, send
+    )
+    start, end = sent
+    assert start["status"] == get.status_code
+    assert dict(start["headers"]) == dict(get.headers.raw)
+    assert end["body"] == b""
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [("GET", INFER, "POST"), ("HEAD", INFER, "POST"), ("PUT", "/v2/health/live", "GET, HEAD")],
+)
+async def test_a_wrong_method_is_told_the_right_ones(
+    client: httpx.AsyncClient, method: str, path: str, allow: str
+) -> None:
+    answer = await client.request(method, path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allow)
+
+
+@pytest.mark.parametrize("path", ["/v2", "/v3", INFER])
+async def test_a_requests_id_comes_back_with_answers_and_errors(
+    client: httpx.AsyncClient, path: str
+) -> None:
+    answer = await client.get(path, headers={"X-Request-ID": "mine-7"})
+    assert answer.headers.get_list("x-request-id") == ["mine-7"]
+    assert "x-request-id" not in (await client.get(path)).headers
+
+
+async def test_a_deadline_and_a_priority_reach_the_service(
+    client: httpx.AsyncClient, service: InferenceService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[float | None, int]] = []
+    infer = service.infer
+
+    async def spy(request: InferenceRequest, arrival_s: float) -> Tensors:
+        seen.append((request.deadline_ms, request.priority))
+        return await infer(request, arrival_s)
+
+    monkeypatch.setattr(service, "infer", spy)
+    headers = {"X-Request-Timeout-Ms": "5000", "X-Request-Priority": "1"}
+    await client.post(INFER, json=body((1, 2)))
+    await client.post(INFER, json=body((1, 2)), headers=headers)
+    await client.post(INFER, json=body((1, 2), parameters={"timeout": 4000}), headers=headers)
+    assert seen == [(None, 0), (5000, 1), (4000, 1)]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ([("content-length", "x")], 400),
+        ([("content-length", "-1")], 400),
+        ([("content-length", "5"), ("content-length", "6")], 400),
+        ([("content-length", "9" * 10)], 413),
+        ([("content-length", "1")], 200),
+        ([("cookie", "a"), ("cookie", "b"), ("x-request-priority", "1")], 200),
+        ([("x-request-priority", "1"), ("x-request-priority", "1")], 200),
+        ([("x-request-priority", "0"), ("x-request-priority", "1")], 400),
+        ([("x-request-priority", "high")], 400),
+        ([("x-request-timeout-ms", "-3")], 400),
+        ([("content-encoding", "gzip")], 400),
+        ([("content-encoding", "br")], 415),
+        ([("inference-header-content-length", "-3")], 400),
+        ([("inference-header-content-length", "9" * 18)], 400),
+    ],
+)
+async def test_wrong_header_fields_are_the_clients_fault(
+    service: InferenceService, headers: list[tuple[str, str]], status: int
+) -> None:
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        if sent or receive.read:  # type: ignore[attr-defined]
+            await asyncio.Event().wait()
+        receive.read = True  # type: ignore[attr-defined]
+        return {"type": "http.request", "body": json.dumps(body((1, 2))).encode()}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    receive.read = False  # type: ignore[attr-defined]
+    raw = [(name.encode(), value.encode()) for name, value in headers]
+    scope = {"type": "http", "method": "POST", "path": INFER, "headers": raw}
+    await InferenceApp(service, "9.9")(scope, receive, send)
+    assert sent[0]["status"] == status
+    assert dict(sent[0]["headers"]).get(b"accept-encoding") == (
+        b"gzip, deflate" if status == 415 else None
+    )
+    assert ("error" in json.loads(sent[1]["body"])) == (status != 200)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
+async def test_a_packed_bomb_is_too_large(
+    client: httpx.AsyncClient, pack: Callable[[bytes], bytes]
+) -> None:
+    coding = "gzip" if pack is gzip.compress else "deflate"
+    content = pack(b" " * 100_000)
+    assert len(content) < 2000
+    answer = await client.post(INFER, content=content, headers={"Content-Encoding": coding})
+    assert answer.status_code == 413
+    assert answer.json() == {"error": "the body may unpack to 2000 bytes at most"}
+
+
+async def test_a_body_in_chunks_is_read_whole(client: httpx.AsyncClient) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for byte in json.dumps(body((3, 4))).encode():
+            yield bytes([byte])
+
+    answer = await client.post(INFER, content=chunks())
+    assert answer.json()["outputs"][0]["data"] == [6, 8]

@@ -1,0 +1,332 @@
+"""The Open Inference Protocol's bytes."""
+
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from deployments.errors import BadRequestError, TooLargeError
+from deployments.http.inference_protocol import (
+    InferenceRequest,
+    Signature,
+    encode_response,
+    parse_request,
+)
+from deployments.models.base import TensorSpec
+
+SIGNATURE = Signature(
+    inputs=(TensorSpec("x", "FP32", (2, 2)), TensorSpec("k", "UINT8", ())),
+    outputs=(TensorSpec("y", "FP32", (2, 2)), TensorSpec("n", "INT64", ())),
+    max_rows=4,
+)
+
+
+def body(**changes: Any) -> dict[str, Any]:
+    """A valid request of two rows, with some of input `x` changed."""
+    x = {"name": "x", "datatype": "FP32", "shape": [2, 2, 2], "data": [0, 1, 2, 3, 4, 5, 6, 7.5]}
+    k = {"name": "k", "datatype": "UINT8", "shape": [2], "data": [0, 255]}
+    return {"inputs": [{**x, **changes}, k]}
+
+
+def with_output(**parameters: Any) -> dict[str, Any]:
+    return {**body(), "outputs": [{"name": "y", "parameters": parameters}]}
+
+
+def parse(content: Any, **more: Any) -> InferenceRequest:
+    return parse_request(orjson.dumps(content), None, SIGNATURE, **more)
+
+
+def test_flat_and_nested_data_are_the_same() -> None:
+    flat = parse(body())
+    nested = parse(body(data=[[[0, 1], [2, 3]], [[4, 5], [6, 7.5]]]))
+    assert flat.rows == nested.rows == 2
+    np.testing.assert_array_equal(flat.inputs["x"], nested.inputs["x"])
+    assert flat.inputs["x"].dtype == np.float32
+    assert flat.inputs["k"].dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"name": "z"}, "there is no input 'z': the model takes 'x', 'k'"),
+        ({"name": "k"}, "datatype must be UINT8, not 'FP32'"),
+        ({"name": 7}, "there is no input 7"),
+        ({"datatype": "FP64"}, "datatype must be FP32, not 'FP64'"),
+        ({"datatype": None}, "datatype must be FP32, not None"),
+        ({"shape": [2, 4]}, "shape must be [-1, 2, 2]"),
+        ({"shape": [0, 2, 2]}, "with at least one row"),
+        ({"shape": [-1, 2, 2]}, "with at least one row"),
+        ({"shape": [2.0, 2, 2]}, "shape must be [-1, 2, 2]"),
+        ({"shape": [True, 2, 2]}, "shape must be [-1, 2, 2]"),
+        ({"shape": []}, "shape must be [-1, 2, 2]"),
+        ({"shape": "2"}, "shape must be [-1, 2, 2]"),
+        ({"data": [1, 2, 3]}, "be flat with 8 entries"),
+        ({"data": [[0, 1, 2, 3], [4, 5, 6, 7]]}, "must have the shape [2, 2, 2]"),
+        ({"data": [[[0, 1], [2, 3]], [[4, 5], [6]]]}, "must have the shape [2, 2, 2]"),
+        ({"data": [[[0, 1, 2], [3]], [[4, 5], [6, 7]]]}, "must have the shape [2, 2, 2]"),
+        ({"data": [[[0, 1], [2, 3], [4, 5], [6, 7]]]}, "must have the shape [2, 2, 2]"),
+        ({"data": "1"}, '"data" must be a list'),
+        ({"data": None}, '"data" must be a list'),
+        ({"data": ["1", "2", "3", "4", "5", "6", "7", "8"]}, "must hold numbers only"),
+        ({"data": [None] * 8}, "must hold numbers only"),
+        ({"data": [True] * 8}, "must hold numbers only"),
+        ({"data": [1e39] * 8}, "NaN and infinity are not allowed"),
+        ({"parameters": {"binary_data_size": 32}}, "exclude each other"),
+        ({"parameters": {"binary_data_size": 32}, "data": ...}, "the body ends within its tensor"),
+        ({"parameters": {"binary_data_size": 31}, "data": ...}, "binary_data_size must be 32"),
+        ({"parameters": {"binary_data_size": -1}, "data": ...}, "binary_data_size must be 32"),
+        ({"parameters": {"binary_data_size": 32.0}, "data": ...}, "binary_data_size must be 32"),
+        ({"parameters": {"shared_memory_region": "r"}}, "shared memory is not supported"),
+        ({"parameters": []}, "input 'x': \"parameters\" must be an object"),
+    ],
+)
+def test_says_what_is_wrong_with_an_input(changes: dict[str, Any], complaint: str) -> None:
+    content = body(**changes)
+    if content["inputs"][0]["data"] is ...:
+        del content["inputs"][0]["data"]
+    with pytest.raises(BadRequestError) as caught:
+        parse(content)
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ([], "must be a JSON object"),
+        ({}, '"inputs" must be a list'),
+        ({"inputs": {}}, '"inputs" must be a list'),
+        ({"inputs": [1]}, '"inputs" must be a list of objects'),
+        ({"inputs": body()["inputs"][:1]}, "input 'k' is missing"),
+        ({"inputs": body()["inputs"][:1] * 2}, "input 'x' is given twice"),
+        ({**body(), "id": 7}, '"id" must be a string'),
+        ({**body(), "parameters": 7}, '"parameters" must be an object'),
+        ({**body(), "parameters": []}, '"parameters" must be an object'),
+        ({**body(), "parameters": {"binary_data_output": 1}}, "binary_data_output must be true"),
+        ({**body(), "parameters": {"timeout": "9"}}, "timeout must be a number of milliseconds"),
+        ({**body(), "parameters": {"timeout": True}}, "timeout must be a number of milliseconds"),
+        ({**body(), "parameters": {"timeout": 0}}, "over 0 and up to 86400000, not 0"),
+        ({**body(), "parameters": {"timeout": 1e300}}, "over 0 and up to 86400000, not 1e+300"),
+        ({**body(), "parameters": {"priority": 2}}, "0 (normal) or 1 (high), not 2"),
+        ({**body(), "parameters": {"priority": True}}, "0 (normal) or 1 (high), not True"),
+        ({**body(), "parameters": {"priority": 1.0}}, "0 (normal) or 1 (high), not 1.0"),
+        ({**body(), "parameters": {"priority": None}}, "0 (normal) or 1 (high), not None"),
+        (with_output(classification=3), "output 'y': classification is not supported"),
+        (with_output(shared_memory_region="r"), "output 'y': shared memory is not supported"),
+        (with_output(binary_data="yes"), "binary_data must be true or false, not 'yes'"),
+        ({**body(), "outputs": [{"name": "y", "parameters": []}]}, "must be an object"),
+        ({**body(), "outputs": ["y"]}, '"outputs" must be a list of objects'),
+        ({**body(), "outputs": {"name": "y"}}, '"outputs" must be a list'),
+        ({**body(), "outputs": [{"name": "z"}]}, "there is no output 'z'"),
+        ({**body(), "outputs": [{"name": "y"}, {"name": "y"}]}, "output 'y' is asked for twice"),
+    ],
+)
+def test_says_what_is_wrong_with_the_rest(content: Any, complaint: str) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        parse(content)
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b'{"inputs": NaN}', b"\xff\xfe", b"[" * 10_000])
+def test_what_is_no_json_is_a_bad_request(raw: bytes) -> None:
+    with pytest.raises(BadRequestError, match="not valid JSON"):
+        parse_request(raw, None, SIGNATURE)
+
+
+@pytest.mark.parametrize(("value", "datatype"), [(256, "UINT8"), (-1, "UINT8"), (2**63, "INT64")])
+def test_integers_out_of_range_are_refused_not_wrapped(value: int, datatype: str) -> None:
+    signature = Signature((TensorSpec("k", datatype),), (), max_rows=1)
+    entry = {"name": "k", "datatype": datatype, "shape": [1], "data": [value]}
+    with pytest.raises(BadRequestError, match="only"):
+        parse_request(orjson.dumps({"inputs": [entry]}), None, signature)
+
+
+def test_fractions_are_no_integers() -> None:
+    signature = Signature((TensorSpec("k", "INT32"),), (), max_rows=1)
+    entry = {"name": "k", "datatype": "INT32", "shape": [1], "data": [1.5]}
+    with pytest.raises(BadRequestError, match="whole numbers"):
+        parse_request(orjson.dumps({"inputs": [entry]}), None, signature)
+
+
+def test_inputs_must_have_as_many_rows() -> None:
+    content = body()
+    content["inputs"][1].update(shape=[1], data=[0])
+    with pytest.raises(BadRequestError, match="as many rows"):
+        parse(content)
+
+
+def test_too_many_rows_are_refused_before_their_data_is_looked_at() -> None:
+    with pytest.raises(TooLargeError, match="4 rows, not 5"):
+        parse(body(shape=[5, 2, 2], data=None))
+
+
+def test_nan_passes_where_the_model_allows_it() -> None:
+    signature = Signature((TensorSpec("x", "FP32", (), allow_nan=True),), (), max_rows=1)
+    header = orjson.dumps(
+        {
+            "inputs": [
+                {
+                    "name": "x",
+                    "datatype": "FP32",
+                    "shape": [1],
+                    "parameters": {"binary_data_size": 4},
+                }
+            ]
+        }
+    )
+    request = parse_request(header + np.float32(np.nan).tobytes(), len(header), signature)
+    assert np.isnan(request.inputs["x"][0])
+
+
+@pytest.mark.parametrize("length", [-1, 10_000])
+def test_a_header_length_outside_the_body_is_refused(length: int) -> None:
+    with pytest.raises(BadRequestError, match="Inference-Header-Content-Length"):
+        parse_request(b"{}", length, SIGNATURE)
+
+
+@given(npst.arrays(np.float32, (3, 2, 2), elements=st.floats(-(2.0**99), 2.0**99, width=32)))
+def test_binary_and_json_carry_the_same_numbers(x: np.ndarray) -> None:
+    k = np.arange(3, dtype=np.uint8)
+    entries = [
+        {"name": "x", "datatype": "FP32", "shape": [3, 2, 2]},
+        {"name": "k", "datatype": "UINT8", "shape": [3]},
+    ]
+    header = orjson.dumps(
+        {
+            "inputs": [
+                {**entry, "parameters": {"binary_data_size": array.nbytes}}
+                for entry, array in zip(entries, (x, k), strict=True)
+            ]
+        }
+    )
+    binary = parse_request(header + x.tobytes() + k.tobytes(), len(header), SIGNATURE)
+    as_json = parse(
+        {
+            "inputs": [
+                {**entry, "data": array.tolist()}
+                for entry, array in zip(entries, (x, k), strict=True)
+            ]
+        }
+    )
+    for name in ("x", "k"):
+        np.testing.assert_array_equal(binary.inputs[name], as_json.inputs[name])
+    assert binary.rows == as_json.rows == 3
+
+
+def test_the_answer_holds_what_was_asked_for_in_the_form_asked_for() -> None:
+    content = {
+        **body(),
+        "id": "mine",
+        "outputs": [{"name": "n"}, {"name": "y", "parameters": {"binary_data": True}}],
+    }
+    y = np.arange(8, dtype=np.float32).reshape(2, 2, 2)
+    encoded, length = encode_response("m", "1", parse(content), {"y": y, "n": np.array([3, 4])})
+    assert length is not None
+    assert orjson.loads(encoded[:length]) == {
+        "model_name": "m",
+        "model_version": "1",
+        "id": "mine",
+        "outputs": [
+            {"name": "n", "datatype": "INT64", "shape": [2], "data": [3, 4]},
+            {
+                "name": "y",
+                "datatype": "FP32",
+                "shape": [2, 2, 2],
+                "parameters": {"binary_data_size": 32},
+            },
+        ],
+    }
+    assert encoded[length:] == y.tobytes()
+
+
+def test_what_is_not_said_is_all_outputs_no_deadline_and_normal_priority() -> None:
+    for content in (
+        body(),
+        {**body(), "outputs": [], "parameters": {"custom": "x", "sequence_id": 7}},
+        {**body(), "outputs": None, "parameters": None, "id": None},
+        body(parameters={"custom": [1]}),
+    ):
+        request = parse(content)
+        assert [output.codec.spec.name for output in request.outputs] == ["y", "n"]
+        assert not any(output.binary for output in request.outputs)
+        assert (request.deadline_ms, request.priority, request.id) == (None, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("in_body", "in_header", "counts"),
+    [(None, None, None), (20, None, 20), (None, 30.5, 30.5), (20, 30.5, 20), (40, 30.5, 30.5)],
+)
+def test_of_two_deadlines_the_earlier_counts(
+    in_body: float | None, in_header: float | None, counts: float | None
+) -> None:
+    content = {**body(), "parameters": {"timeout": in_body}}
+    assert parse(content, timeout_ms=in_header).deadline_ms == counts
+
+
+@pytest.mark.parametrize(("in_body", "in_header"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_of_two_priorities_the_higher_counts(in_body: int, in_header: int) -> None:
+    content = {**body(), "parameters": {"priority": in_body}}
+    assert parse(content, priority=in_header).priority == max(in_body, in_header)
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+@pytest.mark.parametrize("one", [False, True, None])
+def test_an_outputs_own_wish_for_raw_bytes_counts(everywhere: bool, one: bool | None) -> None:
+    content = with_output(**({} if one is None else {"binary_data": one}))
+    content["parameters"] = {"binary_data_output": everywhere}
+    (output,) = parse(content).outputs
+    assert output.binary == (everywhere if one is None else one)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"shape": list(range(100_000))},
+        {"name": "x" * 100_000},
+        {"datatype": ["x" * 1000] * 1000},
+        {"name": "DEEP"},
+        {"datatype": "DEEP"},
+        {"shape": "DEEP"},
+        {"data": "DEEP"},
+    ],
+)
+def test_a_complaint_never_repeats_a_large_or_deep_value_whole(changes: dict[str, Any]) -> None:
+    content = orjson.dumps(body(**changes)).replace(b'"DEEP"', b"[" * 1000 + b"]" * 1000)
+    with pytest.raises(BadRequestError) as caught:
+        parse_request(content, None, SIGNATURE)
+    assert len(str(caught.value)) < 300
+
+
+def test_half_precision_outputs_are_json_numbers() -> None:
+    signature = Signature((TensorSpec("x", "BOOL"),), (TensorSpec("y", "FP16"),), max_rows=2)
+    entry = {"name": "x", "datatype": "BOOL", "shape": [2], "data": [True, False]}
+    request = parse_request(orjson.dumps({"inputs": [entry]}), None, signature)
+    encoded, _ = encode_response("m", "1", request, {"y": np.array([0.5, 65504], np.float16)})
+    assert orjson.loads(encoded)["outputs"][0]["data"] == [0.5, 65504]
+
+
+def test_bfloat16_is_refused_where_the_model_takes_another_type() -> None:
+    with pytest.raises(BadRequestError, match="datatype must be FP32, not 'BF16'"):
+        parse(body(datatype="BF16"))
+
+
+def test_outputs_that_are_not_contiguous_are_written_in_row_major_order() -> None:
+    content = {**with_output(binary_data=True)}
+    y = np.arange(8, dtype=np.float32).reshape(2, 2, 2).transpose(0, 2, 1)
+    encoded, length = encode_response("m", "1", parse(content), {"y": y})
+    assert np.frombuffer(encoded[length:], np.float32).tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+
+
+def test_bytes_after_the_last_tensor_are_refused() -> None:
+    content = orjson.dumps(body())
+    with pytest.raises(BadRequestError, match="3 bytes follow"):
+        parse_request(content + b"abc", len(content), SIGNATURE)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_at_all_raise_anything_but_a_request_error(raw: bytes) -> None:
+    with pytest.raises(BadRequestError):
+        parse_request(raw, None, SIGNATURE)

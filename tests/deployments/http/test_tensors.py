@@ -1,0 +1,165 @@
+"""Tensors as JSON and as raw bytes."""
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from deployments.errors import BadRequestError
+from deployments.http.tensors import codec_of
+from deployments.models.base import TensorSpec
+
+NUMBERS = ("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64")
+FRACTIONS = ("FP16", "FP32", "FP64")
+STRINGS = TensorSpec("text", "BYTES", (2,))
+
+
+def arrays(spec: TensorSpec) -> st.SearchStrategy[np.ndarray]:
+    shape = (3, *spec.shape)
+    if spec.datatype == "BYTES":
+        return npst.arrays(object, shape, elements=st.text(max_size=5).map(str.encode), fill=None)
+    elements: Any = {}
+    if spec.numpy_dtype.kind == "f":
+        elements = npst.from_dtype(spec.numpy_dtype, allow_nan=False, allow_infinity=False)
+    return npst.arrays(spec.numpy_dtype, shape, elements=elements)
+
+
+@pytest.mark.parametrize("datatype", [*NUMBERS, *FRACTIONS, "BYTES"])
+@given(data=st.data())
+@settings(derandomize=True, max_examples=30, deadline=None)
+def test_what_is_written_reads_back_the_same_either_way(datatype: str, data: st.DataObject) -> None:
+    spec = TensorSpec("x", datatype, (2,))
+    codec = codec_of(spec)
+    array = data.draw(arrays(spec))
+    text = orjson.dumps(codec.to_json(array), option=orjson.OPT_SERIALIZE_NUMPY)
+    from_json = codec.from_json(orjson.loads(text), [3, 2])
+    raw = bytes(codec.to_binary(array))
+    from_binary = codec.from_binary(memoryview(b"?" + raw), 1, len(raw), [3, 2])
+    for read in (from_json, from_binary):
+        assert read.dtype == spec.numpy_dtype
+        np.testing.assert_array_equal(read, array)
+
+
+@given(arrays(STRINGS))
+@settings(derandomize=True, max_examples=50)
+def test_strings_are_written_as_tritons_own_client_reads_them(array: np.ndarray) -> None:
+    from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
+
+    raw = bytes(codec_of(STRINGS).to_binary(array))
+    assert raw == serialize_byte_tensor(array).item()
+    assert deserialize_bytes_tensor(raw).tolist() == array.ravel().tolist()
+
+
+@pytest.mark.parametrize("datatype", ["UINT8", "FP32"])
+def test_raw_bytes_are_viewed_not_copied(datatype: str) -> None:
+    codec = codec_of(TensorSpec("x", datatype, (2,)))
+    body = bytes(8 * codec.dtype.itemsize)
+    read = codec.from_binary(memoryview(body), 0, 4 * codec.dtype.itemsize, [2, 2])
+    assert np.shares_memory(read, np.frombuffer(body, np.uint8))
+    written = codec.to_binary(read)
+    assert np.shares_memory(np.frombuffer(written, np.uint8), read)
+
+
+@pytest.mark.parametrize(
+    ("raw", "size", "complaint"),
+    [
+        (b"", 0, "binary_data_size must be at least 8 for 2 elements, not 0"),
+        (bytes(8), 8.0, "binary_data_size must be at least 8"),
+        (bytes(8), True, "binary_data_size must be at least 8"),
+        (bytes(7), 8, "the body ends within its tensor"),
+        (b"\x01\0\0\0" + bytes(4), 8, "element 1 goes beyond binary_data_size"),
+        (b"\xff\xff\xff\xff" + bytes(4), 8, "element 0 goes beyond binary_data_size"),
+        (bytes(9), 9, "1 bytes of binary_data_size follow its last element"),
+    ],
+)
+def test_says_what_is_wrong_with_raw_strings(raw: bytes, size: Any, complaint: str) -> None:
+    with pytest.raises(BadRequestError, match=complaint):
+        codec_of(STRINGS).from_binary(memoryview(raw), 0, size, [1, 2])
+
+
+@given(raw=st.binary(max_size=40), rows=st.integers(1, 3))
+@settings(derandomize=True, max_examples=200)
+def test_raw_strings_are_either_read_whole_or_refused(raw: bytes, rows: int) -> None:
+    codec = codec_of(STRINGS)
+    try:
+        read = codec.from_binary(memoryview(raw), 0, len(raw), [rows, 2])
+    except BadRequestError:
+        return
+    assert bytes(codec.to_binary(read)) == raw
+
+
+@pytest.mark.parametrize("entry", [1, None, True, ["a", "b"], {}])
+def test_strings_in_json_are_strings_only(entry: Any) -> None:
+    with pytest.raises(BadRequestError, match="must hold strings only"):
+        codec_of(STRINGS).from_json(["a", entry], [1, 2])
+
+
+def test_bytes_that_are_no_text_cannot_be_asked_for_as_json() -> None:
+    array = np.array([[b"\xff", b"a"]], object)
+    with pytest.raises(BadRequestError, match="not UTF-8 text: ask for it with binary_data"):
+        codec_of(STRINGS).to_json(array)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "entry"),
+    [
+        ("FP32", True),
+        ("FP32", "1"),
+        ("FP32", None),
+        ("INT32", 1.0),
+        ("INT32", True),
+        ("BOOL", 1),
+        ("UINT8", "1"),
+    ],
+)
+def test_one_wrong_entry_among_right_ones_is_refused(datatype: str, entry: Any) -> None:
+    right = False if datatype == "BOOL" else 0
+    for position in (0, 3):
+        data: list[Any] = [right] * 4
+        data[position] = entry
+        with pytest.raises(BadRequestError, match="only"):
+            codec_of(TensorSpec("x", datatype)).from_json(data, [4])
+
+
+def test_fractions_and_whole_numbers_mix() -> None:
+    read = codec_of(TensorSpec("x", "FP32")).from_json([1, 2.5, 2**64 - 1], [3])
+    assert read.tolist() == [1, 2.5, 2.0**64]
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "FP32"])
+def test_what_overflows_is_refused_as_infinite(datatype: str) -> None:
+    with pytest.raises(BadRequestError, match="infinity"):
+        codec_of(TensorSpec("x", datatype)).from_json([1e39], [1])
+
+
+def test_half_precision_is_read_from_json_and_raw_bytes() -> None:
+    codec = codec_of(TensorSpec("x", "FP16"))
+    half = np.array([0.5, -2], np.float16)
+    assert codec.from_json([0.5, -2], [2]).dtype == np.float16
+    read = codec.from_binary(memoryview(half.tobytes()), 0, 4, [2])
+    np.testing.assert_array_equal(read, half)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        # Strings padded to the longest: 2 MB times the number of entries.
+        ["x" * 2_000_000, *[0] * 99_999],
+        [[0] * 50_000, *[0] * 50_000],
+        [[[0] * 100_000]],
+    ],
+)
+def test_ragged_data_never_takes_more_memory_than_the_body(data: list[Any]) -> None:
+    codec = codec_of(TensorSpec("x", "FP32", (1,)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadRequestError):
+            codec.from_json(data, [100_000, 1])
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()

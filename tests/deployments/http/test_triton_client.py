@@ -1,0 +1,181 @@
+"""Triton's own HTTP client, unmodified, against the app on a real socket."""
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.http as triton
+from numpy.typing import NDArray
+from tritonclient.utils import InferenceServerException
+
+from deployments.config import ModelConfig, parse_user_config
+from deployments.http.app import InferenceApp
+from deployments.models.base import Model, TensorSpec
+from deployments.service import InferenceService
+from tests.deployments.http.test_app import PROFILE, USER_CONFIG
+from tests.deployments.test_middleware import listening
+
+
+class Shouts(Model):
+    """Doubles numbers of each precision, and turns text into capitals."""
+
+    inputs = (
+        TensorSpec("half", "FP16", (2,)),
+        TensorSpec("single", "FP32", (2,)),
+        TensorSpec("flag", "BOOL"),
+        TensorSpec("text", "BYTES", (2,)),
+    )
+    outputs = inputs
+
+    def load(self, device: str) -> None: ...
+
+    def forward(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        text = batch["text"]
+        upper = np.array([element.upper() for element in text.ravel()], object)
+        return {
+            "half": 2 * batch["half"],
+            "single": 2 * batch["single"],
+            "flag": ~batch["flag"],
+            "text": upper.reshape(text.shape),
+        }
+
+
+ARRAYS = {
+    "half": np.array([[0.5, 1], [2, 3]], np.float16),
+    "single": np.array([[0.1, 1e30], [-2, 3]], np.float32),
+    "flag": np.array([True, False]),
+    "text": np.array([["größe", ""], ["a", "b\0c"]], object),
+}
+CAPITALS = [["GRößE", ""], ["A", "B\0C"]]  # bytes know only the capitals of ASCII
+
+
+class Asker:
+    """A client in a thread of its own: its sockets are gevent's, and belong to one thread."""
+
+    def __init__(self, port: int) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        self._client = self._pool.submit(triton.InferenceServerClient, f"127.0.0.1:{port}").result()
+
+    async def __call__(self, method: str, *args: Any, **options: Any) -> Any:
+        """Call a method of the client."""
+        call = functools.partial(getattr(self._client, method), *args, **options)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    async def close(self) -> None:
+        await self("close")
+        self._pool.shutdown()
+
+
+@pytest.fixture
+async def ask() -> AsyncIterator[Asker]:
+    config = ModelConfig(name="shouts", import_path="unused:Unused", max_batch_size=4)
+    service = InferenceService(config, Shouts(), PROFILE)
+    await service.configure(parse_user_config(USER_CONFIG))
+    async with listening(InferenceApp(service, "1")) as (_, port):
+        made = Asker(port)
+        yield made
+        await made.close()
+    await service.close()
+
+
+def inputs(*, binary: bool = True) -> list[triton.InferInput]:
+    made = []
+    for spec in Shouts.inputs:
+        array = ARRAYS[spec.name]
+        made.append(triton.InferInput(spec.name, list(array.shape), spec.datatype))
+        made[-1].set_data_from_numpy(array, binary_data=binary)
+    return made
+
+
+def wanted(*, binary: bool) -> list[triton.InferRequestedOutput]:
+    return [triton.InferRequestedOutput(spec.name, binary) for spec in Shouts.outputs]
+
+
+def check(result: triton.InferResult) -> None:
+    assert result.as_numpy("half").dtype == np.float16
+    np.testing.assert_array_equal(result.as_numpy("half"), 2 * ARRAYS["half"])
+    np.testing.assert_array_equal(result.as_numpy("single"), 2 * ARRAYS["single"])
+    np.testing.assert_array_equal(result.as_numpy("flag"), ~ARRAYS["flag"])
+    text = [
+        [element if isinstance(element, str) else element.decode() for element in row]
+        for row in result.as_numpy("text")
+    ]
+    assert text == CAPITALS
+
+
+@pytest.mark.parametrize("binary_in", [True, False])
+@pytest.mark.parametrize("binary_out", [True, False, None])
+async def test_tensors_come_and_go_as_bytes_and_as_json(
+    ask: Asker, binary_in: bool, binary_out: bool | None
+) -> None:
+    outputs = None if binary_out is None else wanted(binary=binary_out)
+    check(await ask("infer", "shouts", inputs(binary=binary_in), outputs=outputs, request_id="7"))
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+@pytest.mark.parametrize("binary", [True, False])
+async def test_packed_requests_are_understood(ask: Asker, coding: str, binary: bool) -> None:
+    result = await ask(
+        "infer",
+        "shouts",
+        inputs(binary=binary),
+        request_compression_algorithm=coding,
+        # The answer may come unpacked, and does.
+        response_compression_algorithm=coding,
+    )
+    check(result)
+
+
+async def test_priority_timeout_and_own_parameters_are_taken(ask: Asker) -> None:
+    result = await ask(
+        "infer",
+        "shouts",
+        inputs(),
+        model_version="1",
+        priority=1,
+        timeout=5000,
+        sequence_id=3,
+        parameters={"mine": "x"},
+        headers={"X-Request-Id": "a"},
+    )
+    check(result)
+    with pytest.raises(InferenceServerException, match=r"0 \(normal\) or 1 \(high\), not 5"):
+        await ask("infer", "shouts", inputs(), priority=5)
+
+
+async def test_bytes_that_are_no_text_are_given_back_as_bytes_only(ask: Asker) -> None:
+    given = inputs()
+    given[3].set_data_from_numpy(np.array([[b"\xff", b"a"]] * 2, object))
+    result = await ask("infer", "shouts", given)
+    assert result.as_numpy("text").tolist() == [[b"\xff", b"A"]] * 2
+    with pytest.raises(InferenceServerException, match="'text' is not UTF-8") as caught:
+        await ask("infer", "shouts", given, outputs=wanted(binary=False))
+    assert caught.value.status() == "400"
+
+
+async def test_what_the_client_asks_about_the_server_is_answered(ask: Asker) -> None:
+    assert await ask("is_server_live")
+    assert await ask("is_server_ready")
+    assert await ask("is_model_ready", "shouts", "1")
+    assert not await ask("is_model_ready", "other")
+    assert (await ask("get_server_metadata"))["extensions"] == ["binary_tensor_data"]
+    metadata = await ask("get_model_metadata", "shouts")
+    assert metadata["inputs"][3] == {"name": "text", "datatype": "BYTES", "shape": [-1, 2]}
+
+
+async def test_what_is_not_supported_is_refused_not_ignored(ask: Asker) -> None:
+    classes = [triton.InferRequestedOutput("single", class_count=2)]
+    with pytest.raises(InferenceServerException, match="classification is not supported"):
+        await ask("infer", "shouts", inputs(), outputs=classes)
+    shared = inputs()
+    shared[0].set_shared_memory("region", 8)
+    with pytest.raises(InferenceServerException, match="shared memory is not supported"):
+        await ask("infer", "shouts", shared)
+    output = triton.InferRequestedOutput("single")
+    output.set_shared_memory("region", 8)
+    with pytest.raises(InferenceServerException, match="shared memory is not supported"):
+        await ask("infer", "shouts", inputs(), outputs=[output])

@@ -1,0 +1,144 @@
+import pynvml
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deployments.profiling.energy import NvmlMeter, PowerIntegral, RaplMeter, best_meter
+from policy.errors import InfeasibleError
+
+
+def has_gpu():
+    try:
+        pynvml.nvmlInit()
+        return pynvml.nvmlDeviceGetCount() > 0
+    except pynvml.NVMLError:
+        return False
+
+
+HAS_GPU = has_gpu()
+RANGE_UJ = 262_143_328_850
+
+
+def zone(root, folder, name, energy_uj, range_uj=RANGE_UJ):
+    path = root / folder
+    path.mkdir()
+    (path / "name").write_text(f"{name}\n")
+    (path / "energy_uj").write_text(f"{energy_uj}\n")
+    (path / "max_energy_range_uj").write_text(f"{range_uj}\n")
+    return path / "energy_uj"
+
+
+def test_rapl_counts_from_zero_in_millijoules(tmp_path):
+    counter = zone(tmp_path, "intel-rapl:0", "package-0", 5_000_000)
+    meter = RaplMeter(tmp_path)
+    assert meter.read_mj() == 0
+    counter.write_text("5250000\n")
+    assert meter.read_mj() == 250
+    assert meter.read_mj() == 250
+
+
+def test_rapl_adds_packages_and_memory_and_counts_nothing_twice(tmp_path):
+    counters = {
+        name: zone(tmp_path, folder, name, 0)
+        for folder, name in [
+            ("intel-rapl:0", "package-0"),
+            ("intel-rapl:0:0", "core"),
+            ("intel-rapl:0:1", "dram"),
+            ("intel-rapl:1", "package-1"),
+            ("intel-rapl:2", "psys"),
+            ("intel-rapl-mmio:0", "package-0-mmio"),
+        ]
+    }
+    (tmp_path / "intel-rapl").mkdir()  # the control type itself has no counter
+    meter = RaplMeter(tmp_path)
+    for number, counter in enumerate(counters.values()):
+        counter.write_text(str(1000 * 10**number))
+    assert meter.read_mj() == 1 + 100 + 1000
+
+
+@given(
+    st.integers(0, RANGE_UJ - 1), st.lists(st.integers(0, RANGE_UJ - 1), min_size=1, max_size=20)
+)
+def test_rapl_counts_on_when_its_counter_wraps_around(tmp_path_factory, start_uj, steps_uj):
+    root = tmp_path_factory.mktemp("powercap")
+    counter = zone(root, "intel-rapl:0", "package-0", start_uj)
+    meter = RaplMeter(root)
+    total_uj = 0
+    for step_uj in steps_uj:
+        total_uj += step_uj
+        counter.write_text(str((start_uj + total_uj) % RANGE_UJ))
+        assert meter.read_mj() == pytest.approx(total_uj / 1e3, rel=1e-12)
+
+
+def test_a_machine_without_rapl_is_said_to_have_none(tmp_path):
+    with pytest.raises(InfeasibleError, match="no energy counters under"):
+        RaplMeter(tmp_path)
+    with pytest.raises(InfeasibleError, match="no energy counters under"):
+        RaplMeter(tmp_path / "absent")
+
+
+def test_an_unreadable_counter_is_named(tmp_path):
+    counter = zone(tmp_path, "intel-rapl:0", "package-0", 0)
+    counter.unlink()
+    counter.mkdir()  # root reads whatever its mode, but not a folder
+    with pytest.raises(InfeasibleError, match="energy_uj: Is a directory"):
+        RaplMeter(tmp_path)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.001, 10), st.floats(0, 3e5)), max_size=20),
+    st.floats(0, 3e5),
+)
+def test_integral_of_power_is_the_area_under_its_samples(samples, first_mw):
+    now_s, power_mw, expected_mj = 0.0, first_mw, 0.0
+    integral = PowerIntegral(lambda: power_mw, lambda: now_s)
+    for step_s, next_mw in samples:
+        expected_mj += step_s * (power_mw + next_mw) / 2
+        now_s, power_mw = now_s + step_s, next_mw
+        assert integral.read_mj() == pytest.approx(expected_mj)
+    assert integral.read_mj() == pytest.approx(expected_mj)
+
+
+@pytest.mark.skipif(HAS_GPU, reason="this machine has an NVIDIA GPU")
+def test_without_a_gpu_there_is_a_reason_in_place_of_a_meter():
+    meter, reason = best_meter("cuda")
+    assert meter is None
+    assert reason.startswith("NVML: ")
+    assert "\n" not in reason
+
+
+def test_best_meter_of_the_cpu_gives_a_meter_or_a_reason():
+    meter, note = best_meter("cpu")
+    if meter is None:
+        assert note.startswith("RAPL: ")
+    else:
+        assert note == meter.source
+        assert 0 <= meter.read_mj() <= meter.read_mj()
+
+
+@pytest.mark.skipif(not HAS_GPU, reason="needs an NVIDIA GPU")
+def test_a_gpu_counts_upwards():
+    meter = NvmlMeter()
+    assert 0 <= meter.read_mj() <= meter.read_mj()
+    assert "NVML" in meter.source
+
+
+def test_a_gpu_older_than_volta_has_its_power_integrated(monkeypatch):
+    def no_counter(handle):
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: f"gpu {index}")
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda handle: "Tesla P4")
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", no_counter)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", lambda handle: 50_000)
+    meter = NvmlMeter()
+    assert meter.source == "NVML power of Tesla P4, integrated"
+    first_mj = meter.read_mj()
+    assert meter.read_mj() > first_mj > 0
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", no_counter)
+    with pytest.raises(InfeasibleError, match="Tesla P4 states neither energy nor power"):
+        NvmlMeter()

@@ -1,0 +1,207 @@
+import itertools
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deployments.errors import StartError
+from deployments.models.base import Model, TensorSpec, load_model
+from deployments.models.emulated import Emulated
+from deployments.profiling import measure as profiling
+from deployments.profiling.measure import LINE_TOLERANCE, default_batch_sizes, fit, measure_profile
+from policy.errors import InvalidInputError
+from policy.profile import Profile
+
+LINE = {"max_batch_size": 4, "latency_ms": {"per_request": 0.5, "fixed": 1.0}}
+grids = st.integers(1, 64).map(lambda size: default_batch_sizes(size))
+
+
+class Sleeper(Emulated):
+    """An emulated device that does not state its own energy."""
+
+    def batch_energy_mj(self, batch_size):
+        return None
+
+
+class ConstantPower:
+    """A real clock, times 2 W."""
+
+    source = "constant power of 2 W"
+
+    def read_mj(self):
+        return 2e3 * time.perf_counter()
+
+
+def measure(model, **options):
+    defaults = {"model_name": "m", "device": "cpu", "max_batch_size": 4, "repeats": 5, "warm_up": 1}
+    return measure_profile(model, **(defaults | options))
+
+
+@given(st.integers(1, 2000))
+def test_default_grid_goes_from_one_to_the_largest_in_small_steps(max_batch_size):
+    grid = default_batch_sizes(max_batch_size)
+    assert (grid[0], grid[-1]) == (1, max_batch_size)
+    assert all(
+        1 <= after - before <= max(1, 0.34 * before + 1)
+        for before, after in itertools.pairwise(grid)
+    )
+    assert len(grid) <= 3 * max_batch_size.bit_length()
+
+
+@given(
+    grids,
+    st.floats(0, 100).map(lambda value: round(value, 3)),
+    st.floats(0.01, 100).map(lambda value: round(value, 3)),
+)
+def test_a_line_is_found_again(sizes, per_request, fixed):
+    values = [fixed + per_request * size for size in sizes]
+    table, description = fit(sizes, values, sizes[-1])
+    every_size = np.arange(1, sizes[-1] + 1)
+    assert description["form"] == "line"
+    np.testing.assert_allclose(table, fixed + per_request * every_size, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        table, description["fixed"] + description["per_request"] * every_size, atol=1e-6
+    )
+
+
+@given(grids, st.data())
+def test_a_fit_never_decreases_and_stays_within_what_was_measured(sizes, data):
+    values = data.draw(
+        st.lists(st.floats(0.01, 1e4), min_size=len(sizes), max_size=len(sizes)), label="values"
+    )
+    table, _ = fit(sizes, values, sizes[-1])
+    assert table.shape == (sizes[-1],)
+    assert np.all(np.diff(table) >= 0)
+    slack = 1 + LINE_TOLERANCE
+    assert min(values) / slack - 1e-6 <= table[0] <= table[-1] <= max(values) * slack + 1e-6
+    Profile("m", "d", table)
+
+
+@given(grids, st.data())
+def test_a_table_that_is_no_line_is_kept_where_it_does_not_decrease(sizes, data):
+    values = sorted(
+        data.draw(st.lists(st.floats(0.01, 1e4), min_size=len(sizes), max_size=len(sizes)))
+    )
+    table, description = fit(sizes, values, sizes[-1])
+    error = np.max(np.abs(table[np.array(sizes) - 1] - values) / values)
+    assert error <= (LINE_TOLERANCE + 1e-4 if description["form"] == "line" else 1e-4)
+    assert description["max_relative_error"] <= LINE_TOLERANCE
+
+
+def test_steps_of_the_hardware_are_not_smoothed_into_a_line():
+    # Tiles of 8: the latency of real accelerators.
+    sizes = list(range(1, 17))
+    table, description = fit(sizes, [1.0] * 8 + [2.0] * 8, 16)
+    assert description["form"] == "isotonic"
+    np.testing.assert_array_equal(table, [1.0] * 8 + [2.0] * 8)
+
+
+def test_energies_that_a_coarse_counter_gave_as_zero_still_fit():
+    table, _ = fit([1, 2, 4], [0.0, 0.0, 8.0], 4)
+    np.testing.assert_allclose(table, [0, 0, 4, 8])
+    table, _ = fit([1, 2, 4], [0.0, 0.0, 0.0], 4)
+    np.testing.assert_array_equal(table, np.zeros(4))
+
+
+def test_an_emulated_devices_profile_is_measured_back():
+    model = Emulated(LINE | {"energy_mj": [1.0, 2.0, 4.0, 8.0]})
+    profile = measure(model, repeats=20)
+    stated = model.profile()
+    rows = profile.measured["batch_sizes"]
+    for row, stated_ms in zip(rows, stated.latency_ms, strict=True):
+        # Never early; late only where the machine was busy, so not in the quick tenth.
+        assert stated_ms <= row["p10_ms"] < stated_ms + 0.3
+    table, _ = fit([1, 2, 3, 4], [row["p50_ms"] for row in rows], 4)
+    np.testing.assert_array_equal(profile.latency_ms, table)
+    np.testing.assert_array_equal(profile.energy_mj, stated.energy_mj)
+    assert profile.measured["energy_source"] == "stated by the model"
+
+
+def test_a_measured_profile_says_how_it_was_measured(tmp_path):
+    model = load_model("digits", {}, "cpu")
+    profile = measure(
+        model, batch_sizes=[3], energy_note="no meter here", date="2026-01-02T03:04:05+00:00"
+    )
+    profile.save(tmp_path / "profile.json")
+    kept = Profile.load(tmp_path / "profile.json")
+    assert (kept.model, kept.device, kept.max_batch_size, kept.energy_mj) == ("m", "cpu", 4, None)
+    np.testing.assert_array_equal(kept.latency_ms, profile.latency_ms)
+    rows = kept.measured["batch_sizes"]
+    assert [row["batch_size"] for row in rows] == [1, 3, 4]
+    for row in rows:
+        assert 0 < row["p10_ms"] <= row["p50_ms"] <= row["p90_ms"] <= row["p99_ms"]
+        assert row["repeats"] == 5
+    assert kept.measured["energy_source"] == "no meter here"
+    assert kept.measured["date"] == "2026-01-02T03:04:05+00:00"
+    assert kept.measured["hardware"]
+    assert set(kept.measured["versions"]) == {"python", "platform", "numpy", "torch"}
+
+
+def test_energy_is_power_times_latency(monkeypatch):
+    monkeypatch.setattr(profiling, "ENERGY_WINDOW_S", 0.02)
+    profile = measure(Sleeper(LINE), energy_meter=ConstantPower())
+    # 2 mJ per ms; a busy machine may stretch some batches, and nothing shortens one.
+    stated_ms = Sleeper(LINE).profile().latency_ms
+    assert np.all(profile.energy_mj >= 2 * stated_ms * (1 - LINE_TOLERANCE))
+    assert np.all(profile.energy_mj < 6 * stated_ms)
+    assert profile.measured["energy_source"] == "constant power of 2 W"
+    assert profile.measured["fit"]["energy_mj"]["form"] in ("line", "isotonic")
+    assert all(row["energy_mj"] > 0 for row in profile.measured["batch_sizes"])
+
+
+def test_a_budget_ends_the_rounds_but_leaves_one():
+    profile = measure(Sleeper(LINE), budget_s=0.05, repeats=1_000_000, warm_up=1_000_000)
+    assert 1 <= profile.measured["batch_sizes"][0]["repeats"] < 20
+    profile = measure(Sleeper(LINE), budget_s=1e-9)
+    assert [row["repeats"] for row in profile.measured["batch_sizes"]] == [1, 1, 1, 1]
+
+
+def test_progress_rises_to_one(monkeypatch):
+    monkeypatch.setattr(profiling, "ENERGY_WINDOW_S", 0.0)
+    for meter in (None, ConstantPower()):
+        shares = []
+        measure(Sleeper(LINE), energy_meter=meter, progress=shares.append)
+        assert shares == sorted(shares)
+        assert shares[0] > 0
+        assert shares[-1] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_batch_size": 0}, "max batch size: must be at least 1, not 0"),
+        ({"batch_sizes": [5]}, "batch sizes: must be 1 to 4, not 5"),
+        ({"batch_sizes": [0]}, "batch sizes: must be 1 to 4, not 0"),
+        ({"repeats": 0}, "repeats: must be at least 1, not 0"),
+        ({"warm_up": 0}, "warm-up: must be at least 1, not 0"),
+    ],
+)
+def test_wrong_counts_are_refused(options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        measure(Sleeper(LINE), **options)
+
+
+def test_a_model_that_fails_is_named_with_the_batch_size_it_failed_at():
+    class Small(Model):
+        inputs = outputs = (TensorSpec("x", "FP32"),)
+
+        def load(self, device): ...
+
+        def forward(self, batch):
+            if len(batch["x"]) > 2:
+                raise MemoryError("out of memory")
+            return batch
+
+    with pytest.raises(StartError, match="batch of 3: MemoryError: out of memory"):
+        measure(Small())
+
+
+def test_energy_must_be_stated_for_all_batch_sizes_or_for_none():
+    class Partly(Emulated):
+        def batch_energy_mj(self, batch_size):
+            return 1.0 if batch_size < 3 else None
+
+    with pytest.raises(InvalidInputError, match="energy of a batch of 1, but not of 3"):
+        measure(Partly(LINE))

@@ -1,0 +1,306 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from benchmarks.paper.percentiles import GOOGLENET_P4, STEPS, simulate
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InfeasibleError, InvalidInputError
+from policy.profile import Profile
+from policy.response_time.action_table import TableChain, TableResponse, TableSystem
+from policy.response_time.evaluation import evaluate
+
+CAPACITY = GOOGLENET_P4.capacity_per_s
+
+
+def one_by_one(batch_time_ms):
+    return Profile("one", "by one", np.array([batch_time_ms]), np.array([30.0]))
+
+
+def crommelin(response_time_ms, arrival_rate, batch_time_ms):
+    """M/D/1: P(W ≤ t) = (1 - ρ) Σ_k (λ(kD - t))^k / k! e^(-λ(kD - t)), k ≤ t / D."""
+    wait_ms = response_time_ms - batch_time_ms
+    if wait_ms < 0:
+        return 0.0
+    total = math.fsum(
+        (arrival_rate * (k * batch_time_ms - wait_ms)) ** k
+        / math.factorial(k)
+        * math.exp(-arrival_rate * (k * batch_time_ms - wait_ms))
+        for k in range(int(wait_ms / batch_time_ms) + 1)
+    )
+    return (1 - arrival_rate * batch_time_ms) * total
+
+
+@pytest.mark.parametrize("traffic_intensity", [0.05, 0.3, 0.6, 0.9])
+def test_without_batching_it_is_the_distribution_of_crommelin(traffic_intensity):
+    evaluation = evaluate(
+        one_by_one(2.0), BatchingPolicy.from_control_limit(1, 1), 500 * traffic_intensity
+    )
+    times = np.linspace(0.1, 24, 240)
+    expected = [crommelin(t, traffic_intensity / 2, 2.0) for t in times]
+    assert_allclose(evaluation.cdf(times), expected, atol=2e-8)
+
+
+@pytest.mark.parametrize("traffic_intensity", [0.05, 0.5, 0.95, 0.99, 0.999])
+def test_without_batching_the_mean_is_that_of_pollaczek_and_khinchine(traffic_intensity):
+    evaluation = evaluate(
+        one_by_one(2.0), BatchingPolicy.from_control_limit(1, 1), 500 * traffic_intensity
+    )
+    expected = 2.0 + 2.0 * traffic_intensity / (2 * (1 - traffic_intensity))
+    assert evaluation.mean_response_ms == pytest.approx(expected, rel=1e-6)
+    assert evaluation.device_busy_fraction == pytest.approx(traffic_intensity, rel=1e-10)
+
+
+def test_an_instant_device_leaves_the_wait_for_the_control_limit():
+    # The i-th of 4 waits for 4 - i exponential times: the mean of 0, 1, 2, 3 of them is 1.5.
+    instant = Profile("an", "instant", np.full(4, 1e-9))
+    evaluation = evaluate(instant, BatchingPolicy.from_control_limit(4, 4), 1000.0)
+    assert evaluation.mean_response_ms == pytest.approx(1.5, rel=1e-6)
+    t = np.array([0.5, 1.0, 3.0])
+    erlang = [np.exp(-t) * sum(t**j / math.factorial(j) for j in range(k)) for k in range(4)]
+    assert_allclose(evaluation.cdf(t), 1 - np.mean(erlang, axis=0), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("control_limit", "max_wait_ms", "p99_ms", "power_w"),
+    [(1, None, 3.0, 11.3), (2, None, 14.9, 8.8), (8, 8.0, 10.9, 7.6)],
+)
+def test_googlenet_on_a_p4_at_a_tenth_of_its_capacity(control_limit, max_wait_ms, p99_ms, power_w):
+    # The second is the optimum of Xu et al.'s objective with the weights 1 and 1.
+    policy = BatchingPolicy.from_control_limit(control_limit, 32, max_wait_ms)
+    evaluation = evaluate(GOOGLENET_P4, policy, 0.1 * CAPACITY)
+    assert evaluation.response_percentile_ms(99) == pytest.approx(p99_ms, abs=0.05)
+    assert evaluation.mean_power_w == pytest.approx(power_w, abs=0.05)
+
+
+LEAVING_SOME = BatchingPolicy(tuple(n if n < 4 else 4 if n < 8 else 8 for n in range(9)), None)
+PADDED = tuple(0 if n < 4 else 4 if n < 8 else 8 if n < 16 else 16 for n in range(17))
+
+
+@pytest.mark.parametrize(
+    ("profile", "policy", "traffic_intensity", "waiting_room"),
+    [
+        (GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 32), 0.5, None),
+        (GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 32, 6.0), 0.3, None),
+        (GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 8, 9.0), 0.6, None),
+        (GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 8, 4.0), 0.8, 20),
+        (GOOGLENET_P4, BatchingPolicy.from_control_limit(32, 32, 5.0), 0.7, 40),
+        (STEPS, BatchingPolicy(PADDED), 0.6, None),
+        (STEPS, BatchingPolicy(PADDED, 5.0), 0.5, None),
+        (STEPS, BatchingPolicy(PADDED, 5.0), 0.8, 20),
+    ],
+)
+def test_it_is_what_a_simulation_shows(profile, policy, traffic_intensity, waiting_room):
+    size = policy.max_batch_size
+    times = profile.latency_ms[:size]
+    rate = traffic_intensity * size / times[-1]
+    evaluation = evaluate(profile, policy, 1e3 * rate, waiting_room=waiting_room)
+    response_times, batches, refused, duration_ms = simulate(
+        np.array(policy.actions),
+        np.inf if policy.max_wait_ms is None else policy.max_wait_ms,
+        times,
+        rate,
+        -1 if waiting_room is None else waiting_room,
+        60_000,
+        seed=7,
+    )
+    # Just above: many response times are equal, but for rounding.
+    grid = np.quantile(response_times, np.linspace(0.02, 0.999, 60)) * (1 + 1e-9)
+    simulated = np.searchsorted(np.sort(response_times), grid) / response_times.size
+    assert_allclose(evaluation.cdf(grid), simulated, atol=0.015)
+    assert evaluation.mean_response_ms == pytest.approx(response_times.mean(), rel=0.015)
+    power_w = batches[1:] @ profile.energy_mj[:size] / duration_ms
+    assert evaluation.mean_power_w == pytest.approx(power_w, rel=0.015)
+    assert_allclose(evaluation.batch_size_probabilities, batches / batches.sum(), atol=0.015)
+    assert evaluation.full_probability == pytest.approx(refused / (refused + 60_000), abs=0.005)
+
+
+@pytest.mark.parametrize("waiting_room", [None, 7, 15, 24])
+@pytest.mark.parametrize("max_wait_ms", [None, 3.0, 9.0])
+@pytest.mark.parametrize("traffic_intensity", [0.2, 0.9])
+def test_both_ways_to_follow_requests_agree(traffic_intensity, max_wait_ms, waiting_room):
+    policy = BatchingPolicy.from_control_limit(6, 8, max_wait_ms)
+    times = GOOGLENET_P4.latency_ms[:8]
+    rate = traffic_intensity * 8 / times[-1]
+    evaluation = evaluate(GOOGLENET_P4, policy, 1e3 * rate, waiting_room=waiting_room)
+    wait_ms = np.inf if max_wait_ms is None else max_wait_ms
+    chain = TableChain(TableSystem(rate, times, wait_ms, waiting_room, policy.actions))
+    response = TableResponse(chain)
+    grid = np.linspace(0.3, 40, 100)
+    assert_allclose(response.cdf(grid), evaluation.cdf(grid), atol=3e-4)
+    assert response.mean_ms == pytest.approx(evaluation.mean_response_ms, rel=1e-5)
+    assert response.count == pytest.approx(chain.served_per_start, rel=1e-7)
+    sizes = np.bincount(chain.batch_sizes, chain.probabilities, minlength=9)
+    assert_allclose(sizes, evaluation.batch_size_probabilities, atol=1e-6)
+
+
+systems = st.tuples(
+    st.integers(1, 12),
+    st.floats(0.01, 3.0),
+    st.floats(0.1, 5.0),
+    st.floats(0.05, 0.95),
+    st.one_of(st.none(), st.floats(0.0, 40.0)),
+    st.data(),
+)
+
+
+@given(systems)
+def test_every_request_is_counted_once(system):
+    size, per_request, fixed, traffic_intensity, max_wait_ms, data = system
+    profile = Profile("a", "line", fixed + per_request * np.arange(1, size + 1))
+    limit = data.draw(st.integers(1, size))
+    rate = traffic_intensity * 1e3 * size / profile.latency_ms[-1]
+    policy = BatchingPolicy.from_control_limit(limit, size, max_wait_ms)
+    evaluation = evaluate(profile, policy, rate)
+    # Requests by response time, and by batch, are counted in different ways.
+    counted = evaluation.response_times.count
+    assert counted == pytest.approx(evaluation.mean_batch_size, rel=1e-5)
+    times = np.linspace(0, 5 * profile.latency_ms[-1] + 100, 200)
+    cdf = evaluation.cdf(times)
+    assert np.all(np.diff(cdf) >= -1e-7)
+    assert cdf[0] == 0
+    assert evaluation.service_level(profile.latency_ms[0] * 0.999) == 0
+    assert evaluation.batch_size_probabilities.sum() == pytest.approx(1)
+
+
+@st.composite
+def tables(draw):
+    """Tables of actions up to 6 that may leave requests behind, from a control limit on."""
+    limit = draw(st.integers(1, 4))
+    actions = [0] * limit + [limit]
+    for length in range(limit + 1, draw(st.integers(6, 9))):
+        actions.append(draw(st.integers(1, min(length, 6))))
+    return BatchingPolicy((*actions, 6), draw(st.one_of(st.none(), st.floats(0, 20))))
+
+
+@settings(max_examples=40)
+@given(tables(), st.floats(0.05, 0.9), st.one_of(st.none(), st.integers(4, 30)))
+def test_every_request_is_counted_once_under_any_table(policy, traffic_intensity, waiting_room):
+    rate = traffic_intensity * 6e3 / GOOGLENET_P4.latency_ms[5]
+    evaluation = evaluate(GOOGLENET_P4, policy, rate, waiting_room=waiting_room)
+    counted = evaluation.response_times.count
+    assert counted == pytest.approx(evaluation.mean_batch_size, rel=1e-4)
+    times = np.linspace(0, 200, 200)
+    cdf = evaluation.cdf(times)
+    assert np.all(np.diff(cdf) >= -1e-4)
+    if waiting_room is None:
+        # Little: the device takes what comes.
+        batches_per_ms = 1e-3 * rate / evaluation.mean_batch_size
+        busy = batches_per_ms * (
+            evaluation.batch_size_probabilities[1:] @ GOOGLENET_P4.latency_ms[:6]
+        )
+        assert evaluation.device_busy_fraction == pytest.approx(busy)
+
+
+@given(systems, st.floats(1, 99.9))
+def test_a_percentile_is_the_least_time_that_reaches_it(system, percentile):
+    size, per_request, fixed, traffic_intensity, max_wait_ms, data = system
+    profile = Profile("a", "line", fixed + per_request * np.arange(1, size + 1))
+    limit = data.draw(st.integers(1, size))
+    rate = traffic_intensity * 1e3 * size / profile.latency_ms[-1]
+    evaluation = evaluate(
+        profile, BatchingPolicy.from_control_limit(limit, size, max_wait_ms), rate
+    )
+    reached_ms = evaluation.response_percentile_ms(percentile)
+    assert evaluation.service_level(reached_ms) >= percentile / 100
+    assert evaluation.service_level(reached_ms * (1 - 1e-6)) < percentile / 100
+
+
+@settings(max_examples=30)
+@given(st.floats(0.01, 100), st.floats(0.05, 0.9))
+def test_the_unit_of_time_does_not_matter(unit, traffic_intensity):
+    rate = traffic_intensity * CAPACITY
+    policy = BatchingPolicy.from_control_limit(5, 32, 4.0)
+    scaled_policy = BatchingPolicy.from_control_limit(5, 32, 4.0 * unit)
+    scaled = Profile("a", "b", GOOGLENET_P4.latency_ms * unit)
+    one = evaluate(GOOGLENET_P4, policy, rate).response_percentile_ms(95)
+    other = evaluate(scaled, scaled_policy, rate / unit).response_percentile_ms(95)
+    assert other == pytest.approx(one * unit, rel=1e-6)
+
+
+def test_a_table_that_differs_from_a_control_limit_only_in_long_queues():
+    # Long queues decide whether it can keep up at all.
+    short = (*range(9), 4, 4, 4, 8)
+    rate = 0.9 * 8e3 / GOOGLENET_P4.latency_ms[7]
+    one, other = (
+        evaluate(GOOGLENET_P4, policy, rate).response_percentile_ms(99)
+        for policy in (BatchingPolicy.from_control_limit(1, 8), BatchingPolicy(short))
+    )
+    assert other > 1.05 * one
+
+
+def test_a_percentile_may_lie_on_a_jump():
+    # Most find the device free: their response time is the batch time exactly.
+    evaluation = evaluate(one_by_one(2.0), BatchingPolicy.from_control_limit(1, 1), 50.0)
+    assert evaluation.response_percentile_ms(50) == pytest.approx(2.0, rel=1e-8)
+    assert evaluation.service_level(2.0) == pytest.approx(0.9)
+    assert evaluation.service_level(1.999) == 0
+
+
+@pytest.mark.parametrize("size", [1, 2, 256])
+@pytest.mark.parametrize("traffic_intensity", [0.05, 0.5, 0.99])
+def test_it_is_stable_from_light_to_heavy_loads(size, traffic_intensity):
+    profile = Profile("a", "line", 2.0 + 0.1 * np.arange(1, size + 1), np.full(size, 5.0))
+    rate = traffic_intensity * 1e3 * size / profile.latency_ms[-1]
+    policy = BatchingPolicy.from_control_limit(1, size)
+    evaluation = evaluate(profile, policy, rate)
+    assert evaluation.response_times.count == pytest.approx(evaluation.mean_batch_size, rel=3e-5)
+    percentiles = [evaluation.response_percentile_ms(p) for p in (50, 99.9)]
+    assert profile.latency_ms[0] <= percentiles[0] < percentiles[1] < 2000
+
+
+def test_the_last_of_a_lull_does_not_wait_for_strangers_with_a_timer():
+    rate = 0.02 * CAPACITY
+    without, with_timer = (
+        evaluate(GOOGLENET_P4, BatchingPolicy.from_control_limit(16, 32, wait), rate)
+        for wait in (None, 5.0)
+    )
+    assert without.response_percentile_ms(99) > 100
+    assert with_timer.response_percentile_ms(99) <= 5.0 + GOOGLENET_P4.latency_ms[15]
+
+
+def test_no_energy_no_power():
+    profile = Profile("a", "b", np.array([1.0]))
+    evaluation = evaluate(profile, BatchingPolicy.from_control_limit(1, 1), 100.0)
+    assert evaluation.mean_power_w is None
+
+
+def test_shapes_of_the_cdf():
+    evaluation = evaluate(GOOGLENET_P4, BatchingPolicy.from_control_limit(1, 32), 300.0)
+    assert evaluation.cdf(3.0).shape == ()
+    assert evaluation.cdf([[1.0, 2.0], [3.0, 4.0]]).shape == (2, 2)
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf])
+def test_a_wrong_arrival_rate(rate):
+    with pytest.raises(InvalidInputError, match="arrival_rate_per_s"):
+        evaluate(GOOGLENET_P4, BatchingPolicy.from_control_limit(1, 32), rate)
+
+
+@pytest.mark.parametrize("policy", [BatchingPolicy.from_control_limit(8, 8), LEAVING_SOME])
+def test_a_policy_that_cannot_keep_up(policy):
+    capacity = 8e3 / GOOGLENET_P4.latency_ms[7]
+    with pytest.raises(InfeasibleError, match="at most 2290"):
+        evaluate(GOOGLENET_P4, policy, capacity)
+    assert evaluate(GOOGLENET_P4, policy, 0.98 * capacity).mean_response_ms > 0
+
+
+@pytest.mark.parametrize("percentile", [0, 100, -3, 101, math.nan])
+def test_a_wrong_percentile(percentile):
+    evaluation = evaluate(GOOGLENET_P4, BatchingPolicy.from_control_limit(1, 32), 300.0)
+    with pytest.raises(InvalidInputError, match="between 0 and 100"):
+        evaluation.response_percentile_ms(percentile)
+
+
+def test_a_policy_beyond_the_profile():
+    with pytest.raises(InvalidInputError, match="profile ends at 32"):
+        evaluate(GOOGLENET_P4, BatchingPolicy.from_control_limit(1, 64), 300.0)
+
+
+def test_a_policy_that_waits_and_then_leaves_requests_behind():
+    policy = BatchingPolicy((0, 0, 0, 2, 4))
+    with pytest.raises(InvalidInputError, match="must then start 3, not 2"):
+        evaluate(GOOGLENET_P4, policy, 300.0)

@@ -1,0 +1,111 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy.stats import poisson
+
+from benchmarks.paper.percentiles import GOOGLENET_P4
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InvalidInputError
+from policy.profile import Profile
+from policy.response_time.evaluation import evaluate
+
+ONE = Profile("one", "by one", np.array([2.0]), np.array([30.0]))
+ONE_BY_ONE = BatchingPolicy.from_control_limit(1, 1)
+
+
+def blocking_of_md1(offered_load, places):
+    """M/D/1 with `places` in the system: 1 - 1 / (π₀ + ρ), π of the chain at departures.
+
+    Takagi, Queueing Analysis, volume 2 (1993), equation 1.33 of M/G/1/K.
+    """
+    states = np.arange(places)
+    left = np.maximum(states - 1, 0)[:, None]
+    chain = poisson.pmf(states - left, offered_load)
+    chain[:, -1] += 1 - chain.sum(axis=1)
+    equations = np.vstack([chain.T - np.eye(places), np.ones(places)])
+    stationary = np.linalg.lstsq(equations, np.append(np.zeros(places), 1.0), rcond=None)[0]
+    return 1 - 1 / (stationary[0] + offered_load)
+
+
+@pytest.mark.parametrize("offered_load", [0.1, 0.9, 1.5])
+def test_without_a_queue_it_is_erlang_b(offered_load):
+    evaluation = evaluate(ONE, ONE_BY_ONE, 500 * offered_load, waiting_room=0)
+    assert evaluation.full_probability == pytest.approx(offered_load / (1 + offered_load))
+    assert evaluation.response_percentile_ms(1) == pytest.approx(2.0)
+    assert evaluation.response_percentile_ms(99.9) == pytest.approx(2.0)
+    assert evaluation.mean_power_w == pytest.approx(15 * offered_load / (1 + offered_load))
+
+
+@pytest.mark.parametrize("waiting_room", [1, 2, 7, 30])
+@pytest.mark.parametrize("offered_load", [0.2, 0.8, 1.0, 1.4])
+def test_without_batching_it_is_the_blocking_of_md1k(offered_load, waiting_room):
+    evaluation = evaluate(ONE, ONE_BY_ONE, 500 * offered_load, waiting_room=waiting_room)
+    expected = blocking_of_md1(offered_load, waiting_room + 1)
+    assert evaluation.full_probability == pytest.approx(expected, rel=1e-8, abs=1e-13)
+
+
+def test_with_room_for_one_the_response_time_of_md1():
+    # Who finds the device busy and room waits for the rest of the batch: the wait of the accepted
+    # has density proportional to the chance that nobody came before them in that batch.
+    rate, time = 0.4, 2.0
+    evaluation = evaluate(ONE, ONE_BY_ONE, 1e3 * rate, waiting_room=1)
+    free = np.exp(-rate * time)  # per batch, one that finds the device free
+    t = np.linspace(2.0, 4.0, 9)
+    waited = np.exp(-rate * (time - (t - 2.0))) - np.exp(-rate * time)
+    assert_allclose(evaluation.cdf(t), free + waited, atol=1e-9)
+
+
+@pytest.mark.parametrize("max_wait_ms", [None, 6.0])
+@pytest.mark.parametrize("traffic_intensity", [0.3, 0.9])
+def test_a_room_that_never_fills_is_no_limit(traffic_intensity, max_wait_ms):
+    policy = BatchingPolicy.from_control_limit(8, 32, max_wait_ms)
+    rate = traffic_intensity * GOOGLENET_P4.capacity_per_s
+    wide, endless = (
+        evaluate(GOOGLENET_P4, policy, rate, waiting_room=room) for room in (300, None)
+    )
+    t = np.linspace(1, 60, 50)
+    assert_allclose(wide.cdf(t), endless.cdf(t), atol=1e-7)
+    assert wide.full_probability < 1e-9
+    assert wide.mean_power_w == pytest.approx(endless.mean_power_w)
+
+
+@given(
+    st.floats(0.1, 2.0),
+    st.integers(1, 8),
+    st.one_of(st.none(), st.floats(0.0, 12.0)),
+    st.integers(0, 30),
+)
+def test_what_comes_is_served_or_refused(load, control_limit, max_wait_ms, more_room):
+    policy = BatchingPolicy.from_control_limit(control_limit, 8, max_wait_ms)
+    rate = load * 8e3 / GOOGLENET_P4.latency_ms[7]
+    evaluation = evaluate(GOOGLENET_P4, policy, rate, waiting_room=control_limit + more_room)
+    batches_per_s = rate * (1 - evaluation.full_probability) / evaluation.mean_batch_size
+    busy = batches_per_s * 1e-3 * (evaluation.batch_size_probabilities[1:] @ times_to(8))
+    assert evaluation.device_busy_fraction == pytest.approx(busy)
+    assert evaluation.device_busy_fraction <= 1 + 1e-9
+    assert evaluation.response_times.count == pytest.approx(evaluation.mean_batch_size, rel=1e-5)
+
+
+@given(st.floats(0.3, 1.5), st.integers(4, 30))
+def test_more_room_refuses_fewer(load, waiting_room):
+    policy = BatchingPolicy.from_control_limit(4, 8)
+    rate = load * 8e3 / GOOGLENET_P4.latency_ms[7]
+    less, more = (
+        evaluate(GOOGLENET_P4, policy, rate, waiting_room=room)
+        for room in (waiting_room, waiting_room + 1)
+    )
+    assert more.full_probability <= less.full_probability + 1e-12
+
+
+def times_to(size):
+    return GOOGLENET_P4.latency_ms[:size]
+
+
+@pytest.mark.parametrize("waiting_room", [-1, 0, 7])
+def test_a_room_in_which_the_control_limit_does_not_fit(waiting_room):
+    with pytest.raises(InvalidInputError, match="waiting_room"):
+        evaluate(
+            GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 32), 300, waiting_room=waiting_room
+        )

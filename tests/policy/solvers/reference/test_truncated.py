@@ -1,0 +1,127 @@
+"""The truncated SMDP and its two solvers, in the paper's setting and against each other."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policy.errors import InfeasibleError, InvalidInputError
+from policy.objective import Weights
+from policy.profile import Profile
+from policy.solvers.reference import policy_iteration, relative_value_iteration
+from policy.solvers.reference.truncated import TruncatedSmdp
+
+GOOGLENET_P4 = Profile.from_dict(
+    {
+        "max_batch_size": 32,
+        "latency_ms": {"per_request": 0.3051, "fixed": 1.052},
+        "energy_mj": {"per_request": 19.90, "fixed": 19.60},
+    }
+)
+
+
+def paper_smdp(max_queue_length, overflow_cost, energy_weight=1.0):
+    return TruncatedSmdp(
+        GOOGLENET_P4,
+        0.9 * GOOGLENET_P4.capacity_per_s,
+        Weights(1, energy_weight),
+        max_queue_length,
+        overflow_cost,
+    )
+
+
+@pytest.mark.parametrize(
+    ("overflow_cost", "max_queue_length", "share"),
+    [(1e4, 89, 9.35e-4), (1e3, 78, 9.76e-4), (1e2, 70, 8.35e-4)],
+)
+def test_the_least_queue_length_and_the_overflow_share_in_the_papers_setting(
+    overflow_cost, max_queue_length, share
+):
+    smdp = paper_smdp(max_queue_length, overflow_cost)
+    solution = policy_iteration.solve(smdp)
+    assert solution.average_cost == pytest.approx(66.134, abs=1e-3)
+    assert smdp.batching_policy(solution.actions).control_limit == 7
+    found = policy_iteration.overflow_cost_share(smdp, solution.actions)
+    assert found == pytest.approx(share, rel=1e-3)
+
+    shorter = paper_smdp(max_queue_length - 1, overflow_cost)
+    actions = policy_iteration.solve(shorter).actions
+    assert policy_iteration.overflow_cost_share(shorter, actions) > 1e-3
+
+
+def test_the_sweeps_of_relative_value_iteration_in_the_papers_setting():
+    solution = relative_value_iteration.solve(paper_smdp(70, 1e2), span=0.01)
+    assert solution.rounds == 1482
+
+
+def test_an_overflow_cost_that_is_too_low_makes_waiting_for_ever_the_best():
+    solution = policy_iteration.solve(paper_smdp(70, 1e2, energy_weight=500))
+    assert not solution.actions.any()
+
+
+@settings(derandomize=True, deadline=None, max_examples=25)
+@given(
+    steps=st.lists(st.floats(0, 2), min_size=0, max_size=7),
+    fixed=st.floats(0.5, 2),
+    load=st.floats(0.1, 0.8),
+    energy_weight=st.floats(0, 10),
+)
+def test_both_solvers_agree(steps, fixed, load, energy_weight):
+    latency_ms = fixed + np.cumsum([0, *steps])
+    profile = Profile("m", "d", latency_ms, 3 + np.arange(latency_ms.size))
+    smdp = TruncatedSmdp(profile, load * profile.capacity_per_s, Weights(1, energy_weight), 60, 1e5)
+    by_policy = policy_iteration.solve(smdp)
+    by_value = relative_value_iteration.solve(smdp, span=1e-6)
+    assert by_value.average_cost == pytest.approx(by_policy.average_cost, abs=1e-5)
+    # Where actions tie they may differ: what they cost may not.
+    cost, _ = policy_iteration.evaluate(smdp, by_value.actions)
+    assert cost == pytest.approx(by_policy.average_cost, abs=1e-5)
+
+
+def test_probabilities_sum_to_one_and_agree_with_the_expected_values():
+    smdp = paper_smdp(40, 1e3)
+    actions = np.minimum(np.append(np.arange(41), 40), 32)
+    actions[:4] = 0
+    matrix = smdp.transition_matrix(actions)
+    states = np.arange(smdp.states)
+    np.testing.assert_allclose(matrix.sum(axis=1), 1, rtol=1e-13)
+    values = np.sqrt(1 + states)
+    np.testing.assert_allclose(
+        smdp.expected_values(values)[states, actions], matrix @ values, rtol=1e-13
+    )
+    np.testing.assert_allclose(
+        smdp.staying_probabilities()[states, actions], np.diag(matrix), atol=1e-15
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0.0, Weights(), 40, 1.0), "arrival rate: must be above 0, not 0"),
+        ((float("nan"), Weights(), 40, 1.0), "arrival rate: must be above 0, not nan"),
+        ((100.0, Weights(), 31, 1.0), "max queue length: must be at least .* 32, not 31"),
+        ((100.0, Weights(), 40, -1.0), "overflow cost: must be at least 0, not -1"),
+    ],
+)
+def test_what_is_out_of_range_is_refused(arguments, message):
+    with pytest.raises(InvalidInputError, match=message):
+        TruncatedSmdp(GOOGLENET_P4, *arguments)
+
+
+def test_more_than_the_capacity_is_refused():
+    with pytest.raises(InfeasibleError, match=r"2960 per second is not below the 2958\.8"):
+        TruncatedSmdp(GOOGLENET_P4, 2960.0, Weights(), 40, 1.0)
+
+
+def test_energy_that_is_not_known_cannot_have_a_weight():
+    profile = Profile("m", "d", np.array([1.0, 1.5]))
+    with pytest.raises(InvalidInputError, match="must be 0 for a profile without energy_mj"):
+        TruncatedSmdp(profile, 100.0, Weights(1, 1), 40, 1.0)
+
+
+def test_relative_value_iteration_says_when_it_cannot_end():
+    smdp = paper_smdp(70, 1e2)
+    with pytest.raises(InvalidInputError, match="span: must be above 0, not 0"):
+        relative_value_iteration.solve(smdp, span=0)
+    with pytest.raises(InfeasibleError, match="10 sweeps did not suffice"):
+        relative_value_iteration.solve(smdp, max_sweeps=10)

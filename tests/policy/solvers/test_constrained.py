@@ -1,0 +1,184 @@
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.paper.percentiles import GOOGLENET_P4
+from policy.baseline_policies import work_conserving
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InfeasibleError, InvalidInputError
+from policy.profile import Profile
+from policy.response_time.evaluation import evaluate
+from policy.solvers.constrained import solve_constrained
+
+SIZES = np.arange(1, 9)
+LINE = Profile("a", "line", 1.0 + 0.3 * SIZES, 20.0 + 20.0 * SIZES)
+STEEP = Profile("mostly", "fixed", 5.0 + 0.1 * SIZES, 50.0 + 5.0 * SIZES)
+STEPS = Profile("in", "steps", np.array([1, 1, 1.4, 1.4, 2.4, 2.4, 2.4, 2.4]), 9.0 + SIZES)
+
+
+def full_search(profile, rate, response_time_ms, percentile):
+    """Least power over all control limits and a fine grid of waits; None if none is in time."""
+    size = profile.max_batch_size
+    powers = []
+    for limit in range(1, size + 1):
+        for wait in [None, *np.linspace(0, 2 * response_time_ms, 81)]:
+            policy = BatchingPolicy.from_control_limit(limit, size, wait)
+            evaluation = evaluate(profile, policy, rate)
+            if evaluation.service_level(response_time_ms) >= percentile / 100:
+                powers.append(evaluation.mean_power_w)
+    return min(powers, default=None)
+
+
+@pytest.mark.parametrize(
+    ("profile", "traffic_intensity", "response_time_ms", "percentile"),
+    [
+        (LINE, 0.2, 6.0, 99),
+        (LINE, 0.6, 8.0, 95),
+        (LINE, 0.8, 12.0, 99),
+        (LINE, 0.8, 3.0, 99),
+        (STEEP, 0.3, 15.0, 90),
+        (STEEP, 0.6, 18.0, 99),
+        (STEPS, 0.4, 6.0, 99),
+    ],
+)
+def test_no_policy_in_time_takes_less_power(
+    profile, traffic_intensity, response_time_ms, percentile
+):
+    rate = traffic_intensity * profile.capacity_per_s
+    solution = solve_constrained(
+        profile, rate, response_time_ms=response_time_ms, percentile=percentile
+    )
+    least = full_search(profile, rate, response_time_ms, percentile)
+    assert solution.meets_sla == (least is not None)
+    if solution.meets_sla:
+        assert solution.mean_power_w <= least * 1.003
+        assert solution.percentile_ms <= response_time_ms * (1 + 1e-6)
+        assert solution.service_level >= percentile / 100 - 1e-9
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        BatchingPolicy.from_control_limit(20, 32, 13.0),  # close by
+        BatchingPolicy.from_control_limit(20, 32, 0.5),
+        BatchingPolicy.from_control_limit(20, 32, 500.0),
+        BatchingPolicy.from_control_limit(20, 32),
+        BatchingPolicy.from_control_limit(2, 32, 0.0),
+        BatchingPolicy.from_control_limit(32, 32, 17.0),
+        BatchingPolicy.from_control_limit(1, 32),
+        BatchingPolicy.from_control_limit(64, 64, 1.0),
+    ],
+)
+def test_from_any_start_it_finds_as_little_power(start):
+    rate = 0.5 * GOOGLENET_P4.capacity_per_s
+    slas = {"response_time_ms": 20, "percentile": 99}
+    alone = solve_constrained(GOOGLENET_P4, rate, **slas)
+    started = solve_constrained(GOOGLENET_P4, rate, **slas, start=start)
+    assert started.meets_sla
+    assert started.service_level >= 0.99 - 1e-9
+    assert started.mean_power_w == pytest.approx(alone.mean_power_w, rel=0.003)
+
+
+def test_what_it_says_is_what_the_policy_does():
+    rate = 0.3 * GOOGLENET_P4.capacity_per_s
+    solution = solve_constrained(GOOGLENET_P4, rate, response_time_ms=10, percentile=99)
+    evaluation = evaluate(GOOGLENET_P4, solution.policy, rate)
+    assert solution.mean_power_w == evaluation.mean_power_w
+    assert solution.mean_response_ms == evaluation.mean_response_ms
+    assert solution.percentile_ms == evaluation.response_percentile_ms(99)
+    assert solution.service_level == evaluation.service_level(10)
+
+
+@pytest.mark.parametrize(("response_time_ms", "power_w"), [(5, 8.98), (10, 7.73), (20, 6.90)])
+def test_a_looser_sla_takes_less_power(response_time_ms, power_w):
+    # A tenth of the capacity of GoogLeNet on a P4, where the work-conserving policy takes 11.3 W.
+    rate = 0.1 * GOOGLENET_P4.capacity_per_s
+    solution = solve_constrained(
+        GOOGLENET_P4, rate, response_time_ms=response_time_ms, percentile=99
+    )
+    assert solution.meets_sla
+    assert solution.policy.max_wait_ms is not None
+    assert solution.mean_power_w == pytest.approx(power_w, abs=0.02)
+
+
+def test_where_no_policy_is_in_time_it_gives_the_soonest_and_says_so():
+    rate = 0.7 * LINE.capacity_per_s
+    solution = solve_constrained(LINE, rate, response_time_ms=1.5, percentile=99)
+    assert not solution.meets_sla
+    soonest_ms = min(
+        evaluate(
+            LINE, BatchingPolicy.from_control_limit(limit, 8, wait), rate
+        ).response_percentile_ms(99)
+        for limit in range(1, 9)
+        for wait in (None, 0.2, 1.0)
+    )
+    assert solution.percentile_ms <= soonest_ms * 1.001
+
+
+def test_without_energy_the_device_is_busy_least():
+    profile = Profile("no", "energy", LINE.latency_ms)
+    rate = 0.3 * profile.capacity_per_s
+    solution = solve_constrained(profile, rate, response_time_ms=10, percentile=99)
+    greedy = evaluate(profile, work_conserving(profile), rate)
+    assert solution.mean_power_w is None
+    assert solution.meets_sla
+    assert solution.device_busy_fraction < 0.9 * greedy.device_busy_fraction
+
+
+def test_it_keeps_the_sla_from_the_lightest_loads_to_where_none_can():
+    kept = []
+    for traffic_intensity in np.linspace(0.01, 0.99, 8):
+        rate = traffic_intensity * LINE.capacity_per_s
+        solution = solve_constrained(LINE, rate, response_time_ms=8, percentile=99)
+        greedy = evaluate(LINE, work_conserving(LINE), rate)
+        assert solution.mean_power_w <= greedy.mean_power_w * (1 + 1e-9)
+        kept.append(solution.meets_sla)
+    assert kept == sorted(kept, reverse=True)
+    assert kept[0]
+    assert not kept[-1]
+
+
+def test_a_target_of_exactly_one_batch_time_can_be_met():
+    profile = Profile("one", "by one", np.array([2.0]), np.array([1.0]))
+    solution = solve_constrained(profile, 0.001, response_time_ms=2.0, percentile=99)
+    assert solution.meets_sla
+    assert solution.policy == BatchingPolicy((0, 1))
+
+
+def test_larger_batches_than_those_of_the_highest_throughput_are_left_alone():
+    profile = Profile("a", "cliff", np.array([1.0, 1.5, 2.0, 9.0]), np.ones(4))
+    rate = 0.9 * profile.capacity_per_s
+    solution = solve_constrained(profile, rate, response_time_ms=30, percentile=99)
+    assert solution.policy.max_batch_size == 3
+    assert solution.meets_sla
+
+
+def test_no_batch_is_short_enough():
+    with pytest.raises(InfeasibleError, match=r"takes 1\.3571 ms"):
+        solve_constrained(GOOGLENET_P4, 10, response_time_ms=1.35, percentile=99)
+
+
+def test_the_device_cannot_keep_up():
+    with pytest.raises(InfeasibleError, match="at most"):
+        solve_constrained(GOOGLENET_P4, 3000, response_time_ms=100, percentile=99)
+
+
+@pytest.mark.parametrize(
+    ("rate", "response_time_ms", "percentile", "named"),
+    [
+        (0, 10, 99, "arrival_rate_per_s"),
+        (math.nan, 10, 99, "arrival_rate_per_s"),
+        (10, 0, 99, "response_time_ms"),
+        (10, math.nan, 99, "response_time_ms"),
+        (10, math.inf, 99, "response_time_ms"),
+        (10, 10, 0, "percentile"),
+        (10, 10, 100, "percentile"),
+        (10, 10, math.nan, "percentile"),
+    ],
+)
+def test_wrong_input(rate, response_time_ms, percentile, named):
+    with pytest.raises(InvalidInputError, match=named):
+        solve_constrained(
+            GOOGLENET_P4, rate, response_time_ms=response_time_ms, percentile=percentile
+        )

@@ -1,0 +1,153 @@
+"""The exact solver, against closed forms, long truncations, and an independent chain solver."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quantecon.markov.gth_solve import gth_solve
+
+from policy.errors import InfeasibleError, InvalidInputError
+from policy.objective import Weights
+from policy.profile import Profile
+from policy.solvers import exact
+from policy.solvers.reference import policy_iteration
+from policy.solvers.reference.truncated import TruncatedSmdp
+
+
+def line(max_batch_size, load, weights, per_request=0.3051, fixed=1.052):
+    sizes = np.arange(1, max_batch_size + 1)
+    profile = Profile("m", "d", fixed + per_request * sizes, 19.60 + 19.90 * sizes)
+    return profile, load * profile.capacity_per_s, weights
+
+
+def steps(max_batch_size, width, load, weights):
+    """A device that pads its batches: several sizes share the highest throughput."""
+    padded = np.ceil(np.arange(1, max_batch_size + 1) / width)
+    profile = Profile("m", "d", 0.4 + 1.6 * padded, 15 + 40 * padded)
+    return profile, load * profile.capacity_per_s, weights
+
+
+def cost_of(smdp, actions):
+    """Average cost by the elimination of Grassmann, Taksar and Heyman, which never subtracts."""
+    # From the far end on: its states are so rare that they may only be computed last.
+    visits = gth_solve(smdp.transition_matrix(actions)[::-1, ::-1])[::-1]
+    states = np.arange(smdp.states)
+    assert visits[-1] < 1e-18
+    return (visits @ smdp.cost[states, actions]) / (visits @ smdp.period_ms[actions])
+
+
+def brute_force(profile, rate, weights, max_queue_length):
+    smdp = TruncatedSmdp(profile, rate, weights, max_queue_length, 1e7)
+    return cost_of(smdp, policy_iteration.solve(smdp).actions)
+
+
+def test_the_setting_of_the_paper():
+    solution = exact.solve(*line(32, 0.9, Weights(1, 1)))
+    assert solution.average_cost == pytest.approx(66.134, abs=5e-4)
+    assert solution.policy.control_limit == 7
+    assert solution.average_cost == pytest.approx(
+        solution.mean_response_ms + solution.mean_power_w, rel=1e-14
+    )
+
+
+@pytest.mark.parametrize("load", [0.01, 0.5, 0.9, 0.99])
+def test_without_batching_it_is_the_queue_of_pollaczek_and_khinchine(load):
+    profile = Profile("m", "d", np.array([4.0]), np.array([10.0]))
+    solution = exact.solve(profile, load * 250, Weights(1, 2))
+    mean_response_ms = 4 + load * 4 / (2 * (1 - load))
+    assert solution.mean_response_ms == pytest.approx(mean_response_ms, rel=1e-12)
+    assert solution.mean_power_w == pytest.approx(10 * load / 4, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("problem", "max_queue_length"),
+    [
+        (line(32, 0.05, Weights(1, 1)), 120),
+        (line(32, 0.7, Weights(1, 1)), 300),
+        (line(32, 0.95, Weights(1, 0)), 700),
+        (line(8, 0.99, Weights(1, 1)), 2000),
+        (line(32, 0.9, Weights(1, 1e4)), 400),
+        (line(256, 0.5, Weights(1, 1)), 400),
+        (line(256, 0.9, Weights(1, 20)), 560),
+        (steps(32, 8, 0.8, Weights(1, 1)), 400),
+        (steps(30, 8, 0.9, Weights(1, 5)), 600),
+        (steps(256, 64, 0.6, Weights(1, 1)), 450),
+    ],
+    ids=lambda value: str(value) if isinstance(value, int) else "",
+)
+def test_the_average_cost_is_that_of_a_long_truncation_to_1e_9(problem, max_queue_length):
+    expected = brute_force(*problem, max_queue_length)
+    assert exact.solve(*problem).average_cost == pytest.approx(expected, rel=1e-9)
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(
+    latency_steps=st.lists(st.sampled_from([0.0, 0.1, 0.5, 2.0]), max_size=11),
+    energy_steps=st.lists(st.sampled_from([0.0, 1.0, 7.0]), min_size=11, max_size=11),
+    load=st.floats(0.02, 0.8),
+    energy_weight=st.sampled_from([0.0, 0.1, 1.0, 10.0]),
+)
+def test_any_table_costs_what_its_policy_costs_and_none_costs_less(
+    latency_steps, energy_steps, load, energy_weight
+):
+    latency_ms = 1 + np.cumsum([0, *latency_steps])
+    energy_mj = 5 + np.cumsum([0, *energy_steps])[: latency_ms.size]
+    profile = Profile("m", "d", latency_ms, energy_mj)
+    rate, weights = load * profile.capacity_per_s, Weights(1, energy_weight)
+    solution = exact.solve(profile, rate, weights)
+
+    smdp = TruncatedSmdp(profile, rate, weights, 250, 1e4)
+    own = np.array([solution.policy.batch_size(min(q, 250)) for q in range(smdp.states)])
+    assert solution.average_cost == pytest.approx(cost_of(smdp, own), rel=1e-10)
+    best = policy_iteration.solve(smdp).actions
+    assert solution.average_cost <= cost_of(smdp, best) * (1 + 1e-10)
+
+
+def test_rounds_from_another_start_end_in_the_same_policy():
+    problem = line(32, 0.5, Weights(1, 1))
+    cold = exact.solve(*problem)
+    warm = exact.solve(*problem, start=exact.solve(*line(32, 0.45, Weights(1, 1))).policy.actions)
+    assert warm.policy == cold.policy
+    assert warm.rounds <= cold.rounds
+    assert exact.solve(*problem, start=cold.policy.actions).rounds <= 2
+
+
+def test_more_weight_on_energy_saves_power_and_costs_response():
+    weights = [0, 0.1, 1, 10, 100, 1000]
+    solutions = [exact.solve(*line(32, 0.3, Weights(1, w))) for w in weights]
+    powers = [solution.mean_power_w for solution in solutions]
+    responses = [solution.mean_response_ms for solution in solutions]
+    assert powers == sorted(powers, reverse=True)
+    assert responses == sorted(responses)
+    assert powers[0] > powers[-1] + 5
+
+
+def test_at_low_load_a_rare_long_queue_is_split():
+    """The optimum is a table: the first of two half batches leaves earlier than one full batch."""
+    actions = exact.solve(*line(32, 0.05, Weights(1, 0))).policy.actions
+    assert actions[2] == 2
+    assert 0 < actions[32] < 32
+
+
+def test_a_large_batch_that_saves_energy_is_started_though_it_cannot_keep_up():
+    """Above 4 the batch time leaps: 4 has the highest throughput, 8 the least energy."""
+    profile = Profile("m", "d", np.array([1, 1, 1, 1, 6, 6, 6, 6.0]), np.full(8, 10.0))
+    weights = Weights(1, 10)
+    solution = exact.solve(profile, 2000.0, weights)
+    assert solution.policy.max_batch_size == 8
+    assert solution.policy.actions[-1] == 4
+    expected = brute_force(profile, 2000.0, weights, 600)
+    assert solution.average_cost == pytest.approx(expected, rel=1e-9)
+
+
+def test_without_energy_the_power_is_not_known():
+    profile = Profile("m", "d", np.array([1.0, 1.2]))
+    assert exact.solve(profile, 500.0, Weights()).mean_power_w is None
+    with pytest.raises(InvalidInputError, match="must be 0 for a profile without energy_mj"):
+        exact.solve(profile, 500.0, Weights(1, 1))
+
+
+def test_at_the_capacity_there_is_no_policy():
+    profile = Profile("m", "d", np.array([1.0, 1.0, 4.0]))
+    with pytest.raises(InfeasibleError, match="2000 per second is not below the 2000 per second"):
+        exact.solve(profile, 2000.0, Weights())

@@ -1,0 +1,122 @@
+"""The compiled engine makes the decisions of the live batcher core, request by request."""
+
+import dataclasses
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from autoscaler.sizing.estimators import TryDelays
+from policy.batching_policy import BatchingPolicy
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
+from policy.table import PolicyTable
+from simulator.engines.interface import Routing
+from simulator.fleet import Failures, StartTime
+from simulator.run import Scenario, Simulation
+
+LARGEST = 6
+PROFILES = [
+    Profile("model", "device", np.array(times_ms), 10 + np.array(times_ms))
+    for times_ms in ([2.0] * LARGEST, [1.0, 2.5, 3.0, 3.0, 8.0, 9.5], np.linspace(8, 30, LARGEST))
+]
+
+
+class Scripted:
+    """Orders what it is told to, second by second, and keeps what it sees."""
+
+    name = "scripted"
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+        self.seen = []
+
+    def replicas(self, view):
+        self.seen.append((dataclasses.replace(view, reports=None), view.reports()))
+        return self.numbers[len(self.seen) % len(self.numbers)]
+
+
+@st.composite
+def policies(draw):
+    """Any policy: a control limit, or a table that splits and leaves requests behind."""
+    wait_ms = draw(st.none() | st.floats(0, 30))
+    largest = draw(st.integers(1, LARGEST))
+    if draw(st.booleans()):
+        limit = draw(st.integers(1, largest))
+        return BatchingPolicy.from_control_limit(limit, largest, wait_ms)
+    # Many zeros, so that the longest wait decides for long queues, too.
+    sizes = [draw(st.sampled_from([0, 0, min(q, largest), 1])) for q in range(1, 9)]
+    return BatchingPolicy((0, *sizes, draw(st.integers(1, largest))), wait_ms)
+
+
+@st.composite
+def scenarios(draw):
+    rates = tuple(sorted(draw(st.sets(st.floats(5, 300), min_size=1, max_size=3))))
+    table = PolicyTable(rates, tuple(draw(policies()) for _ in range(len(rates) + 1)), "drawn")
+    least = draw(st.integers(0, 1))
+    return Scenario(
+        draw(st.sampled_from(PROFILES)),
+        ServiceLevelObjective(40.0, 99.0),
+        np.array(draw(st.lists(st.integers(0, 400), min_size=3, max_size=6))),
+        within_second=draw(st.sampled_from(["uniform", "linear"])),
+        start_time=StartTime(draw(st.floats(0, 2)), draw(st.floats(0, 1))),
+        seed=draw(st.integers(0, 1000)),
+        routing=draw(st.sampled_from(Routing)),
+        delays=TryDelays(
+            *(draw(st.sampled_from([0.0, 0.25, 3.0, 400.0])) for _ in range(3)),
+            draw(st.integers(0, 5)),
+        ),
+        batching=table,
+        waiting_room=draw(st.sampled_from([1, 2, 7, 20])),
+        max_age_ms=draw(st.sampled_from([0.0, 15.0, 2000.0, float("inf")])),
+        replicas=draw(st.integers(least, 4)),
+        min_replicas=least,
+        max_replicas=12,
+        failures=Failures(
+            draw(st.sampled_from([0.0, 1000.0])),
+            tuple(draw(st.lists(st.floats(0, 5), max_size=2))),
+        ),
+    )
+
+
+def both(scenario, numbers):
+    for engine in ("live", "compiled"):
+        autoscaler = Scripted(numbers)
+        simulation = Simulation(scenario, autoscaler, engine=engine, keeps_log=True)
+        yield simulation.run(), simulation.log(), autoscaler.seen
+
+
+@settings(max_examples=60)
+@given(scenarios(), st.lists(st.integers(0, 12), min_size=1, max_size=6))
+def test_the_compiled_engine_is_the_live_core_request_by_request(scenario, numbers):
+    (live, live_log, live_seen), (compiled, compiled_log, compiled_seen) = both(scenario, numbers)
+
+    assert compiled_log == live_log
+    for name in ("offered", "in_time", "refused", "ordered", "ready", "histogram"):
+        assert_array_equal(getattr(compiled, name), getattr(live, name), name)
+    assert_allclose(compiled.energy_j, live.energy_j, rtol=1e-12)
+    assert compiled.paid_replica_s == live.paid_replica_s
+    for (view, reports), (expected, expected_reports) in zip(compiled_seen, live_seen, strict=True):
+        assert reports == expected_reports
+        assert (view.ordered, view.ready, view.refused) == (
+            expected.ordered,
+            expected.ready,
+            expected.refused,
+        )
+        assert_allclose(view.ongoing, expected.ongoing, rtol=1e-9, atol=1e-9)
+        assert_array_equal(view.start_times_s, expected.start_times_s)
+
+
+@settings(max_examples=40)
+@given(scenarios(), st.lists(st.integers(0, 12), min_size=1, max_size=6))
+def test_each_request_is_answered_once_or_refused_whatever_happens_to_replicas(scenario, numbers):
+    simulation = Simulation(scenario, Scripted(numbers), keeps_log=True)
+    run, log = simulation.run(), simulation.log()
+    answered = np.bincount([int(entry.sent_s) for entry in log], minlength=scenario.seconds)
+    assert_array_equal(run.offered, answered + run.refused)
+    assert run.histogram.sum() == answered.sum()
+    assert len({entry.sent_s for entry in log}) == len(log)
+    assert all(1 <= entry.tries <= scenario.delays.retries + 1 for entry in log)
+    in_time = sum(entry.response_ms <= scenario.objective.response_time_ms for entry in log)
+    assert run.in_time.sum() == in_time
