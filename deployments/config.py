@@ -20,8 +20,6 @@ from policy.table import Objective, ServiceLevelObjective, Weights
 
 #: The deployment's name in the config file.
 DEPLOYMENT = "Replica"
-#: However fast a device is, a queue longer than this is a mistake somewhere.
-MOST_ROWS_WAITING = 4096
 #: What builds the application.
 IMPORT_PATH = "deployments.application:build"
 
@@ -63,9 +61,10 @@ class SLAConfig(_Strict):
     response_time_ms: float = Field(default=100.0, gt=0, allow_inf_nan=False)
     percentile: float = Field(default=99.0, gt=0, lt=100)
 
-    def in_words(self) -> str:
-        """Say it: ``99% of requests within 100 ms``."""
-        return f"{self.percentile:g}% of requests within {self.response_time_ms:g} ms"
+    @property
+    def objective(self) -> ServiceLevelObjective:
+        """The SLA as the mathematics takes it."""
+        return ServiceLevelObjective(self.response_time_ms, self.percentile)
 
 
 class PolicyConfig(_Strict):
@@ -132,17 +131,6 @@ class UserConfig(_Strict):
             return Weights()
         share = self.policy.response_time_share
         return ServiceLevelObjective(share * self.sla.response_time_ms, self.sla.percentile)
-
-    def waiting_room(self, profile: Profile) -> int:
-        """Rows that may wait at a device of `profile`: beyond them nobody is served in time.
-
-        Who comes last waits for the batch on the device, and then for those that wait; with room
-        for no more, it is refused at once and tried at another replica.
-        """
-        if self.limits.waiting_room is not None:
-            return self.limits.waiting_room
-        batches = int(self.sla.response_time_ms / profile.latency_ms[-1]) - 1
-        return min(max(1, batches) * profile.max_batch_size, MOST_ROWS_WAITING)
 
 
 class ServiceConfig(_Strict):

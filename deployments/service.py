@@ -194,25 +194,30 @@ class InferenceService:
             )
         except RequestError as error:
             self.answers[error.status] += 1
-            # Whose deadline allows as much as the SLA does, and is missed, has a late answer.
-            deadline_s = 1e-3 * (request.deadline_ms or 0.0)
-            if isinstance(error, DeadlineError) and deadline_s >= self.controller.time_left_s:
-                self._count_answer(request.rows, max(deadline_s, time.monotonic() - arrival_s))
+            # A missed deadline is a late answer if it allowed as much time as the SLA does.
+            deadline_ms = request.deadline_ms or 0.0
+            sla_ms = self.controller.sla_at_replica.response_time_ms
+            if isinstance(error, DeadlineError) and deadline_ms >= sla_ms:
+                self._count_answer(request.rows, time.monotonic() - arrival_s, late=True)
             raise
         except asyncio.CancelledError:
-            # Who has left would have been answered late.
+            # A client that leaves after the SLA's response time has a late answer.
             waited_s = time.monotonic() - arrival_s
-            if waited_s > self.controller.time_left_s:
-                self._count_answer(request.rows, waited_s)
+            if self._is_late(waited_s):
+                self._count_answer(request.rows, waited_s, late=True)
             raise
         self.answers[200] += 1
-        self._count_answer(request.rows, time.monotonic() - arrival_s)
+        response_time_s = time.monotonic() - arrival_s
+        self._count_answer(request.rows, response_time_s, late=self._is_late(response_time_s))
         return outputs
 
-    def _count_answer(self, rows: int, response_time_s: float) -> None:
+    def _is_late(self, response_time_s: float) -> bool:
+        return self.controller.sla_at_replica.is_late(1e3 * response_time_s)
+
+    def _count_answer(self, rows: int, response_time_s: float, *, late: bool) -> None:
         self._response_times_s.append(response_time_s)
         self._answered_rows += rows
-        if response_time_s >= self.controller.time_left_s:
+        if late:
             self._late_rows += rows
 
     def autoscaling_stats(self) -> dict[str, float]:
@@ -237,7 +242,7 @@ class InferenceService:
         return {
             "model": self.model_name,
             "sla": user_config.sla.model_dump(),
-            "sla_in_words": user_config.sla.in_words(),
+            "sla_in_words": user_config.sla.objective.in_words(),
             "objective": user_config.policy.model_dump(),
             "config_error": self.config_error or self.controller.error,
             "queue_length": batcher.core.queue_length,
@@ -247,7 +252,8 @@ class InferenceService:
                 "offered": batcher.offered_rows,
                 "refused": batcher.refused_rows,
                 "completed": batcher.completed_rows,
-                "late": batcher.late_rows,
+                "late": self._late_rows,
+                "deadline_missed": batcher.deadline_missed_rows,
             },
             **self.controller.explain(),
         }

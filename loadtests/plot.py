@@ -36,7 +36,7 @@ def save_plot(path: Path, rows: list[dict[str, Any]], result: dict[str, Any], ti
     FigureCanvasAgg(figure)
     rate, response, share = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 1.6))
     verdict = "met" if result["sla_met"] else "not met"
-    figure.suptitle(f"{title}\nSLA {sla.in_words()}: {verdict}", fontsize=12)
+    figure.suptitle(f"{title}\nSLA {sla.objective.in_words()}: {verdict}", fontsize=12)
 
     edges = np.append(second, second[-1] + 1)
     rate.stairs(

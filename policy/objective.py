@@ -1,7 +1,7 @@
-"""What a batching policy is to be good at: a weighted sum, or a service level."""
+"""The objectives of a batching policy: a weighted cost, or a service level (the SLA)."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from policy.errors import InvalidInputError
 
@@ -41,14 +41,21 @@ class Weights:
             raise InvalidInputError(f"max wait: must be at least 0 ms, not {self.max_wait_ms:g}")
 
 
+#: What `ServiceLevelObjective.after` leaves where the delays take the whole response time: too
+#: little for any batch, so that no arrival rate meets the SLA.
+_MIN_RESPONSE_TIME_MS = 1e-3
+
+
 @dataclass(frozen=True)
 class ServiceLevelObjective:
-    """Least power such that a percentile of the response time is at most a limit.
+    """The SLA: a percentile of the response time must be at most a limit.
+
+    As the objective of a batching policy it asks for the least power that keeps it.
 
     Attributes
     ----------
     response_time_ms : float
-        The limit, above 0.
+        The limit, above 0. It is the client's where nothing else is said.
     percentile : float
         Percent of the requests that must meet it, between 0 and 100.
 
@@ -70,6 +77,27 @@ class ServiceLevelObjective:
             raise InvalidInputError(
                 f"percentile: must be between 0 and 100, not {self.percentile:g}"
             )
+
+    @property
+    def late_share_allowed(self) -> float:
+        """Fraction of the requests that may be late."""
+        return 1 - self.percentile / 100
+
+    def is_late(self, response_time_ms: float) -> bool:
+        """Return whether a response time exceeds the limit; one that equals it does not."""
+        return response_time_ms > self.response_time_ms
+
+    def after(self, delays_ms: float) -> "ServiceLevelObjective":
+        """Return what delays outside the replica leave of the SLA.
+
+        Where they leave nothing, the result is an SLA that no batch can meet.
+        """
+        left_ms = max(_MIN_RESPONSE_TIME_MS, self.response_time_ms - delays_ms)
+        return replace(self, response_time_ms=left_ms)
+
+    def in_words(self) -> str:
+        """Return ``99% of requests within 100 ms``."""
+        return f"{self.percentile:g}% of requests within {self.response_time_ms:g} ms"
 
 
 Objective = Weights | ServiceLevelObjective

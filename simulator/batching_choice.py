@@ -13,7 +13,7 @@ from policy.table import PolicyTable, solve_table
 NAMES = ("sla", "weights", "weights:ENERGY_WEIGHT", *FORMS)
 
 
-def user_config(objective: ServiceLevelObjective, batching: str) -> UserConfig:
+def user_config(objective: ServiceLevelObjective, batching: str = "sla") -> UserConfig:
     """Give the configuration of a live service with this SLA.
 
     Raises

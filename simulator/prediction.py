@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 
 from autoscaler.sizing.estimators import TryDelays
 from autoscaler.sizing.rand import rand_equilibrium, retried_response_time_cdf
-from deployments.batcher.core import Limits
+from deployments.batcher.limits import Limits
 from policy.batching_policy import BatchingPolicy
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
@@ -106,7 +106,7 @@ def predict(
     answered = 1.0 if delays.retries is None else 1 - busy ** (delays.retries + 1)
 
     def percentile_ms(percentile: float) -> float:
-        low = delays.request_delay_ms + delays.reply_delay_ms
+        low = delays.way_ms
         high = 2 * (low + accepted.response_percentile_ms(percentile))
         wanted = answered * percentile / 100
 

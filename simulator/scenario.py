@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from autoscaler.reports import AutoscalerSettings
 from autoscaler.sizing.estimators import TryDelays
-from deployments.batcher.core import Limits
-from deployments.config import SLAConfig, UserConfig
+from deployments.batcher.limits import limits_for
 from deployments.routing import RETRIES
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
@@ -19,6 +18,7 @@ from policy.objective import Objective, ServiceLevelObjective
 from policy.profile import Profile
 from policy.table import PolicyTable, solve_table
 from simulator.arrivals import WithinSecond
+from simulator.batching_choice import user_config
 from simulator.engines.interface import ReplicaModel, Routing
 from simulator.fleet import Failures, StartTime
 
@@ -140,40 +140,29 @@ class Scenario:
         if isinstance(self.batching, BatchingPolicy):
             rates = (self.profile.capacity_per_s,)
             return PolicyTable(rates, 2 * (self.batching,), "one policy at all rates")
-        return _solved(self.profile, self._user_config().objective(self.profile))
+        return _solved(self.profile, user_config(self.objective).objective(self.profile))
 
     def replica_model(self) -> ReplicaModel:
-        """Give what each replica is, by the rules of a live one where nothing else is said."""
-        room, max_age_ms = self.waiting_room, self.max_age_ms
-        if room is None:
-            room = self._user_config().waiting_room(self.profile)
-        if max_age_ms is None:
-            full_ms = float(self.profile.latency_ms[-1])
-            max_age_ms = max(0.0, self.objective.response_time_ms - full_ms)
+        """Return what each replica is: as a live one of this SLA, where nothing else is said."""
         return ReplicaModel(
             table=self.table,
-            limits=Limits(max_age_ms, room, self.profile.latency_ms.tolist()),
+            limits=limits_for(
+                self.profile,
+                self.objective,
+                waiting_room=self.waiting_room,
+                max_age_ms=self.max_age_ms,
+                admits_beyond_room=False,
+            ),
             energy_mj=self.profile.energy_mj,
-            response_time_ms=self.objective.response_time_ms,
+            objective=self.objective,
             delays=self.delays,
             routing=self.routing,
         )
 
     def load_lateness_curve(self) -> LoadLatenessCurve | None:
-        """Give what a replica reports of its rate within the SLA; None if no rate meets it."""
-        way_ms = self.delays.request_delay_ms + self.delays.reply_delay_ms
-        left_ms = self.objective.response_time_ms - way_ms
-        if left_ms <= 0:
-            return None
-        at_replica = ServiceLevelObjective(left_ms, self.objective.percentile)
-        return _curve(self.profile, at_replica, self.replica_model().limits.waiting_room)
-
-    def _user_config(self) -> UserConfig:
-        objective = self.objective
-        sla = SLAConfig(
-            response_time_ms=objective.response_time_ms, percentile=objective.percentile
-        )
-        return UserConfig(sla=sla)
+        """Return the curve that a replica reports; None if no arrival rate meets the SLA."""
+        model = self.replica_model()
+        return _curve(self.profile, model.objective_at_replica, model.limits.waiting_room)
 
 
 # A profile is hashed by its identity: runs on the same one share what was solved for it.

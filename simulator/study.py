@@ -159,16 +159,16 @@ def load_lateness_curve(scenario: Scenario) -> LoadLatenessCurve:
     if curve is not None:
         return curve
     model = scenario.replica_model()
-    way_ms = model.delays.request_delay_ms + model.delays.reply_delay_ms
-    left_ms = scenario.objective.response_time_ms - way_ms
-    if left_ms <= 0:
+    way_ms = model.delays.way_ms
+    if scenario.objective.response_time_ms <= way_ms:
         raise InfeasibleError(
             f"{scenario.objective.response_time_ms:g} ms are over on the way to a replica and "
             f"back; allow more than {way_ms:g} ms"
         )
-    at_replica = ServiceLevelObjective(left_ms, scenario.objective.percentile)
     try:
-        return solve_load_lateness_curve(scenario.profile, at_replica, model.limits.waiting_room)
+        return solve_load_lateness_curve(
+            scenario.profile, model.objective_at_replica, model.limits.waiting_room
+        )
     except InfeasibleError as error:
         raise InfeasibleError(
             f"{error} ({way_ms:g} of {scenario.objective.response_time_ms:g} ms go on the way)"

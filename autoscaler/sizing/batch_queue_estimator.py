@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 
-from autoscaler.sizing.estimators import Prediction, TryDelays, in_words
+from autoscaler.sizing.estimators import Prediction, TryDelays
 from autoscaler.sizing.rand import rand_equilibrium, retried_response_time_cdf
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
@@ -93,7 +93,7 @@ class BatchQueueEstimator:
         least_ms = self.delays.request_delay_ms + batch_ms
         if objective.response_time_ms <= least_ms:
             raise InfeasibleError(
-                f"no number of replicas answers {in_words(objective)}: a batch of one takes "
+                f"no number of replicas answers {objective.in_words()}: a batch of one takes "
                 f"{batch_ms:.4g} ms and the way there {self.delays.request_delay_ms:.4g} ms; "
                 f"allow more than {least_ms:.4g} ms, or use a faster device"
             )

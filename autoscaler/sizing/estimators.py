@@ -43,6 +43,11 @@ class TryDelays:
             raise InvalidInputError(f"retries: must be at least 0, not {self.retries}")
 
     @property
+    def way_ms(self) -> float:
+        """Time on the way to the replica and back: d₁ + d₂."""
+        return self.request_delay_ms + self.reply_delay_ms
+
+    @property
     def try_ms(self) -> float:
         """Time from one try to the next: d₁ + d₂ + Δ."""
         return self.request_delay_ms + self.reply_delay_ms + self.retry_delay_ms
@@ -149,7 +154,7 @@ class FullBatchEstimator:
         least_ms = self.delays.request_delay_ms + self.execution_time_ms
         if objective.response_time_ms < least_ms:
             raise InfeasibleError(
-                f"no number of replicas answers {in_words(objective)}: a full batch takes "
+                f"no number of replicas answers {objective.in_words()}: a full batch takes "
                 f"{self.execution_time_ms:.4g} ms and the way there "
                 f"{self.delays.request_delay_ms:.4g} ms; allow {least_ms:.4g} ms or more, or "
                 "lower the maximum batch size"
@@ -165,11 +170,6 @@ class FullBatchEstimator:
         if self.delays.retries is not None and retries > self.delays.retries:
             return math.inf
         return first_ms + retries * self.delays.try_ms
-
-
-def in_words(objective: ServiceLevelObjective) -> str:
-    """Say it: ``99% within 100 ms``."""
-    return f"{objective.percentile:g}% within {objective.response_time_ms:g} ms"
 
 
 def least_replicas(
@@ -223,7 +223,7 @@ def least_replicas(
         found = search(estimator, arrival_rate_per_s, objective, low, max_replicas)
     if found is None:
         raise InfeasibleError(
-            f"{max_replicas} replicas do not keep {in_words(objective)} at "
+            f"{max_replicas} replicas do not keep {objective.in_words()} at "
             f"{arrival_rate_per_s:g} requests/s; one can carry {estimator.capacity_per_s:.4g} "
             "at most; allow more replicas, a longer response time or a lower percentile"
         )

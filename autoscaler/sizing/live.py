@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from autoscaler.reports import ReplicaReport
-from autoscaler.sizing.estimators import FullBatchEstimator, TryDelays, in_words, least_replicas
+from autoscaler.sizing.estimators import FullBatchEstimator, TryDelays, least_replicas
 from policy.errors import InfeasibleError
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective
@@ -114,7 +114,7 @@ class LiveSizing:
         except InfeasibleError:
             feasible = False
         if not feasible:
-            remark = f"; {in_words(aim)} is out of reach with any number of replicas"
+            remark = f"; {aim.in_words()} is out of reach with any number of replicas"
             aim = self._without_lateness(one)
         try:
             return least_replicas(estimator, demand_per_s, aim, 1, self.high).replicas, remark

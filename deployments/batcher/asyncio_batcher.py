@@ -95,7 +95,7 @@ class Batcher:
         self.offered_rows = 0
         self.refused_rows = 0
         self.completed_rows = 0
-        self.late_rows = 0
+        self.deadline_missed_rows = 0
         self._model = model
         self._on_batch = on_batch
         self._loop = asyncio.get_running_loop()
@@ -190,7 +190,7 @@ class Batcher:
         """Tell who waits for `request` that its deadline has passed, or cannot be met."""
         pending: _Pending = request.content
         if not pending.future.done():
-            self.late_rows += request.rows
+            self.deadline_missed_rows += request.rows
             self.core.cancel(request)
             pending.future.set_exception(DeadlineError("the request's deadline cannot be met"))
 

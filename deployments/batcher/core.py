@@ -28,9 +28,9 @@ from collections.abc import Collection, Sequence
 
 from deployments.batcher.arrival_rate import ArrivalRate
 from deployments.batcher.bisection import BatchBisection
+from deployments.batcher.limits import Limits
 from deployments.batcher.requests import (
     Batch,
-    Limits,
     PolicySource,
     Refusal,
     Request,
@@ -42,7 +42,6 @@ from policy.batching_policy import BatchingPolicy
 __all__ = [
     "Batch",
     "BatcherCore",
-    "Limits",
     "PolicySource",
     "Refusal",
     "Request",

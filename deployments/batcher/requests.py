@@ -1,7 +1,6 @@
 """What goes into the batcher's core, and what comes out of it."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any, NamedTuple, Protocol
@@ -97,28 +96,3 @@ class Batch:
     size: int
     reason: StartReason
     suspects: int = 0
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What bounds a batcher besides its policy.
-
-    Attributes
-    ----------
-    max_age_ms : float
-        No request is kept waiting for others beyond this age, whatever the policy says.
-    waiting_room : int
-        Rows that may wait, besides those on the device.
-    latency_ms : sequence of float
-        Time of a batch; entry ``b - 1`` is for batch size ``b``. What deadlines are judged by.
-    head_start_ms : float
-        What a request of high priority has ahead of a normal one.
-    admit_within_ms : float
-        Beyond the room, rows may wait if they would still be done within this; 0: none may.
-    """
-
-    max_age_ms: float
-    waiting_room: int
-    latency_ms: Sequence[float]
-    head_start_ms: float = 0.0
-    admit_within_ms: float = 0.0

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from autoscaler.reports import curve_to_floats
 from deployments.batcher.asyncio_batcher import BatchRecord
-from deployments.batcher.core import BatcherCore, Limits, PolicySource
+from deployments.batcher.core import BatcherCore, PolicySource
+from deployments.batcher.limits import Limits, limits_for
 from deployments.config import SLAConfig, UserConfig
 from deployments.control.corrections import LatencyRefit, WaitCorrection
 from deployments.control.table_solver import (
@@ -45,9 +46,6 @@ REVISE_EVERY = 10
 #: Change of the index of dispersion below which the table stays.
 DISPERSION_STEP = 0.1
 PERCENTILES = (50.0, 95.0, 99.0)
-#: Share of the SLA's response time within which a request must be done that waits beyond the room;
-#: the rest is for its parsing, its way back, and batches that take a little longer.
-ADMISSION_SHARE = 0.97
 #: Closer to the capacity than this a prediction takes long and says little.
 PREDICTABLE_INTENSITY = 0.97
 
@@ -142,26 +140,15 @@ class PolicyController:
 
     def _take(self, user_config: UserConfig) -> None:
         self.user_config = user_config
-        delays = user_config.autoscaler.settings().delays
-        #: What the way to the replica and back leaves of the SLA's response time; where it takes
-        #: all of it, no rate meets the SLA, and the curve will say so.
-        self.time_left_s = 1e-3 * max(
-            1e-3,
-            user_config.sla.response_time_ms - delays.request_delay_ms - delays.reply_delay_ms,
+        #: What the way to the replica and back leaves of the SLA: what is late here.
+        self.sla_at_replica = user_config.sla.objective.after(
+            user_config.autoscaler.settings().delays.way_ms
         )
 
     def _limits(self) -> Limits:
-        response_time_ms = self.user_config.sla.response_time_ms
-        return Limits(
-            # Who waits for others must still be able to make it with a full batch.
-            max_age_ms=max(0.0, response_time_ms - float(self.profile.latency_ms[-1])),
-            waiting_room=self.user_config.waiting_room(self.profile),
-            latency_ms=self.profile.latency_ms.tolist(),
-            head_start_ms=response_time_ms,
-            # A room that somebody set is what it is.
-            admit_within_ms=0.0
-            if self.user_config.limits.waiting_room
-            else ADMISSION_SHARE * response_time_ms,
+        user_config = self.user_config
+        return limits_for(
+            self.profile, user_config.sla.objective, waiting_room=user_config.limits.waiting_room
         )
 
     def _use(self, table: PolicySource) -> None:
@@ -173,8 +160,8 @@ class PolicyController:
         return SolveRequest(
             self.profile,
             user_config.objective(self.profile),
-            ServiceLevelObjective(1e3 * self.time_left_s, user_config.sla.percentile),
-            user_config.waiting_room(self.profile),
+            self.sla_at_replica,
+            self._limits().waiting_room,
         )
 
     def _solve(self) -> None:
@@ -234,10 +221,10 @@ class PolicyController:
             await self._predict()
 
     def _correct_waits(self, response_times_s: FloatArray) -> None:
-        sla = self.user_config.sla
-        late = int(np.count_nonzero(response_times_s > 1e-3 * sla.response_time_ms))
+        sla = self.sla_at_replica
+        late = sum(map(sla.is_late, (1e3 * response_times_s).tolist()))
         self.core.wait_factor = self._correction.revise(
-            response_times_s.size, late, 1 - 1e-2 * sla.percentile
+            response_times_s.size, late, sla.late_share_allowed
         )
         if response_times_s.size:
             quantiles_ms = 1e3 * np.percentile(response_times_s, PERCENTILES)

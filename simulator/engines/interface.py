@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.sizing.estimators import TryDelays
-from deployments.batcher.core import Limits
+from deployments.batcher.limits import Limits
+from policy.objective import ServiceLevelObjective
 from policy.table import PolicyTable
 
 FloatArray = NDArray[np.float64]
@@ -38,8 +39,8 @@ class ReplicaModel:
         Waiting room, longest wait, and the times of batches.
     energy_mj : FloatArray or None, shape (max_batch_size,)
         Energies of batches.
-    response_time_ms : float
-        The SLA's: a request answered after it is late.
+    objective : ServiceLevelObjective
+        The client's SLA.
     delays : TryDelays
         Between balancer and replica; `retries` must be a number.
     routing : Routing
@@ -48,9 +49,14 @@ class ReplicaModel:
     table: PolicyTable
     limits: Limits
     energy_mj: FloatArray | None
-    response_time_ms: float
+    objective: ServiceLevelObjective
     delays: TryDelays
     routing: Routing
+
+    @property
+    def objective_at_replica(self) -> ServiceLevelObjective:
+        """What the way to a replica and back leaves of the SLA: what a replica calls late."""
+        return self.objective.after(self.delays.way_ms)
 
     @property
     def retries(self) -> int:

@@ -239,14 +239,14 @@ class LiveEngine:
         if replica.batch is None:
             return
         self._count_ongoing(now_s, replica)
-        response_time_ms = self._model.response_time_ms
+        at_client, at_replica = self._model.objective, self._model.objective_at_replica
         for part in replica.batch.slices:
             message: _Message = part.request.content
             response_ms = 1e3 * (now_s + 1e-3 * self._model.delays.reply_delay_ms - message.sent_s)
             self._tally.histogram[bin_of(response_ms)] += 1
-            if response_ms <= response_time_ms:
+            if not at_client.is_late(response_ms):
                 self._tally.in_time[int(message.sent_s)] += 1
-            if 1e3 * (now_s - part.request.arrival_s) > response_time_ms:
+            if at_replica.is_late(1e3 * (now_s - part.request.arrival_s)):
                 replica.late += 1
             if self._answered is not None:
                 size, tries = replica.batch.size, message.tries

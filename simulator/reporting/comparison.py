@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from autoscaler.sizing.estimators import in_words
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from simulator.results import WINDOW_S, Run
@@ -174,12 +173,12 @@ class Comparison:
     def _alone(self, row: Row) -> str:
         kept = "was kept" if row.keeps_sla else "was not kept"
         return (
-            f"{in_words(self.objective)} {kept}: "
+            f"{self.objective.in_words()} {kept}: "
             f"{percent(row.service_level)} were in time over the whole run."
         )
 
     def _cheapest(self, told: list[Row]) -> str:
-        sla = in_words(self.objective)
+        sla = self.objective.in_words()
         keeping = [row for row in told if row.keeps_sla]
         if not keeping:
             return f"None of them kept {sla} over the whole run."

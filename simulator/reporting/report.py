@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 from jinja2 import Environment, StrictUndefined
 
-from autoscaler.sizing.estimators import in_words
 from policy.errors import InvalidInputError
 from simulator.prediction import Predicted
 from simulator.reporting import plots
@@ -78,7 +77,7 @@ def render(comparison: Comparison, setting: Setting, predicted: Predicted | None
     first = comparison.row(comparison.runs[0])
     return environment.from_string(template).render(
         setting=setting,
-        sla=in_words(comparison.objective),
+        sla=comparison.objective.in_words(),
         verdict=comparison.verdict(),
         keeps_sla=first.keeps_sla,
         rows=comparison.rows,

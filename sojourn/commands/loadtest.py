@@ -111,7 +111,7 @@ def command(
         metrics_port=metrics_port,
     )
     say(f"loadtest: {schedule.arrivals_s.size} requests in {schedule.duration_s:g} s to {url}")
-    say(f"loadtest: SLA: {sla.in_words()}")
+    say(f"loadtest: SLA: {sla.objective.in_words()}")
     records = run(url, schedule, settings, functools.partial(prepare_cases, metadata, own=cases))
     result = report(records, schedule, sla)
     if out is not None:
@@ -183,7 +183,7 @@ def _print_people(result: dict[str, Any], sla: SLAConfig) -> None:
     parts = [_column(part) for part in (*shown, result)]
     headings = ["", *(f"step {number}" for number in range(1, len(shown) + 1)), "whole test"]
     rows = ([name, *(part.get(name, 0) for part in parts)] for name in _row_names(parts))
-    print_table(headings, rows, title=f"SLA: {sla.in_words()}")
+    print_table(headings, rows, title=f"SLA: {sla.objective.in_words()}")
     if result["labels_true_share"] is not None:
         click.echo(f"{100 * result['labels_true_share']:.2f}% of the labels are the true ones")
 

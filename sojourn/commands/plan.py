@@ -12,7 +12,6 @@ from autoscaler.sizing.estimators import (
     FullBatchEstimator,
     Prediction,
     TryDelays,
-    in_words,
     least_replicas,
 )
 from autoscaler.sizing.rand import theorem_error_bound
@@ -266,7 +265,7 @@ def command(
     print_table(
         ("replicas", "in time", "percentile ms", "control limit", "max wait ms", "power W"),
         [_cells(row, chosen) for row in rows],
-        title=f"{arrival_rate:g} requests/s, {in_words(objective)}: {replicas} replica"
+        title=f"{arrival_rate:g} requests/s, {objective.in_words()}: {replicas} replica"
         + ("s" if replicas > 1 else ""),
     )
     if prices is not None:
@@ -298,7 +297,7 @@ def _plot(
             [row.mean_power_w for row in rows],
             replicas,
             objective,
-            title=f"{arrival_rate_per_s:g} requests/s, {in_words(objective)}",
+            title=f"{arrival_rate_per_s:g} requests/s, {objective.in_words()}",
         )
     except (OSError, ValueError) as error:
         raise InvalidInputError(f"--plot: {error}") from None

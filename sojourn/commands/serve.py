@@ -59,7 +59,7 @@ def command(
         return 0
     service = load_service_config(config)
     if check:
-        say(f"{config} is fine: {service.user_config.sla.in_words()}")
+        say(f"{config} is fine: {service.user_config.sla.objective.in_words()}")
         return 0
     if host or port:
         service = service.model_copy(

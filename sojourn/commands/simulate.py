@@ -14,7 +14,6 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from autoscaler.sizing.estimators import in_words
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
@@ -299,7 +298,7 @@ def _print_side_by_side(comparison: Comparison) -> None:
             for row in comparison.rows
         ],
         title=f"{requests:,.0f} requests in {comparison.seconds / 60:.4g} minutes, "
-        f"{in_words(comparison.objective)}",
+        f"{comparison.objective.in_words()}",
     )
 
 
@@ -318,7 +317,7 @@ def _print_beside_prediction(comparison: Comparison, predicted: Predicted | None
         ("", "predicted", "simulated"),
         lines,
         title=f"{comparison.runs[0].offered.sum():,.0f} requests, {row.label}, "
-        f"{in_words(comparison.objective)}",
+        f"{comparison.objective.in_words()}",
     )
 
 

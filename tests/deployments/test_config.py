@@ -18,11 +18,11 @@ CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_the_shipped_configs_are_valid(path: Path) -> None:
     config = load_service_config(path)
-    assert config.user_config.sla.in_words().startswith("99% of requests within ")
+    assert config.user_config.sla.objective.in_words().startswith("99% of requests within ")
 
 
 def test_an_empty_user_config_has_the_default_sla() -> None:
-    assert parse_user_config(None).sla.in_words() == "99% of requests within 100 ms"
+    assert parse_user_config(None).sla.objective.in_words() == "99% of requests within 100 ms"
 
 
 @pytest.mark.parametrize(
@@ -120,16 +120,3 @@ def test_says_what_is_wrong_with_a_file(tmp_path: Path, content: object, complai
 def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="No such file"):
         load_service_config(tmp_path / "none.yaml")
-
-
-@pytest.mark.parametrize(
-    ("response_time_ms", "full_batch_ms", "rows"), [(500, 216, 32), (1000, 216, 96), (10, 216, 32)]
-)
-def test_the_waiting_room_holds_what_can_be_served_in_time(
-    response_time_ms: float, full_batch_ms: float, rows: int
-) -> None:
-    config = parse_user_config({"sla": {"response_time_ms": response_time_ms}})
-    profile = Profile("m", "d", np.linspace(10, full_batch_ms, 32))
-    assert config.waiting_room(profile) == rows
-    fixed = parse_user_config({"limits": {"waiting_room": 7}})
-    assert fixed.waiting_room(profile) == 7

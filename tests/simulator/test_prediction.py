@@ -5,7 +5,7 @@ import pytest
 
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
 from autoscaler.sizing.estimators import TryDelays
-from deployments.batcher.core import Limits
+from deployments.batcher.limits import Limits
 from policy.batching_policy import BatchingPolicy
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile

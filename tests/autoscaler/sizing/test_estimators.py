@@ -8,7 +8,6 @@ from autoscaler.sizing.estimators import (
     FullBatchEstimator,
     Prediction,
     TryDelays,
-    in_words,
     least_replicas,
 )
 from autoscaler.sizing.rand import response_time_cdf
@@ -126,10 +125,6 @@ def test_search_does_not_rely_on_what_is_not_monotone():
     assert least_replicas(_Peaked(), 15.0, objective, min_replicas=8).replicas == 8
     with pytest.raises(InfeasibleError):
         least_replicas(_Peaked(), 15.0, objective, min_replicas=10)
-
-
-def test_objective_in_words():
-    assert in_words(ServiceLevelObjective(100, 99.9)) == "99.9% within 100 ms"
 
 
 @pytest.mark.parametrize(

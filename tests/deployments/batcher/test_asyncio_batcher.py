@@ -13,8 +13,9 @@ import pytest
 from numpy.typing import NDArray
 
 from deployments.batcher.asyncio_batcher import Batcher, BatchRecord
-from deployments.batcher.core import BatcherCore, Limits, StartReason
+from deployments.batcher.core import BatcherCore, StartReason
 from deployments.batcher.device import PROBE_AFTER
+from deployments.batcher.limits import Limits
 from deployments.errors import (
     BadRequestError,
     BusyError,
@@ -335,7 +336,7 @@ async def test_a_deadline_that_passes_is_told_at_once_and_never_computed() -> No
             await batcher.submit(inputs, 1, now_s, deadline_s=now_s)
         model.gate.set()
         await first
-        assert batcher.late_rows == 1
+        assert batcher.deadline_missed_rows == 1
     assert model.batches == [[1]]
 
 

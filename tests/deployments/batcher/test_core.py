@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from deployments.batcher.core import (
     Batch,
     BatcherCore,
-    Limits,
     Refusal,
     Request,
     StartReason,
 )
+from deployments.batcher.limits import Limits
 from policy.batching_policy import BatchingPolicy
 
 

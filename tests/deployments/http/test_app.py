@@ -151,7 +151,13 @@ async def test_explains_the_policy_in_force(client: httpx.AsyncClient) -> None:
     assert content["sla"] == {"response_time_ms": 50, "percentile": 95}
     assert content["sla_in_words"] == "95% of requests within 50 ms"
     assert content["control_limit"] >= 1
-    assert content["rows"] == {"offered": 1, "refused": 0, "completed": 1, "late": 0}
+    assert content["rows"] == {
+        "offered": 1,
+        "refused": 0,
+        "completed": 1,
+        "late": 0,
+        "deadline_missed": 0,
+    }
     assert sum(content["batches_started"].values()) == 1
 
 
