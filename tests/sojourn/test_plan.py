@@ -97,7 +97,7 @@ def test_fewer_that_cannot_carry_the_load_have_no_policy(capsys):
 def test_table_for_people(capsys):
     assert main(arguments()) == 0
     out = capsys.readouterr().out
-    assert "99% within 15 ms: 9 replicas" in out
+    assert "99% of requests within 15 ms: 9 replicas" in out
     assert "9 *" in out
 
 

@@ -184,7 +184,7 @@ def test_table_for_people(capsys, trace):
     out = capsys.readouterr().out
     for label in ("Sojourn", "Ray's default", "Static at peak", "Oracle"):
         assert label in out
-    assert "99% within 200 ms" in out
+    assert "99% of requests within 200 ms" in out
     assert main(fixed()) == 0
     out = capsys.readouterr().out
     assert "predicted" in out
