@@ -1,1 +1,1 @@
-"""Measurements that anyone can run: each prints ratios of what it ran side by side."""
+"""Measurements that anyone can repeat; `benchmarks/README.md` lists them."""

@@ -1,1 +1,1 @@
-"""Reproductions of the papers, and timings of the solvers."""
+"""Tables and figures of the papers reproduced, their theorems checked, and the solvers timed."""

@@ -1,13 +1,14 @@
-"""Reproduce the table and the figures of the SMDP paper with this project's solvers.
+"""Reproduce Table I and Figures 4 to 8 of the SMDP paper with this project's solvers.
 
-    python -m benchmarks.paper.paper_figures [--out docs/images]
+    python -m benchmarks.paper.paper_figures [--quick] [--json] [--out docs/images]
 
-Setting: GoogLeNet on a Tesla P4 as the paper rounds it, batches of at most 32; arXiv 2501.02181.
-Takes about a minute, most of it the 325,000 sweeps of two rows of Table I.
+The setting is the paper's (Xu et al., arXiv 2501.02181): GoogLeNet on a Tesla P4, with the
+coefficients as the paper rounds them and batches of at most 32. A full run takes about a minute,
+most of it the 325,000 sweeps of relative value iteration behind two rows of Table I.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
@@ -15,22 +16,22 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from benchmarks.arguments import json_option, quick_option
+from benchmarks.inputs import GOOGLENET_P4, ROOT
 from policy.baseline_policies import static, work_conserving
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
 from policy.objective import Weights
-from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from policy.solvers import exact
 from policy.solvers.constrained import solve_constrained
 from policy.solvers.reference import policy_iteration, relative_value_iteration
 from policy.solvers.reference.truncated import TruncatedSmdp
-from sojourn.output import print_table, say
+from sojourn.output import print_json, print_table, say
 
-SIZES = np.arange(1, 33)
-PROFILE = Profile("googlenet", "tesla-p4", 1.052 + 0.3051 * SIZES, 19.60 + 19.90 * SIZES)
-TOLERANCE = 1e-3  # the paper's delta: the overflow state's part of the average cost
-SPAN = 1e-2  # its epsilon: where relative value iteration stops
+TOLERANCE = 1e-3  # the paper's δ: largest share of the average cost left to the overflow state
+SPAN = 1e-2  # the paper's ε: the span at which relative value iteration stops
+MAX_QUEUE_LENGTH = 1000
 OVERFLOW_COSTS = (1e4, 1e3, 1e2, 10.0, 0.0)
 LOADS = (0.1, 0.3, 0.5, 0.7, 0.9)
 COLORS = ("#0072b2", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#777777")
@@ -39,7 +40,21 @@ MARKS = {"start whenever free": "D", "always 8": "v", "always 16": "^", "always 
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of Table I: the least queue length for an overflow cost, and what it leads to."""
+    """A row of Table I: the shortest queue that suffices for an overflow cost, and its solution.
+
+    Attributes
+    ----------
+    overflow_cost : float
+        The paper's c_o.
+    max_queue_length : int
+        The paper's s_max.
+    sweeps : int
+        Sweeps of relative value iteration until it stopped.
+    overflow_share : float
+        Share of the average cost that the overflow state causes, the paper's Δ.
+    average_cost : float
+        Average cost per millisecond, the paper's g.
+    """
 
     overflow_cost: float
     max_queue_length: int
@@ -48,60 +63,68 @@ class TableRow:
     average_cost: float
 
 
-def rate(load: float) -> float:
-    """Arrivals per second at a share of the capacity."""
-    return load * PROFILE.capacity_per_s
+def rate_per_s(load: float) -> float:
+    """Return the arrivals per second at a fraction `load` of the device's capacity."""
+    return load * GOOGLENET_P4.capacity_per_s
 
 
-def truncated(max_queue_length: int, overflow_cost: float) -> TruncatedSmdp:
-    """Table I's problem: load 0.9, both weights 1."""
-    return TruncatedSmdp(PROFILE, rate(0.9), Weights(1, 1), max_queue_length, overflow_cost)
+def optimal(load: float, weights: Weights) -> exact.ExactSolution:
+    """Solve for the optimal policy over queues of any length."""
+    return exact.solve(GOOGLENET_P4, rate_per_s(load), weights)
 
 
-def table_row(overflow_cost: float) -> TableRow:
-    """Make the queue longer until the overflow state has no part in the average cost."""
-    for length in range(PROFILE.max_batch_size, 1000):
-        smdp = truncated(length, overflow_cost)
+def table_1_problem(max_queue_length: int, overflow_cost: float) -> TruncatedSmdp:
+    """Return Table I's problem: load 0.9, both weights 1."""
+    return TruncatedSmdp(
+        GOOGLENET_P4, rate_per_s(0.9), Weights(1, 1), max_queue_length, overflow_cost
+    )
+
+
+def table_1_row(overflow_cost: float) -> TableRow:
+    """Lengthen the queue until the overflow state's share of the average cost is negligible."""
+    for length in range(GOOGLENET_P4.max_batch_size, MAX_QUEUE_LENGTH):
+        smdp = table_1_problem(length, overflow_cost)
         solution = policy_iteration.solve(smdp)
         share = policy_iteration.overflow_cost_share(smdp, solution.actions)
         if share < TOLERANCE:
             sweeps = relative_value_iteration.solve(smdp, span=SPAN).rounds
             return TableRow(overflow_cost, length, sweeps, share, solution.average_cost)
-    raise InfeasibleError(f"no queue length up to 1000 suffices for {overflow_cost:g}")
+    raise InfeasibleError(
+        f"overflow cost {overflow_cost:g}: no queue shorter than {MAX_QUEUE_LENGTH} suffices"
+    )
 
 
-def table_1() -> None:
-    """Print Table I."""
-    best = exact.solve(PROFILE, rate(0.9), Weights(1, 1)).average_cost
-    rows = []
-    for overflow_cost in OVERFLOW_COSTS:
-        row = table_row(overflow_cost)
-        excess = row.average_cost / best - 1
-        rows.append(
+def print_table_1(rows: Sequence[TableRow], exact_cost: float) -> None:
+    """Print Table I for people."""
+    print_table(
+        ("c_o", "s_max", "sweeps", "Delta", "g", "over the exact"),
+        [
             (
                 f"{row.overflow_cost:g}",
                 row.max_queue_length,
                 row.sweeps,
                 f"{row.overflow_share:.3g}",
                 f"{row.average_cost:.5f}",
-                f"{excess:.1e}",
+                f"{row.average_cost / exact_cost - 1:.1e}",
             )
-        )
-    print_table(("c_o", "s_max", "sweeps", "Delta", "g", "over the exact"), rows, title="Table I")
-    say(f"Exact average cost, any queue: {best:.10f}")
+            for row in rows
+        ],
+        title="Table I",
+    )
+    say(f"Exact average cost, any queue length: {exact_cost:.10f}")
 
 
 def figure_4(out: Path) -> None:
-    """Draw the policies: the batch size started over the queue length."""
+    """Draw the optimal policies: the size of the batch started, over the queue length."""
     weights = (0.0, 0.5, 1.0, 5.0, 50.0)
     figure = Figure(figsize=(14, 4.2), layout="constrained", dpi=110)
     panels = figure.subplots(1, 4, sharey=True)
-    # Longer queues have no weight at the low loads: the solver leaves them at full batches.
+    # At low loads longer queues hardly ever occur, and the solver leaves them at full batches.
     lengths = np.arange(37)
     for axes, load in zip(panels, (0.1, 0.3, 0.7, 0.9), strict=True):
         axes.plot(lengths, np.minimum(lengths, 32), color="#bbbbbb", lw=1, ls=":")
         for number, weight in enumerate(weights):
-            policy = exact.solve(PROFILE, rate(load), Weights(1, weight)).policy
+            policy = optimal(load, Weights(1, weight)).policy
             started = np.array([policy.batch_size(int(q)) for q in lengths], dtype=float)
             started[started == 0] = np.nan
             axes.plot(
@@ -112,7 +135,7 @@ def figure_4(out: Path) -> None:
                 color=COLORS[number],
                 label=f"{weight:g}: from {policy.control_limit} on",
             )
-        axes.set(title=f"load {load:g}", xlabel="requests that wait", xlim=(-1, 37), ylim=(0, 34))
+        axes.set(title=f"load {load:g}", xlabel="requests waiting", xlim=(-1, 37), ylim=(0, 34))
         axes.grid(visible=True, alpha=0.2)
         axes.legend(title="energy weight", loc="upper left", fontsize="small")
     panels[0].set_ylabel("batch size started (no dot: waits)")
@@ -120,13 +143,13 @@ def figure_4(out: Path) -> None:
 
 
 def figure_5(out: Path) -> None:
-    """Draw the average cost of policies over the energy weight."""
+    """Draw how much more than the optimum the usual policies cost, over the energy weight."""
     weights = np.linspace(0, 15, 61)
     figure = Figure(figsize=(12, 4.4), layout="constrained", dpi=110)
     for axes, load in zip(figure.subplots(1, 2), (0.3, 0.7), strict=True):
-        best = [exact.solve(PROFILE, rate(load), Weights(1, w)).average_cost for w in weights]
-        for (name, policy), color in zip(references(), COLORS[1:], strict=False):
-            point = response_and_power(policy, load)
+        best = [optimal(load, Weights(1, w)).average_cost for w in weights]
+        for (name, policy), color in zip(usual_policies(), COLORS[1:], strict=False):
+            point = mean_response_and_power(policy, load)
             if point is not None:
                 above = 100 * ((point[0] + weights * point[1]) / best - 1)
                 axes.plot(weights, above, color=color, lw=2, label=name)
@@ -144,13 +167,11 @@ def figure_5(out: Path) -> None:
 
 
 def figure_6(out: Path) -> None:
-    """Draw mean response against mean power, over the energy weight, by load."""
+    """Draw the trade-off of mean response and mean power, a curve per load."""
     figure = Figure(figsize=(8.5, 5.2), layout="constrained", dpi=110)
     axes = figure.subplots()
     for load, color in zip(LOADS, COLORS, strict=False):
-        solutions = [
-            exact.solve(PROFILE, rate(load), Weights(1, w)) for w in np.geomspace(1e-3, 1e4, 120)
-        ]
+        solutions = [optimal(load, Weights(1, w)) for w in np.geomspace(1e-3, 1e4, 120)]
         axes.plot(
             [solution.mean_response_ms for solution in solutions],
             [solution.mean_power_w or 0.0 for solution in solutions],
@@ -158,8 +179,8 @@ def figure_6(out: Path) -> None:
             lw=2,
             label=f"optimal, load {load:g}",
         )
-        for name, policy in references():
-            point = response_and_power(policy, load)
+        for name, policy in usual_policies():
+            point = mean_response_and_power(policy, load)
             if point is not None:
                 axes.plot(*point, MARKS[name], color=color, ms=6)
     for name, mark in MARKS.items():
@@ -173,19 +194,19 @@ def figure_6(out: Path) -> None:
 
 
 def figure_7(out: Path) -> None:
-    """Draw the 99th percentile against mean power, without and with a max wait."""
+    """Draw the trade-off of the 99th percentile and mean power, without and with a max wait."""
     figure = Figure(figsize=(14, 4.4), layout="constrained", dpi=110)
     panels = figure.subplots(1, 3)
     for axes, load in zip(panels, (0.1, 0.3, 0.7), strict=True):
         limited = [BatchingPolicy.from_control_limit(q, 32) for q in range(1, 33)]
-        points = (point_of(policy, load) for policy in limited)
+        points = (p99_and_power(policy, load) for policy in limited)
         draw(axes, [point for point in points if point], "s--", COLORS[5], "queue length alone")
-        fastest = point_of(limited[0], load)
+        fastest = p99_and_power(limited[0], load)
         assert fastest is not None
         bounded = []
         for target_ms in np.geomspace(1.02 * fastest[0], 60, 14):
             solution = solve_constrained(
-                PROFILE, rate(load), response_time_ms=float(target_ms), percentile=99
+                GOOGLENET_P4, rate_per_s(load), response_time_ms=float(target_ms), percentile=99
             )
             if solution.meets_sla and solution.mean_power_w is not None:
                 bounded.append((solution.percentile_ms, solution.mean_power_w))
@@ -201,15 +222,15 @@ def figure_7(out: Path) -> None:
 
 
 def figure_8(out: Path) -> None:
-    """Draw the truncated average cost and its overflow share over the queue length."""
+    """Draw what truncating the queue does to the average cost, over the length kept."""
     figure = Figure(figsize=(12, 4.4), layout="constrained", dpi=110)
     left, right = figure.subplots(1, 2)
-    best = exact.solve(PROFILE, rate(0.9), Weights(1, 1)).average_cost
+    best = optimal(0.9, Weights(1, 1)).average_cost
     lengths = np.arange(40, 201, 2)
     for overflow_cost, color in zip(OVERFLOW_COSTS, COLORS, strict=False):
         costs, shares = [], []
         for length in lengths:
-            smdp = truncated(int(length), overflow_cost)
+            smdp = table_1_problem(int(length), overflow_cost)
             solution = policy_iteration.solve(smdp)
             costs.append(solution.average_cost)
             shares.append(policy_iteration.overflow_cost_share(smdp, solution.actions))
@@ -219,34 +240,34 @@ def figure_8(out: Path) -> None:
     left.axhline(best, color="black", lw=1, ls="--", label=f"exact, any queue: {best:.4f}")
     right.axhline(TOLERANCE, color="black", lw=1, ls="--", label="tolerance of the paper")
     left.set(xlabel="longest queue kept, s_max", ylabel="average cost g", ylim=(20, 90))
-    right.set(xlabel="longest queue kept, s_max", ylabel="overflow state's part of g")
+    right.set(xlabel="longest queue kept, s_max", ylabel="overflow state's share of g")
     for axes in (left, right):
         axes.grid(visible=True, alpha=0.25)
         axes.legend(fontsize="small")
     figure.savefig(out / "policy_8_truncation.png")
 
 
-def references() -> Iterable[tuple[str, BatchingPolicy]]:
-    """Give the policies that the paper measures itself against."""
-    yield "start whenever free", work_conserving(PROFILE)
+def usual_policies() -> Iterable[tuple[str, BatchingPolicy]]:
+    """Yield the policies that the paper compares its own with."""
+    yield "start whenever free", work_conserving(GOOGLENET_P4)
     for size in (8, 16, 32):
-        yield f"always {size}", static(PROFILE, size)
+        yield f"always {size}", static(GOOGLENET_P4, size)
 
 
-def response_and_power(policy: BatchingPolicy, load: float) -> tuple[float, float] | None:
-    """Mean response (ms) and mean power (W); None where the policy cannot keep up."""
+def mean_response_and_power(policy: BatchingPolicy, load: float) -> tuple[float, float] | None:
+    """Return mean response (ms) and mean power (W); None where the policy cannot keep up."""
     try:
-        evaluation = evaluate(PROFILE, policy, rate(load))
+        evaluation = evaluate(GOOGLENET_P4, policy, rate_per_s(load))
     except InfeasibleError:
         return None
     assert evaluation.mean_power_w is not None
     return evaluation.mean_response_ms, evaluation.mean_power_w
 
 
-def point_of(policy: BatchingPolicy, load: float) -> tuple[float, float] | None:
-    """99th percentile (ms) and mean power (W); None where the policy cannot keep up."""
+def p99_and_power(policy: BatchingPolicy, load: float) -> tuple[float, float] | None:
+    """Return the 99th percentile (ms) and mean power (W); None where the policy cannot keep up."""
     try:
-        evaluation = evaluate(PROFILE, policy, rate(load))
+        evaluation = evaluate(GOOGLENET_P4, policy, rate_per_s(load))
     except InfeasibleError:
         return None
     assert evaluation.mean_power_w is not None
@@ -256,7 +277,7 @@ def point_of(policy: BatchingPolicy, load: float) -> tuple[float, float] | None:
 def draw(
     axes: Axes, points: Sequence[tuple[float, float]], style: str, color: str, label: str
 ) -> None:
-    """Draw points as a curve."""
+    """Draw `points` as a curve."""
     axes.plot([x for x, _ in points], [y for _, y in points], style, color=color, ms=4, label=label)
 
 
@@ -264,17 +285,25 @@ def draw(
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path(__file__).parents[2] / "docs" / "images",
+    default=ROOT / "docs" / "images",
+    help="Folder for the figures.",
 )
-@click.option("--table/--no-table", default=True, help="Print Table I, too.")
-def main(out: Path, table: bool) -> None:
-    """Draw the figures, and print the table."""
+@click.option("--table/--no-table", default=True, help="Compute Table I, too.")
+@quick_option("Leave out the two largest overflow costs of Table I.")
+@json_option
+def main(out: Path, table: bool, quick: bool, as_json: bool) -> None:
+    """Reproduce Table I and Figures 4 to 8 of the SMDP paper."""
     out.mkdir(parents=True, exist_ok=True)
     for figure in (figure_4, figure_5, figure_6, figure_7, figure_8):
         figure(out)
         say(f"drawn: {figure.__name__}")
-    if table:
-        table_1()
+    costs = OVERFLOW_COSTS[2 if quick else 0 :] if table else ()
+    rows = [table_1_row(overflow_cost) for overflow_cost in costs]
+    exact_cost = optimal(0.9, Weights(1, 1)).average_cost
+    if as_json:
+        print_json({"table_1": [asdict(row) for row in rows], "exact_average_cost": exact_cost})
+    elif table:
+        print_table_1(rows, exact_cost)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,23 @@
-"""Percentiles of batching policies: computed, and beside them a simulation of ten million requests.
-
-Then the power that a policy saves which is chosen for an SLA, beside the work-conserving one, for
-GoogLeNet on a Tesla P4 (Xu et al.'s figures)::
+"""Check the computed response-time percentiles against a simulation of ten million requests.
 
     python -m benchmarks.paper.percentiles [--quick] [--json]
 
-Needs numba; without it, `--quick` takes minutes.
+Also reports how far the percentiles are off where batch times vary, how much power a policy chosen
+for an SLA saves against the work-conserving one, and how long the computations take. Devices:
+GoogLeNet on a Tesla P4, and one whose batches are padded to powers of two.
 """
 
-import argparse
-import json
-import sys
 import time
 from dataclasses import asdict, dataclass
+from typing import Any
 
+import click
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.arguments import json_option, quick_option
+from benchmarks.inputs import GOOGLENET_P4
 from policy.baseline_policies import work_conserving
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
@@ -25,13 +26,12 @@ from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from policy.solvers.constrained import solve_constrained
 from policy.table import solve_table
+from sojourn.output import print_json, print_table, say
 
 FloatArray = NDArray[np.float64]
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
-_SIZES = np.arange(1, 33)
-GOOGLENET_P4 = Profile("googlenet", "tesla-p4", 0.3051 * _SIZES + 1.052, 19.90 * _SIZES + 19.60)
-# Batches are padded to powers of two, so that it pays to leave requests behind.
+# Batches are padded to powers of two, so it can pay to leave requests in the queue.
 _PADDED = np.array([2.0] * 4 + [2.6] * 4 + [4.0] * 8 + [7.0] * 16)
 STEPS = Profile("padded", "steps", _PADDED, 10 * _PADDED)
 
@@ -46,37 +46,36 @@ def simulate(
     seed: int,
     variation: float = 0.0,
 ) -> tuple[FloatArray, NDArray[np.int64], int, float]:
-    """Simulate one device, event by event.
-
-    Written in the part of Python that numba compiles.
+    """Simulate one device event by event, in the subset of Python that numba compiles.
 
     Parameters
     ----------
-    actions : ndarray of int
-        Batch size to start, by queue length; the last entry holds for all beyond.
+    actions : ndarray of int, shape (longest queue listed + 1,)
+        Batch size to start, by queue length; the last entry holds for all longer queues.
     max_wait_ms : float
-        Age of the oldest request at which a free device starts in any case; infinite: never.
-    batch_times_ms : ndarray of float
-        By batch size, from 1.
+        Age of the oldest request at which a free device starts in any case; infinite for never.
+    batch_times_ms : ndarray of float, shape (max batch size,)
+        Batch times, from a batch of one on.
     arrival_rate : float
         Poisson arrivals per millisecond.
     waiting_room : int
-        Requests that may wait; -1: any number.
+        How many requests may wait; -1 for any number.
     requests : int
-        Requests to serve.
+        How many requests to serve.
     seed : int
-        Of the random numbers.
+        Seed of the random numbers.
     variation : float
-        Coefficient of variation of batch times that follow a gamma distribution; 0: fixed ones.
+        Coefficient of variation of gamma-distributed batch times; 0 for constant ones.
 
     Returns
     -------
     response_times_ms : ndarray of float, shape (requests,)
-    batches : ndarray of int
-        Number of batches by size, from 0.
+    batches : ndarray of int, shape (max batch size + 1,)
+        How many batches of each size were started, from size 0 on.
     refused : int
-        Requests that found no room.
+        How many requests found the waiting room full.
     duration_ms : float
+        When the last batch ended.
     """
     np.random.seed(seed)
     last = actions.size - 1
@@ -127,9 +126,12 @@ def simulate(
     return response_times, batches, refused, now
 
 
+simulate_compiled = numba.njit()(simulate)
+
+
 @dataclass(frozen=True)
 class Case:
-    """A policy at a load."""
+    """A policy at a load; `waiting_room` is in requests, None for any number."""
 
     name: str
     profile: Profile
@@ -140,10 +142,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Relative errors of what is computed against what is simulated.
+    """Relative errors of the computed figures against the simulated ones.
 
-    The simulation has errors of its own: at high loads a long queue lasts, so that ten million
-    requests are few. Its relative standard errors come from ten stretches of it.
+    The simulation has errors of its own: at high loads long queues persist, so even ten million
+    requests are few independent samples. `standard_errors` estimates its relative standard errors
+    by comparing ten stretches of the run.
     """
 
     name: str
@@ -160,7 +163,7 @@ class Comparison:
 
 
 def cases(quick: bool) -> list[Case]:
-    """List the policies and loads to compare."""
+    """Return the policies and loads to compare."""
     padded = tuple(n if n < 4 else max(s for s in (4, 8, 16) if s <= n) for n in range(17))
     limited = (0,) * 4 + padded[4:]
     policies = [
@@ -184,7 +187,7 @@ def cases(quick: bool) -> list[Case]:
     ]
 
 
-def compare(case: Case, requests: int, simulation: object, seed: int) -> Comparison:
+def compare(case: Case, requests: int, seed: int) -> Comparison:
     """Evaluate and simulate one case."""
     size = case.policy.max_batch_size
     times = case.profile.latency_ms[:size]
@@ -194,8 +197,7 @@ def compare(case: Case, requests: int, simulation: object, seed: int) -> Compari
     evaluation = evaluate(case.profile, case.policy, 1e3 * rate, waiting_room=case.waiting_room)
     computed = [evaluation.response_percentile_ms(p) for p in PERCENTILES]
     evaluate_ms = 1e3 * (time.perf_counter() - started)
-    assert callable(simulation)
-    response_times, batches, refused, duration_ms = simulation(
+    response_times, batches, refused, duration_ms = simulate_compiled(
         np.array(case.policy.actions),
         np.inf if wait is None else wait,
         times,
@@ -227,9 +229,9 @@ def compare(case: Case, requests: int, simulation: object, seed: int) -> Compari
     )
 
 
-def savings() -> list[dict[str, object]]:
-    """Power of the policy chosen for an SLA, beside the work-conserving policy."""
-    rows: list[dict[str, object]] = []
+def savings() -> list[dict[str, Any]]:
+    """Compare the power of the policy chosen for an SLA with that of the work-conserving one."""
+    rows: list[dict[str, Any]] = []
     for load in (0.1, 0.3, 0.5, 0.7, 0.9):
         rate = load * GOOGLENET_P4.capacity_per_s
         greedy = evaluate(GOOGLENET_P4, work_conserving(GOOGLENET_P4), rate)
@@ -259,9 +261,11 @@ def savings() -> list[dict[str, object]]:
     return rows
 
 
-def random_batch_times(requests: int, simulation: object) -> list[dict[str, float]]:
-    """Percentiles where batch times vary, beside those computed for their means."""
-    assert callable(simulation)
+def random_batch_times(requests: int) -> list[dict[str, float]]:
+    """Compare percentiles computed for constant batch times with simulated varying ones.
+
+    The constant times are the means of the varying ones. Returns relative errors per percentile.
+    """
     rows = []
     policy = BatchingPolicy.from_control_limit(8, 32, 8.0)
     times = GOOGLENET_P4.latency_ms
@@ -269,7 +273,7 @@ def random_batch_times(requests: int, simulation: object) -> list[dict[str, floa
         for load in (0.1, 0.5, 0.9):
             rate = load * 32 / times[-1]
             evaluation = evaluate(GOOGLENET_P4, policy, 1e3 * rate)
-            response_times = simulation(
+            response_times = simulate_compiled(
                 np.array(policy.actions), 8.0, times, rate, -1, requests, 1, variation
             )[0]
             simulated = np.percentile(response_times, PERCENTILES)
@@ -282,7 +286,7 @@ def random_batch_times(requests: int, simulation: object) -> list[dict[str, floa
 
 
 def timings() -> dict[str, float]:
-    """Time of one evaluation, and of a grid of 64 arrival rates under an SLA."""
+    """Time one evaluation, and solving a table of 64 arrival rates for an SLA."""
     policy = BatchingPolicy.from_control_limit(8, 32, 8.0)
     spent = []
     for load in (0.1, 0.5, 0.9):
@@ -300,80 +304,107 @@ def timings() -> dict[str, float]:
     }
 
 
-def main() -> None:
-    """Run all, and print it."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer loads, 300,000 requests each")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args()
-    requests = 300_000 if options.quick else 10_000_000
-    try:
-        import numba
-
-        simulation = numba.njit(simulate)
-    except ImportError:
-        print("numba is missing: the simulation will be slow", file=sys.stderr)
-        simulation = simulate
-    compared = []
-    for seed, case in enumerate(cases(options.quick)):
-        try:
-            compared.append(compare(case, requests, simulation, seed))
-        except InfeasibleError as error:
-            print(f"{case.name}: {error}", file=sys.stderr)
-    varied = random_batch_times(requests, simulation)
-    saved, times = savings(), timings()
-    if options.json:
-        content = {
-            "requests": requests,
-            "comparisons": [asdict(row) for row in compared],
-            "random_batch_times": varied,
-            "savings": saved,
-            "timings": times,
-        }
-        print(json.dumps(content, indent=1))
-        return
-    print(f"relative errors against {requests:,} simulated requests, in percent")
-    heads = "".join(f"{f'p{p:g}':>8}" for p in PERCENTILES)
-    print(
-        f"{'policy':<32}{'load':>5}{'room':>6}{heads}{'mean':>8}{'power':>8}{'full':>9}{'sim.':>9}"
+def print_comparisons(compared: list[Comparison]) -> None:
+    """Print the relative errors of every case, and the largest of each percentile."""
+    print_table(
+        (
+            *("policy", "load", "room"),
+            *(f"p{p:g}" for p in PERCENTILES),
+            *("mean", "power", "full", "full, simulated"),
+        ),
+        [
+            (
+                row.name,
+                row.traffic_intensity,
+                "-" if row.waiting_room is None else row.waiting_room,
+                *(f"{100 * error:.3f}%" for error in row.percentile_errors.values()),
+                f"{100 * row.mean_error:.3f}%",
+                f"{100 * row.power_error:.3f}%",
+                f"{row.full_probability:.5f}",
+                f"{row.full_probability_simulated:.5f}",
+            )
+            for row in compared
+        ],
+        title="Relative errors against the simulation",
     )
-    for row in compared:
-        room = "-" if row.waiting_room is None else str(row.waiting_room)
-        cells = "".join(f"{100 * error:8.3f}" for error in row.percentile_errors.values())
-        print(
-            f"{row.name:<32}{row.traffic_intensity:5.2f}{room:>6}{cells}"
-            f"{100 * row.mean_error:8.3f}{100 * row.power_error:8.3f}"
-            f"{row.full_probability:9.5f}{row.full_probability_simulated:9.5f}"
-        )
     for name in (f"{p:g}" for p in PERCENTILES):
         for sharp, title in ((False, "largest"), (True, "where its standard error is below 0.1%")):
             rows = [row for row in compared if not sharp or row.standard_errors[name] < 1e-3]
-            row = max(rows, key=lambda row: abs(row.percentile_errors[name]))
-            room = "no limit" if row.waiting_room is None else f"room {row.waiting_room}"
+            worst = max(rows, key=lambda row: abs(row.percentile_errors[name]))
+            room = "no limit" if worst.waiting_room is None else f"room {worst.waiting_room}"
             print(
-                f"p{name}, {title}: {100 * row.percentile_errors[name]:+.3f}%, the simulation's "
-                f"standard error {100 * row.standard_errors[name]:.3f}% ({row.name}, load "
-                f"{row.traffic_intensity:g}, {room})"
+                f"p{name}, {title}: {100 * worst.percentile_errors[name]:+.3f}%, the simulation's "
+                f"standard error {100 * worst.standard_errors[name]:.3f}% ({worst.name}, load "
+                f"{worst.traffic_intensity:g}, {room})"
             )
-    print(
-        "\nbatch times that vary (limit 8, wait 8 ms): errors of what their means give, in percent"
+
+
+def print_variations(varied: list[dict[str, float]]) -> None:
+    """Print the errors of percentiles computed for constant batch times."""
+    print_table(
+        ("variation", "load", *(f"p{p:g}" for p in PERCENTILES)),
+        [
+            (
+                f"{row['variation']:g}",
+                row["traffic_intensity"],
+                *(f"{100 * row[f'p{p:g}']:.2f}%" for p in PERCENTILES),
+            )
+            for row in varied
+        ],
+        title="Varying batch times (limit 8, wait 8 ms): errors of computing with their means",
     )
-    print(f"{'variation':<10}{'load':>5}{heads}")
-    for varying in varied:
-        cells = "".join(f"{100 * varying[f'p{p:g}']:8.2f}" for p in PERCENTILES)
-        print(f"{varying['variation']:<10}{varying['traffic_intensity']:5.1f}{cells}")
-    print("\nleast power under an SLA on p99, beside the work-conserving policy")
-    print("load  SLA ms  limit  wait ms   p99 ms  power W    | p99 ms  power W  |  saved")
-    for line in saved:
-        wait = line["max_wait_ms"]
-        print(
-            f"{line['traffic_intensity']:4.1f}{line['response_time_ms']:8.0f}"
-            f"{line['control_limit']:7}{'-' if wait is None else f'{wait:.2f}':>9}"
-            f"{line['p99_ms']:9.2f}{line['power_w']:9.2f}    |"
-            f"{line['work_conserving_p99_ms']:7.2f}{line['work_conserving_power_w']:9.2f}  |"
-            + (f"{100 * line['saved']:6.1f}%" if line["meets_sla"] else "  SLA cannot be met")
+
+
+def print_savings(saved: list[dict[str, Any]]) -> None:
+    """Print the least power under each SLA beside the work-conserving policy's."""
+    print_table(
+        ("load", "SLA ms", "limit", "wait ms", "p99 ms", "W", "always: p99 ms", "W", "saved"),
+        [
+            (
+                row["traffic_intensity"],
+                row["response_time_ms"],
+                row["control_limit"],
+                "-" if row["max_wait_ms"] is None else f"{row['max_wait_ms']:.2f}",
+                f"{row['p99_ms']:.2f}",
+                f"{row['power_w']:.2f}",
+                f"{row['work_conserving_p99_ms']:.2f}",
+                f"{row['work_conserving_power_w']:.2f}",
+                f"{100 * row['saved']:.1f}%" if row["meets_sla"] else "SLA cannot be met",
+            )
+            for row in saved
+        ],
+        title="Least power under an SLA on p99, beside always starting at once",
+    )
+
+
+@click.command()
+@quick_option("Fewer loads, and 300,000 requests each.")
+@json_option
+def main(quick: bool, as_json: bool) -> None:
+    """Check the computed response-time percentiles against a simulation."""
+    requests = 300_000 if quick else 10_000_000
+    compared = []
+    for seed, case in enumerate(cases(quick)):
+        try:
+            compared.append(compare(case, requests, seed))
+        except InfeasibleError as error:
+            say(f"{case.name}: {error}")
+    varied, saved, times = random_batch_times(requests), savings(), timings()
+    if as_json:
+        print_json(
+            {
+                "requests": requests,
+                "comparisons": [asdict(row) for row in compared],
+                "random_batch_times": varied,
+                "savings": saved,
+                "timings": times,
+            }
         )
-    print()
+        return
+    print(f"{requests:,} simulated requests per case")
+    print_comparisons(compared)
+    print_variations(varied)
+    print_savings(saved)
     for name, value in times.items():
         print(f"{name}: {value:.3g}")
 

@@ -1,14 +1,14 @@
 """Time the policy solvers side by side, on the same problems, in one run.
 
-    python -m benchmarks.paper.policy [--json]
+    python -m benchmarks.paper.policy [--quick] [--json]
 
-Four ways to the same policy: the exact solver over queues of any length; policy iteration and the
-paper's relative value iteration on its truncated queue; and QuantEcon's `DiscreteDP`, a generic
-solver of Markov decision processes, on the paper's discretized chain (with a discount so close to
-1 that its policy is the one of the average cost). Times are medians: from the profile to the
-policy, and of that the solving alone, the matrices made. "Error" is the average cost of the policy
-on the truncated queue, its overflow cost included, against the exact one. The length of the
-truncated queue is given to them; finding it takes the paper several solutions more.
+Four solvers reach the same policy: the exact solver over queues of any length; policy iteration
+and the paper's relative value iteration on its truncated queue; and QuantEcon's `DiscreteDP`, a
+generic solver of Markov decision processes, on the paper's discretized chain (with a discount
+factor so close to 1 that its policy is the average-cost one). Times are medians: "total" from the
+profile to the policy, "solving" with all matrices already built. "Error" compares the average cost
+of a policy on the truncated queue, overflow cost included, with the exact one. The truncated
+solvers are told how long a queue suffices; the paper needs several more solutions to find out.
 """
 
 import statistics
@@ -23,13 +23,15 @@ import click
 import numpy as np
 from quantecon.markov import DiscreteDP
 
+from benchmarks.arguments import json_option, quick_option
+from benchmarks.inputs import GOOGLENET_P4, googlenet_p4
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 from policy.solvers import exact
 from policy.solvers.reference import policy_iteration, relative_value_iteration
 from policy.solvers.reference.truncated import TruncatedSmdp
 from policy.table import PolicyTable, solve_table
-from sojourn.output import json_option, print_json, print_table
+from sojourn.output import print_json, print_table
 
 T = TypeVar("T")
 _DISCOUNT = 1 - 1e-9
@@ -37,7 +39,7 @@ _DISCOUNT = 1 - 1e-9
 
 @dataclass(frozen=True)
 class Row:
-    """A solver on a problem."""
+    """One solver on one problem; `times_exact` is its total time over the exact solver's."""
 
     problem: str
     solver: str
@@ -49,14 +51,8 @@ class Row:
     relative_error: float
 
 
-def googlenet(max_batch_size: int) -> Profile:
-    """Make the paper's GoogLeNet on a Tesla P4, for other maximum batch sizes, too."""
-    sizes = np.arange(1, max_batch_size + 1)
-    return Profile("googlenet", "tesla-p4", 1.052 + 0.3051 * sizes, 19.60 + 19.90 * sizes)
-
-
 def timed(run: Callable[[], T], repeats: int) -> tuple[float, T]:
-    """Median milliseconds of `repeats` runs, after one to warm up, and the result."""
+    """Return the median milliseconds of `repeats` runs, after one to warm up, and the result."""
     result = run() if repeats > 1 else None
     times = []
     for _ in range(repeats):
@@ -68,7 +64,7 @@ def timed(run: Callable[[], T], repeats: int) -> tuple[float, T]:
 
 
 def discrete_dp(smdp: TruncatedSmdp) -> DiscreteDP:
-    """Write the discretized chain (equations (17)-(19)) as state-action pairs."""
+    """Build the discretized chain, equations (17)-(19), as state-action pairs."""
     states, actions = np.nonzero(np.isfinite(smdp.cost))
     share = 0.99 * relative_value_iteration.largest_step_ms(smdp) / smdp.period_ms[actions]
     transitions = np.empty((states.size, smdp.states))
@@ -86,8 +82,8 @@ def discrete_dp(smdp: TruncatedSmdp) -> DiscreteDP:
 def compare(
     max_batch_size: int, load: float, weights: Weights, longest: int, overflow_cost: float
 ) -> list[Row]:
-    """All solvers on one problem; the generic one only where its matrix fits into memory."""
-    profile = googlenet(max_batch_size)
+    """Time all solvers on one problem; the generic one only where its matrix fits into memory."""
+    profile = googlenet_p4(max_batch_size)
     rate = load * profile.capacity_per_s
     name = f"B={max_batch_size}, load {load:g}, energy weight {weights.energy_weight:g}"
     small = max_batch_size <= 32
@@ -120,7 +116,7 @@ def compare(
 
 
 def sla_tables(profile: Profile) -> dict[str, float]:
-    """Milliseconds to solve a table of 64 rates for a 99th percentile, by its limit."""
+    """Return the milliseconds to solve a table of 64 rates for a 99th percentile, by its SLA."""
     objectives = [ServiceLevelObjective(limit_ms, 99) for limit_ms in (5.0, 10.0, 20.0, 100.0)]
     return {
         f"{objective.response_time_ms:g} ms": timed(partial(solve_table, profile, objective), 5)[0]
@@ -129,7 +125,7 @@ def sla_tables(profile: Profile) -> dict[str, float]:
 
 
 def table_and_look_up(profile: Profile) -> tuple[float, float]:
-    """Milliseconds to solve a table of 64 rates; microseconds of one look-up in it."""
+    """Return the milliseconds to solve a table of 64 rates, and the microseconds of a look-up."""
     table_ms, table = timed(lambda: solve_table(profile, Weights(1, 1)), 5)
     assert isinstance(table, PolicyTable)
     assert len(table.rates_per_s) == 64
@@ -139,17 +135,18 @@ def table_and_look_up(profile: Profile) -> tuple[float, float]:
 
 
 @click.command()
+@quick_option("Leave out batches of up to 256.")
 @json_option
-def main(as_json: bool) -> None:
-    """Time the policy solvers side by side."""
+def main(quick: bool, as_json: bool) -> None:
+    """Time the policy solvers side by side, on the same problems."""
     rows = [
         *compare(32, 0.9, Weights(1, 1), 70, 1e2),
         *compare(32, 0.7, Weights(1, 1), 70, 1e4),
         *compare(32, 0.3, Weights(1, 1), 60, 1e4),
-        *compare(256, 0.9, Weights(1, 1), 420, 1e4),
+        *([] if quick else compare(256, 0.9, Weights(1, 1), 420, 1e4)),
     ]
-    table_ms, look_up_us = table_and_look_up(googlenet(32))
-    sla_tables_ms = sla_tables(googlenet(32))
+    table_ms, look_up_us = table_and_look_up(GOOGLENET_P4)
+    sla_tables_ms = sla_tables(GOOGLENET_P4)
     if as_json:
         print_json(
             {

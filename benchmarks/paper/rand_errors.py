@@ -1,12 +1,15 @@
-"""How far RAND's theorems are from the retry protocol that they describe.
+"""Measure how far RAND's theorems are from the retry protocol that they describe.
 
     python -m benchmarks.paper.rand_errors [--quick] [--json] [--plot FILE]
 
-Replicas of one place and a fixed execution time S; Poisson arrivals; a request goes to a replica at
-random and, refused, to another one after d₁ + d₂ + Δ, until one is free: simulated event by event.
-Beside it Theorem 2's share in time and Theorem 1's 99th percentile (plus S). `hopeful` is the most
-that the theorem is above the simulation at any response time, `pessimistic` the most that it is
-below, `bound` what `autoscaler.sizing.rand.theorem_error_bound` allows for the first.
+The protocol of Swayam is simulated event by event: each replica holds one request, executions take
+a constant time S, and arrivals are Poisson. A request tries a replica at random; if refused, it
+tries again at random after d₁ + d₂ + Δ, until it finds a free one. The simulation is compared with
+the service level by Theorem 2 and the 99th percentile by Theorem 1 (plus S).
+
+`hopeful` is by how much the theorem's service level exceeds the simulated one, at the response
+time where it is worst; `pessimistic` by how much it falls short; `bound` is what
+`autoscaler.sizing.rand.theorem_error_bound` allows for `hopeful`.
 """
 
 import heapq
@@ -21,20 +24,21 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from autoscaler.sizing.rand import response_time_cdf, theorem_error_bound, waiting_time_percentile
-from sojourn.output import json_option, print_json, print_table
+from benchmarks.arguments import json_option, plot_option, quick_option
+from sojourn.output import print_json, print_table
 
 EXECUTION_MS = 10.0
 ONE_WAY_MS = 0.25
 INTENSITIES = (0.2, 0.4, 0.6, 0.8, 0.9, 0.95)
 REPLICAS = (2, 4, 8, 16, 50, 200)
 RETRY_DELAYS_MS = (0.0, 1.0, 2.5, 5.0, 10.0)
-#: Where the theorem promises less, nobody sizes by it.
-LEVELS_OF_INTEREST = 0.9
+#: Nobody sizes a fleet for a lower service level, so errors below it do not count.
+MIN_SERVICE_LEVEL = 0.9
 
 
 @dataclass(frozen=True)
 class Row:
-    """One load, fleet and retry delay."""
+    """The errors at one load, fleet size and retry delay."""
 
     replicas: int
     traffic_intensity: float
@@ -57,7 +61,22 @@ def response_times_ms(
     retry_ms: float,
     requests: int,
 ) -> NDArray[np.float64]:
-    """Run the protocol; the first tenth of the requests is left out."""
+    """Simulate the protocol and return the response times, without the first tenth (warm-up).
+
+    Parameters
+    ----------
+    seed, replicas : int
+    arrivals_per_ms : float
+        Rate of the Poisson arrivals.
+    execution_ms, request_ms, reply_ms, retry_ms : float
+        The times S, d₁, d₂ and Δ.
+    requests : int
+
+    Returns
+    -------
+    ndarray of float, shape (requests - requests // 10,)
+        Response times in ms.
+    """
     np.random.seed(seed)
     free_ms = np.zeros(replicas)
     arrival_ms = np.cumsum(np.random.exponential(1 / arrivals_per_ms, requests))
@@ -83,7 +102,7 @@ def response_times_ms(
 
 
 def compare(replicas: int, traffic_intensity: float, retry_delay_ms: float, requests: int) -> Row:
-    """Simulate one case, and set the theorems beside it."""
+    """Simulate one case and compare the theorems with it."""
     per_ms = traffic_intensity * replicas / EXECUTION_MS
     delays = (ONE_WAY_MS, ONE_WAY_MS, retry_delay_ms)
     simulated = np.sort(response_times_ms(1, replicas, per_ms, EXECUTION_MS, *delays, requests))
@@ -92,7 +111,7 @@ def compare(replicas: int, traffic_intensity: float, retry_delay_ms: float, requ
     times = np.linspace(EXECUTION_MS, 1.3 * float(np.quantile(simulated, 0.9997)), 500)
     theorem = response_time_cdf(times, *load, EXECUTION_MS, *delays)
     found = np.searchsorted(simulated, times, side="right") / simulated.size
-    above = (theorem - found)[theorem >= LEVELS_OF_INTEREST]
+    above = (theorem - found)[theorem >= MIN_SERVICE_LEVEL]
     return Row(
         replicas,
         traffic_intensity,
@@ -108,7 +127,7 @@ def compare(replicas: int, traffic_intensity: float, retry_delay_ms: float, requ
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Draw how hopeful the theorem is, over the number of replicas."""
+    """Draw how far Theorem 2 is too hopeful, over the number of replicas."""
     figure, panels = plt.subplots(1, len(RETRY_DELAYS_MS), figsize=(14, 3.4), sharey=True)
     colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(INTENSITIES)))
     for panel, delay_ms in zip(panels, RETRY_DELAYS_MS, strict=True):
@@ -141,11 +160,11 @@ def plot(rows: list[Row], path: Path) -> None:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="A tenth of the requests.")
-@click.option("--plot", "plot_file", type=click.Path(path_type=Path), help="Draw it there.")
+@quick_option("A tenth of the requests.")
+@plot_option
 @json_option
 def main(quick: bool, plot_file: Path | None, as_json: bool) -> None:
-    """Compare Theorems 1 and 2 with the protocol."""
+    """Measure how far RAND's Theorems 1 and 2 are from the protocol."""
     requests = 60_000 if quick else 600_000
     cases = [(n, rho, d) for n in REPLICAS for rho in INTENSITIES for d in RETRY_DELAYS_MS]
     rows = [compare(*case, requests) for case in track(cases, disable=as_json, transient=True)]
@@ -169,7 +188,7 @@ def main(quick: bool, plot_file: Path | None, as_json: bool) -> None:
             )
             for row in rows
         ],
-        title=f"executions of {EXECUTION_MS:g} ms, {requests} requests each",
+        title=f"executions of {EXECUTION_MS:g} ms, {requests:,} requests each",
     )
 
 
