@@ -1,1 +1,1 @@
-"""Measurements in the simulator."""
+"""Fleets, autoscalers, forecasts and bursts on virtual time, and the simulator's own speed."""

@@ -1,21 +1,26 @@
-"""Compare autoscalers in the simulator: what each keeps of the SLA, and what that costs.
+"""Compare autoscalers in the simulator: how well each keeps the SLA, and at what cost.
 
-    python -m benchmarks.simulated.autoscaler [--quick] [--json] [--traces DIR] [--seeds N] [--jobs N]
-                                    [--out FILE] [--plots DIR]
+    python -m benchmarks.simulated.autoscaler [--quick] [--json] [--traces DIR] [--seeds N]
+        [--jobs N] [--out FILE] [--plots DIR] [--plan]
 
-Sojourn as it comes; Ray Serve's default policy, Knative's KPA, M/D/c sizing as in Faro,
-proportional with a forecast as in MArk, and the peak of the last minute, each as published; Ray and
-Knative also with the best of a grid search on the very trace; a static fleet at the least number
-that complies in every minute; and two oracles that know the trace and the start times: one covers
-every second, the other the least constant number of each minute. Same arrivals, same batching and
-routing for all. docs/autoscalers_compared.md explains the columns.
+The contenders:
 
-DIR holds the traces that `WHERE` names; those that are missing are left out, and without any a load
-made here is run. Every run is a line of JSON in FILE: what is there already is not run again, so a
-long run can be stopped and split. After a change of the code, take a new file.
+- Sojourn with its defaults;
+- Ray Serve's default policy, Knative's KPA, M/D/c sizing as in Faro, a proportional rule with a
+  forecast as in MArk, and the peak of the last minute, each as published;
+- Ray and Knative with the best settings of a grid search on the same trace;
+- a static fleet with the least number of replicas that complies in every minute;
+- two oracles that know the trace and the start times: one covers every second, the other runs the
+  least constant number of replicas with which each minute complies.
+
+All of them get the same arrivals, batching and routing. docs/autoscalers_compared.md explains the
+columns.
+
+DIR holds the traces that `TRACE_SOURCES` names. Missing ones are left out; without any, a synthetic
+load is run. Every run is a line of JSON in FILE and is not repeated, so a long run can be stopped
+and resumed. After a change of the code, use a new file.
 """
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -25,6 +30,8 @@ from typing import Any, TypeVar
 
 import click
 
+from benchmarks.arguments import json_option, quick_option
+from benchmarks.inputs import GOOGLENET_P4
 from benchmarks.simulated.arena import cases
 from benchmarks.simulated.arena.cases import Contender, Service, Trace
 from benchmarks.simulated.arena.report import (
@@ -45,33 +52,32 @@ from benchmarks.simulated.arena.runs import (
     need_key,
     run,
 )
-from policy.profile import Profile
-from simulator.autoscalers.baselines import BASELINES
 from simulator.reporting.comparison import percent
-from sojourn.output import json_option, print_json, print_table, say
+from sojourn.output import print_json, print_table, say
 
-ROOT = Path(__file__).parents[2]
-WHERE = """traces, as CSV with the header second,requests, packed with gzip:
+TRACE_SOURCES = """traces: gzipped CSV with the header second,requests
   twitter_2021_08_days1-2.csv.gz  github.com/reconfigurable-ml-pipeline/web-service-datasets
-  nasa_1995_day5.csv.gz           the same; the original is in the Internet Traffic Archive
+  nasa_1995_day5.csv.gz           same source; the original is in the Internet Traffic Archive
   azure_llm_2023_code.csv.gz      github.com/Azure/AzurePublicDataset (CC-BY-4.0), counted by second
-  azure_llm_2023_conv.csv.gz      the same; it is in configs/traces"""
-CURVES = ("sojourn", *BASELINES)
+  azure_llm_2023_conv.csv.gz      same source; included in configs/traces"""
 
 T = TypeVar("T", Cell, Job)
 
 
 class Comparison:
-    """All runs, in the order in which they need each other.
+    """All runs of the comparison, in the order of their dependencies.
 
     Parameters
     ----------
     traces : sequence of Trace
     services : sequence of Service
     folder : Path or None
-        Of the traces.
+        Folder of the traces.
     quick : bool
-    seeds, workers : int
+    seeds : int
+        Seeds at the start time at which knobs are varied; other start times get one.
+    workers : int
+        Processes that run side by side.
     records : Records
     """
 
@@ -100,11 +106,11 @@ class Comparison:
             for seed in range(seeds if start_time_s == cases.CURVE_START_TIME_S else 1)
         ]
         self._used: dict[str, Job] = {}
-        #: The best of each grid, by load and family, once the grids have run.
+        #: The best contender of each grid, by load and family, once the grids have run.
         self.tuned: dict[tuple[str, str], Contender] = {}
 
     def plan(self) -> str:
-        """Say how much there is to run, at most."""
+        """Describe how much there is to run, at most."""
         lines = ["trace, service: hours, replicas needed, million requests; runs"]
         total = 0.0
         for load in self.loads:
@@ -112,18 +118,18 @@ class Comparison:
             grid = [c for family in self._curve_families(load) for c in self._curve(family)]
             runs = cells * (len(cases.ORACLES) + len(cases.STOCK) + len(cases.TUNED)) + len(grid)
             millions = load.offered.sum() / 1e6
-            total += millions * (runs + 6)  # some six rounds for the needs of the windows
+            total += millions * (runs + 6)  # finding the windows' needs takes about six runs
             need = load.need
             lines.append(
                 f"  {load.trace.name}, {load.service.name}: {load.offered.size / 3600:.2g} h, "
                 f"{need.min()}-{need.max()} (mean {need.mean():.1f}), {millions:.3g}; {runs}"
             )
-        lines.append(f"  {total:,.0f} million requests in all")
+        lines.append(f"  {total:,.0f} million requests in total")
         return "\n".join(lines)
 
     def run(self) -> list[Row]:
-        """Run what has not been run, and sum up all of it."""
-        self._do(find_window_need, self.loads, need_key, "needs of the minutes")
+        """Run what has not been run yet, and sum up everything."""
+        self._run_missing(find_window_need, self.loads, need_key, "replicas needed per minute")
         jobs = [
             self._job(cell, contender)
             for cell in self.cells
@@ -132,8 +138,8 @@ class Comparison:
         for load in self.loads:
             for family in self._curve_families(load):
                 jobs += [self._job(load, contender) for contender in self._curve(family)]
-        self._do(run, jobs, _job_key, "as they come, and along their knobs")
-        # All are chosen before any job is made: a job counts as used before it has run.
+        self._run_missing(run, jobs, _job_key, "defaults, and along the knobs")
+        # Choose all before creating any job: rows() expects a record of every job created.
         self.tuned = {
             (load.load_key, family): self._best(load, family)
             for load in self.loads
@@ -144,11 +150,11 @@ class Comparison:
             for family in cases.TUNED
             for cell in self.cells
         ]
-        self._do(run, jobs, _job_key, "tuned")
+        self._run_missing(run, jobs, _job_key, "tuned")
         return self.rows()
 
     def rows(self) -> list[Row]:
-        """Sum up what has been run."""
+        """Sum up all runs of this comparison."""
         return rows(self._records.by_key[key] for key in self._used)
 
     def _best(self, load: Cell, family: str) -> Contender:
@@ -157,16 +163,16 @@ class Comparison:
         return grid[best_tuned(mine).label]
 
     def curves(self, load: Cell, found: Sequence[Row]) -> dict[str, list[Row]]:
-        """Give the rows of each family along its knob."""
+        """Return the rows of each family along its knob."""
         here = [row for row in found if row.cell == _cell_key(load)]
-        labels = {family: {c.label for c in self._curve(family)} for family in CURVES}
+        labels = {family: {c.label for c in self._curve(family)} for family in cases.FAMILIES}
         return {
             family: [row for row in here if row.label in labels[family] | {family}]
             for family in self._curve_families(load)
         }
 
     def _curve_families(self, load: Cell) -> Iterable[str]:
-        return CURVES if load.service.name == "slow" else cases.TUNED
+        return cases.FAMILIES if load.service.name == "slow" else cases.TUNED
 
     def _curve(self, family: str) -> tuple[Contender, ...]:
         return cases.curve(family, self._quick)
@@ -177,17 +183,17 @@ class Comparison:
         self._used[job.key] = job
         return job
 
-    def _do(
+    def _run_missing(
         self,
-        work: Callable[[T], Record],
+        execute: Callable[[T], Record],
         tasks: Sequence[T],
         key_of: Callable[[T], str],
-        what: str,
+        title: str,
     ) -> None:
         missing = {key_of(task): task for task in tasks if key_of(task) not in self._records.by_key}
-        say(f"{what}: {len(missing)} of {len(tasks)} to run")
+        say(f"{title}: {len(missing)} of {len(tasks)} to run")
         begin_s = time.perf_counter()
-        for number, record in enumerate(self._results(work, list(missing.values())), start=1):
+        for number, record in enumerate(self._results(execute, list(missing.values())), start=1):
             self._records.add(record)
             passed_s = time.perf_counter() - begin_s
             say(
@@ -195,12 +201,12 @@ class Comparison:
                 f"  ({passed_s / number * (len(missing) - number) / 60:.0f} min left)"
             )
 
-    def _results(self, work: Callable[[T], Record], tasks: Sequence[T]) -> Iterable[Record]:
+    def _results(self, execute: Callable[[T], Record], tasks: Sequence[T]) -> Iterable[Record]:
         if self._workers == 1:
-            yield from map(work, tasks)
+            yield from map(execute, tasks)
             return
         with ProcessPoolExecutor(self._workers) as pool:
-            for future in as_completed([pool.submit(work, task) for task in tasks]):
+            for future in as_completed([pool.submit(execute, task) for task in tasks]):
                 yield future.result()
 
 
@@ -222,7 +228,7 @@ def _spread(value: float, least_most: tuple[float, float], form: Callable[[float
 
 
 def _print_rows(found: Sequence[Row], tuned: Mapping[str, str], points: set[str]) -> None:
-    """Print a table for each start time of a load; points of curves are left out."""
+    """Print a table for each start time of a load, without the points of the curves."""
     names = {label: f"{family}, tuned" for family, label in tuned.items()}
     for cell in dict.fromkeys(row.cell for row in found):
         trace, service, start_time_s = cell
@@ -250,22 +256,29 @@ def _print_rows(found: Sequence[Row], tuned: Mapping[str, str], points: set[str]
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Some hours, one start time: minutes.")
+@quick_option("Some hours of each trace and one start time; takes minutes.")
 @click.option(
     "--traces",
     "folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of the traces; without it, the script says where they can be had.",
+    help="Folder of the traces; without it, the script prints where to get them.",
 )
 @click.option(
-    "--seeds", type=click.IntRange(1), default=None, help="At 60 s to start; default 3, quick 1."
+    "--seeds",
+    type=click.IntRange(1),
+    default=None,
+    help="Seeds where replicas take 60 s to start.  [default: 3, with --quick 1]",
 )
-@click.option("--jobs", "workers", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Where runs are kept.")
 @click.option(
-    "--plots", type=click.Path(file_okay=False, path_type=Path), help="Folder for the frontiers."
+    "--jobs", "workers", type=click.IntRange(1), default=1, show_default=True, help="Processes."
 )
-@click.option("--plan", "plan_only", is_flag=True, help="Say what would run, and stop.")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="File that keeps all runs."
+)
+@click.option(
+    "--plots", type=click.Path(file_okay=False, path_type=Path), help="Folder for the plots."
+)
+@click.option("--plan", "plan_only", is_flag=True, help="Describe what would run, and stop.")
 @json_option
 def main(
     quick: bool,
@@ -277,16 +290,15 @@ def main(
     plan_only: bool,
     as_json: bool,
 ) -> None:
-    """Compare autoscalers in the simulator."""
-    googlenet = Profile.load(ROOT / "configs/profiles/googlenet-p4.json")
+    """Compare autoscalers in the simulator: how well each keeps the SLA, and at what cost."""
     traces = cases.QUICK_TRACES if quick else cases.TRACES
     present = [t for t in traces if folder and t.file and (folder / t.file).exists()]
     if not present:
-        say(f"none of the traces is there: a load made here is run instead of\n{WHERE}")
+        say(f"no trace found; running a synthetic load instead of these\n{TRACE_SOURCES}")
         present = [cases.QUICK_SYNTHETIC if quick else cases.SYNTHETIC]
     comparison = Comparison(
         present,
-        cases.services(googlenet),
+        cases.services(GOOGLENET_P4),
         folder,
         quick,
         seeds or (1 if quick else 3),
@@ -335,15 +347,17 @@ def _report(
     if as_json:
         print_json({"rows": [asdict(row) for row in found], "loads": by_load, "goal": goal})
         return
-    points = {contender.label for family in CURVES for contender in cases.curve(family, quick)}
+    points = {
+        contender.label for family in cases.FAMILIES for contender in cases.curve(family, quick)
+    }
     for load in comparison.loads:
-        told = by_load[_load_name(load)]
+        summary = by_load[_load_name(load)]
         here = [row for row in found if row.cell[:2] == _cell_key(load)[:2]]
-        _print_rows(here, told["tuned"], points)
-        for family, label in told["tuned"].items():
+        _print_rows(here, summary["tuned"], points)
+        for family, label in summary["tuned"].items():
             print(f"{family}, tuned: {label}")
-        print(f"saved against static at peak: {100 * told['saved_against_static']:.1f}%")
-        for row in told["beyond_sojourn"] or ():
+        print(f"saved compared with static at peak: {100 * summary['saved_against_static']:.1f}%")
+        for row in summary["beyond_sojourn"] or ():
             held, cost = percent(row["held"]), row["over_oracle"]
             print(f"beyond Sojourn: {row['label']}, {held} at {cost:.3f}")
         print()
@@ -354,10 +368,10 @@ def _report(
 
 
 def _saved(here: Sequence[Row]) -> float:
-    """Share of the static fleet's replica-hours that Sojourn does not use."""
+    """Return the fraction of the static fleet's replica-hours that Sojourn saves."""
     cost = {row.label: row.over_oracle for row in here}
     return 1 - cost["sojourn"] / cost["static"]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

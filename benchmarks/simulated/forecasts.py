@@ -1,16 +1,19 @@
-"""What each forecast costs to keep the SLA, on traces, when replicas take a while to start.
+"""Measure what each forecast must over-provision to keep an SLA when replicas start slowly.
 
-    python -m benchmarks.simulated.forecasts --traces DIR [--quick] [--json] [--plot FILE]
+    python -m benchmarks.simulated.forecasts [--traces DIR] [--quick] [--json] [--plot FILE]
 
-Every ten seconds a forecaster, which knows the past alone, says the demand until the horizon, and
-so much is ordered. What was ordered serves after the horizon, and what is ordered no more is gone
-at once: served is the least ordered since. A minute complies when at least 99% of its requests are
-within what is served. Cost is the mean of what is ordered, over what a clairvoyant orders that
-knows the trace: the least rate that complies for every minute that the horizon touches.
+Every ten seconds a forecaster, which knows only the past, forecasts the demand up to the horizon,
+and that capacity is ordered. Ordered capacity serves one horizon later; capacity that is no longer
+ordered is gone at once. So the capacity at any time is the least that was ordered during the
+horizon before it. A minute complies if at least 99% of its requests fit into the capacity.
 
-Compared with "peak x f", the highest second of the last minute times a headroom f. Only the times
-after a warm-up are counted: half of a trace of two days, four hours of one of a day, a quarter of
-an hour of one of an hour. A replica serves any fraction here: rounding up is the fleet simulator's.
+Cost is the mean capacity ordered, relative to an oracle that knows the trace and orders the least
+rate with which every minute that the horizon touches complies. The baseline "peak x f" orders the
+busiest second of the last minute times a headroom f.
+
+A warm-up is not counted: half of a trace of two days, four hours of a trace of a day, a quarter of
+an hour of a trace of an hour. Capacity is any real number here; whole replicas are left to
+`benchmarks.simulated.autoscaler`.
 """
 
 import time
@@ -20,17 +23,21 @@ from pathlib import Path
 
 import click
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from autoscaler.forecasting.demand import POOLS, DemandForecaster
 from autoscaler.forecasting.load_history import RequiredRate
 from autoscaler.forecasting.point_forecasts import trailing_max
+from benchmarks.arguments import json_option, plot_option, quick_option
+from benchmarks.inputs import AZURE_CONVERSATION_TRACE
 from simulator.trace import load_trace
-from sojourn.output import json_option, print_json, print_table
+from sojourn.output import print_json, print_table
 
 FloatArray = NDArray[np.float64]
+#: Fraction of a minute's requests that may be late.
 LATE_SHARE = 0.01
-EVERY_S = 10
+FORECAST_EVERY_S = 10
 WINDOW_S = 60
 HEADROOMS = (1.0, 1.1, 1.2, 1.3, 1.5, 2.0, 3.0)
 RISKS = (0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
@@ -38,23 +45,27 @@ RISKS = (0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 
 @dataclass(frozen=True)
 class Row:
-    """How one forecast did on one trace.
+    """The outcome of one forecast on one trace.
 
     Attributes
     ----------
+    trace : str
+    horizon_s : int
+        How long ordered capacity takes to serve.
+    forecast : str
     knob : float
         The risk, or the headroom of the baseline.
     missed : float
-        Share of the time in which more was required until the horizon than was ordered: what the
-        risk asks for.
+        Fraction of the time in which more was required within the horizon than was ordered; the
+        risk is its target.
     compliant : float
-        Share of the one-minute windows.
+        Fraction of the one-minute windows that comply.
     over_oracle : float
-        Mean ordered over the clairvoyant's.
+        Mean capacity ordered over the oracle's.
     over_mean : float
-        Mean ordered over the mean load.
+        Mean capacity ordered over the mean load.
     call_ms : float
-        Mean time of one forecast with the ten seconds it takes in.
+        Mean CPU time of one forecast, including observing the ten seconds before it.
     """
 
     trace: str
@@ -69,12 +80,13 @@ class Row:
 
 
 class Trial:
-    """A trace and a horizon, and what is judged by.
+    """A trace and a horizon on which forecasts are compared.
 
     Parameters
     ----------
     name : str
     rates : FloatArray, shape (seconds,)
+        Requests of each second.
     horizon_s : int
     """
 
@@ -84,17 +96,17 @@ class Trial:
         self.warm_up = rates.size // 2 if days > 1.5 else 14_400 if days > 0.5 else 900
         self.warm_up -= self.warm_up % WINDOW_S
         window = RequiredRate(0.5 * LATE_SHARE)
-        self._needs = np.array([window.push(rate) for rate in rates.tolist()])
-        self.oracle = self._clairvoyant()
+        self._required = np.array([window.push(rate) for rate in rates.tolist()])
+        self.oracle = self._oracle_orders()
 
     def judge(self, forecast: str, knob: float, ordered: FloatArray, call_ms: float) -> Row:
-        """Say how it did to have ordered so much at the end of each second."""
+        """Sum up what ordering `ordered` at the end of each second leads to."""
         served = np.full_like(ordered, np.inf)
         served[1:] = -trailing_max(-ordered, self.horizon_s + 1)[:-1]
-        late = _by_window(np.maximum(self.rates - served, 0.0)[self.warm_up :])
-        sent = _by_window(self.rates[self.warm_up :])
+        late = _sum_by_window(np.maximum(self.rates - served, 0.0)[self.warm_up :])
+        sent = _sum_by_window(self.rates[self.warm_up :])
         until = self.rates.size - self.horizon_s
-        ahead = trailing_max(self._needs, self.horizon_s)[self.horizon_s :]
+        ahead = trailing_max(self._required, self.horizon_s)[self.horizon_s :]
         counted = slice(self.warm_up, until)
         mean = float(ordered[self.warm_up :].mean())
         return Row(
@@ -110,34 +122,35 @@ class Trial:
         )
 
     def replay(self, forecast: str, risk: float) -> Row:
-        """Have a forecaster order."""
+        """Order what a forecaster says, and sum up the outcome."""
         forecaster = DemandForecaster(forecast)
         ordered = np.zeros(self.rates.size)
         begin_s = time.process_time()
         demand = 0.0
-        for end in range(EVERY_S, self.rates.size + 1, EVERY_S):
-            ordered[end - EVERY_S : end - 1] = demand
-            forecaster.observe(end, self.rates[end - EVERY_S : end])
-            seen = forecaster.forecast(end, self.horizon_s, risk)
-            assert seen is not None
-            ordered[end - 1 :] = demand = seen.demand_per_s
-        calls = self.rates.size // EVERY_S
+        for end in range(FORECAST_EVERY_S, self.rates.size + 1, FORECAST_EVERY_S):
+            begin = end - FORECAST_EVERY_S
+            ordered[begin : end - 1] = demand
+            forecaster.observe(end, self.rates[begin:end])
+            made = forecaster.forecast(end, self.horizon_s, risk)
+            assert made is not None
+            ordered[end - 1 :] = demand = made.demand_per_s
+        calls = self.rates.size // FORECAST_EVERY_S
         return self.judge(forecast, risk, ordered, 1e3 * (time.process_time() - begin_s) / calls)
 
-    def _clairvoyant(self) -> FloatArray:
+    def _oracle_orders(self) -> FloatArray:
         levels = np.zeros(self.rates.size)
         for begin in range(0, self.rates.size, WINDOW_S):
             window = RequiredRate(LATE_SHARE)
             for rate in self.rates[begin : begin + WINDOW_S].tolist():
                 level = window.push(rate)
             levels[begin : begin + WINDOW_S] = level
-        # What is ordered at the end of second u is needed in the seconds to u + horizon + 1.
+        # An order at the end of second u must cover the seconds up to u + horizon + 1.
         ahead = trailing_max(levels[::-1], self.horizon_s + 1)[::-1]
         return np.append(ahead[1:], levels[-1])
 
 
 def rows(traces: Path, quick: bool) -> Iterator[Row]:
-    """Try all forecasts on all traces."""
+    """Run all forecasts on all traces in a folder."""
     horizons = (60,) if quick else (10, 60, 300)
     risks = RISKS[1:4] if quick else RISKS
     for path in sorted(traces.glob("*.csv*")):
@@ -153,21 +166,18 @@ def rows(traces: Path, quick: bool) -> Iterator[Row]:
                     yield trial.replay(pool, risk)
 
 
-def _by_window(series: FloatArray) -> FloatArray:
+def _sum_by_window(series: FloatArray) -> FloatArray:
     whole = series.size // WINDOW_S * WINDOW_S
-    return series[:whole].reshape(-1, WINDOW_S).sum(axis=1)
+    sums: FloatArray = series[:whole].reshape(-1, WINDOW_S).sum(axis=1)
+    return sums
 
 
 def plot(results: list[Row], path: Path) -> None:
-    """Draw compliance against cost, a panel per trace at 60 s."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    """Draw compliance against cost at a horizon of 60 s, a panel per trace."""
     at_60 = [row for row in results if row.horizon_s == 60]
     traces = list(dict.fromkeys(row.trace for row in at_60))
-    figure, panels = plt.subplots(1, len(traces), figsize=(4.2 * len(traces), 4), squeeze=False)
+    figure = Figure(figsize=(4.2 * len(traces), 4))
+    panels = figure.subplots(1, len(traces), squeeze=False)
     for panel, trace in zip(panels[0], traces, strict=True):
         for name in dict.fromkeys(row.forecast for row in at_60):
             line = [row for row in at_60 if row.trace == trace and row.forecast == name]
@@ -191,21 +201,22 @@ def plot(results: list[Row], path: Path) -> None:
     figure.savefig(path)
 
 
-@click.command(help=__doc__)
+@click.command()
 @click.option(
     "--traces",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    required=True,
-    help="Folder of traces, CSV with the header second,requests, packed with gzip or not.",
+    default=AZURE_CONVERSATION_TRACE.parent,
+    help="Folder of traces: CSV with the header second,requests, gzipped or not.  "
+    "[default: configs/traces]",
 )
-@click.option("--quick", is_flag=True, help="60 s, last value and auto, three risks.")
-@click.option("--plot", "figure", type=click.Path(dir_okay=False, path_type=Path))
+@quick_option("Only the 60 s horizon, the forecasts last and auto, and three risks.")
+@plot_option
 @json_option
-def main(traces: Path, quick: bool, figure: Path | None, as_json: bool) -> None:
-    """Run it."""
+def main(traces: Path, quick: bool, plot_file: Path | None, as_json: bool) -> None:
+    """Measure what each forecast must over-provision to keep an SLA."""
     results = list(rows(traces, quick))
-    if figure is not None:
-        plot(results, figure)
+    if plot_file is not None:
+        plot(results, plot_file)
     if as_json:
         print_json({"rows": [asdict(row) for row in results]})
         return
@@ -225,7 +236,7 @@ def main(traces: Path, quick: bool, figure: Path | None, as_json: bool) -> None:
                 for row in results
                 if (row.trace, row.horizon_s) == (trace, horizon_s)
             ],
-            f"{trace}, {horizon_s} s until a replica serves",
+            f"{trace}, {horizon_s} s to start a replica",
         )
 
 

@@ -1,30 +1,29 @@
-"""Does sizing for random routing hold under routings that look at the load? It must.
+"""Check that fleets sized for random routing also meet their SLA under load-aware routing.
 
     python -m benchmarks.simulated.routing [--quick] [--json]
 
-GoogLeNet on a P4 with the policy table of a live replica. A fleet gets Poisson arrivals at half and
-at all of the highest rate for which the live autoscaler would leave it at so many replicas, under
-HAProxy's three routings. The share in time must be no less than the SLA's; what it is above that,
-at the full rate, is what sizing by the routing could save.
+The replicas are GoogLeNet on a P4 with the policy table of a live replica. Each fleet receives
+Poisson arrivals at the highest rate that the live autoscaler would give it, and at half that rate,
+under each of HAProxy's three routings. The service level must be at least the SLA's. Where it is
+higher at the full rate, sizing by the routing in use could save replicas.
 """
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import click
 import numpy as np
 from rich.progress import track
 
+from benchmarks.arguments import json_option, quick_option
+from benchmarks.inputs import GOOGLENET_P4
 from policy.objective import ServiceLevelObjective
-from policy.profile import Profile
 from simulator.arrivals import WithinSecond, poisson_counts
 from simulator.autoscalers.fixed import FixedFleet
 from simulator.engines.interface import Routing
 from simulator.run import Scenario, simulate
-from sojourn.output import json_option, print_json, print_table
+from sojourn.output import print_json, print_table
 
-PROFILE = Path(__file__).parents[2] / "configs/profiles/googlenet-p4.json"
-#: Response time of the SLA in full batches, percentile, replicas, share of the highest rate.
+#: The SLA's response time in full batches, its percentile, replicas, fraction of the highest rate.
 CASES = [
     (batches, percentile, replicas, share)
     for batches in (2.5, 4.5)
@@ -36,7 +35,7 @@ CASES = [
 
 @dataclass(frozen=True)
 class Row:
-    """One fleet at one load."""
+    """One fleet at one load; the service level and the SLA's percentile are by routing."""
 
     response_time_ms: float
     percentile: float
@@ -46,20 +45,18 @@ class Row:
     percentile_ms: dict[str, float]
 
 
-def measure(
-    profile: Profile, batches: float, percentile: float, replicas: int, share: float, seconds: int
-) -> Row:
+def measure(batches: float, percentile: float, replicas: int, share: float, seconds: int) -> Row:
     """Simulate one case under each routing, with the same arrivals."""
-    response_time_ms = round(batches * float(profile.latency_ms[-1]), 1)
+    response_time_ms = round(batches * float(GOOGLENET_P4.latency_ms[-1]), 1)
     objective = ServiceLevelObjective(response_time_ms, percentile)
-    curve = Scenario(profile, objective, np.ones(1)).load_lateness_curve()
+    curve = Scenario(GOOGLENET_P4, objective, np.ones(1)).load_lateness_curve()
     assert curve is not None
     rate_per_s = share * replicas * curve.sla_rate_per_s
     counts = poisson_counts(rate_per_s, seconds, np.random.default_rng(1)).astype(np.float64)
     runs = {
         str(routing): simulate(
             Scenario(
-                profile,
+                GOOGLENET_P4,
                 objective,
                 counts,
                 within_second=WithinSecond.UNIFORM,
@@ -82,15 +79,12 @@ def measure(
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Twenty seconds of each case.")
+@quick_option("Simulate 20 seconds of each case instead of 300.")
 @json_option
 def main(quick: bool, as_json: bool) -> None:
-    """Compare routings at the autoscaler's own size of fleet."""
-    profile = Profile.load(PROFILE)
+    """Check fleets sized for random routing under load-aware routing."""
     seconds = 20 if quick else 300
-    rows = [
-        measure(profile, *case, seconds) for case in track(CASES, disable=as_json, transient=True)
-    ]
+    rows = [measure(*case, seconds) for case in track(CASES, disable=as_json, transient=True)]
     if as_json:
         print_json({"rows": [asdict(row) for row in rows]})
         return
@@ -105,7 +99,7 @@ def main(quick: bool, as_json: bool) -> None:
             )
             for row in rows
         ],
-        title=f"{profile.model} on a {profile.device}, {seconds} s each",
+        title=f"{GOOGLENET_P4.model} on a {GOOGLENET_P4.device}, {seconds} s each",
     )
 
 

@@ -1,11 +1,12 @@
-"""How many requests a second of one core simulates.
+"""Measure how many requests per second the simulator handles on one core.
 
     python -m benchmarks.simulated.simulator_speed [--quick] [--json]
 
-GoogLeNet on a Tesla P4 (Xu et al.'s figures) under 99% within 50 ms, Poisson arrivals at 70% of the
-capacity of its replicas. Timed from drawing the arrivals to the finished run, with all that a run
-does once a second: for a fixed fleet, and for the autoscaler, which reads the reports of all
-replicas. The fastest of a few runs counts; what the first run takes is told apart.
+The fleet is GoogLeNet on Tesla P4s under an SLA of 99% within 50 ms, with Poisson arrivals at 70%
+of its capacity. Runs are timed from drawing the arrivals to the finished result, including the
+work of each simulated second: for a fixed fleet, and for the autoscaler, which reads the reports of
+all replicas. The fastest of three runs counts. The very first run, which compiles the engine or
+reads it from the cache, is reported separately.
 """
 
 import time
@@ -14,39 +15,40 @@ from dataclasses import replace
 import click
 import numpy as np
 
+from benchmarks.arguments import json_option, quick_option
+from benchmarks.inputs import GOOGLENET_P4
 from policy.objective import ServiceLevelObjective
-from policy.profile import Profile
-from simulator.arrivals import poisson_counts
+from simulator.arrivals import WithinSecond, poisson_counts
 from simulator.autoscalers.fixed import FixedFleet
 from simulator.autoscalers.sojourn import SojournAutoscaler
 from simulator.engines.interface import Routing
 from simulator.run import EngineName, Scenario, simulate
 from simulator.scaling import ScalingPolicy
-from sojourn.output import json_option, print_json, print_table
+from sojourn.output import print_json, print_table
 
-_SIZES = np.arange(1, 33)
-GOOGLENET_P4 = Profile("googlenet", "tesla-p4", 0.3051 * _SIZES + 1.052, 19.90 * _SIZES + 19.60)
-USE = 0.7
+LOAD = 0.7
 REPEATS = 3
+#: Requests in each second that measures what a simulated second costs by itself.
+QUIET_RATE_PER_S = 10.0
 
 
 def fleet(replicas: int, requests: int, routing: Routing = Routing.RANDOM) -> Scenario:
-    """Give a fleet at `USE` of its capacity, for about so many requests."""
-    rate_per_s = USE * replicas * GOOGLENET_P4.capacity_per_s
+    """Return a fleet at `LOAD` of its capacity that receives about `requests` requests."""
+    rate_per_s = LOAD * replicas * GOOGLENET_P4.capacity_per_s
     seconds = max(1, round(requests / rate_per_s))
     return Scenario(
         GOOGLENET_P4,
         ServiceLevelObjective(50.0, 99.0),
-        poisson_counts(rate_per_s, seconds, np.random.default_rng(0)),
-        within_second="uniform",
+        poisson_counts(rate_per_s, seconds, np.random.default_rng(0)).astype(np.float64),
+        within_second=WithinSecond.UNIFORM,
         replicas=replicas,
         routing=routing,
     )
 
 
 def requests_per_s(scenario: Scenario, autoscaled: bool, engine: EngineName) -> float:
-    """Time the fastest of `REPEATS` runs."""
-    scenario.load_lateness_curve()  # solved once for all runs on a profile; no part of simulating
+    """Return the requests per second of wall-clock time in the fastest of `REPEATS` runs."""
+    scenario.load_lateness_curve()  # solved once per profile and cached: not part of simulating
     fastest_s = np.inf
     for _ in range(REPEATS):
         autoscaler: ScalingPolicy = FixedFleet(scenario.replicas)
@@ -59,10 +61,10 @@ def requests_per_s(scenario: Scenario, autoscaled: bool, engine: EngineName) -> 
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="A fifth of the requests.")
+@quick_option("A fifth of the requests.")
 @json_option
 def main(quick: bool, as_json: bool) -> None:
-    """Time both engines."""
+    """Measure how many requests per second both engines handle on one core."""
     many, few = (1_000_000, 40_000) if quick else (5_000_000, 200_000)
     begin_s = time.perf_counter()
     simulate(fleet(2, 1000), FixedFleet(2))
@@ -80,18 +82,18 @@ def main(quick: bool, as_json: bool) -> None:
         "live": requests_per_s(fleet(12, few), False, "live"),
         "live_autoscaled": requests_per_s(fleet(12, few), True, "live"),
     }
-    # Ten requests a second and no more: what a second itself takes.
-    quiet = replace(fleet(12, 1000), counts=np.full(2000 if quick else 10_000, 10.0))
+    # With so few requests, nearly all the time goes into the per-second work.
+    quiet = replace(fleet(12, 1000), counts=np.full(2000 if quick else 10_000, QUIET_RATE_PER_S))
     second_ms = {
-        name: 1e4 / requests_per_s(quiet, autoscaled, "compiled")
+        name: 1e3 * QUIET_RATE_PER_S / requests_per_s(quiet, autoscaled, "compiled")
         for name, autoscaled in (("fixed", False), ("autoscaled", True))
     }
     if as_json:
         print_json({"requests_per_s": speeds, "second_ms": second_ms, "first_run_s": first_s})
         return
     print_table(["engine", "requests/s"], [(name, f"{v:,.0f}") for name, v in speeds.items()])
-    print_table(["a quiet second of 12 replicas", "ms"], list(second_ms.items()))
-    click.echo(f"first run, with what is compiled or read from the cache: {first_s:.2f} s")
+    print_table(["a nearly idle second of 12 replicas", "ms"], list(second_ms.items()))
+    click.echo(f"first run, compiling or reading the cache: {first_s:.2f} s")
 
 
 if __name__ == "__main__":

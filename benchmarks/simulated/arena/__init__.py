@@ -1,1 +1,1 @@
-"""What `benchmarks.simulated.autoscaler` runs, and how it reports."""
+"""The parts of `benchmarks.simulated.autoscaler`: its cases, its runs, its report."""

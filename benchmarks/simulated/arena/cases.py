@@ -1,4 +1,4 @@
-"""What `benchmarks.simulated.autoscaler` runs: loads, services, contenders, and how large it all is."""
+"""The cases of `benchmarks.simulated.autoscaler`: traces, services, and contenders."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from simulator.trace import load_trace
 FloatArray = NDArray[np.float64]
 
 START_TIMES_S = (10, 60, 300)
-#: At this start time knobs are turned.
+#: The start time at which knobs are varied.
 CURVE_START_TIME_S = 60
 HOUR_S = 3600
 
-#: Of Sojourn's knob, from the fewest replicas to the most.
+#: Values of Sojourn's knob, from the fewest replicas to the most.
 RISKS = (0.2, 0.05, 0.02, 0.01, 0.003, 0.001)
-#: What a tuned Ray sets besides its target: it reacts at once, to what is reported every second.
+#: What a tuned Ray sets besides its target, to react at once to reports of every second.
 FAST_RAY = {"upscale_delay_s": 0.0, "look_back_period_s": 10.0, "metrics_interval_s": 1.0}
 
 
@@ -46,7 +46,7 @@ class Service:
 
 @cache
 def sla_rate_per_s(service: Service) -> float:
-    """Give the highest rate of one replica within the SLA, as its replicas report it."""
+    """Return the highest rate at which one replica meets the SLA, as replicas report it."""
     curve = Scenario(service.profile, service.objective, np.ones(1)).load_lateness_curve()
     assert curve is not None
     return curve.sla_rate_per_s
@@ -54,13 +54,13 @@ def sla_rate_per_s(service: Service) -> float:
 
 @dataclass(frozen=True)
 class Slice:
-    """A part of a trace, scaled.
+    """A part of a trace, scaled to a peak.
 
     Attributes
     ----------
     begin_s, length_s : int
     peak : int
-        Replicas that its busiest second is scaled to need.
+        How many replicas the busiest second needs after scaling.
     """
 
     begin_s: int
@@ -70,15 +70,15 @@ class Slice:
 
 @dataclass(frozen=True)
 class Trace:
-    """A load, and the parts of it that are run on each service.
+    """A load, and the part of it that each service is given.
 
     Attributes
     ----------
     name : str
     file : str or None
-        In the folder of the traces; None for one that is made here.
+        Its file in the folder of traces; None for the synthetic load.
     slices : mapping of str to Slice
-        By the service's name.
+        The part for each service, by the service's name.
     """
 
     name: str
@@ -86,7 +86,12 @@ class Trace:
     slices: Mapping[str, Slice]
 
     def counts(self, service: Service, folder: Path | None) -> FloatArray:
-        """Read or make the requests of each second, so scaled that the peak is right."""
+        """Read or generate the requests of each second, scaled to the slice's peak.
+
+        Returns
+        -------
+        FloatArray, shape (slice.length_s,)
+        """
         part = self.slices[service.name]
         whole = (
             synthetic_day(2 * HOUR_S, seed=7)
@@ -98,8 +103,8 @@ class Trace:
         return counts * (peak_per_s / float(counts.max()))
 
 
-#: Full runs: the slow service carries whole traces, the fast one, whose seconds hold twenty times
-#: the requests, parts of them. Quick runs: some hours, on the slow service alone.
+#: In full runs the slow service gets whole traces. The fast one, which takes twenty times the
+#: requests per second, gets parts of them. Quick runs take some hours, on the slow service alone.
 TRACES = (
     Trace(
         "twitter",
@@ -136,7 +141,7 @@ QUICK_SYNTHETIC = Trace("synthetic", None, {"slow": Slice(0, 2 * HOUR_S, 20)})
 
 
 def synthetic_day(seconds: int, seed: int) -> FloatArray:
-    """Make a load: a day's swing pressed into `seconds`, noise, bursts, and steps by the clock.
+    """Generate a day's load compressed into `seconds`: a daily swing, noise, bursts, clocked steps.
 
     Returns
     -------
@@ -160,12 +165,11 @@ class Contender:
     Attributes
     ----------
     family : str
-        "sojourn", one of `simulator.autoscalers.baselines.BASELINES`, "static", "oracle" (by
-        seconds) or "window oracle".
+        One of `FAMILIES`, "static", "oracle" (which covers every second) or "window oracle".
     knob : float or None
-        None: as published, or as Sojourn comes.
+        None for the default: as published, or as Sojourn ships.
     settings : tuple of (str, float)
-        What else is set.
+        Further settings.
     """
 
     family: str
@@ -174,21 +178,23 @@ class Contender:
 
     @property
     def label(self) -> str:
-        """Name it with all that is set."""
+        """The family's name with all that is set."""
         parts = [] if self.knob is None else [f"{self.knob:g}"]
         parts += [f"{name} {value:g}" for name, value in self.settings]
         return f"{self.family} ({', '.join(parts)})" if parts else self.family
 
 
-#: Run in every cell, as they come.
+#: The families that have a knob.
+FAMILIES = ("sojourn", *BASELINES)
+#: Run in every cell, with default settings.
 ORACLES = (Contender("oracle"), Contender("window oracle"))
-STOCK = (*map(Contender, ("static", "sojourn", *BASELINES)),)
-#: Searched over a grid at one start time; the best then runs in all cells.
+STOCK = (*map(Contender, ("static", *FAMILIES)),)
+#: Tuned by a grid search at one start time; the best then runs in all cells.
 TUNED = ("ray", "knative")
 
 
 def curve(family: str, quick: bool) -> tuple[Contender, ...]:
-    """Give a family's contenders along its knob; those to be tuned, as a grid."""
+    """Return a family's contenders along its knob; for the tuned families, the grid."""
     values = RISKS if family == "sojourn" else BASELINES[family].values
     values = values[::2] if quick else values
     others: tuple[tuple[tuple[str, float], ...], ...] = ((),)
@@ -204,7 +210,7 @@ def curve(family: str, quick: bool) -> tuple[Contender, ...]:
 
 
 def services(googlenet: Profile) -> tuple[Service, ...]:
-    """Give the two: GoogLeNet on a P4 within 50 ms, and 20 times slower within 500 ms."""
+    """Return the two services: GoogLeNet within 50 ms, and 20 times slower within 500 ms."""
     energy_mj = googlenet.energy_mj
     slow = Profile(
         googlenet.model,

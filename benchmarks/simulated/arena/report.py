@@ -1,4 +1,4 @@
-"""Tables and plots of `benchmarks.simulated.autoscaler`, from the records of its runs."""
+"""Summary and plots of `benchmarks.simulated.autoscaler`, from the records of its runs."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,13 +23,13 @@ COLORS = {
     "mark": "#e69f00",
     "peak": "#777777",
 }
-#: Goals: share of the windows that the oracle holds, and replica-hours over the oracle's.
+#: The goal: the fraction of the oracle's windows held, and replica-hours over the oracle's.
 GOAL_HELD, GOAL_COST = 0.99, 1.15
 
 
 @dataclass(frozen=True)
 class Row:
-    """A contender in a cell; each value is the median over seeds.
+    """The outcome of a contender in a cell; each value is the median over seeds.
 
     Attributes
     ----------
@@ -39,17 +39,18 @@ class Row:
     knob : float or None
     seeds : int
     service_level : float
-        Share of the requests in time.
+        Fraction of the offered requests answered in time.
     held : float
-        Share of the windows that comply, of those that the oracle holds.
+        Fraction of the windows that comply, of those that comply under the oracle.
     over_oracle : float
-        Replica-hours over those of the oracle by seconds.
+        Replica-hours over those of the oracle that covers every second.
     over_window_oracle : float
-        The same over those of the oracle by windows.
+        Replica-hours over those of the window oracle.
     energy_over_oracle : float
+        Energy of the batches over that of the oracle.
     scalings_per_hour : float
     held_range, over_oracle_range : tuple of (float, float)
-        Least and most over the seeds.
+        Minimum and maximum over the seeds.
     """
 
     trace: str
@@ -70,17 +71,17 @@ class Row:
 
     @property
     def cell(self) -> CellKey:
-        """Where it ran."""
+        """Trace, service and start time."""
         return self.trace, self.service, self.start_time_s
 
     @property
     def reaches_goal(self) -> bool:
-        """Whether it holds enough at no more than the goal's cost."""
+        """Whether it holds enough windows at no more than the goal's cost."""
         return self.held >= GOAL_HELD and self.over_oracle <= GOAL_COST
 
 
 def rows(records: Iterable[Record]) -> list[Row]:
-    """Sum up the records by cell and contender; those of the oracles must be among them."""
+    """Sum up the records by cell and contender; the oracles' records must be among them."""
     seeds: dict[tuple[CellKey, str], list[Record]] = defaultdict(list)
     oracles: dict[tuple[CellKey, int, str], Record] = {}
     for record in records:
@@ -117,7 +118,13 @@ def rows(records: Iterable[Record]) -> list[Row]:
 
 
 def held_share(compliant: str, held_by_oracle: str) -> float:
-    """Share of the windows that comply, of those that the oracle holds; 1 if it holds none."""
+    """Return the fraction of the oracle's compliant windows that comply; 1 if it has none.
+
+    Parameters
+    ----------
+    compliant, held_by_oracle : str
+        A "1" for each window that complies, a "0" for each that does not.
+    """
     ours, oracles = (np.array(list(text)) == "1" for text in (compliant, held_by_oracle))
     return float(ours[oracles].mean()) if oracles.any() else 1.0
 
@@ -127,7 +134,7 @@ def _ratios(runs: Sequence[Record], oracles: Sequence[Record], name: str) -> lis
 
 
 def best_tuned(grid: Sequence[Row]) -> Row:
-    """Choose of a grid the cheapest that reaches the goal's share, else the nearest to it."""
+    """Return the cheapest row of a grid that reaches `GOAL_HELD`, else the one closest to it."""
     reaching = [row for row in grid if row.held >= GOAL_HELD]
     if reaching:
         return min(reaching, key=lambda row: row.over_oracle)
@@ -135,7 +142,7 @@ def best_tuned(grid: Sequence[Row]) -> Row:
 
 
 def frontier(points: Iterable[Row]) -> list[Row]:
-    """Leave those beside which no other is as cheap and holds as much, the cheapest first."""
+    """Return the Pareto-optimal rows, cheapest first: no other is as cheap and holds as much."""
     best: list[Row] = []
     for row in sorted(points, key=lambda row: (row.over_oracle, -row.held)):
         if not best or row.held > best[-1].held:
@@ -144,9 +151,9 @@ def frontier(points: Iterable[Row]) -> list[Row]:
 
 
 def beyond(points: Iterable[Row], ours: Sequence[Row]) -> list[Row]:
-    """Give the points that our curve, with lines between its own points, does not reach.
+    """Return the points above our frontier, which is interpolated linearly between its own points.
 
-    At a cost below all of ours, a point lies beyond if it holds more than our cheapest.
+    A point cheaper than all of ours counts as above if it holds more than our cheapest.
     """
     curve = frontier(ours)
     costs, shares = [row.over_oracle for row in curve], [row.held for row in curve]
@@ -156,14 +163,14 @@ def beyond(points: Iterable[Row], ours: Sequence[Row]) -> list[Row]:
 def draw_frontiers(
     curves: Mapping[str, Sequence[Row]], fixed: Sequence[Row], title: str, path: Path
 ) -> None:
-    """Draw each family's share of windows missed over its cost, along its knob.
+    """Draw the windows that each family misses over its cost, along its knob.
 
     Parameters
     ----------
-    curves : mapping of str to Row
-        By family; what comes as published is ringed.
+    curves : mapping of str to sequence of Row
+        Points by family; the family's default is ringed.
     fixed : sequence of Row
-        What has no knob, the oracles among it.
+        Contenders without a knob, such as the oracles.
     title : str
     path : Path
     """
@@ -191,8 +198,8 @@ def draw_frontiers(
     low, high = max(0.5, 0.9 * min(cost(everything))), 1.1 * max(cost(everything))
     axes.set(
         title=title,
-        xlabel="replica-hours, times those of the oracle that knows start times",
-        ylabel="one-minute windows missed, of those that it holds",
+        xlabel="replica-hours, relative to the start-aware oracle's",
+        ylabel="one-minute windows missed, of those that the oracle holds",
         xscale="log",
         yscale="log",
         xlim=(low, high),

@@ -1,4 +1,4 @@
-"""The runs of `benchmarks.simulated.autoscaler`: each a line of JSON, so that a long run can be split."""
+"""The runs of `benchmarks.simulated.autoscaler`, one JSON line each so that work can be resumed."""
 
 import json
 import time
@@ -26,8 +26,8 @@ from simulator.scenario import Scenario
 BoolArray = NDArray[np.bool_]
 Record = dict[str, Any]
 
-#: Beyond this many times its peak need, no fleet grows.
-MOST_TIMES_PEAK = 3
+#: Upper bound of every fleet, as a multiple of what the peak needs.
+MAX_TIMES_PEAK = 3
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,11 @@ class Cell:
     trace : Trace
     service : Service
     start_time_s : int
+        How long a replica takes from its order until it serves.
     seed : int
-        Of the arrivals within seconds, and of the balancer's choices.
+        Seeds the arrivals within seconds and the balancer's choices.
     folder : Path or None
-        Of the traces.
+        Folder of the traces.
     """
 
     trace: Trace
@@ -53,7 +54,7 @@ class Cell:
 
     @property
     def load_key(self) -> str:
-        """Name what arrives."""
+        """Name of the load, for records."""
         part = self.trace.slices[self.service.name]
         return (
             f"{self.trace.name}/{self.service.name}/"
@@ -62,7 +63,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Name all of it."""
+        """Name of the cell, for records."""
         return f"{self.load_key}/start {self.start_time_s} s/seed {self.seed}"
 
     @cached_property
@@ -72,25 +73,26 @@ class Cell:
 
     @property
     def need(self) -> NDArray[np.int64]:
-        """Replicas whose rate within the SLA covers each second."""
+        """Replicas whose rate within the SLA covers each second, shape (seconds,)."""
         return need_by_second(self.offered, sla_rate_per_s(self.service))
 
     @property
-    def most_replicas(self) -> int:
-        """Bound of the fleet."""
-        return MOST_TIMES_PEAK * self.trace.slices[self.service.name].peak
+    def max_replicas(self) -> int:
+        """Upper bound of the fleet."""
+        return MAX_TIMES_PEAK * self.trace.slices[self.service.name].peak
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run.
+    """One run: a contender in a cell.
 
     Attributes
     ----------
     cell : Cell
     contender : Contender
     window_need : tuple of int
-        Least constant replicas of each minute; the oracle by windows and the static fleet use it.
+        Least constant number of replicas with which each minute complies, for the window oracle
+        and the static fleet.
     """
 
     cell: Cell
@@ -99,17 +101,17 @@ class Job:
 
     @property
     def key(self) -> str:
-        """Name it among the records."""
+        """Name of the run, for records."""
         return f"{self.cell.key}/{self.contender.label}"
 
 
 def oracle(cell: Cell) -> Clairvoyant:
-    """Give the oracle by seconds; fleets begin with its replicas."""
+    """Return the oracle that covers every second; all fleets begin with its replicas."""
     return Clairvoyant(cell.need, cell.start_time_s)
 
 
 def make(job: Job) -> ScalingPolicy:
-    """Make the autoscaler of a job."""
+    """Build the autoscaler of a job."""
     cell, contender = job.cell, job.contender
     knob = contender.knob
     if contender.family == "oracle":
@@ -120,7 +122,7 @@ def make(job: Job) -> ScalingPolicy:
     if contender.family == "static":
         return FixedFleet(max(job.window_need))
     if contender.family == "sojourn":
-        return SojournAutoscaler(sojourn_settings(knob), max_replicas=cell.most_replicas)
+        return SojournAutoscaler(sojourn_settings(knob), max_replicas=cell.max_replicas)
     deployment = Deployment(
         cell.service.profile,
         cell.service.objective,
@@ -131,13 +133,13 @@ def make(job: Job) -> ScalingPolicy:
 
 
 def sojourn_settings(risk: float | None) -> AutoscalerSettings:
-    """Give Sojourn's settings: its own, but for the risk if one is given."""
+    """Return Sojourn's default settings, with another risk if one is given."""
     settings = AutoscalerSettings(retries=RETRIES)
     return settings if risk is None else replace(settings, risk=risk)
 
 
 def scenario(cell: Cell, initial_replicas: int, start_time_s: float | None = None) -> Scenario:
-    """Give the scenario of a cell; its start time, unless another one is given."""
+    """Return the scenario of a cell, with another start time if one is given."""
     return Scenario(
         cell.service.profile,
         cell.service.objective,
@@ -145,12 +147,12 @@ def scenario(cell: Cell, initial_replicas: int, start_time_s: float | None = Non
         start_time=StartTime(cell.start_time_s if start_time_s is None else start_time_s),
         seed=cell.seed,
         replicas=initial_replicas,
-        max_replicas=cell.most_replicas,
+        max_replicas=cell.max_replicas,
     )
 
 
 def run(job: Job) -> Record:
-    """Simulate a job, and sum up what its tables and plots need."""
+    """Simulate a job and record what the report needs."""
     cell, policy = job.cell, make(job)
     begin_s = time.perf_counter()
     if isinstance(policy, FixedFleet):
@@ -180,12 +182,15 @@ def run(job: Job) -> Record:
 
 
 def find_window_need(cell: Cell) -> Record:
-    """Find the least constant replicas of each minute, with changes that cost and take nothing."""
+    """Find the least constant number of replicas with which each minute complies.
+
+    Replicas start and stop instantly here, and changes cost nothing.
+    """
     need = cell.need
     starts = np.arange(0, need.size, WINDOW_S)
     high = np.maximum.reduceat(need, starts) + 1
     mean_per_s = np.add.reduceat(cell.offered, starts) / WINDOW_S
-    # Less than what carries the mean does not comply, but for what the last minute can end with.
+    # A minute needs what carries its mean; 5% less allows for the queue it may leave at its end.
     low = np.maximum(1, np.floor(0.95 * mean_per_s / cell.service.profile.capacity_per_s))
     low = np.minimum(low.astype(np.int64), high)
 
@@ -203,17 +208,17 @@ def find_window_need(cell: Cell) -> Record:
 
 
 def need_key(cell: Cell) -> str:
-    """Name the record of `find_window_need`: it depends on no start time."""
+    """Name the record of `find_window_need`, which depends on no start time."""
     return f"{cell.load_key}/need"
 
 
 class Records:
-    """What has been run, in a file of JSON lines that only grows.
+    """The records of all finished runs, in an append-only file of JSON lines.
 
     Parameters
     ----------
     path : Path or None
-        None: nothing is kept.
+        None keeps them in memory only.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -225,7 +230,7 @@ class Records:
             self.by_key[record["key"]] = record
 
     def add(self, record: Record) -> None:
-        """Keep a record, and write it at once."""
+        """Add a record, and write it to the file at once."""
         self.by_key[record["key"]] = record
         if self._path:
             with self._path.open("a") as file:
