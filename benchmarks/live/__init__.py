@@ -1,1 +1,1 @@
-"""Measurements of the running service."""
+"""Benchmarks of real services on this machine; they take all of its cores."""

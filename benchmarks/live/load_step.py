@@ -1,120 +1,87 @@
-"""A load step against the real thing: 1 → 2 → 1 replicas, and a replica killed on the way.
-
-Serves configs/emulated-p4.yaml with `sojourn serve`, sends it Locust load that needs one replica,
-then two, then one again, kills a replica with SIGKILL in the middle, and draws what happened::
+"""Serve a load step with real replicas, 1 → 2 → 1, one of which is killed on the way.
 
     python -m benchmarks.live.load_step [--json] [--plot docs/images/load_step.png]
 
-Takes about four minutes.
+`sojourn serve` runs configs/emulated-p4.yaml. Locust sends load that needs one replica, then two,
+then one again. In the middle a replica gets SIGKILL. Takes about four minutes.
 """
 
-import argparse
 import csv
-import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
-import threading
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+import click
 from matplotlib.figure import Figure
 
-ROOT = Path(__file__).parents[2]
-CONFIG = ROOT / "configs/emulated-p4.yaml"
+from benchmarks.arguments import json_option, plot_option
+from benchmarks.inputs import EMULATED_P4_CONFIG
+from benchmarks.live.local_service import (
+    ReplicaWatcher,
+    get_json,
+    load_test,
+    running_replicas,
+    running_service,
+)
+from sojourn.output import print_json
+
 PORT = 8124
 LOW_PER_S, HIGH_PER_S = 40, 100
 STEPS_S = (30, 80, 60)
 KILL_AT_S = 80.0
-
-
-@contextmanager
-def service(config: Path = CONFIG, port: int = PORT) -> Iterator[dict[str, Any]]:
-    """Run `sojourn serve` and give what it says of itself."""
-    command = [sys.executable, "-m", "sojourn.cli", "serve", str(config), "--port", str(port)]
-    process = subprocess.Popen([*command, "--json"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    lines: list[str] = []
-    try:
-        for line in process.stdout:
-            lines.append(line)
-            if line.rstrip() == "}":
-                break
-        else:
-            raise SystemExit("sojourn serve did not come up")
-        yield json.loads("".join(lines))
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(60)
-
-
-def running_replicas(dashboard: str) -> dict[str, int]:
-    """Replicas that run, and their process ids, from Serve's own status."""
-    with urllib.request.urlopen(f"{dashboard}/api/serve/applications/", timeout=5) as answer:
-        (application,) = json.load(answer)["applications"].values()
-    (deployment,) = application["deployments"].values()
-    replicas = deployment["replicas"]
-    return {one["replica_id"]: one["pid"] for one in replicas if one["state"] == "RUNNING"}
+WATCH_EVERY_S = 0.25
+#: Longer lists are left to --json.
+MAX_ENTRIES_SHOWN = 9
 
 
 def offered_rows(url: str) -> int:
-    """Rows that the replica has been offered so far."""
-    with urllib.request.urlopen(f"{url}/sojourn/policy", timeout=5) as answer:
-        return int(json.load(answer)["rows"]["offered"])
+    """Return how many rows the replica has been offered so far."""
+    return int(get_json(f"{url}/sojourn/policy")["rows"]["offered"])
 
 
-class Watcher(threading.Thread):
-    """Counts the running replicas, and kills one when its time has come.
+class KillingWatcher(ReplicaWatcher):
+    """Counts the running replicas from the first request on, and kills one at `KILL_AT_S`.
 
-    Times are in seconds since the first request reached the service.
+    Attributes
+    ----------
+    killed_s : float or None
+        When a replica was killed, in seconds since the first request.
     """
 
     def __init__(self, url: str, dashboard: str) -> None:
-        super().__init__(daemon=True)
-        self.counts: list[tuple[float, int]] = []
+        super().__init__(dashboard, WATCH_EVERY_S)
         self.killed_s: float | None = None
         self._url = url
-        self._dashboard = dashboard
-        self._ended = threading.Event()
+        self._started_s = 0.0
 
     def run(self) -> None:
-        """Watch until `end`."""
-        while not offered_rows(self._url) and not self._ended.wait(0.1):
+        """Wait for the first request, then count until `end`."""
+        while not offered_rows(self._url) and not self.ended.wait(0.1):
             pass
-        started_s = time.monotonic()
-        while not self._ended.wait(0.25):
-            now_s = time.monotonic() - started_s
-            replicas = running_replicas(self._dashboard)
-            self.counts.append((now_s, len(replicas)))
-            if self.killed_s is None and now_s >= KILL_AT_S and len(replicas) > 1:
-                os.kill(next(iter(replicas.values())), signal.SIGKILL)
-                self.killed_s = now_s
+        self._started_s = time.monotonic()
+        super().run()
 
-    def end(self) -> None:
-        """Stop watching."""
-        self._ended.set()
-        self.join()
+    def observe(self, now_s: float, replicas: dict[str, int]) -> None:
+        """Kill a replica when it is time and another one can take over."""
+        since_start_s = now_s - self._started_s
+        if self.killed_s is None and since_start_s >= KILL_AT_S and len(replicas) > 1:
+            os.kill(next(iter(replicas.values())), signal.SIGKILL)
+            self.killed_s = since_start_s
+
+    @property
+    def timeline(self) -> list[tuple[float, int]]:
+        """Seconds since the first request, and the replicas that ran then."""
+        return [(at_s - self._started_s, count) for at_s, count in self.counts]
 
 
-def load_test(url: str, out: str) -> tuple[dict[str, Any], list[dict[str, float]]]:
-    """Run `sojourn loadtest` and give its report, and its seconds."""
+def send_step(url: str, out: str) -> tuple[dict[str, Any], list[dict[str, float]]]:
+    """Send the load step; return the load test's report and its figures for each second."""
     rates = (LOW_PER_S, HIGH_PER_S, LOW_PER_S)
     shape = ",".join(f"{s}s:{rate}" for s, rate in zip(STEPS_S, rates, strict=True))
-    command = [sys.executable, "-m", "sojourn.cli", "loadtest", "--url", url]
-    subprocess.run(
-        [*command, "--model", "googlenet", "--shape", shape, "--out", out, "--json"],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        check=True,
-    )
-    report: dict[str, Any] = json.loads((Path(out) / "report.json").read_text())
+    report = load_test(url, "--model", "googlenet", "--shape", shape, "--out", out)
     with (Path(out) / "seconds.csv").open() as file:
         seconds = [
             {name: float(value or "nan") for name, value in row.items()}
@@ -123,16 +90,17 @@ def load_test(url: str, out: str) -> tuple[dict[str, Any], list[dict[str, float]
     return report, seconds
 
 
-def draw(path: Path, seconds: list[dict[str, float]], watcher: Watcher, sla_ms: float) -> None:
-    """Draw arrivals, replicas and the 99th percentile over time."""
+def draw(
+    path: Path, seconds: list[dict[str, float]], watcher: KillingWatcher, sla_ms: float
+) -> None:
+    """Draw arrivals, replicas and the 99th percentile, second by second."""
     figure = Figure(figsize=(9, 5), layout="constrained", dpi=120)
-    FigureCanvasAgg(figure)
     load, replicas, response = figure.subplots(3, 1, sharex=True, height_ratios=(2, 1.2, 2))
     time_s = [row["second"] + 0.5 for row in seconds]
     load.fill_between(time_s, [row["sent"] for row in seconds], step="mid", color="#56B4E9")
     load.set_ylabel("requests/s")
     load.set_ylim(bottom=0)
-    replicas.step(*zip(*watcher.counts, strict=True), where="post", color="#222222", linewidth=2)
+    replicas.step(*zip(*watcher.timeline, strict=True), where="post", color="#222222", linewidth=2)
     replicas.set_ylabel("replicas")
     replicas.set_yticks([0, 1, 2, 3])
     replicas.set_ylim(0, 3.2)
@@ -152,11 +120,11 @@ def draw(path: Path, seconds: list[dict[str, float]], watcher: Watcher, sla_ms: 
     figure.savefig(path)
 
 
-def two_again_s(watcher: Watcher) -> float | None:
-    """Seconds from the kill until Serve counts two replicas again, after it noticed."""
+def two_again_s(watcher: KillingWatcher) -> float | None:
+    """Return how long after the kill Ray Serve, having noticed it, counts two replicas again."""
     assert watcher.killed_s is not None
     noticed = False
-    for at_s, count in watcher.counts:
+    for at_s, count in watcher.timeline:
         if at_s > watcher.killed_s:
             noticed = noticed or count < 2
             if noticed and count == 2:
@@ -164,28 +132,29 @@ def two_again_s(watcher: Watcher) -> float | None:
     return None
 
 
-def main() -> None:
-    """Run the step and say what happened."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--plot", type=Path, help="draw to this PNG file")
-    options = parser.parse_args()
-    with service() as summary, tempfile.TemporaryDirectory() as out:
-        watcher = Watcher(summary["url"], summary["dashboard"])
+@click.command()
+@plot_option
+@json_option
+def main(plot_file: Path | None, as_json: bool) -> None:
+    """Serve a load step with real replicas, one of which is killed on the way."""
+    with (
+        running_service(EMULATED_P4_CONFIG, PORT) as summary,
+        tempfile.TemporaryDirectory() as out,
+    ):
+        watcher = KillingWatcher(summary["url"], summary["dashboard"])
         watcher.start()
-        report, seconds = load_test(summary["url"], out)
+        report, seconds = send_step(summary["url"], out)
         while len(running_replicas(summary["dashboard"])) > 1:
             time.sleep(0.5)
         time.sleep(1)
         watcher.end()
     assert watcher.killed_s is not None
-    sla_ms = report["sla"]["response_time_ms"]
-    if options.plot:
-        draw(options.plot, seconds, watcher, sla_ms)
-    settled = [count for _, count in watcher.counts]
+    if plot_file is not None:
+        draw(plot_file, seconds, watcher, report["sla"]["response_time_ms"])
+    counts = [count for _, count in watcher.counts]
     around_kill = range(int(watcher.killed_s) - 2, int(watcher.killed_s) + 11)
     result = {
-        "replicas": [n for n, m in zip(settled, [0, *settled], strict=False) if n != m],
+        "replicas": [n for n, before in zip(counts, [0, *counts], strict=False) if n != before],
         "killed_s": watcher.killed_s,
         "two_again_s": two_again_s(watcher),
         "requests": report["requests"],
@@ -198,11 +167,11 @@ def main() -> None:
         "p99_ms_by_step": [step["response_percentiles_ms"]["99"] for step in report["by_step"]],
         "share_within_sla_by_second": [row["within_sla_share"] for row in seconds],
     }
-    if options.json:
-        print(json.dumps(result, indent=1))
+    if as_json:
+        print_json(result)
         return
     for name, value in result.items():
-        if not isinstance(value, list) or len(value) < 10:
+        if not isinstance(value, list) or len(value) <= MAX_ENTRIES_SHOWN:
             print(f"{name:20} {value}")
 
 

@@ -1,23 +1,19 @@
-"""The simulator against the real thing: one trace through both, side by side.
+"""Compare the simulator with a real fleet on the same trace.
 
-    python -m benchmarks.live.parity [--minutes 10] [--scale 7] [--trace CSV] [--json] [--plot FILE]
+    python -m benchmarks.live.parity [--minutes 10] [--scale 7] [--trace CSV] [--begin-h H]
+        [--hours H] [--json] [--plot FILE]
 
-An hour of arrivals (configs/traces), or hours of another trace, compressed into `--minutes`, go by
-Locust to `sojourn serve` with the emulated device of configs/emulated-p4.yaml: real Ray Serve,
-HAProxy and autoscaler. Then the same requests per second go through the simulator, several times
-with other seeds, with the start time that the real replicas took. Compared are the replicas over
-time and the percentiles.
+An hour of arrivals (configs/traces), or hours of another trace, is compressed into `--minutes`.
+Locust sends it to `sojourn serve` with the emulated device of configs/emulated-p4.yaml, behind real
+Ray Serve, HAProxy and autoscaler. The same requests per second then go through the simulator, with
+five seeds and the start time that the real replicas took. The replicas over time and the
+percentiles are compared. Takes a little longer than `--minutes`.
 """
 
 import csv
-import json
 import math
-import subprocess
-import sys
 import tempfile
-import threading
 import time
-import urllib.request
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +25,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from autoscaler.reports import AutoscalerSettings
-from benchmarks.live.load_step import CONFIG, ROOT, running_replicas, service
+from benchmarks.arguments import json_option, plot_option
+from benchmarks.inputs import AZURE_CONVERSATION_TRACE, EMULATED_P4_CONFIG
+from benchmarks.live.local_service import ReplicaWatcher, get_json, load_test, running_service
 from deployments.config import load_service_config
 from deployments.models.base import load_model
 from policy.objective import ServiceLevelObjective
@@ -39,11 +37,11 @@ from simulator.fleet import StartTime
 from simulator.results import Run
 from simulator.run import Scenario, simulate
 from simulator.trace import load_trace
-from sojourn.output import json_option, print_json, print_table
+from sojourn.output import print_json, print_table
 
-TRACE = ROOT / "configs/traces/azure_llm_2023_conv.csv.gz"
 PORT = 8126
 MAX_REPLICAS = 8
+WATCH_EVERY_S = 0.5
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 SEEDS = (1, 2, 3, 4, 5)
 
@@ -53,7 +51,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run, real or simulated."""
+    """The figures of one run, real or simulated; percentiles are by name, such as "99"."""
 
     service_level: float
     replica_hours: float
@@ -64,7 +62,18 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What the real service did; entries per second."""
+    """What the real service did.
+
+    Attributes
+    ----------
+    ready : FloatArray, shape (seconds,)
+        Running replicas.
+    in_time : FloatArray, shape (seconds,)
+        Fraction of each second's requests answered in time.
+    outcome : Outcome
+    start_time_s : float
+        How long a replica took to start, as the autoscaler measured it.
+    """
 
     ready: FloatArray
     in_time: FloatArray
@@ -72,29 +81,14 @@ class Measured:
     start_time_s: float
 
 
-class Watcher(threading.Thread):
-    """Counts the running replicas twice a second, and notes when their number was ordered."""
-
-    def __init__(self, dashboard: str) -> None:
-        super().__init__(daemon=True)
-        self.counts: list[tuple[float, int]] = []
-        self._dashboard = dashboard
-        self._ended = threading.Event()
-
-    def run(self) -> None:
-        """Watch until `end`."""
-        while not self._ended.wait(0.5):
-            count = len(running_replicas(self._dashboard))
-            self.counts.append((time.monotonic(), count))
-
-    def end(self) -> None:
-        """Stop watching."""
-        self._ended.set()
-        self.join()
-
-
 def compressed(trace: Path, begin_h: float, hours: float, minutes: int, scale: float) -> IntArray:
-    """Give the requests of `hours` of a trace in `minutes`, `scale` times as many."""
+    """Compress `hours` of a trace into `minutes`, with `scale` times the requests.
+
+    Returns
+    -------
+    IntArray, shape (seconds,)
+        Requests of each second.
+    """
     begin = int(3600 * begin_h)
     counts = load_trace(trace)[begin : begin + int(3600 * hours)]
     factor = max(1, round(60 * hours / minutes))
@@ -104,8 +98,8 @@ def compressed(trace: Path, begin_h: float, hours: float, minutes: int, scale: f
 
 
 def write_config(folder: Path) -> Path:
-    """Write the emulated device's config, for more replicas on the same cores."""
-    document = yaml.safe_load(CONFIG.read_text())
+    """Write the emulated device's config with room for `MAX_REPLICAS` on two cores."""
+    document = yaml.safe_load(EMULATED_P4_CONFIG.read_text())
     (deployment,) = document["applications"][0]["deployments"]
     deployment["autoscaling_config"]["max_replicas"] = MAX_REPLICAS
     deployment["ray_actor_options"]["num_cpus"] = 2 / MAX_REPLICAS
@@ -116,30 +110,24 @@ def write_config(folder: Path) -> Path:
 
 
 def measure(config: Path, counts: IntArray, folder: Path) -> Measured:
-    """Send the requests to the real service."""
+    """Send the requests to the real service and record what it does."""
     trace = folder / "trace.csv"
     rows = "".join(f"{second},{count}\n" for second, count in enumerate(counts))
     trace.write_text(f"second,requests\n{rows}")
     model = load_service_config(config).args.model.name
-    with service(config, PORT) as summary:
-        watcher = Watcher(summary["dashboard"])
+    with running_service(config, PORT) as summary:
+        watcher = ReplicaWatcher(summary["dashboard"], WATCH_EVERY_S)
         watcher.start()
-        command = [sys.executable, "-m", "sojourn.cli", "loadtest", "--url", summary["url"]]
         began_s = time.monotonic()
-        subprocess.run(
-            [*command, "--model", model, "--trace", str(trace), "--out", str(folder), "--json"],
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-            check=False,  # its status tells of failed requests, which are a result here
-        )
+        options = ["--model", model, "--trace", str(trace), "--out", str(folder)]
+        # Lost requests end the load test with an error status; here they are a result.
+        report = load_test(summary["url"], *options, check=False)
         took_s = time.monotonic() - began_s
         watcher.end()
-        with urllib.request.urlopen(f"{summary['url']}/sojourn/autoscaler", timeout=5) as answer:
-            decisions = json.load(answer)["decisions"]
-    report = json.loads((folder / "report.json").read_text())
+        decisions = get_json(f"{summary['url']}/sojourn/autoscaler")["decisions"]
     with (folder / "seconds.csv").open() as file:
         seconds = list(csv.DictReader(file))
-    # The load test ends with the last answer; what it took before the first request is its start.
+    # The load test ends with the last answer, so the rest of its time was spent starting up.
     first_s = began_s + max(0.0, took_s - counts.size)
     times, numbers = np.array(watcher.counts).T
     ready = np.interp(first_s + np.arange(counts.size) + 0.5, times, numbers).round()
@@ -160,14 +148,14 @@ def measure(config: Path, counts: IntArray, folder: Path) -> Measured:
     )
 
 
-def simulated(config: Path, counts: IntArray, start_time_s: float) -> list[Run]:
+def simulate_all(config: Path, counts: IntArray, start_time_s: float) -> list[Run]:
     """Send the same requests per second through the simulator, once for each seed."""
-    read = load_service_config(config)
-    model = load_model(read.args.model.import_path, read.args.model.options, "cpu")
+    service = load_service_config(config)
+    model = load_model(service.args.model.import_path, service.args.model.options, "cpu")
     profile = model.profile()
     assert isinstance(profile, Profile)
-    sla = read.user_config.sla
-    settings: AutoscalerSettings = read.user_config.autoscaler.settings()
+    sla = service.user_config.sla
+    settings: AutoscalerSettings = service.user_config.autoscaler.settings()
     scenario = Scenario(
         profile=profile,
         objective=ServiceLevelObjective(sla.response_time_ms, sla.percentile),
@@ -184,7 +172,7 @@ def simulated(config: Path, counts: IntArray, start_time_s: float) -> list[Run]:
 
 
 def outcome_of(run: Run) -> Outcome:
-    """Sum a simulated run up as a real one is."""
+    """Sum up a simulated run as a real one is summed up."""
     ready = np.round(run.ready)
     return Outcome(
         service_level=run.service_level,
@@ -196,7 +184,7 @@ def outcome_of(run: Run) -> Outcome:
 
 
 def draw(path: Path, counts: IntArray, real: Measured, runs: list[Run], sla: float) -> None:
-    """Draw load, replicas, and the share in time per minute."""
+    """Draw the load, the replicas, and the fraction of late requests per minute."""
     figure = Figure(figsize=(9, 6), layout="constrained", dpi=120)
     load, replicas, in_time = figure.subplots(3, 1, sharex=True, height_ratios=(1.5, 2, 1.5))
     minutes = np.arange(counts.size) / 60
@@ -224,14 +212,41 @@ def draw(path: Path, counts: IntArray, real: Measured, runs: list[Run], sla: flo
 
 
 @click.command()
-@click.option("--trace", type=click.Path(exists=True, path_type=Path), default=TRACE)
-@click.option("--begin-h", type=click.FloatRange(min=0), default=0.0, show_default=True)
-@click.option("--hours", type=click.FloatRange(min=0.1), default=1.0, show_default=True)
-@click.option("--minutes", type=click.IntRange(2, 60), default=10, show_default=True)
 @click.option(
-    "--scale", type=click.FloatRange(min=0, min_open=True), default=7.0, show_default=True
+    "--trace",
+    type=click.Path(exists=True, path_type=Path),
+    default=AZURE_CONVERSATION_TRACE,
+    help="CSV with the header second,requests.  [default: the one in configs/traces]",
 )
-@click.option("--plot", "plot_file", type=click.Path(path_type=Path), help="Draw it there.")
+@click.option(
+    "--begin-h",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Hour of the trace to begin at.",
+)
+@click.option(
+    "--hours",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    show_default=True,
+    help="Hours of the trace to send.",
+)
+@click.option(
+    "--minutes",
+    type=click.IntRange(2, 60),
+    default=10,
+    show_default=True,
+    help="Minutes to compress them into.",
+)
+@click.option(
+    "--scale",
+    type=click.FloatRange(min=0, min_open=True),
+    default=7.0,
+    show_default=True,
+    help="Factor on the number of requests.",
+)
+@plot_option
 @json_option
 def main(
     trace: Path,
@@ -242,13 +257,13 @@ def main(
     plot_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Run the trace through both, and compare."""
+    """Compare the simulator with a real fleet on the same trace."""
     counts = compressed(trace, begin_h, hours, minutes, scale)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         config = write_config(folder)
         real = measure(config, counts, folder)
-        runs = simulated(config, counts, real.start_time_s)
+        runs = simulate_all(config, counts, real.start_time_s)
         sla = load_service_config(config).user_config.sla
     if plot_file is not None:
         draw(plot_file, counts, real, runs, sla.percentile)
@@ -264,7 +279,7 @@ def main(
     if as_json:
         print_json(result)
         return
-    told = [("real", real.outcome)] + [
+    outcomes = [("real", real.outcome)] + [
         (f"simulated, seed {seed}", outcome_of(run)) for seed, run in zip(SEEDS, runs, strict=True)
     ]
     print_table(
@@ -285,7 +300,7 @@ def main(
                 one.scalings,
                 *(f"{ms:.0f}" for ms in one.percentiles_ms.values()),
             )
-            for name, one in told
+            for name, one in outcomes
         ],
         title=f"{counts.sum()} requests in {math.ceil(counts.size / 60)} minutes",
     )

@@ -1,19 +1,20 @@
-"""Time batches of sentences of different lengths: split into groups, padded as one, one by one.
+"""Compare ways to embed a batch of sentences of different lengths.
 
-    python -m benchmarks.live.sentences [--batch-size 32] [--device cpu] [--json]
+    python -m benchmarks.live.sentences [--quick] [--json] [--batch-size 32] [--batches 12]
+        [--threads 1] [--device cpu]
 
-Batches are drawn at random from the examples of `deployments.models.sentences`, as a queue would
-hand them over. Each batch is embedded in each way, in turns, from texts to embeddings:
+Batches are drawn at random from the examples of `deployments.models.sentences`, in the mix in which
+a queue would deliver them. Each batch is embedded in each way, in random order:
 
-- bucketed: what Sojourn does, the groups of least time by the times measured at load;
-- one padded batch: every text as long as the longest;
+- bucketed: what Sojourn does, the grouping with the least time by measurements made at start-up;
+- one padded batch: every text padded to the longest;
 - one by one: no batching;
-- sorted, groups of 8: sorted by length and cut after every 8 texts, a usual rule of thumb;
-- sentence-transformers: its `encode`, told to compute the batch as one.
+- sorted, groups of 8: sorted by length and cut after every 8 texts, a common rule of thumb;
+- sentence-transformers: its `encode`, told to compute the batch at once.
 
-Sentences per second are from the median; "x padded" is the median, over the batches, of how many
-times faster it is than one padded batch. "Difference" is the largest of any number in an embedding
-from that of the text computed alone.
+Times run from texts to embeddings. "sentences/s" is by the median batch. "x padded" is the median,
+over the batches, of the speed-up over one padded batch. "difference" is the largest difference of
+any number in an embedding from that of the text embedded alone. Takes about a minute on a CPU.
 """
 
 import os
@@ -26,15 +27,16 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.arguments import json_option, quick_option
 from deployments.models.sentences import EXAMPLES, Sentences, model_directory
-from sojourn.output import json_option, print_json, print_table
+from sojourn.output import print_json, print_table
 
 Embed = Callable[[list[bytes]], NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One way to embed the same batches."""
+    """The result of one way to embed the batches."""
 
     way: str
     sentences_per_s: float
@@ -43,12 +45,12 @@ class Row:
 
 
 def ways_to_embed(model: Sentences, device: str) -> dict[str, Embed]:
-    """Name the ways, each a function from texts to embeddings."""
+    """Return the ways by name, each a function from texts to embeddings."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     from sentence_transformers import SentenceTransformer
     from transformers.utils import logging
 
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     library = SentenceTransformer(str(model_directory()), device=device)
 
     def bucketed(texts: list[bytes]) -> NDArray[Any]:
@@ -87,12 +89,12 @@ def ways_to_embed(model: Sentences, device: str) -> dict[str, Embed]:
 
 
 def compare(model: Sentences, device: str, batch_size: int, batches: int) -> list[Row]:
-    """Embed the same batches in each way, in turns; the medians of the times count."""
+    """Embed the same batches in each way, in random order, and compare the medians."""
     draw = np.random.default_rng(0)
     ways = ways_to_embed(model, device)
     times_s: dict[str, list[float]] = {way: [] for way in ways}
     differences = dict.fromkeys(ways, 0.0)
-    for embed in ways.values():  # to warm up
+    for embed in ways.values():  # warm up
         embed([text.encode() for text in EXAMPLES])
     for _ in range(batches):
         texts = [
@@ -106,7 +108,7 @@ def compare(model: Sentences, device: str, batch_size: int, batches: int) -> lis
         for way, answer in answers.items():
             difference = float(np.abs(answer - answers["one by one"]).max())
             differences[way] = max(differences[way], difference)
-    # Of each batch the ratio: what else runs on the machine falls on the ways of a batch alike.
+    # Ratios are taken per batch: other processes slow all ways of one batch alike.
     padded_s = np.array(times_s["one padded batch"])
     return [
         Row(
@@ -124,12 +126,15 @@ def compare(model: Sentences, device: str, batch_size: int, batches: int) -> lis
 @click.option("--batches", type=click.IntRange(min=1), default=12, show_default=True)
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@quick_option("A quarter of the batches.")
 @json_option
-def main(batch_size: int, batches: int, threads: int, device: str, as_json: bool) -> None:
-    """Time batches of sentences of different lengths, split in several ways."""
+def main(
+    batch_size: int, batches: int, threads: int, device: str, quick: bool, as_json: bool
+) -> None:
+    """Compare ways to embed a batch of sentences of different lengths."""
     model = Sentences(threads)
     model.load(device)
-    rows = compare(model, device, batch_size, batches)
+    rows = compare(model, device, batch_size, max(1, batches // 4) if quick else batches)
     time_model = model.batch_time
     if as_json:
         print_json(
@@ -155,9 +160,9 @@ def main(batch_size: int, batches: int, threads: int, device: str, as_json: bool
     )
     fixed, per_text, per_token, per_token_of_text, attention = time_model.coefficients_ms
     print(
-        f"Time of n texts padded to s tokens, ms: {fixed:.3g} + {per_text:.3g} n"
+        f"Time of n texts padded to s tokens, in ms: {fixed:.3g} + {per_text:.3g} n"
         f" + {per_token:.3g} s + {per_token_of_text:.3g} n s + {attention:.3g} n s^2, "
-        f"within {time_model.max_relative_error:.0%} of what was measured"
+        f"within {time_model.max_relative_error:.0%} of the measurements"
     )
 
 

@@ -1,0 +1,118 @@
+"""A service that `sojourn serve` runs on this machine, its replicas, and load for it."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.inputs import ROOT
+
+_SOJOURN = (sys.executable, "-m", "sojourn.cli")
+_TIMEOUT_S = 5
+
+
+@contextmanager
+def running_service(config: Path, port: int) -> Iterator[dict[str, Any]]:
+    """Run `sojourn serve`, and yield its summary: its `url`, its `dashboard` and more."""
+    command = [*_SOJOURN, "serve", str(config), "--port", str(port), "--json"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    lines: list[str] = []
+    try:
+        for line in process.stdout:
+            lines.append(line)
+            if line.rstrip() == "}":
+                break
+        else:
+            raise SystemExit("sojourn serve did not start")
+        yield json.loads("".join(lines))
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+
+
+def load_test(url: str, *options: str, check: bool = True) -> dict[str, Any]:
+    """Run `sojourn loadtest` and return its report.
+
+    Parameters
+    ----------
+    url : str
+    *options : str
+        Further arguments of the command.
+    check : bool
+        Whether wrong answers and lost requests are an error.
+
+    Raises
+    ------
+    subprocess.CalledProcessError
+        The load test failed and `check` is set.
+    """
+    output = subprocess.run(
+        [*_SOJOURN, "loadtest", "--url", url, *options, "--json"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        check=check,
+    ).stdout
+    report: dict[str, Any] = json.loads(output)
+    return report
+
+
+def get_json(url: str) -> dict[str, Any]:
+    """Fetch a JSON object."""
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
+        content: dict[str, Any] = json.load(answer)
+    return content
+
+
+def running_replicas(dashboard: str) -> dict[str, int]:
+    """Return the process id of each running replica, by Ray Serve's own status."""
+    (application,) = get_json(f"{dashboard}/api/serve/applications/")["applications"].values()
+    (deployment,) = application["deployments"].values()
+    replicas = deployment["replicas"]
+    return {one["replica_id"]: one["pid"] for one in replicas if one["state"] == "RUNNING"}
+
+
+class ReplicaWatcher(threading.Thread):
+    """Counts the running replicas at a fixed interval, until `end`.
+
+    Parameters
+    ----------
+    dashboard : str
+        URL of Ray's dashboard.
+    interval_s : float
+
+    Attributes
+    ----------
+    counts : list of (float, int)
+        The time of each look, by ``time.monotonic``, and how many replicas ran.
+    """
+
+    def __init__(self, dashboard: str, interval_s: float) -> None:
+        super().__init__(daemon=True)
+        self.counts: list[tuple[float, int]] = []
+        self.ended = threading.Event()
+        self._dashboard = dashboard
+        self._interval_s = interval_s
+
+    def run(self) -> None:
+        """Count until `end`."""
+        while not self.ended.wait(self._interval_s):
+            replicas = running_replicas(self._dashboard)
+            now_s = time.monotonic()
+            self.counts.append((now_s, len(replicas)))
+            self.observe(now_s, replicas)
+
+    def observe(self, now_s: float, replicas: dict[str, int]) -> None:
+        """Do more with what was seen; for subclasses."""
+
+    def end(self) -> None:
+        """Stop counting."""
+        self.ended.set()
+        self.join()
