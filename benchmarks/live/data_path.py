@@ -1,33 +1,35 @@
-"""The HTTP path of Sojourn beside other model servers: how much, how soon, and how much in time.
-
-Every server hosts the same models, one process for the model, in turn on this machine:
-
-- requests per second at 1, 64 and 256 connections (`wrk`), of a tiny MLP, of the digits model, and
-  of a sentence model (where `sojourn[sentences]` is installed, by the servers of this environment);
-- goodput: the highest Poisson rate at which 99% are answered within the SLA, on an emulated device,
-  on the MLP and on the sentence model;
-- overload: 1.5 times what that device can do, clients who give up, and items that make it fail.
-
-::
+"""Compare Sojourn's HTTP path with other model servers: throughput, latency, goodput, overload.
 
     python -m benchmarks.live.data_path [--quick] [--json] [--peers mosec,ray_serve]
 
-Needs `wrk` (on Debian: apt-get install wrk). The peers' environments (1 GB each) are made when
-first needed, below ~/.cache/sojourn-benchmarks or $SOJOURN_BENCHMARK_CACHE. What cannot be measured
-here is left out, and the reason is printed.
+The servers run one after the other on this machine. Each hosts the same models, with one process
+for the model. Measured are:
+
+- throughput: requests per second at 1, 64 and 256 connections (`wrk`), for a tiny MLP, the digits
+  model, and a sentence model (if `sojourn[sentences]` is installed, and only for the servers of
+  this environment);
+- goodput: the highest Poisson rate at which 99% are answered within the SLA, on an emulated device,
+  on the MLP and on the sentence model;
+- overload: 1.5 times the capacity of the emulated device, with clients that give up and items that
+  make their batch fail.
+
+Needs `wrk` (on Debian: apt-get install wrk). The peers' virtual environments (1 GB each) are
+created when first needed, below ~/.cache/sojourn-benchmarks or $SOJOURN_BENCHMARK_CACHE. What
+cannot be measured on this machine is skipped, and the reason is printed. A quick run takes about
+four minutes.
 """
 
-import argparse
-import json
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import click
+
+from benchmarks.arguments import json_option, quick_option
 from benchmarks.peers.closed_loop import ClosedLoop, closed_loop
 from benchmarks.peers.environments import UnavailableError
 from benchmarks.peers.goodput import (
@@ -39,13 +41,14 @@ from benchmarks.peers.goodput import (
 )
 from benchmarks.peers.models import HOSTED
 from benchmarks.peers.overload import Overload, overload
-from benchmarks.peers.protocols import Questions, example_rows
+from benchmarks.peers.protocols import Workload, example_rows
 from benchmarks.peers.servers import SERVERS, Server, serving
 from benchmarks.peers.sojourn_config import PERCENTILE
 from deployments.errors import StartError
+from sojourn.output import print_json, say
 
 QUICK = ("bare_uvicorn", "ray_serve", "ray_serve_tuned", "mosec")
-QUESTIONS = 32
+DISTINCT_REQUESTS = 32
 WARM_UP_S = 1
 
 
@@ -56,21 +59,21 @@ class Plan:
     Attributes
     ----------
     models : tuple of str
-        For requests per second.
+        The models of the throughput runs.
     connections : tuple of int
-        Likewise.
+        The numbers of connections of the throughput runs.
     closed_s : int
-        Seconds of each such run.
+        Length of each throughput run.
     open_s : float
-        Seconds of each run of the search for the goodput.
+        Length of each run that searches the goodput on the emulated device.
     rounds : int
         Runs of that search.
     model_open_s : float
-        Likewise, for the goodput on a real model.
+        Length of each run that searches the goodput on a real model.
     model_rounds : int
         Runs of that search.
     open_servers : tuple of str
-        Servers whose goodput is measured; empty: all.
+        Servers whose goodput is measured; empty for all.
     """
 
     models: tuple[str, ...]
@@ -85,13 +88,13 @@ class Plan:
 
 FULL_PLAN = Plan(("mlp", "digits", "minilm"), (1, 64, 256), 5, 10.0, 5, 5.0, 5)
 QUICK_PLAN = Plan(("mlp",), (64,), 3, 4.0, 5, 2.0, 3, ("sojourn", "ray_serve_tuned", "mosec"))
-#: The models whose goodput is measured, besides the emulated device.
+#: The real models whose goodput is measured; it is always measured on the emulated device.
 GOODPUT_MODELS = ("mlp", "minilm")
 
 
 @dataclass
 class Results:
-    """All that was measured, by server; and why the rest was not."""
+    """All results by server, and the reason for each that is missing."""
 
     possible_per_s: float
     closed: dict[str, dict[str, list[ClosedLoop]]] = field(default_factory=dict)
@@ -101,7 +104,7 @@ class Results:
     unavailable: dict[str, str] = field(default_factory=dict)
 
     def requests_per_s(self, model: str = "mlp", connections: int = 64) -> dict[str, float]:
-        """Give the requests per second of each server."""
+        """Return the requests per second of each server."""
         return {
             name: run.requests_per_s
             for name, models in self.closed.items()
@@ -110,14 +113,14 @@ class Results:
         }
 
     def goodput_fraction(self) -> dict[str, float]:
-        """Give the goodput of each server, of what the model of `policy` says is possible."""
+        """Return each server's goodput, relative to what the batching model says is possible."""
         return {
             name: best_rate_per_s(probes) / self.possible_per_s
             for name, probes in self.probes.items()
         }
 
     def model_goodput_per_s(self) -> dict[str, dict[str, float]]:
-        """Give the goodput of each server on each real model, by the model."""
+        """Return the goodput of each server, by real model and server."""
         rates: dict[str, dict[str, float]] = {}
         for name, models in self.model_probes.items():
             for model, probes in models.items():
@@ -142,7 +145,7 @@ class Results:
         return wrong
 
     def to_dict(self) -> dict[str, Any]:
-        """Give all of it for JSON."""
+        """Return everything for JSON."""
         rates = self.requests_per_s()
         ours = rates.get("sojourn")
         return {
@@ -173,35 +176,35 @@ class Results:
 
 
 def measure_closed(server: Server, model: str, plan: Plan, results: Results) -> None:
-    """Measure the requests per second of a server with a model in it, and its goodput on some."""
-    questions = Questions(model, server.dialect, example_rows(model, QUESTIONS))
-    with serving(server, model, questions):
-        closed_loop(questions, 64, WARM_UP_S)
+    """Measure a server's throughput with a model, and its goodput if the model is among those."""
+    workload = Workload(model, server.dialect, example_rows(model, DISTINCT_REQUESTS))
+    with serving(server, model, workload):
+        closed_loop(workload, 64, WARM_UP_S)
         runs = results.closed.setdefault(server.name, {}).setdefault(model, [])
         for connections in plan.connections:
-            run = closed_loop(questions, connections, plan.closed_s)
+            run = closed_loop(workload, connections, plan.closed_s)
             runs.append(run)
-            _tell(f"  {connections} connections: {run.requests_per_s:.0f} requests/s")
+            _log(f"  {connections} connections: {run.requests_per_s:.0f} requests/s")
         if model in GOODPUT_MODELS and server.name in (plan.open_servers or SERVERS):
             highest_per_s = max(run.requests_per_s for run in runs)
             limit_ms = HOSTED[model].response_time_ms
             probes = goodput(
-                questions, highest_per_s, plan.model_open_s, plan.model_rounds, limit_ms
+                workload, highest_per_s, plan.model_open_s, plan.model_rounds, limit_ms
             )
             results.model_probes.setdefault(server.name, {})[model] = probes
-            _tell(f"  {limit_ms:g} ms kept up to {best_rate_per_s(probes):.0f} requests/s")
+            _log(f"  {limit_ms:g} ms kept up to {best_rate_per_s(probes):.0f} requests/s")
 
 
 def measure_open(server: Server, plan: Plan, results: Results) -> None:
-    """Measure what a server does with the emulated device."""
-    questions = Questions("emulated", server.dialect, example_rows("emulated", 4096))
-    with serving(server, "emulated", questions) as batches:
-        probes = goodput(questions, results.possible_per_s, plan.open_s, plan.rounds)
+    """Measure a server's goodput and its overload behavior on the emulated device."""
+    workload = Workload("emulated", server.dialect, example_rows("emulated", 4096))
+    with serving(server, "emulated", workload) as batches:
+        probes = goodput(workload, results.possible_per_s, plan.open_s, plan.rounds)
         results.probes[server.name] = probes
-        _tell(f"  SLA kept up to {best_rate_per_s(probes):.0f} requests/s")
+        _log(f"  SLA kept up to {best_rate_per_s(probes):.0f} requests/s")
         result = overload(server.dialect, batches, plan.open_s)
         results.overloads[server.name] = result
-        _tell(f"  overloaded: {result.goodput_per_s:.0f} requests/s in time")
+        _log(f"  overloaded: {result.goodput_per_s:.0f} requests/s in time")
 
 
 def measure(names: list[str], plan: Plan) -> Results:
@@ -212,32 +215,32 @@ def measure(names: list[str], plan: Plan) -> Results:
         for model in plan.models:
             if model not in server.hosts:
                 continue
-            with _noted(name, model, results):
+            with _skipping_unavailable(name, model, results):
                 measure_closed(server, model, plan, results)
         if name in (plan.open_servers or names):
-            with _noted(name, "emulated device", results):
+            with _skipping_unavailable(name, "emulated device", results):
                 measure_open(server, plan, results)
     return results
 
 
 @contextmanager
-def _noted(name: str, what: str, results: Results) -> Iterator[None]:
-    """Tell what is measured; where it cannot be, keep the reason and go on."""
-    _tell(f"{name}: {what}")
+def _skipping_unavailable(name: str, what: str, results: Results) -> Iterator[None]:
+    """Log what is measured; if the server is unavailable, record the reason and go on."""
+    _log(f"{name}: {what}")
     try:
         yield
     except (UnavailableError, StartError) as error:
-        _tell(f"{name}: {what}: {error}")
+        _log(f"{name}: {what}: {error}")
         reasons = [results.unavailable.get(name), f"{what}: {error}"]
         results.unavailable[name] = "; ".join(filter(None, reasons))
 
 
-def _tell(what: str) -> None:
-    print(f"data_path: {what}", file=sys.stderr, flush=True)
+def _log(message: str) -> None:
+    say(f"data_path: {message}")
 
 
 def print_results(results: Results) -> None:
-    """Print it for people."""
+    """Print all tables for people."""
     print(f"{'server':16}{'model':>9}{'conns':>6}{'req/s':>9}{'p50 ms':>9}{'p99 ms':>9}", end="")
     print(f"{'failed':>8}{'checked':>9}{'wrong':>6}{'others':>8}{'Sojourn is':>12}")
     for name, models in results.closed.items():
@@ -251,8 +254,8 @@ def print_results(results: Results) -> None:
                     f"{run.wrong:6}{run.others_cores:8.2f}{ratio:11.2f}×"
                 )
     print(
-        f"\n{PERCENTILE:g}% within {RESPONSE_TIME_MS:g} ms on the emulated device: the model of "
-        f"policy/ says {results.possible_per_s:.0f}/s is possible"
+        f"\n{PERCENTILE:g}% within {RESPONSE_TIME_MS:g} ms on the emulated device; the batching "
+        f"model says {results.possible_per_s:.0f}/s is possible"
     )
     for name, fraction in results.goodput_fraction().items():
         print(f"{name:16}{fraction * results.possible_per_s:9.0f}/s{fraction:9.1%}")
@@ -278,34 +281,35 @@ def print_results(results: Results) -> None:
 
 
 def parse_peers(text: str | None, quick: bool) -> list[str]:
-    """Give the servers to measure, Sojourn first."""
+    """Return the servers to measure, Sojourn first."""
     peers = [name for name in SERVERS if name != "sojourn"]
     if text is None:
         return ["sojourn", *(QUICK if quick else peers)]
     asked = [name for name in text.split(",") if name]
     unknown = sorted(set(asked) - set(peers))
     if unknown:
-        raise SystemExit(f"--peers: there is no {unknown[0]!r}, only {', '.join(peers)}")
+        raise click.BadParameter(
+            f"{unknown[0]!r} is not one of {', '.join(peers)}", param_hint="--peers"
+        )
     return ["sojourn", *asked]
 
 
-def main() -> None:
-    """Measure, and print it."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer, shorter runs: 4 minutes")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--peers", help="which, separated by commas; none: --peers ''")
-    options = parser.parse_args()
+@click.command()
+@click.option("--peers", help="Other servers to measure, separated by commas; '' for none.")
+@quick_option("Fewer and shorter runs; takes about 4 minutes.")
+@json_option
+def main(peers: str | None, quick: bool, as_json: bool) -> None:
+    """Compare Sojourn's HTTP path with other model servers."""
+    names = parse_peers(peers, quick)
     if shutil.which("wrk") is None:
-        raise SystemExit("wrk is not installed (on Debian: apt-get install wrk)")
-    names = parse_peers(options.peers, options.quick)
-    # Run in the background of a script, it would ignore Ctrl-C and hand that on to the servers,
-    # which end by it; and ended itself, it must not leave one behind.
+        raise click.ClickException("wrk is not installed (on Debian: apt-get install wrk)")
+    # A shell starts background jobs with SIGINT ignored, and the servers, which are stopped by it,
+    # would inherit that. SIGTERM must not leave a server behind either.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    results = measure(names, QUICK_PLAN if options.quick else FULL_PLAN)
-    if options.json:
-        print(json.dumps(results.to_dict(), indent=1))
+    results = measure(names, QUICK_PLAN if quick else FULL_PLAN)
+    if as_json:
+        print_json(results.to_dict())
     else:
         print_results(results)
 

@@ -50,7 +50,7 @@ def ways_to_embed(model: Sentences, device: str) -> dict[str, Embed]:
     from sentence_transformers import SentenceTransformer
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()
     library = SentenceTransformer(str(model_directory()), device=device)
 
     def bucketed(texts: list[bytes]) -> NDArray[Any]:

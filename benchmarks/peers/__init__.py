@@ -1,1 +1,4 @@
-"""Other model servers, each with the same models in it, to be measured beside Sojourn."""
+"""The model servers that are compared with Sojourn, and the clients that measure them.
+
+`benchmarks.live.data_path` runs the comparison. Each server hosts the same models.
+"""

@@ -1,10 +1,10 @@
-"""BentoML: ``python -m benchmarks.peers.bentoml_server MODEL PORT``."""
+"""Serve a model with BentoML: ``python -m benchmarks.peers.bentoml_server MODEL PORT``."""
 
 import os
 import sys
 from typing import Any
 
-import bentoml  # type: ignore[import-not-found]
+import bentoml
 
 from benchmarks.peers.models import HOSTED, MAX_BATCH_SIZE, MODEL_VARIABLE, stack, unstack
 

@@ -1,4 +1,4 @@
-"""Requests per second: `wrk` with a fixed number of connections, answers checked beside it."""
+"""Throughput at a fixed number of connections: `wrk` loads, a second client checks answers."""
 
 import re
 import subprocess
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from benchmarks.peers.machine import others
-from benchmarks.peers.protocols import Questions
+from benchmarks.peers.protocols import Workload
 from benchmarks.peers.servers import HOST, PORT
 
 CHECKS_PER_S = 20.0
@@ -35,22 +35,22 @@ end
 
 @dataclass(frozen=True)
 class ClosedLoop:
-    """What a number of connections carried.
+    """The result of one run.
 
     Attributes
     ----------
     connections : int
-        Each sends its next request when it has the answer to the last.
+        Each sends its next request as soon as it has the answer to the last.
     requests_per_s : float
-        With status 200.
+        Requests answered with status 200.
     p50_ms, p99_ms : float
-        Of the response time.
+        Percentiles of the response time.
     failed : int
-        Other statuses, timeouts, and connections that broke.
+        Other statuses, timeouts, and broken connections.
     checked, wrong : int
-        Answers compared with the model's own, and those among them that differ.
+        Answers compared with the model's own, and those that differed.
     others_cores : float
-        Cores that processes which are not the benchmark's kept busy meanwhile.
+        Cores that other processes kept busy meanwhile.
     """
 
     connections: int
@@ -65,9 +65,9 @@ class ClosedLoop:
 
 @dataclass(eq=False)
 class Checker(threading.Thread):
-    """A client of its own, which compares the answers it gets with the model's."""
+    """A second client, which compares the answers it gets with the model's own."""
 
-    questions: Questions
+    workload: Workload
     checked: int = 0
     wrong: int = 0
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -76,49 +76,49 @@ class Checker(threading.Thread):
         super().__init__(daemon=True)
 
     def run(self) -> None:
-        """Ask until `end`."""
+        """Send requests until `end`."""
         number = 0
         with httpx.Client(base_url=f"http://{HOST}:{PORT}", timeout=30, trust_env=False) as client:
             while not self._ended.wait(1 / CHECKS_PER_S):
-                number = (number + 1) % len(self.questions.bodies)
+                number = (number + 1) % len(self.workload.bodies)
                 try:
                     answer = client.post(
-                        self.questions.path,
-                        content=self.questions.bodies[number],
+                        self.workload.path,
+                        content=self.workload.bodies[number],
                         headers={"Content-Type": "application/json"},
                     )
                 except httpx.HTTPError:
                     continue
                 if answer.status_code == 200:
                     self.checked += 1
-                    self.wrong += not self.questions.right(number, answer.content)
+                    self.wrong += not self.workload.is_right(number, answer.content)
 
     def end(self) -> None:
-        """Stop asking."""
+        """Stop sending."""
         self._ended.set()
         self.join()
 
 
-def closed_loop(questions: Questions, connections: int, duration_s: int) -> ClosedLoop:
-    """Load the server for a while."""
-    checker = Checker(questions)
+def closed_loop(workload: Workload, connections: int, duration_s: int) -> ClosedLoop:
+    """Load the server with `connections` connections for `duration_s` seconds."""
+    checker = Checker(workload)
     checker.start()
     try:
-        return _wrk(questions, connections, duration_s, checker)
+        return _wrk(workload, connections, duration_s, checker)
     finally:
         if checker.is_alive():
             checker.end()
 
 
-def _wrk(questions: Questions, connections: int, duration_s: int, checker: Checker) -> ClosedLoop:
-    bodies = ",\n".join(f"[[{body.decode()}]]" for body in questions.bodies)
-    # In Lua "]]" would end the text, as in a tensor of two dimensions; "]=]" does not.
+def _wrk(workload: Workload, connections: int, duration_s: int, checker: Checker) -> ClosedLoop:
+    bodies = ",\n".join(f"[[{body.decode()}]]" for body in workload.bodies)
+    # A tensor of two dimensions ends in "]]", which would close a Lua string in [[...]].
     bodies = bodies.replace("[[{", "[=[{").replace("}]]", "}]=]")
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
         script.write(_SCRIPT % bodies)
         script.flush()
         options = ["-t1", f"-c{connections}", f"-d{duration_s}s", "--timeout", "10s"]
-        url = f"http://{HOST}:{PORT}{questions.path}"
+        url = f"http://{HOST}:{PORT}{workload.path}"
         command = ["wrk", *options, "-s", script.name, url]
         with others() as shared:
             output = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""The peers' virtual environments, made when first needed, outside the repository."""
+"""The peers' virtual environments, created outside the repository when first needed."""
 
 import hashlib
 import os
@@ -9,26 +9,26 @@ from pathlib import Path
 
 CACHE_VARIABLE = "SOJOURN_BENCHMARK_CACHE"
 REQUIREMENTS = Path(__file__).with_name("requirements")
-#: Triton's Python backend brings an interpreter that reads the standard library of the environment
-#: but is older than 3.11.7, which changed it; the system's Python may be old enough.
+#: Triton's Python backend brings an interpreter from before 3.11.7 that reads the environment's
+#: standard library, which 3.11.7 changed incompatibly. The system's Python may be old enough.
 PYTHONS = {"triton": "/usr/bin/python3.11"}
 
 
 class UnavailableError(Exception):
-    """A server cannot be measured on this machine: the message is one line that says why."""
+    """A server cannot be measured on this machine; the message says why in one line."""
 
 
 def python_of(peer: str) -> str:
-    """Give the interpreter of a peer's environment, which is made if it is not there yet.
+    """Return the interpreter of a peer's environment, creating the environment if needed.
 
     Raises
     ------
     UnavailableError
-        It cannot be installed.
+        The environment cannot be installed.
     """
     cache = Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "sojourn-benchmarks")
     requirements = REQUIREMENTS / f"{peer}.txt"
-    # Other pins are another environment.
+    # Changed pins make a new environment.
     digest = hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]
     folder = cache / f"{peer}-{digest}"
     python = folder / "bin" / "python"

@@ -1,9 +1,9 @@
-"""Goodput under an SLA: the highest Poisson rate at which the percentile holds.
+"""Goodput under an SLA: the highest Poisson rate at which its percentile is kept.
 
-On an emulated device the servers differ by when they start batches, and by what else they do with
-the time. What is possible at all is the model's: the highest rate at which some control limit and
-max wait keep the SLA, without any cost of HTTP. On a real model there is no such bound, as the
-server and the model share the machine; there the servers are set beside each other.
+On an emulated device, servers differ in when they start batches and in their own overhead. The
+batching model gives a bound there: the highest rate at which some control limit and max wait keep
+the SLA, if HTTP costs nothing. On a real model there is no such bound, because the server and the
+model share the machine, so servers are only compared with each other.
 """
 
 import time
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from benchmarks.peers.machine import others
 from benchmarks.peers.models import DEVICE_PROFILE, HOSTED
 from benchmarks.peers.open_loop import Run, open_loop
-from benchmarks.peers.protocols import Questions
+from benchmarks.peers.protocols import Workload
 from benchmarks.peers.servers import HOST, PORT
 from benchmarks.peers.sojourn_config import PERCENTILE
 from loadtests.records import Outcome
@@ -38,14 +38,14 @@ class Probe:
     Attributes
     ----------
     arrival_rate_per_s : float
-        Of the schedule.
+        Scheduled rate.
     service_level : float
-        Fraction of the requests that had the right answer in time; an upper bound where the run
-        ended early, since it could not reach the percentile any more.
+        Fraction of the requests answered rightly in time. An upper bound if the run was stopped
+        early because it could no longer reach the percentile.
     wrong : int
         Wrong answers.
     others_cores : float
-        Cores that processes which are not the benchmark's kept busy meanwhile.
+        Cores that other processes kept busy meanwhile.
     """
 
     arrival_rate_per_s: float
@@ -60,7 +60,7 @@ class Probe:
 
 
 def possible_rate_per_s() -> float:
-    """Find the highest rate at which the model of `policy` keeps the SLA."""
+    """Return the highest rate at which the SLA can be kept on the emulated device, by the model."""
 
     def holds(rate_per_s: float) -> bool:
         return solve_constrained(
@@ -71,23 +71,35 @@ def possible_rate_per_s() -> float:
 
 
 def goodput(
-    questions: Questions,
+    workload: Workload,
     highest_per_s: float,
     run_s: float,
     rounds: int,
     response_time_ms: float = RESPONSE_TIME_MS,
 ) -> list[Probe]:
-    """Search the highest rate that a server keeps the SLA at, in runs of `run_s` seconds.
+    """Search for the highest rate at which a server keeps the SLA, by bisection.
 
-    The search is between 0 and 1.1 times `highest_per_s` (a short run may be lucky). Servers of the
-    same highest rate are asked by the same schedules.
+    The search covers 0 to 1.1 times `highest_per_s`, because a short run may be lucky. Servers with
+    the same `highest_per_s` get the same arrivals.
+
+    Parameters
+    ----------
+    workload : Workload
+    highest_per_s : float
+        Highest rate that is thought possible.
+    run_s : float
+        Length of each run.
+    rounds : int
+        Number of runs.
+    response_time_ms : float
+        Response time of the SLA.
     """
     probes: list[Probe] = []
-    _probe(questions, 0.3 * highest_per_s, 2.0, response_time_ms)
+    _probe(workload, 0.3 * highest_per_s, 2.0, response_time_ms)
 
     def holds(rate_per_s: float) -> bool:
-        settle(questions, response_time_ms)
-        probes.append(_probe(questions, rate_per_s, run_s, response_time_ms))
+        settle(workload, response_time_ms)
+        probes.append(_probe(workload, rate_per_s, run_s, response_time_ms))
         return probes[-1].holds
 
     _bisect(holds, 0.0, 1.1 * highest_per_s, rounds)
@@ -95,15 +107,15 @@ def goodput(
 
 
 def best_rate_per_s(probes: list[Probe]) -> float:
-    """Give the highest rate whose run kept the SLA; 0 if none did."""
+    """Return the highest rate whose run kept the SLA; 0 if none did."""
     return max((probe.arrival_rate_per_s for probe in probes if probe.holds), default=0.0)
 
 
-def settle(questions: Questions, response_time_ms: float = RESPONSE_TIME_MS) -> None:
-    """Wait until a server has worked off what earlier clients left: three quick answers."""
+def settle(workload: Workload, response_time_ms: float = RESPONSE_TIME_MS) -> None:
+    """Wait until a server has worked off earlier requests: until it answers quickly three times."""
     request = urllib.request.Request(
-        f"http://{HOST}:{PORT}{questions.path}",
-        questions.bodies[0],
+        f"http://{HOST}:{PORT}{workload.path}",
+        workload.bodies[0],
         {"Content-Type": "application/json"},
     )
     deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
@@ -118,7 +130,7 @@ def settle(questions: Questions, response_time_ms: float = RESPONSE_TIME_MS) -> 
 
 
 def _probe(
-    questions: Questions,
+    workload: Workload,
     rate_per_s: float,
     run_s: float,
     response_time_ms: float = RESPONSE_TIME_MS,
@@ -128,7 +140,7 @@ def _probe(
 
     late = 0
 
-    def hopeless(run: Run) -> bool:
+    def stop_early(run: Run) -> bool:
         nonlocal late
         now_s = time.perf_counter() - run.start_s
         overdue = arrivals_s < now_s - 1e-3 * response_time_ms
@@ -136,17 +148,22 @@ def _probe(
         return late > allowed
 
     with others() as shared:
-        run = open_loop(questions, arrivals_s, hopeless=hopeless)
+        run = open_loop(workload, arrivals_s, stop_early=stop_early)
     service_level = float(in_time(run, response_time_ms).mean())
     if late > allowed:
-        # It ended early: what was not due or not answered yet might have been in time.
+        # The run was stopped: requests not yet due or answered might still have been in time.
         service_level = 1 - late / arrivals_s.size
     wrong = int((run.records.outcome == Outcome.WRONG).sum())
     return Probe(rate_per_s, service_level, wrong, shared.cores)
 
 
 def in_time(run: Run, response_time_ms: float = RESPONSE_TIME_MS) -> NDArray[np.bool_]:
-    """Which requests had their answer in time, counted from when they were due."""
+    """Return which requests were answered rightly in time, counted from when they were due.
+
+    Returns
+    -------
+    ndarray of bool, shape (requests,)
+    """
     records = run.records
     right: NDArray[np.bool_] = records.outcome == Outcome.OK
     return right & (records.response_ms <= response_time_ms)

@@ -1,9 +1,9 @@
-"""LitServe: ``python -m benchmarks.peers.litserve_server MODEL PORT``."""
+"""Serve a model with LitServe: ``python -m benchmarks.peers.litserve_server MODEL PORT``."""
 
 import sys
 from typing import Any
 
-import litserve  # type: ignore[import-not-found]
+import litserve
 
 from benchmarks.peers.models import HOSTED, MAX_BATCH_SIZE, stack, unstack
 
@@ -16,15 +16,15 @@ class Inference(litserve.LitAPI):  # type: ignore[misc]
         self.model = HOSTED[sys.argv[1]].load()
 
     def batch(self, inputs: list[Any]) -> Any:
-        """Make one batch."""
+        """Stack parsed JSON requests into one batch."""
         return stack(self.model, inputs)
 
     def predict(self, x: Any) -> Any:
-        """Answer it."""
+        """Answer the batch."""
         return self.model.forward(x)
 
     def unbatch(self, output: Any) -> list[Any]:
-        """Take it apart."""
+        """Split the batch of answers."""
         return unstack(output)
 
 
@@ -32,7 +32,7 @@ if __name__ == "__main__":
     api = Inference(
         max_batch_size=MAX_BATCH_SIZE, batch_timeout=1e-3 * HOSTED[sys.argv[1]].max_wait_ms
     )
-    # Its documentation has the fast queue for more than 100 requests per second.
+    # LitServe's documentation recommends the fast queue above 100 requests per second.
     server = litserve.LitServer(api, accelerator="cpu", workers_per_device=1, fast_queue=True)
     server.run(
         host="127.0.0.1",

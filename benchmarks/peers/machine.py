@@ -1,4 +1,4 @@
-"""Who else used the machine while something was measured."""
+"""How much of the machine other processes used during a measurement."""
 
 import time
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ import psutil
 
 @dataclass
 class Others:
-    """What processes that are not the benchmark's took of the machine.
+    """CPU use of processes that do not belong to the benchmark.
 
     Attributes
     ----------
     cores : float
-        Cores they kept busy on average; NaN while it is being measured.
+        Cores they kept busy on average; NaN until the measurement ends.
     """
 
     cores: float = float("nan")
@@ -23,21 +23,21 @@ class Others:
 
 @contextmanager
 def others() -> Iterator[Others]:
-    """Measure it while the context lasts."""
+    """Measure the CPU use of other processes while the context lasts."""
     result = Others()
-    started_s, ours_s, all_s = time.monotonic(), _ours_s(), _all_s()
+    started_s, own_s, total_s = time.monotonic(), _own_cpu_s(), _total_cpu_s()
     yield result
-    spent_s = (_all_s() - all_s) - (_ours_s() - ours_s)
+    spent_s = (_total_cpu_s() - total_s) - (_own_cpu_s() - own_s)
     result.cores = max(0.0, spent_s / (time.monotonic() - started_s))
 
 
-def _all_s() -> float:
+def _total_cpu_s() -> float:
     times = psutil.cpu_times()
     return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
 
 
-def _ours_s() -> float:
-    """CPU time of this process, of the servers it started, and of clients that have ended."""
+def _own_cpu_s() -> float:
+    """Return the CPU time of this process, the servers it started, and clients that have ended."""
     own = psutil.Process()
     total = sum(own.cpu_times()[:4])
     for process in own.children(recursive=True):

@@ -1,13 +1,13 @@
-"""MLServer: ``python -m benchmarks.peers.mlserver_server MODEL PORT``."""
+"""Serve a model with MLServer: ``python -m benchmarks.peers.mlserver_server MODEL PORT``."""
 
 import asyncio
 import logging
 import sys
 from typing import Any
 
-from mlserver import MLModel, MLServer, ModelSettings, Settings  # type: ignore[import-not-found]
-from mlserver.codecs import NumpyCodec  # type: ignore[import-not-found]
-from mlserver.types import InferenceRequest, InferenceResponse  # type: ignore[import-not-found]
+from mlserver import MLModel, MLServer, ModelSettings, Settings
+from mlserver.codecs import NumpyCodec
+from mlserver.types import InferenceRequest, InferenceResponse
 
 from benchmarks.peers.models import HOSTED, MAX_BATCH_SIZE
 
@@ -45,7 +45,7 @@ async def main() -> None:
         http_port=port,
         grpc_port=port + 1,
         metrics_endpoint=None,
-        # The model in the server's own process: a pool of one costs a copy and gains nothing here.
+        # Run the model in the server's own process: a pool of one worker only adds a copy.
         parallel_workers=0,
         gzip_enabled=False,
     )

@@ -1,6 +1,6 @@
-"""The models that every server of the comparison hosts, by name.
+"""The models that every server of the comparison hosts.
 
-Imported by each server in its own virtual environment, so it needs numpy and torch alone.
+Each server imports this module in its own virtual environment, so it needs only numpy and torch.
 """
 
 import json
@@ -19,27 +19,27 @@ from deployments.models.emulated import Emulated
 
 MAX_BATCH_SIZE = 32
 FEATURES, HIDDEN, CLASSES = 256, 512, 16
-#: A batch of b takes 50 ms + 0.5 ms·b.
+#: A batch of b requests takes 50 ms + 0.5 ms·b.
 DEVICE_PROFILE = {
     "model": "emulated",
     "device": "emulated",
     "max_batch_size": MAX_BATCH_SIZE,
     "latency_ms": {"per_request": 0.5, "fixed": 50.0},
 }
-#: Names the model to a server whose processes are not told otherwise.
+#: Names the model for servers whose worker processes get no arguments.
 MODEL_VARIABLE = "SOJOURN_BENCHMARK_MODEL"
-#: Where the emulated device writes down its batches; nowhere, if it is not set.
+#: Names the file in which the emulated device logs its batches; if unset, it logs none.
 BATCH_LOG_VARIABLE = "SOJOURN_BENCHMARK_BATCH_LOG"
 
 
 class TinyMLP(Model):
-    """A perceptron of 256 → 512 → 16 with fixed random weights: all the time is the server's."""
+    """A 256 → 512 → 16 perceptron with fixed random weights, so cheap that the server dominates."""
 
     inputs = (TensorSpec("x", "FP32", (FEATURES,)),)
     outputs = (TensorSpec("y", "FP32", (CLASSES,)),)
 
     def load(self, device: str) -> None:
-        """Draw the weights."""
+        """Draw the weights, the same in every process."""
         torch.set_num_threads(1)
         random = np.random.default_rng(1)
 
@@ -56,16 +56,16 @@ class TinyMLP(Model):
 
     def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Answer a batch."""
-        # torch takes no read-only arrays; this copies only those.
+        # torch wants writable arrays; np.require copies only those that are read-only.
         x = np.require(batch["x"], np.float32, ["C", "W"])
         with torch.inference_mode():
             return {"y": self._network(torch.from_numpy(x)).numpy()}
 
 
 class LoggedDevice(Emulated):
-    """The emulated device, which refuses values below 0 and writes down each batch it was given.
+    """An emulated device that logs its batches and fails on values below 0.
 
-    A batch that has such a value fails as it is read, before the device has spent time on it.
+    A batch with such a value fails when it is read, before the device has spent time on it.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class LoggedDevice(Emulated):
         started_s = time.perf_counter()
         values = np.asarray(batch["input"])
         if (values < 0).any():
-            raise ValueError("a value below 0")
+            raise ValueError("the batch has a value below 0")
         answer = super().forward(batch)
         if self._log:
             ended_s = time.perf_counter()
@@ -94,16 +94,16 @@ class Hosted:
     Attributes
     ----------
     name : str
-        As clients call it.
+        Its name for clients.
     import_path : str
-        Its class.
-    options : mapping
-        Keywords for its constructor.
+        Its class, as ``module:Class``.
     max_wait_ms : int
-        How long a peer that must be told a time waits for a batch to fill. Short against a batch:
-        while the device is busy, requests gather by themselves.
+        How long a peer that needs a timeout waits for a batch to fill. It is short compared with a
+        batch: while the device is busy, requests accumulate anyway.
     response_time_ms : float
-        Of its SLA.
+        Response time of the model's SLA.
+    options : mapping
+        Keyword arguments of the constructor.
     """
 
     name: str
@@ -113,7 +113,7 @@ class Hosted:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self) -> Model:
-        """Bring it up in this process."""
+        """Load the model in this process."""
         return load_model(self.import_path, self.options, "cpu")
 
 
@@ -130,7 +130,7 @@ HOSTED = {
 
 
 def stack(model: Model, rows: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
-    """Make one batch of requests that are JSON objects of the model's inputs, one item each."""
+    """Stack requests, each a JSON object of the model's inputs for one item, into a batch."""
     return {
         spec.name: np.array([_element(row[spec.name]) for row in rows], spec.numpy_dtype)
         for spec in model.inputs
@@ -138,14 +138,14 @@ def stack(model: Model, rows: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[
 
 
 def _element(value: Any) -> Any:
-    """Give what JSON holds for one item as a model takes it: text as bytes."""
+    """Convert a JSON value to what a model takes: text becomes bytes."""
     if isinstance(value, list):
         return [_element(entry) for entry in value]
     return value.encode() if isinstance(value, str) else value
 
 
 def unstack(outputs: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
-    """Take a batch of answers apart into JSON objects of the model's outputs, one item each."""
+    """Split a batch of answers into JSON objects of the model's outputs, one per item."""
     columns = {name: array.tolist() for name, array in outputs.items()}
     size = len(next(iter(columns.values())))
     return [{name: column[i] for name, column in columns.items()} for i in range(size)]

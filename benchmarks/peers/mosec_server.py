@@ -1,16 +1,16 @@
-"""Mosec: ``python -m benchmarks.peers.mosec_server MODEL PORT``."""
+"""Serve a model with Mosec: ``python -m benchmarks.peers.mosec_server MODEL PORT``."""
 
 import os
 import sys
 from typing import Any
 
-from mosec import Server, Worker  # type: ignore[import-not-found]
+from mosec import Server, Worker
 
 from benchmarks.peers.models import HOSTED, MAX_BATCH_SIZE, MODEL_VARIABLE, stack, unstack
 
 
 class Inference(Worker):  # type: ignore[misc]
-    """The one process with the model; Mosec's front is Rust."""
+    """The one process with the model; Mosec's HTTP server is written in Rust."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Inference(Worker):  # type: ignore[misc]
 
 if __name__ == "__main__":
     name, port = sys.argv[1:]
-    # Mosec has its own command line; timeouts are the client's business here.
+    # Mosec parses sys.argv itself. Its timeout is long because the client decides when to give up.
     sys.argv[1:] = ["--address", "127.0.0.1", "--port", port, "--timeout", "30000"]
     sys.argv += ["--log-level", "error"]
     server = Server()

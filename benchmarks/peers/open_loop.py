@@ -1,7 +1,7 @@
-"""An open loop: requests leave when they are due, whether or not the server keeps up.
+"""An open-loop client: requests leave when they are due, whether or not the server keeps up.
 
-A client on asyncio that costs about 50 µs per request, as it shares the machine with the server it
-measures: requests are bytes made ahead, answers are kept, and checked when all is over.
+The client shares the machine with the server it measures, so it is built to be cheap, about 50 µs
+per request: requests are encoded in advance, and answers are checked after the run.
 """
 
 import asyncio
@@ -15,27 +15,27 @@ import numpy as np
 import uvloop
 from numpy.typing import NDArray
 
-from benchmarks.peers.protocols import Questions
+from benchmarks.peers.protocols import Workload
 from benchmarks.peers.servers import HOST, PORT
 from loadtests.records import Outcome, Records
 
 FloatArray = NDArray[np.float64]
 PATIENCE_S = 10.0
-_LOOK_EVERY_S = 0.25
+_CHECK_EVERY_S = 0.25
 
 
 @dataclass(eq=False)
 class Run:
-    """A run, in progress or over.
+    """A run, in progress or finished.
 
     Attributes
     ----------
     start_s : float
         When it began, by ``time.perf_counter``; the times in `records` count from here.
     records : Records
-        What became of each request. Answers with status 200 are `Outcome.OK` until checked.
+        The outcome of each request. Answers with status 200 are `Outcome.OK` until checked.
     answers : list of bytes
-        Their bodies, empty where there is none.
+        The body of each answer; empty where there is none.
     """
 
     start_s: float
@@ -43,7 +43,7 @@ class Run:
     answers: list[bytes]
 
     def end(self, number: int, outcome: int, body: bytes = b"") -> None:
-        """Write down how a request ended."""
+        """Record how a request ended."""
         self.records.outcome[number] = outcome
         self.records.finished_s[number] = time.perf_counter() - self.start_s
         self.answers[number] = body
@@ -51,7 +51,7 @@ class Run:
 
 @dataclass(eq=False)
 class _Connection(asyncio.Protocol):
-    """A connection, which carries one request at a time."""
+    """A connection that carries one request at a time."""
 
     idle: list["_Connection"]
     run: Run | None = None
@@ -60,12 +60,12 @@ class _Connection(asyncio.Protocol):
     timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are registered as no kind of asyncio's.
+        # uvloop's transports are not registered as asyncio.Transport.
         self.transport = cast(asyncio.Transport, transport)
         self.parser = httptools.HttpResponseParser(self)
 
     def send(self, run: Run, number: int, request: bytes, patience_s: float) -> None:
-        """Send a request whose end `run` is told."""
+        """Send a request and report its outcome to `run`."""
         self.run, self.number = run, number
         self.body.clear()
         now_s = time.perf_counter() - run.start_s
@@ -78,11 +78,11 @@ class _Connection(asyncio.Protocol):
         self.parser.feed_data(data)
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of an answer."""
+        """Receive a part of an answer."""
         self.body.append(body)
 
     def on_message_complete(self) -> None:
-        """Take the end of an answer."""
+        """Finish an answer, and free the connection if it is kept alive."""
         status = self.parser.get_status_code()
         self._end(Outcome.OK if status == 200 else status)
         if self.parser.should_keep_alive():
@@ -97,7 +97,7 @@ class _Connection(asyncio.Protocol):
         self._end(Outcome.CONNECTION)
 
     def leave(self) -> None:
-        """Close the connection; a request on its way stays unanswered."""
+        """Close the connection, leaving a request in flight unanswered."""
         self.run = None
         self._end(Outcome.UNANSWERED)
         self.transport.abort()
@@ -115,16 +115,16 @@ class _Connection(asyncio.Protocol):
 
 
 async def _send_all(
-    questions: Questions,
+    workload: Workload,
     arrivals_s: FloatArray,
     patience_s: FloatArray,
-    hopeless: Callable[[Run], bool],
+    stop_early: Callable[[Run], bool],
     port: int,
 ) -> Run:
     loop = asyncio.get_running_loop()
-    head = f"POST {questions.path} HTTP/1.1\r\nHost: {HOST}:{port}\r\n"
+    head = f"POST {workload.path} HTTP/1.1\r\nHost: {HOST}:{port}\r\n"
     head += "Content-Type: application/json\r\nContent-Length: "
-    requests = [head.encode() + b"%d\r\n\r\n" % len(body) + body for body in questions.bodies]
+    requests = [head.encode() + b"%d\r\n\r\n" % len(body) + body for body in workload.bodies]
     idle: list[_Connection] = []
     connections: list[_Connection] = []
     count = arrivals_s.size
@@ -141,7 +141,7 @@ async def _send_all(
         connection.send(run, number, requests[number % len(requests)], patience_s[number])
 
     async def send_when_due() -> None:
-        looked_s = run.start_s
+        checked_s = run.start_s
         for number, due_s in enumerate(arrivals_s.tolist()):
             wait_s = run.start_s + due_s - time.perf_counter()
             if wait_s > 0:
@@ -153,11 +153,11 @@ async def _send_all(
                 task = loop.create_task(open_and_send(number))
                 opening.add(task)
                 task.add_done_callback(opening.discard)
-            if time.perf_counter() > looked_s + _LOOK_EVERY_S:
-                looked_s = time.perf_counter()
-                if hopeless(run):
+            if time.perf_counter() > checked_s + _CHECK_EVERY_S:
+                checked_s = time.perf_counter()
+                if stop_early(run):
                     return
-        while np.isnan(run.records.finished_s).any() and not hopeless(run):
+        while np.isnan(run.records.finished_s).any() and not stop_early(run):
             await asyncio.sleep(0.02)
 
     try:
@@ -168,7 +168,7 @@ async def _send_all(
 
 
 async def _close(opening: set[asyncio.Task[None]], connections: list[_Connection]) -> None:
-    """Leave: uvloop wants every connection closed before its loop is."""
+    """Close all connections, as uvloop requires before its loop is closed."""
     for task in list(opening):
         task.cancel()
     await asyncio.gather(*opening, return_exceptions=True)
@@ -178,26 +178,26 @@ async def _close(opening: set[asyncio.Task[None]], connections: list[_Connection
 
 
 def open_loop(
-    questions: Questions,
+    workload: Workload,
     arrivals_s: FloatArray,
     patience_s: FloatArray | None = None,
-    hopeless: Callable[[Run], bool] = lambda run: False,
+    stop_early: Callable[[Run], bool] = lambda run: False,
     port: int = PORT,
 ) -> Run:
     """Send requests when they are due.
 
     Parameters
     ----------
-    questions : Questions
-        Asked in turn.
+    workload : Workload
+        Its requests are sent in turn.
     arrivals_s : ndarray of float, shape (n,)
-        When each is due, ascending, in seconds from the start.
+        When each request is due, ascending, in seconds from the start.
     patience_s : ndarray of float, shape (n,), optional
-        How long after that its client closes the connection; 10 s unless given.
-    hopeless : callable
-        Asked now and then; where it says yes, the run ends at once.
+        How long after that its client closes the connection; 10 s by default.
+    stop_early : callable
+        Called from time to time; the run ends at once when it returns True.
     port : int
-        Of the server, on this machine.
+        Port of the server on this machine.
 
     Returns
     -------
@@ -206,9 +206,9 @@ def open_loop(
     """
     if patience_s is None:
         patience_s = np.full(arrivals_s.size, PATIENCE_S)
-    run = uvloop.run(_send_all(questions, arrivals_s, patience_s, hopeless, port))
-    outcome, size = run.records.outcome, len(questions.bodies)
+    run = uvloop.run(_send_all(workload, arrivals_s, patience_s, stop_early, port))
+    outcome, size = run.records.outcome, len(workload.bodies)
     for number in np.flatnonzero(outcome == Outcome.OK).tolist():
-        if not questions.right(number % size, run.answers[number]):
+        if not workload.is_right(number % size, run.answers[number]):
             outcome[number] = Outcome.WRONG
     return run

@@ -1,7 +1,7 @@
-"""Overload: half as much again as the device can do, impatient clients, and poison among the items.
+"""Overload: 1.5 times the device's capacity, impatient clients, and items that fail their batch.
 
-Every request carries its number, the device echoes it, and writes down each batch it was given: so
-it is known which of the device's time was spent for nobody.
+Every request carries its number. The device echoes the numbers and logs each batch, which shows how
+much of its time went into answers that came too late or had nobody waiting for them.
 """
 
 import json
@@ -14,46 +14,47 @@ from numpy.typing import NDArray
 from benchmarks.peers.goodput import PROFILE, RESPONSE_TIME_MS, in_time
 from benchmarks.peers.machine import others
 from benchmarks.peers.open_loop import PATIENCE_S, Run, open_loop
-from benchmarks.peers.protocols import Dialect, Questions
+from benchmarks.peers.protocols import Dialect, Workload
 from loadtests.records import Outcome
 from loadtests.schedule import Step, poisson_schedule
 
 LOAD, IMPATIENT_FRACTION, POISON_FRACTION = 1.5, 0.2, 0.01
-#: Statuses that say "not now".
+#: Statuses that mean "not now".
 REFUSALS = (429, 503)
-#: A batch is made up a little before the device begins it.
+#: How long before the device starts a batch the server may have put it together.
 HANDOVER_S = 0.005
 
 
 @dataclass(frozen=True)
 class Overload:
-    """What a server made of it.
+    """How a server handled the overload.
 
     Attributes
     ----------
     offered_per_s : float
-        Requests.
+        Requests sent.
     goodput_per_s : float
         Right answers in time.
     capacity_fraction : float
-        The same, of what the device does in full batches.
+        Goodput over the device's throughput in full batches.
     refused_fraction : float
-        Answered 429 or 503.
+        Fraction of the requests answered 429 or 503.
     late_fraction : float
-        Answered rightly, but not in time.
+        Fraction answered rightly, but not in time.
     wasted_device_fraction : float or None
-        Share of the device's busy time spent on requests that had no answer in time; None where
+        Fraction of the device's busy time spent on requests that got no answer in time; None if
         nothing was computed.
     for_the_gone_fraction : float or None
-        Share of it spent on requests whose clients had left before the batch began.
+        Fraction of the device's busy time spent on requests whose clients had left before the
+        batch began.
     wrong : int
-        Answered 200 with anything but the right answer; poison answered 200 is wrong, too.
+        Requests answered 200 with anything but the right answer; for poison, any 200 is wrong.
     missing : int
-        Patient clients who had no answer at all within 10 s.
+        Patient clients that got no answer within 10 s.
     failed_by_others : int
-        Sound requests answered with another 4xx or 5xx: they failed for their companions' sake.
+        Sound requests answered with another 4xx or 5xx, because poison shared their batch.
     others_cores : float
-        Cores that processes which are not the benchmark's kept busy meanwhile.
+        Cores that other processes kept busy meanwhile.
     """
 
     offered_per_s: float
@@ -70,16 +71,16 @@ class Overload:
 
 
 def overload(dialect: Dialect, batches: Path, run_s: float) -> Overload:
-    """Overload the server that runs.
+    """Overload the running server.
 
     Parameters
     ----------
     dialect : Dialect
-        How it is asked.
+        The server's JSON format.
     batches : Path
-        Where its device writes down its batches.
+        File in which the device logs its batches.
     run_s : float
-        For how long requests are due.
+        How long requests are sent.
     """
     rate_per_s = LOAD * PROFILE.capacity_per_s
     arrivals_s = poisson_schedule([Step(run_s, rate_per_s)], seed=3).arrivals_s
@@ -87,13 +88,13 @@ def overload(dialect: Dialect, batches: Path, run_s: float) -> Overload:
     random = np.random.default_rng(3)
     poison = random.uniform(size=count) < POISON_FRACTION
     impatient = random.uniform(size=count) < IMPATIENT_FRACTION
-    soon_s = random.uniform(0, 1e-3 * RESPONSE_TIME_MS, count)
-    patience_s = np.where(impatient, soon_s, PATIENCE_S)
+    short_s = random.uniform(0, 1e-3 * RESPONSE_TIME_MS, count)
+    patience_s = np.where(impatient, short_s, PATIENCE_S)
     numbers = np.arange(1, count + 1, dtype=np.float32)
     values = np.where(poison, -numbers, numbers)[:, np.newaxis]
-    questions = Questions("emulated", dialect, {"input": values})
+    workload = Workload("emulated", dialect, {"input": values})
     with others() as shared:
-        run = open_loop(questions, arrivals_s, patience_s)
+        run = open_loop(workload, arrivals_s, patience_s)
     return _report(run, poison, impatient, run_s, batches, shared.cores)
 
 
@@ -106,7 +107,7 @@ def _report(
     others_cores: float,
 ) -> Overload:
     outcome, count = run.records.outcome, run.records.outcome.size
-    # There is no right answer to poison but an error.
+    # The only right answer to poison is an error.
     outcome[poison & (outcome == Outcome.OK)] = Outcome.WRONG
     good = in_time(run)
     refused = np.isin(outcome, REFUSALS)
@@ -130,7 +131,11 @@ def _report(
 def _device_time(
     run: Run, good: NDArray[np.bool_], batches: Path
 ) -> tuple[float | None, float | None]:
-    """Share the time of each batch among its requests, and say how much of it was for nothing."""
+    """Split each batch's time evenly among its requests, and sum up what was wasted.
+
+    Returns the fraction spent on requests without an answer in time, and the fraction spent on
+    requests whose clients had left before the batch began.
+    """
     spent_s = wasted_s = gone_s = 0.0
     left_s = np.where(
         run.records.outcome == Outcome.TIMEOUT, run.records.finished_s + run.start_s, np.inf

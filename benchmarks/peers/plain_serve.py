@@ -1,8 +1,7 @@
-"""Ray Serve as its documentation shows it: `@serve.batch` around the model.
+"""Serve a model with Ray Serve as its documentation shows it: `@serve.batch` around the model.
 
-A peer of `benchmarks/live/data_path.py`, run in a process of its own: `python -m
-benchmarks.peers.plain_serve MODEL PORT MAX_ONGOING_REQUESTS` serves until its standard input closes. 5 is
-how Serve comes; more lets a batch fill.
+``python -m benchmarks.peers.plain_serve MODEL PORT MAX_ONGOING_REQUESTS`` serves until its standard
+input closes. Ray Serve's default is 5 ongoing requests; more lets a batch fill.
 """
 
 import sys

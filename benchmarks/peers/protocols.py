@@ -1,4 +1,4 @@
-"""How each server is asked, in JSON, and what it answers."""
+"""The JSON that each server takes and answers, and workloads whose answers are checked."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,27 +16,27 @@ Row = Mapping[str, NDArray[Any]]
 
 
 class Dialect(Protocol):
-    """One server's own JSON."""
+    """The JSON format of a server."""
 
     def path(self, model: str) -> str:
-        """Give the URL's path of a model."""
+        """Return the URL path of a model."""
 
     def encode(self, model: Model, row: Row) -> bytes:
-        """Write the body of a request for one item."""
+        """Encode the body of a request for one item."""
 
     def decode(self, body: bytes) -> Mapping[str, Any]:
-        """Read the answer: the values of each output, in any nesting."""
+        """Decode an answer into the values of each output, nested in any way."""
 
 
 class OpenInference:
     """The Open Inference Protocol: Sojourn, Triton, MLServer."""
 
     def path(self, model: str) -> str:
-        """Give the URL's path of a model."""
+        """Return the URL path of a model."""
         return f"/v2/models/{model}/infer"
 
     def encode(self, model: Model, row: Row) -> bytes:
-        """Write the body of a request for one item."""
+        """Encode the body of a request for one item."""
 
         def tensor(spec: TensorSpec) -> dict[str, Any]:
             shape = [1, *spec.shape]
@@ -46,70 +46,78 @@ class OpenInference:
         return json.dumps({"inputs": [tensor(spec) for spec in model.inputs]}).encode()
 
     def decode(self, body: bytes) -> Mapping[str, Any]:
-        """Read the answer."""
+        """Decode an answer."""
         return {entry["name"]: entry["data"] for entry in json.loads(body)["outputs"]}
 
 
 @dataclass(frozen=True)
 class Objects:
-    """A JSON object of the inputs for one of the outputs: Ray Serve, Mosec, LitServe.
+    """An object of inputs, answered by an object of outputs: Ray Serve, Mosec, LitServe.
 
     Attributes
     ----------
     at : str
-        The URL's path.
+        The URL path.
     """
 
     at: str
 
     def path(self, model: str) -> str:
-        """Give the URL's path of a model."""
+        """Return the URL path of a model."""
         return self.at
 
     def encode(self, model: Model, row: Row) -> bytes:
-        """Write the body of a request for one item."""
+        """Encode the body of a request for one item."""
         return json.dumps({spec.name: _plain(row[spec.name]) for spec in model.inputs}).encode()
 
     def decode(self, body: bytes) -> Mapping[str, Any]:
-        """Read the answer."""
+        """Decode an answer."""
         content: dict[str, Any] = json.loads(body)
         return content
 
 
 class BatchOfObjects(Objects):
-    """The same in a batch of one, as BentoML's batchable methods take it."""
+    """A batch of one such object, as BentoML's batchable methods take it."""
 
     def encode(self, model: Model, row: Row) -> bytes:
-        """Write the body of a request for one item."""
+        """Encode the body of a request for one item."""
         return b'{"rows": [' + super().encode(model, row) + b"]}"
 
     def decode(self, body: bytes) -> Mapping[str, Any]:
-        """Read the answer."""
+        """Decode an answer."""
         (content,) = json.loads(body)
         return dict(content)
 
 
 def _plain(array: NDArray[Any]) -> Any:
-    """Give what JSON can hold of an array."""
+    """Convert an array to what JSON can hold."""
     if array.dtype == object:
         texts = [element.decode() for element in array.ravel()]
         return texts if array.ndim else texts[0]
-    # The shortest decimal that is the same in 32 bits, not in 64.
+    # str() of a 32-bit float is the shortest decimal that reads back as the same 32 bits.
     values = [float(str(value)) for value in array.ravel()]
     return list(np.reshape(np.array(values), array.shape).tolist())
 
 
-class Questions:
-    """Requests to a model in one dialect, whose right answers are the model's own.
+class Workload:
+    """Requests to a model in one dialect, checked against the model's own answers.
 
     Parameters
     ----------
     name : str
-        The model's.
+        Name of the model.
     dialect : Dialect
-        How they are written.
-    rows : mapping of str to ndarray
+        How requests are encoded.
+    rows : mapping of str to ndarray, shape (requests, ...)
         The inputs, one item per row.
+
+    Attributes
+    ----------
+    path : str
+        URL path of the requests.
+    rows : mapping of str to ndarray
+    bodies : list of bytes
+        Encoded requests.
     """
 
     def __init__(self, name: str, dialect: Dialect, rows: Row) -> None:
@@ -119,21 +127,21 @@ class Questions:
         self.path = dialect.path(name)
         self.rows = rows
         self.bodies = [
-            # An item of text alone would be no array.
+            # Reshape rather than index: indexing an item of text gives bytes, not an array.
             dialect.encode(
                 model, {key: array.reshape(array.shape[1:]) for key, array in row.items()}
             )
             for row in one_by_one
         ]
         if name == "emulated":
-            # It is an echo, and would take its time.
+            # The device echoes its input; running it would take its emulated time.
             self._answers: Sequence[Row] = [{"output": row["input"]} for row in one_by_one]
         else:
             self._answers = [dict(model.forward(row)) for row in one_by_one]
         self._dialect = dialect
 
-    def right(self, number: int, body: bytes) -> bool:
-        """Whether `body` is the answer to the request of this number."""
+    def is_right(self, number: int, body: bytes) -> bool:
+        """Return whether `body` is the right answer to request `number`."""
         try:
             content = self._dialect.decode(body)
             return all(
@@ -146,7 +154,7 @@ class Questions:
 
 
 def example_rows(name: str, count: int) -> dict[str, NDArray[Any]]:
-    """Make inputs for a model: held-out digits, or random numbers."""
+    """Return `count` inputs for a model: held-out digits, sentences, or generated numbers."""
     if name == "digits":
         from loadtests.digits import held_out  # scikit-learn takes seconds to import
 
@@ -158,7 +166,7 @@ def example_rows(name: str, count: int) -> dict[str, NDArray[Any]]:
         texts = [EXAMPLES[number % len(EXAMPLES)].encode() for number in range(count)]
         return {"text": np.array(texts, object)}
     if name == "emulated":
-        # Quarters are exact in 32 bits, so an echo is exact, too.
+        # Quarters are exact in 32 bits, so the echo is, too.
         return {"input": np.arange(count, dtype=np.float32)[:, np.newaxis] / 4}
     (spec,) = HOSTED[name].load().inputs
     values = random.uniform(-1, 1, (count, *spec.shape)).round(4)

@@ -1,4 +1,4 @@
-"""Starting and stopping the servers of the comparison, one at a time."""
+"""Start and stop the servers of the comparison, one at a time."""
 
 import os
 import signal
@@ -16,12 +16,12 @@ from pathlib import Path
 import psutil
 import yaml
 
+from benchmarks.inputs import ROOT
 from benchmarks.peers import sojourn_config
 from benchmarks.peers.environments import UnavailableError, python_of
 from benchmarks.peers.models import BATCH_LOG_VARIABLE, HOSTED
-from benchmarks.peers.protocols import BatchOfObjects, Dialect, Objects, OpenInference, Questions
+from benchmarks.peers.protocols import BatchOfObjects, Dialect, Objects, OpenInference, Workload
 
-ROOT = Path(__file__).parents[2]
 HOST, PORT = "127.0.0.1", 8200
 BATCH_LOG = "batches.jsonl"
 START_TIMEOUT_S, STOP_TIMEOUT_S = 90.0, 20.0
@@ -34,13 +34,13 @@ class Server:
     Attributes
     ----------
     name : str
-        As it is reported.
+        Its name in reports.
     module : str
-        What runs it, given the model and the port; of this package.
+        The module that runs it, with the model and the port as arguments.
     dialect : Dialect
-        How it is asked.
+        Its JSON format.
     environment : str or None
-        Its virtual environment; None is the one this runs in.
+        Its virtual environment; None for the one of this process.
     options : tuple of str
         Further arguments of the module.
     """
@@ -53,7 +53,7 @@ class Server:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The models it is measured with; the peers' environments have nothing for sentences."""
+        """The models it is measured with; the peers' environments lack the sentence packages."""
         return tuple(name for name in HOSTED if name != "minilm" or self.environment is None)
 
 
@@ -74,34 +74,34 @@ SERVERS = {
 
 
 @contextmanager
-def serving(server: Server, model: str, questions: Questions) -> Iterator[Path]:
+def serving(server: Server, model: str, workload: Workload) -> Iterator[Path]:
     """Host a model until the context ends, and leave no process behind.
 
     Yields
     ------
     Path
-        Where the emulated device writes down its batches.
+        The file in which the emulated device logs its batches.
 
     Raises
     ------
     UnavailableError
-        It cannot be installed, does not start, or answers wrongly.
+        The server cannot be installed, does not start, or answers wrongly.
     """
     with tempfile.TemporaryDirectory(prefix="sojourn-data-path-") as name:
         folder = Path(name)
         command = _command(server, model, folder)
         try:
-            process = _start(command, questions, folder)
+            process = _start(command, workload, folder)
         except UnavailableError:
-            # Ports that a server chooses by itself may be gone when it takes them: once more.
-            process = _start(command, questions, folder)
+            # A port that the server picked for itself may have been taken meanwhile: try again.
+            process = _start(command, workload, folder)
         try:
             yield folder / BATCH_LOG
         finally:
             _stop(process)
 
 
-def _start(command: Sequence[str], questions: Questions, folder: Path) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], workload: Workload, folder: Path) -> subprocess.Popen[bytes]:
     log = folder / "log"
     with log.open("w") as output:
         process = subprocess.Popen(
@@ -114,7 +114,7 @@ def _start(command: Sequence[str], questions: Questions, folder: Path) -> subpro
             start_new_session=True,
         )
     try:
-        _wait_until_right(process, questions, log)
+        _wait_until_ready(process, workload, log)
     except BaseException:
         _stop(process)
         raise
@@ -138,10 +138,10 @@ def _environment(folder: Path) -> dict[str, str]:
     return kept | quiet | ours | {"OMP_NUM_THREADS": "1"}
 
 
-def _wait_until_right(process: subprocess.Popen[bytes], questions: Questions, log: Path) -> None:
+def _wait_until_ready(process: subprocess.Popen[bytes], workload: Workload, log: Path) -> None:
     request = urllib.request.Request(
-        f"http://{HOST}:{PORT}{questions.path}",
-        questions.bodies[0],
+        f"http://{HOST}:{PORT}{workload.path}",
+        workload.bodies[0],
         {"Content-Type": "application/json"},
     )
     deadline_s = time.monotonic() + START_TIMEOUT_S
@@ -150,7 +150,7 @@ def _wait_until_right(process: subprocess.Popen[bytes], questions: Questions, lo
         try:
             with urllib.request.urlopen(request, timeout=5) as response:
                 body = response.read()
-                if questions.right(0, body):
+                if workload.is_right(0, body):
                     return
                 answer = f"a wrong answer: {body[:200]!r}"
         except urllib.error.HTTPError as error:
@@ -158,18 +158,20 @@ def _wait_until_right(process: subprocess.Popen[bytes], questions: Questions, lo
         except OSError:
             pass
         if process.poll() is not None:
-            raise UnavailableError(f"ended as it started: {_last_line(log)}")
+            raise UnavailableError(f"exited while starting: {_last_line(log)}")
         time.sleep(0.2)
-    raise UnavailableError(f"{answer} in {START_TIMEOUT_S:g} s; its log ends: {_last_line(log)}")
+    raise UnavailableError(
+        f"{answer} within {START_TIMEOUT_S:g} s; last line of its log: {_last_line(log)}"
+    )
 
 
 def _last_line(log: Path) -> str:
     lines = log.read_text(errors="replace").strip().splitlines()
-    return lines[-1].strip()[:300] if lines else "nothing"
+    return lines[-1].strip()[:300] if lines else "the log is empty"
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a server and all it started, in peace if it can."""
+    """Stop a server and all processes it started; kill those that do not stop in time."""
     started = {psutil.Process(process.pid)} if process.poll() is None else set()
     for one in list(started):
         started.update(one.children(recursive=True))

@@ -1,4 +1,4 @@
-"""Sojourn's own configuration for the comparison: the config file that `sojourn serve` takes."""
+"""Sojourn's own config for the comparison, as `sojourn serve` takes it."""
 
 from typing import Any
 
@@ -8,10 +8,10 @@ PERCENTILE = 99.0
 
 
 def user_config(name: str) -> dict[str, Any]:
-    """Configure how a model is batched.
+    """Return how a model is batched.
 
-    Where requests per second are counted the aim is to answer at once, and nobody is refused; on
-    the emulated device it is the SLA.
+    The emulated device aims at its SLA. The other models are measured for throughput, so they
+    answer at once and refuse nobody.
     """
     sla = {"response_time_ms": HOSTED[name].response_time_ms, "percentile": PERCENTILE}
     if name == "emulated":
@@ -20,7 +20,7 @@ def user_config(name: str) -> dict[str, Any]:
 
 
 def document(name: str) -> dict[str, Any]:
-    """Make the config file of one replica of a model."""
+    """Return the config of one replica of a model."""
     hosted = HOSTED[name]
     model = {
         "name": name,

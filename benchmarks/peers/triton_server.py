@@ -1,16 +1,15 @@
-"""Triton, by way of PyTriton: ``python -m benchmarks.peers.triton_server MODEL PORT``."""
+"""Serve a model with Triton through PyTriton.
+
+``python -m benchmarks.peers.triton_server MODEL PORT``
+"""
 
 import logging
 import sys
 from typing import Any
 
-from pytriton.decorators import batch  # type: ignore[import-not-found]
-from pytriton.model_config import (  # type: ignore[import-not-found]
-    DynamicBatcher,
-    ModelConfig,
-    Tensor,
-)
-from pytriton.triton import Triton, TritonConfig  # type: ignore[import-not-found]
+from pytriton.decorators import batch
+from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
+from pytriton.triton import Triton, TritonConfig
 
 from benchmarks.peers.models import HOSTED, MAX_BATCH_SIZE
 
@@ -24,7 +23,7 @@ def main() -> None:
     @batch  # type: ignore[untyped-decorator]
     def infer(**inputs: Any) -> Any:
         outputs = model.forward(inputs)
-        # A number per item is a tensor of one to Triton.
+        # Triton has no scalars per item: they become tensors of one element.
         return {
             spec.name: outputs[spec.name].reshape(-1, *(spec.shape or (1,)))
             for spec in model.outputs
@@ -42,10 +41,10 @@ def main() -> None:
         grpc_address="127.0.0.1",
         grpc_port=port + 1,
         allow_metrics=False,
-        # Rather than one HTTP thread per core and more: they would only fight over this machine.
+        # More HTTP threads would only compete with the model for the cores.
         http_thread_count=2,
     )
-    # By its documentation: first without a delay, then with one if batches stay small. They do not.
+    # Its documentation advises a queue delay only if batches stay small; here they do not.
     batcher = DynamicBatcher(max_queue_delay_microseconds=0)
     with Triton(config=config) as triton:
         triton.bind(

@@ -1,4 +1,4 @@
-"""Sojourn's own ASGI app under uvicorn, without Ray: what the data path could be at most.
+"""Serve Sojourn's own ASGI app with uvicorn, without Ray: an upper bound for the data path.
 
 ``python -m benchmarks.peers.uvicorn_server MODEL PORT``
 """

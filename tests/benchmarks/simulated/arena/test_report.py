@@ -1,4 +1,4 @@
-"""What the comparison of autoscalers reads out of its runs."""
+"""How the comparison of autoscalers sums up its runs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,6 @@ from benchmarks.simulated.arena.report import (
     held_share,
     rows,
 )
-from benchmarks.simulated.arena.runs import Records
 
 ROW = Row(
     trace="t",
@@ -59,7 +58,7 @@ def test_only_windows_that_the_oracle_holds_count() -> None:
     assert held_share("0000", "0000") == 1.0
 
 
-def test_each_seed_is_set_beside_the_oracle_of_its_own_arrivals() -> None:
+def test_each_seed_is_compared_with_the_oracle_of_its_own_arrivals() -> None:
     records = []
     for seed, oracle, cost in ((0, "1111", 100.0), (1, "1100", 200.0), (2, "1111", 100.0)):
         records += [
@@ -74,7 +73,7 @@ def test_each_seed_is_set_beside_the_oracle_of_its_own_arrivals() -> None:
     assert peak.seeds == 3
 
 
-def test_the_frontier_leaves_out_what_costs_more_for_less() -> None:
+def test_the_frontier_leaves_out_dominated_points() -> None:
     points = [at(1.2, 0.9), at(1.0, 0.8), at(1.1, 0.95), at(1.1, 0.7), at(2.0, 1.0)]
     assert [(row.over_oracle, row.held) for row in frontier(points)] == [
         (1.0, 0.8),
@@ -83,7 +82,7 @@ def test_the_frontier_leaves_out_what_costs_more_for_less() -> None:
     ]
 
 
-def test_beyond_a_curve_lies_what_holds_more_at_its_cost() -> None:
+def test_points_that_hold_more_at_the_same_cost_are_beyond_a_curve() -> None:
     ours = [at(1.0, 0.8), at(2.0, 1.0)]
     above, on, below = at(1.5, 0.91), at(1.5, 0.9), at(1.5, 0.89)
     assert beyond([above, on, below, at(3.0, 1.0), at(0.5, 0.7)], ours) == [above]
@@ -94,15 +93,7 @@ def test_the_best_of_a_grid_is_the_cheapest_that_reaches_the_goal() -> None:
     assert best_tuned([at(1.4, 0.97), at(1.3, 0.98), at(2.0, 0.98)]).over_oracle == 1.3
 
 
-def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    path = tmp_path / "runs.jsonl"
-    Records(path).add({"key": "a", "value": 1})
-    again = Records(path)
-    again.add({"key": "b", "value": 2})
-    assert Records(path).by_key == {"a": {"key": "a", "value": 1}, "b": {"key": "b", "value": 2}}
-
-
-def test_draws_a_curve_that_misses_nothing(tmp_path: Path) -> None:
+def test_a_curve_that_misses_nothing_can_be_drawn(tmp_path: Path) -> None:
     path = tmp_path / "frontier.png"
     curves = {"sojourn": [at(1.0, 0.99), at(1.2, 1.0)], "ray": [at(3.0, 0.9)]}
     draw_frontiers(curves, [at(1.0, 1.0, "oracle", "oracle")], "a trace", path)

@@ -1,0 +1,45 @@
+"""Every benchmark script is documented where people look for it, and takes the shared options."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.inputs import ROOT
+
+FOLDER = ROOT / "benchmarks"
+README = (FOLDER / "README.md").read_text()
+#: Run by themselves, and not by `benchmarks.live.data_path` or `benchmarks.simulated.autoscaler`.
+SCRIPTS = sorted(
+    path
+    for wing in ("paper", "live", "simulated")
+    for path in (FOLDER / wing).glob("*.py")
+    if '__name__ == "__main__"' in path.read_text()
+)
+
+
+def module_of(script: Path) -> str:
+    return ".".join(script.relative_to(ROOT).with_suffix("").parts)
+
+
+def test_the_readme_lists_exactly_the_scripts() -> None:
+    listed = re.findall(r"^\| `(\w+\.\w+)` \|", README, flags=re.MULTILINE)
+    assert [f"benchmarks.{name}" for name in sorted(listed)] == [*map(module_of, SCRIPTS)]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=module_of)
+def test_a_script_says_how_it_is_run_and_prints_json(script: Path) -> None:
+    text = script.read_text()
+    docstring = text.split('"""')[1]
+    assert f"\n    python -m {module_of(script)} " in docstring
+    assert "[--json]" in docstring
+    assert "@json_option\n" in text
+    for option, decorator in (("[--quick]", "@quick_option("), ("[--plot ", "@plot_option\n")):
+        assert (option in docstring) == (decorator in text)
+
+
+def test_pages_of_the_readme_exist() -> None:
+    pages = re.findall(r"\]\(([^)#:]+)\)", README)
+    assert pages
+    for page in pages:
+        assert (FOLDER / page).exists(), page
