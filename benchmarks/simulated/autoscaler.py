@@ -174,7 +174,7 @@ def _report(
         print_json({"rows": [asdict(row) for row in found], "loads": by_load, "goal": goal})
         return
     points = {
-        contender.label for family in cases.FAMILIES for contender in cases.curve(family, quick)
+        contender.label for family in cases.CURVES for contender in cases.curve(family, quick)
     }
     for load in comparison.loads:
         summary = by_load[_load_name(load)]

@@ -165,7 +165,7 @@ class Contender:
     Attributes
     ----------
     family : str
-        One of `FAMILIES`, "static", "oracle" (which covers every second) or "window oracle".
+        One of `CURVES`, "static", "oracle" (which covers every second) or "window oracle".
     knob : float or None
         None for the default: as published, or as Sojourn ships.
     settings : tuple of (str, float)
@@ -184,11 +184,11 @@ class Contender:
         return f"{self.family} ({', '.join(parts)})" if parts else self.family
 
 
-#: The families that have a knob.
-FAMILIES = ("sojourn", *BASELINES)
+#: The families with a knob, along which a curve is drawn.
+CURVES = ("sojourn", *BASELINES)
 #: Run in every cell, with default settings.
 ORACLES = (Contender("oracle"), Contender("window oracle"))
-STOCK = (*map(Contender, ("static", *FAMILIES)),)
+STOCK = (*map(Contender, ("static", *CURVES)),)
 #: Tuned by a grid search at one start time; the best then runs in all cells.
 TUNED = ("ray", "knative")
 

@@ -124,14 +124,14 @@ class Comparison:
     def curves(self, load: Cell, found: Sequence[Row]) -> dict[str, list[Row]]:
         """Return the rows of each family along its knob."""
         here = [row for row in found if row.cell == cell_key(load)]
-        labels = {family: {c.label for c in self._curve(family)} for family in cases.FAMILIES}
+        labels = {family: {c.label for c in self._curve(family)} for family in cases.CURVES}
         return {
             family: [row for row in here if row.label in labels[family] | {family}]
             for family in self._curve_families(load)
         }
 
     def _curve_families(self, load: Cell) -> Iterable[str]:
-        return cases.FAMILIES if load.service.name == "slow" else cases.TUNED
+        return cases.CURVES if load.service.name == "slow" else cases.TUNED
 
     def _curve(self, family: str) -> tuple[Contender, ...]:
         return cases.curve(family, self._quick)
