@@ -23,7 +23,7 @@ from ray.serve.config import AutoscalingContext
 from autoscaler.decision import Decision
 from autoscaler.ray_adapter import DECISION_PERIOD_S, considered, ordered
 from autoscaler.scaled_deployments import ScaledDeployment
-from autoscaler.sizing.budget import Claim, level_by_replicas, share_budget
+from autoscaler.sizing.budget import Claim, service_level_by_replicas, share_budget
 from policy.errors import InvalidInputError
 
 logger = logging.getLogger("ray.serve")
@@ -109,7 +109,7 @@ def _claim(
         wanted = decision.replicas
     service_level: Callable[[int], float] = _unknown_level
     if demand_per_s is not None and deployment.reports:
-        service_level = level_by_replicas(demand_per_s, decision.sla_rate_per_s, deployment.reports)
+        service_level = service_level_by_replicas(demand_per_s, decision.sla_rate_per_s, deployment.reports)
     return Claim(
         name=deployment.deployment,
         demand_per_s=demand_per_s or 0.0,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from autoscaler.forecasting.demand import POOLS
-from autoscaler.sizing.estimators import TryDelays
+from autoscaler.sizing.try_delays import TryDelays
 from policy.errors import InvalidInputError
 
 #: What stands before the name of a setting among the floats of a report.

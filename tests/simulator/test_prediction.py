@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
-from autoscaler.sizing.estimators import TryDelays
+from autoscaler.sizing.try_delays import TryDelays
 from deployments.batcher.limits import Limits
 from policy.batching_policy import BatchingPolicy
 from policy.objective import ServiceLevelObjective

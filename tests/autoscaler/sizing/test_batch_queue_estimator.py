@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
-from autoscaler.sizing.estimators import TryDelays, least_replicas
-from autoscaler.sizing.rand import rand_equilibrium, response_time_cdf, retried_response_time_cdf
+from autoscaler.sizing.equilibrium import rand_equilibrium
+from autoscaler.sizing.rand import response_time_cdf, retried_response_time_cdf
+from autoscaler.sizing.search import least_replicas
+from autoscaler.sizing.try_delays import TryDelays
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.sizing.estimators import TryDelays
+from autoscaler.sizing.try_delays import TryDelays
 from autoscaler.sizing.live import LiveSizing, median_replicas
 from tests.support.reporting_fleet import CURVE, PER_REPLICA, Fleet
 
