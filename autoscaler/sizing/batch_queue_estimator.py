@@ -146,9 +146,7 @@ class BatchQueueEstimator:
         policy: BatchingPolicy,
     ) -> BatchQueuePrediction:
         room = self._waiting_room(objective, policy)
-        fleet = FleetResponse(
-            self.profile, policy, self.delays, room, arrival_rate_per_s, replicas
-        )
+        fleet = FleetResponse(self.profile, policy, self.delays, room, arrival_rate_per_s, replicas)
         if fleet.is_overloaded:
             return BatchQueuePrediction(replicas, 0.0, math.inf, policy)
         return BatchQueuePrediction(

@@ -135,7 +135,8 @@ def share_budget(claims: Sequence[Claim], budget: int) -> dict[str, int]:
     total_min = sum(claim.min_replicas for claim in claims)
     if budget < total_min:
         raise InvalidInputError(
-            f"replica_budget: must be at least {total_min}, the sum of the min_replicas, not {budget}"
+            f"replica_budget: must be at least {total_min}, the sum of the min_replicas, "
+            f"not {budget}"
         )
     if sum(claim.wanted_replicas for claim in claims) <= budget:
         return {claim.name: claim.wanted_replicas for claim in claims}

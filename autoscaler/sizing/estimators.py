@@ -6,7 +6,7 @@
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from autoscaler.sizing.rand import busy_probability, retried_response_time_cdf
@@ -85,7 +85,7 @@ class FullBatchEstimator:
 
     service_rate_per_s: float
     execution_time_ms: float
-    delays: TryDelays = TryDelays()
+    delays: TryDelays = field(default_factory=TryDelays)
 
     monotone = True
 

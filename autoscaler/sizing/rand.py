@@ -9,9 +9,9 @@ with Resource Efficiency", Middleware 2017, appendix, Theorems 1 and 2.
 A try takes the request delay d₁ (balancer to replica), the reply delay d₂ (the refusal back) and
 the retry delay Δ (until the next try). With P_busy the probability that a replica refuses, a
 request is served on its (r + 1)-th try with probability P_busy^r (1 - P_busy), after a wait of
-W_r = r (d₁ + d₂ + Δ) + d₁. Tries are assumed to be independent. This is optimistic for few replicas,
-and where a try is much shorter than an execution: the replica that refused is then likely to be
-busy still at the next try.
+W_r = r (d₁ + d₂ + Δ) + d₁. Tries are assumed to be independent. This is optimistic if there are few
+replicas, or if a try is much shorter than an execution: the replica that refused is then likely to
+be busy still at the next try.
 
 The theorems cover replicas that hold one request each. A replica that batches holds many and
 refuses only when it is full; `autoscaler.sizing.equilibrium` finds P_busy for such replicas.

@@ -200,7 +200,8 @@ class SlaRateCorrection:
             for before, factor in zip(self._expected, _FACTORS, strict=True)
         ]
         self._expected_uncorrected = (
-            keep * self._expected_uncorrected + measured.requests * curve.late_share(measured.rate_per_s)
+            keep * self._expected_uncorrected
+            + measured.requests * curve.late_share(measured.rate_per_s)
         )
 
     def _update_correction(self, late_share_allowed: float, batch_size: float) -> None:
@@ -223,13 +224,13 @@ class SlaRateCorrection:
             )
             self.correction = max(min(before, fitting), MAX_DECREASE * before)
             return
-        highest = next(
+        supported = next(
             factor
             for factor, expected in zip(_FACTORS, (*self._expected[:-1], 0.0), strict=True)
             if expected - SIGNIFICANT_DEVIATIONS * math.sqrt(cluster * expected) <= self._missed
         )
-        if highest > before:
-            self.correction = min(highest, MAX_INCREASE * before)
+        if supported > before:
+            self.correction = min(supported, MAX_INCREASE * before)
         elif before < 1:
             self.correction = min(1.0, before * (1 + DRIFT))
         else:

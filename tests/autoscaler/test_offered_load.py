@@ -217,7 +217,7 @@ def test_state_before_any_report_survives():
 @pytest.mark.parametrize("broken", [{}, {"head": "x"}, {"attempts": [1.0]}, {"counters": 3}])
 def test_broken_state_is_refused(broken):
     state = {**OfferedLoad().state_dict(), **broken} if broken else {}
-    with pytest.raises(InvalidInputError, match="state of the offered load"):
+    with pytest.raises(InvalidInputError, match="offered load state"):
         OfferedLoad.from_state(state)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from autoscaler import scaled_deployments as registry
+from autoscaler import scaled_deployments
 from autoscaler.decision import Decision
 from autoscaler.decision_log import DecisionLog
 from autoscaler.settings import AutoscalerSettings
@@ -27,7 +27,7 @@ with warnings.catch_warnings():
     from autoscaler import ray_adapter
     from autoscaler.application_adapter import SojournBudgetPolicy
     from autoscaler.ray import metrics as ray_metrics
-    from autoscaler.ray_adapter import SojournAutoscalingPolicy, reports_of
+    from autoscaler.ray_adapter import SojournAutoscalingPolicy, replica_reports
 
 #: Rows per second that one replica carries.
 CAPACITY_PER_S = 100.0
@@ -57,7 +57,7 @@ OFFERED = Offered()
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     made = Store()
     monkeypatch.setattr(sys.modules[__name__], "OFFERED", Offered())
-    monkeypatch.setattr(registry, "_deployments", {})
+    monkeypatch.setattr(scaled_deployments, "_deployments", {})
     monkeypatch.setattr(ray_adapter, "store", lambda: made)
     monkeypatch.setattr(ray_metrics, "export", lambda *_: None)
     return made
@@ -178,13 +178,13 @@ def test_an_error_of_ours_keeps_the_replicas_and_serves_controller(
     def fail(*_: object) -> None:
         raise RuntimeError("of the autoscaler")
 
-    monkeypatch.setattr(ray_adapter, "considered", fail)
+    monkeypatch.setattr(ray_adapter, "decide", fail)
     assert run(SojournAutoscalingPolicy(), range(1000, 1003), target=4) == 4
     assert "kept as they are" in caplog.text
 
 
 def test_a_stored_log_of_another_kind_is_left_out() -> None:
-    assert DecisionLog([{"then": 1}, {"time_s": 2.0, "replicas": 3}]).noted == [
+    assert DecisionLog([{"then": 1}, {"time_s": 2.0, "replicas": 3}]).recorded == [
         {"time_s": 2.0, "replicas": 3}
     ]
 
@@ -193,7 +193,7 @@ def test_a_report_that_is_wrong_is_left_out() -> None:
     ctx = context(now_s=1000, target=2)
     first, second = ctx.running_replicas
     ctx.raw_metrics["offered_total"][first] = [TimeStampedValue(1000, -1.0)]
-    assert [report.replica_id for report in reports_of(ctx)] == [second.unique_id]
+    assert [report.replica_id for report in replica_reports(ctx)] == [second.unique_id]
 
 
 def test_every_metric_is_a_field_of_a_decision() -> None:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import orjson
 import pytest
 
-from autoscaler import scaled_deployments as registry
+from autoscaler import scaled_deployments
 from autoscaler.decision import Decision
-from autoscaler.reports import AutoscalerSettings, ReplicaReport
+from autoscaler.reports import ReplicaReport
 from autoscaler.scaled_deployments import (
     FORGOTTEN_AFTER_S,
     SAVE_PERIOD_S,
@@ -16,6 +16,7 @@ from autoscaler.scaled_deployments import (
     scaled_deployment,
     state_key,
 )
+from autoscaler.settings import AutoscalerSettings
 from tests.support.stores import Store
 
 KEY = ("shop", "Model")
@@ -55,7 +56,7 @@ def run(
             max_replicas=10,
             dry_run=dry_run,
         )
-        deployment.note(now_s, target_replicas, decision)
+        deployment.record(now_s, target_replicas, decision)
     return decision
 
 
@@ -68,7 +69,7 @@ def test_a_new_process_goes_on_with_the_history_and_the_log() -> None:
     learned, saved = second.autoscaler.state_dict(), first.autoscaler.state_dict()
     assert learned.keys() == saved.keys()
     assert decision.arrival_rate_per_s == pytest.approx(20, rel=0.1)
-    assert second.log.noted[0]["time_s"] == 1000
+    assert second.log.recorded[0]["time_s"] == 1000
 
 
 def test_a_controller_that_restarts_does_not_scale_in() -> None:
@@ -92,7 +93,7 @@ def test_while_the_history_is_read_nothing_changes_and_nothing_is_overwritten() 
     assert store.kept == kept
     store.answer()
     assert run(second, [1102]).replicas >= 1
-    assert second.log.noted[0]["time_s"] == 1000
+    assert second.log.recorded[0]["time_s"] == 1000
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"autoscaler": {"version": -1}}'])
@@ -111,7 +112,7 @@ def test_the_state_is_saved_every_few_seconds_and_at_each_change() -> None:
     # Each time a state and a log: the first decision, and every period after it.
     assert store.saves <= 2 * 5
     before = store.saves
-    deployment.note(1030.0, 3, Decision(7, "scale out 3 -> 7"))
+    deployment.record(1030.0, 3, Decision(7, "scale out 3 -> 7"))
     assert store.saves == before + 2
     assert orjson.loads(store.kept[log_key(*KEY)])["newest"]["replicas"] == 7
 
@@ -146,7 +147,7 @@ def test_a_dry_run_goes_on_after_a_restart_though_no_replica_reports() -> None:
 
 
 def test_each_deployment_of_each_application_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_deployments", {})
+    monkeypatch.setattr(scaled_deployments, "_deployments", {})
     store = Store()
     one = scaled_deployment(0, "a", "Model", store)
     assert scaled_deployment(1, "a", "Model", store) is one
@@ -155,7 +156,7 @@ def test_each_deployment_of_each_application_has_its_own(monkeypatch: pytest.Mon
 
 
 def test_what_is_kept_of_a_deleted_application_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_deployments", {})
+    monkeypatch.setattr(scaled_deployments, "_deployments", {})
     store = Store()
     gone = scaled_deployment(1000, "gone", "Model", store)
     run(gone, range(1000, 1021))

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.forecasting.backtest import Backtest, Candidate, Score, cheapest
+from autoscaler.forecasting.backtest import Backtest, Candidate, Score, choose_cheapest
 from autoscaler.forecasting.load_history import STEP_S, LoadHistory
 from autoscaler.forecasting.point_forecasts import HOLT, LAST, LINEAR, PEAKS, trailing_max
 from autoscaler.forecasting.recurring import Recurrence
@@ -36,12 +36,12 @@ def test_a_margin_is_the_least_that_misses_no_more_than_the_risk(seed, point, ba
     history = history_of(bursty(seed))
     backtest = Backtest(history, ahead)
     score = backtest.score(Candidate(point, back), risk)
-    rates, needs = history.rates.values, history.needs.values
+    rates, needs = history.rates.values, history.required_rates.values
     size = rates.size - ahead
     forecasts = np.maximum(point.values(rates, needs, ahead), 0.05 * rates.mean())[:size]
     floor = needs[:size].copy()
     if back is not None:
-        np.maximum(floor, backtest.rounds.floors(back, 0)[:size], out=floor)
+        np.maximum(floor, backtest.recurring_peaks.expected_peaks(back, 0)[:size], out=floor)
     peaks = trailing_max(needs, ahead)[ahead:]
 
     def missed(margin):
@@ -71,7 +71,7 @@ def test_ratios_to_next_to_nothing_do_not_blow_up_the_demand():
         rates[begin : begin + 30] = 100.0
     history = history_of(rates)
     score = Backtest(history, 6).score(Candidate(LAST), 0.001)
-    assert score.cost_per_s <= 1.1 * history.needs.values.max()
+    assert score.cost_per_s <= 1.1 * history.required_rates.values.max()
 
 
 def scores(*costs):
@@ -81,16 +81,16 @@ def scores(*costs):
 
 def test_the_first_wins_unless_another_gains_on_it():
     tied, candidates = scores(100.0, 98.5, 99.0)
-    assert cheapest(tied, None, 0.02).candidate == candidates[0]
+    assert choose_cheapest(tied, None, 0.02).candidate == candidates[0]
     clear, candidates = scores(100.0, 97.0, 99.0)
-    assert cheapest(clear, None, 0.02).candidate == candidates[1]
+    assert choose_cheapest(clear, None, 0.02).candidate == candidates[1]
 
 
 def test_the_incumbent_stays_unless_another_gains_on_it():
     close, candidates = scores(100.0, 91.0, 90.0)
-    assert cheapest(close, candidates[1], 0.02).candidate == candidates[1]
-    assert cheapest(close, None, 0.02).candidate == candidates[2]
-    assert cheapest(close, candidates[0], 0.02).candidate == candidates[2]
+    assert choose_cheapest(close, candidates[1], 0.02).candidate == candidates[1]
+    assert choose_cheapest(close, None, 0.02).candidate == candidates[2]
+    assert choose_cheapest(close, candidates[0], 0.02).candidate == candidates[2]
 
 
 def test_too_short_a_past_scores_nothing():

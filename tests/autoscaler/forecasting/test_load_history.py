@@ -58,7 +58,7 @@ def test_how_it_is_cut_up_and_what_overlaps_changes_nothing(sizes, overlap):
         pieces.observe(1000.0 + end - 1, series[:1])  # stale
     assert pieces.end_s == whole.end_s
     np.testing.assert_array_equal(pieces.rates.values, whole.rates.values)
-    np.testing.assert_array_equal(pieces.needs.values, whole.needs.values)
+    np.testing.assert_array_equal(pieces.required_rates.values, whole.required_rates.values)
 
 
 @pytest.mark.parametrize("gap_s", [7, 61, 3600, 5 * 86_400, 10**9])
@@ -72,7 +72,7 @@ def test_a_gap_is_carried_over_and_marked(gap_s):
     assert 0 < (known == 0).sum() <= gap_s // STEP_S + 2
     assert history.rates.values[np.flatnonzero(known == 0)[0]] > 10
     # What was before a long gap is no part of the last minute.
-    assert history.need_per_s == (10 if gap_s > WINDOW_S else 40)
+    assert history.required_rate_per_s == (10 if gap_s > WINDOW_S else 40)
 
 
 def test_two_days_and_no_more_are_kept():
@@ -91,13 +91,15 @@ def test_a_state_goes_through_json(seconds, start):
     restored.load_state(json.loads(json.dumps(history.state_dict())))
     assert restored.end_s == history.end_s
     biggest = max(seconds) + 1e-9
-    for name in ("rates", "needs", "second_rates", "second_needs"):
+    for name in ("rates", "required_rates", "second_rates", "second_required_rates"):
         before, after = (getattr(one, name).values for one in (history, restored))
         np.testing.assert_allclose(after, before, rtol=1e-3, atol=1e-6 * biggest)
     more = np.full(30, 5.0)
     for one in (history, restored):
         one.observe(float(start + len(seconds) + 30), more)
-    assert restored.need_per_s == pytest.approx(history.need_per_s, rel=1e-3, abs=1e-6 * biggest)
+    assert restored.required_rate_per_s == pytest.approx(
+        history.required_rate_per_s, rel=1e-3, abs=1e-6 * biggest
+    )
 
 
 @pytest.mark.parametrize(
