@@ -32,7 +32,7 @@ def test_bounds_hold_even_without_reports():
     assert decide(Autoscaler(), 0, max_replicas=2).replicas == 2
     assert decide(Autoscaler(), 0, min_replicas=5).replicas == 5
     assert decide(Autoscaler(), 0, current_replicas=0).replicas == 1
-    with pytest.raises(InvalidInputError, match="^bounds: "):
+    with pytest.raises(InvalidInputError, match=r"^bounds: "):
         decide(Autoscaler(), 0, min_replicas=5, max_replicas=4)
 
 

@@ -1,5 +1,3 @@
-"""The log of decisions: what is noted, and how much is kept."""
-
 import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,7 +6,7 @@ from autoscaler.decision import Decision
 from autoscaler.decision_log import DECISIONS_KEPT, RECORD_AGAIN_AFTER_S, DecisionLog
 
 
-def test_a_decision_is_noted_when_it_differs_in_number_or_a_minute_has_passed() -> None:
+def test_a_decision_is_recorded_if_its_number_changes_or_a_minute_has_passed() -> None:
     log = DecisionLog()
     assert log.add(0.0, 1, Decision(1, "keep 1"))
     assert not log.add(1.0, 1, Decision(1, "keep 1, again"))
@@ -24,7 +22,7 @@ def test_a_decision_is_noted_when_it_differs_in_number_or_a_minute_has_passed() 
     assert log.recorded[1]["replicas"] == 2
 
 
-def test_the_newest_is_known_though_it_is_not_noted() -> None:
+def test_the_newest_decision_is_kept_even_if_it_is_not_recorded() -> None:
     log = DecisionLog()
     log.add(0.0, 1, Decision(1, "first"))
     log.add(1.0, 1, Decision(1, "second"))
@@ -33,7 +31,7 @@ def test_the_newest_is_known_though_it_is_not_noted() -> None:
     assert len(log.recorded) == 1
 
 
-def test_a_clock_that_is_set_back_stops_no_notes() -> None:
+def test_a_clock_that_is_set_back_does_not_stop_recording() -> None:
     log = DecisionLog()
     log.add(1000.0, 1, Decision(1, "before"))
     assert log.add(10.0, 1, Decision(1, "after"))
@@ -41,9 +39,7 @@ def test_a_clock_that_is_set_back_stops_no_notes() -> None:
 
 @given(numbers=st.lists(st.integers(0, 3), max_size=300), step_s=st.floats(0.1, 100))
 @settings(derandomize=True, max_examples=50, deadline=None, database=None)
-def test_no_more_are_kept_than_said_and_a_log_read_again_goes_on(
-    numbers: list[int], step_s: float
-) -> None:
+def test_the_log_is_bounded_and_a_restored_log_continues(numbers: list[int], step_s: float) -> None:
     log = DecisionLog()
     for index, number in enumerate(numbers):
         log.add(index * step_s, 1, Decision(number, "because"))
@@ -55,3 +51,9 @@ def test_no_more_are_kept_than_said_and_a_log_read_again_goes_on(
     if numbers:
         later_s = len(numbers) * step_s
         assert again.add(later_s, 1, Decision(9, "new")) == log.add(later_s, 1, Decision(9, "new"))
+
+
+def test_incomplete_entries_of_a_saved_log_are_dropped() -> None:
+    assert DecisionLog([{"then": 1}, {"time_s": 2.0, "replicas": 3}]).recorded == [
+        {"time_s": 2.0, "replicas": 3}
+    ]

@@ -1,4 +1,4 @@
-"""What outlives a policy object and Serve's controller: the history, the log, the dry run."""
+"""The history, the log and the dry run outlive a policy object and Serve's controller."""
 
 from collections.abc import Sequence
 
@@ -60,7 +60,7 @@ def run(
     return decision
 
 
-def test_a_new_process_goes_on_with_the_history_and_the_log() -> None:
+def test_a_new_process_resumes_with_the_history_and_the_log() -> None:
     store = Store()
     first = ScaledDeployment(*KEY, store)
     run(first, range(1000, 1021))
@@ -81,7 +81,7 @@ def test_a_controller_that_restarts_does_not_scale_in() -> None:
         assert decision.replicas == 3
 
 
-def test_while_the_history_is_read_nothing_changes_and_nothing_is_overwritten() -> None:
+def test_while_the_history_is_read_nothing_changes() -> None:
     store = Store()
     run(ScaledDeployment(*KEY, store), range(1000, 1021))
     kept = dict(store.kept)
@@ -97,7 +97,7 @@ def test_while_the_history_is_read_nothing_changes_and_nothing_is_overwritten() 
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"autoscaler": {"version": -1}}'])
-def test_a_history_that_cannot_be_used_is_left(content: bytes) -> None:
+def test_an_unusable_history_is_ignored(content: bytes) -> None:
     store = Store()
     store.kept[state_key(*KEY)] = content
     store.kept[log_key(*KEY)] = content
@@ -109,7 +109,7 @@ def test_the_state_is_saved_every_few_seconds_and_at_each_change() -> None:
     store = Store()
     deployment = ScaledDeployment(*KEY, store)
     run(deployment, [1000 + 0.5 * tick for tick in range(int(2 * 3 * SAVE_PERIOD_S))])
-    # Each time a state and a log: the first decision, and every period after it.
+    # A state and a log each time: at the first decision, and every period after it.
     assert store.saves <= 2 * 5
     before = store.saves
     deployment.record(1030.0, 3, Decision(7, "scale out 3 -> 7"))
@@ -117,7 +117,7 @@ def test_the_state_is_saved_every_few_seconds_and_at_each_change() -> None:
     assert orjson.loads(store.kept[log_key(*KEY)])["newest"]["replicas"] == 7
 
 
-def test_a_slow_store_is_not_given_ever_more_to_do() -> None:
+def test_a_slow_store_is_not_flooded() -> None:
     store = Store()
     deployment = ScaledDeployment(*KEY, store)
     run(deployment, [1000])
@@ -129,7 +129,7 @@ def test_a_slow_store_is_not_given_ever_more_to_do() -> None:
     assert store.saves == 4
 
 
-def test_a_dry_run_says_what_it_would_do() -> None:
+def test_a_dry_run_records_what_it_would_do() -> None:
     deployment = ScaledDeployment(*KEY, Store())
     decision = run(deployment, range(1000, 1021), rate_per_s=400, target_replicas=1, dry_run=True)
     assert deployment.dry_run
@@ -138,7 +138,7 @@ def test_a_dry_run_says_what_it_would_do() -> None:
     assert not run(deployment, [1021], dry_run=False).reason.startswith("dry run")
 
 
-def test_a_dry_run_goes_on_after_a_restart_though_no_replica_reports() -> None:
+def test_a_dry_run_survives_a_restart_before_any_report() -> None:
     store = Store()
     run(ScaledDeployment(*KEY, store), range(1000, 1021), dry_run=True)
     second = ScaledDeployment(*KEY, store)
@@ -146,7 +146,9 @@ def test_a_dry_run_goes_on_after_a_restart_though_no_replica_reports() -> None:
     assert second.dry_run
 
 
-def test_each_deployment_of_each_application_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_deployment_has_its_own_entry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(scaled_deployments, "_deployments", {})
     store = Store()
     one = scaled_deployment(0, "a", "Model", store)
@@ -155,7 +157,7 @@ def test_each_deployment_of_each_application_has_its_own(monkeypatch: pytest.Mon
     assert state_key("a", "Model") != state_key("b", "Model") != log_key("b", "Model")
 
 
-def test_what_is_kept_of_a_deleted_application_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_of_a_deleted_application_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scaled_deployments, "_deployments", {})
     store = Store()
     gone = scaled_deployment(1000, "gone", "Model", store)

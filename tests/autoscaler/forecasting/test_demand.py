@@ -65,9 +65,7 @@ def test_a_step_up_raises_the_demand_within_seconds(pool):
     st.floats(1e-4, 0.5),
     st.integers(0, 10**9),
 )
-def test_the_demand_is_at_least_the_required_rate_of_the_last_minute(
-    rates, pool, horizon_s, risk, start
-):
+def test_the_demand_covers_what_the_last_minute_required(rates, pool, horizon_s, risk, start):
     forecaster = DemandForecaster(pool)
     forecaster.observe(float(start + len(rates)), rates)
     seen = forecaster.forecast(float(start + len(rates)), horizon_s, risk)
