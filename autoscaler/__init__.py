@@ -1,1 +1,68 @@
-"""How many replicas: RAND, forecasts, sizing and control. Only `ray_adapter` knows Ray."""
+"""Decide how many replicas keep a service-level agreement (SLA) on response times.
+
+`Autoscaler` turns the replicas' reports into decisions; `least_replicas` sizes a fleet for a
+known load. Nothing here needs Ray: the policies for Ray Serve are `autoscaler.ray_adapter` and
+`autoscaler.application_adapter`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autoscaler.controller import Autoscaler
+    from autoscaler.decision import Decision
+    from autoscaler.forecasting.demand import DemandForecast, DemandForecaster
+    from autoscaler.reports import ReplicaReport
+    from autoscaler.settings import AutoscalerSettings
+    from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator, BatchQueuePrediction
+    from autoscaler.sizing.budget import Claim, share_budget
+    from autoscaler.sizing.estimators import Estimator, FullBatchEstimator, Prediction
+    from autoscaler.sizing.fleet_response import FleetResponse
+    from autoscaler.sizing.search import least_replicas
+    from autoscaler.sizing.try_delays import TryDelays
+
+__all__ = [
+    "Autoscaler",
+    "AutoscalerSettings",
+    "BatchQueueEstimator",
+    "BatchQueuePrediction",
+    "Claim",
+    "Decision",
+    "DemandForecast",
+    "DemandForecaster",
+    "Estimator",
+    "FleetResponse",
+    "FullBatchEstimator",
+    "Prediction",
+    "ReplicaReport",
+    "TryDelays",
+    "least_replicas",
+    "share_budget",
+]
+
+#: The module of each exported name. Modules are imported on first use: every import of a submodule
+#: runs this file, and most processes need only a few of them.
+_MODULES = {
+    "Autoscaler": "controller",
+    "AutoscalerSettings": "settings",
+    "BatchQueueEstimator": "sizing.batch_queue_estimator",
+    "BatchQueuePrediction": "sizing.batch_queue_estimator",
+    "Claim": "sizing.budget",
+    "Decision": "decision",
+    "DemandForecast": "forecasting.demand",
+    "DemandForecaster": "forecasting.demand",
+    "Estimator": "sizing.estimators",
+    "FleetResponse": "sizing.fleet_response",
+    "FullBatchEstimator": "sizing.estimators",
+    "Prediction": "sizing.estimators",
+    "ReplicaReport": "reports",
+    "TryDelays": "sizing.try_delays",
+    "least_replicas": "sizing.search",
+    "share_budget": "sizing.budget",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

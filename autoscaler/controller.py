@@ -1,43 +1,33 @@
-"""The autoscaler: reports in, a number of replicas out; no Ray and no clock.
+"""The autoscaler: reports in, a number of replicas out. It uses neither Ray nor a clock.
 
-Each decision takes the load that clients offer, forecasts the demand until a replica ordered now
-has started, and gives the least replicas that keep the SLA under it by the replicas' own
-response-time model, corrected by what was measured. More are ordered at once. Fewer are kept only
-if they would have been enough for a while, and if noise will not call for the others again
-(`autoscaler.scale_in`). Without fresh reports nothing changes.
+Each decision forecasts the demand until a replica ordered now could serve, and computes the least
+replicas that keep the SLA at that demand (`autoscaler.fleet_monitor`). If that is more than there
+are, the replicas are ordered at once. If it is fewer, replicas go only if fewer would have been
+enough for a while, and if noise will not call for them again (`autoscaler.scale_in`). Without fresh
+reports nothing changes.
 
-The order is a level, never a step: replicas that start are part of it, so the same need is not
-ordered twice, however long they take and however often they fail.
+A decision is a level and not a step: replicas that are still starting are part of it. So the same
+demand is never ordered twice, however long starts take and however often they fail.
 """
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from autoscaler.decision import Decision
-from autoscaler.forecasting.demand import LATE_SHARE, DemandForecast, DemandForecaster
-from autoscaler.offered_load import MAX_LAG_S, OfferedLoad
-from autoscaler.reports import AutoscalerSettings, ReplicaReport
+from autoscaler.fleet_monitor import FleetMonitor, FleetStatus, UnknownStatus
+from autoscaler.reports import ReplicaReport
 from autoscaler.scale_in import ScaleInGuard, measured_hold_s
-from autoscaler.sizing.live import LiveSizing, MedianReplica, median_replicas
-from autoscaler.sizing.sla_rate_correction import LEAST as LEAST_CORRECTION
-from autoscaler.sizing.sla_rate_correction import SlaRateCorrection
-from autoscaler.start_times import StartTimes
+from autoscaler.settings import AutoscalerSettings
+from autoscaler.sizing.live import LiveSizing
+from autoscaler.sizing.sla_rate_correction import MIN_CORRECTION
 from policy.errors import InvalidInputError
 
-__all__ = ["Autoscaler", "AutoscalerSettings", "Decision", "ReplicaReport"]
-
-#: Reports older than this say nothing of now.
-STALE_AFTER_S = 10.0
-#: Full batches per replica that may wait without being a backlog.
-_ORDINARY_BATCHES = 2
-_FORGET_AFTER_S = 3600.0
-_STATE_VERSION = 2
+_STATE_VERSION = 3
 
 
 class Autoscaler:
-    """Decides how many replicas one deployment needs.
+    """Decide how many replicas one deployment needs.
 
     Parameters
     ----------
@@ -46,37 +36,21 @@ class Autoscaler:
     """
 
     def __init__(self, settings: AutoscalerSettings | None = None) -> None:
-        self._settings = settings or AutoscalerSettings()
-        self._load = OfferedLoad()
-        self._reports: dict[str, ReplicaReport] = {}
-        self._start_times = StartTimes()
-        self._model_error = SlaRateCorrection()
+        self._monitor = FleetMonitor(settings or AutoscalerSettings())
         self._guard = ScaleInGuard()
-        self._forecaster = DemandForecaster(self._settings.forecast)
-        self._forecasts_for = (self._settings.forecast, LATE_SHARE)
-        self._median_replicas: tuple[MedianReplica, ...] = ()
+        #: Since when requests have been waiting without a break; None if none waits.
         self._waiting_since_s: float | None = None
-        self._waited_s = -math.inf
+        #: When a request last waited for a first replica, or such a replica was starting.
+        self._last_waiting_s = -math.inf
 
     @property
     def settings(self) -> AutoscalerSettings:
         """The settings in force."""
-        return self._settings
+        return self._monitor.settings
 
     def observe(self, reports: Iterable[ReplicaReport]) -> None:
-        """Take in what replicas reported: late, repeated and out of order as it may be."""
-        for report in reports:
-            newest_s = self._load.newest_s
-            if not self._load.observe(report):
-                continue
-            before = self._reports.get(report.replica_id)
-            self._reports[report.replica_id] = report
-            if before is not None and report.answered_total and report.sla_rate_per_s:
-                self._model_error.count_between(before, report)
-            if report.settings is not None and report.time_s >= newest_s:
-                self._settings = report.settings
-            if report.start_time_s > 0:
-                self._start_times.observe(report.replica_id, report.start_time_s)
+        """Take in reports, in any order; late and repeated ones are ignored."""
+        self._monitor.observe(reports)
 
     def decide(
         self,
@@ -95,15 +69,14 @@ class Autoscaler:
         now_s : float
             On the clock of the reports' ``time_s``.
         current_replicas : int
-            Replicas ordered so far, whether they have started or not: what was decided last, unless
-            somebody else changed it.
+            Replicas ordered so far, started or not: the last decision, unless somebody changed it.
         min_replicas, max_replicas : int
-            Bounds. With a least of 0 the last replica goes when there has been no request for
+            Bounds. If `min_replicas` is 0, the last replica goes after no request has come for
             `AutoscalerSettings.idle_s`.
         ready_replicas : int, optional
-            Those of them that serve, whether they report or not. None: not known.
+            Replicas that serve, whether they report or not. None: unknown.
         waiting : float
-            Requests that wait outside for a first replica to start.
+            Requests that wait outside for a first replica.
 
         Returns
         -------
@@ -116,16 +89,17 @@ class Autoscaler:
         """
         if not 0 <= min_replicas <= max_replicas:
             raise InvalidInputError(
-                f"replicas: {min_replicas} to {max_replicas} are no bounds; "
-                "the least must be at least 0 and at most the most"
+                f"bounds: min_replicas must be at least 0 and at most max_replicas, not "
+                f"{min_replicas} to {max_replicas}"
             )
+        start_times = self._monitor.start_times
         if ready_replicas is not None:
-            self._start_times.follow(now_s, current_replicas, ready_replicas)
+            start_times.track(now_s, current_replicas, ready_replicas)
         decision = self._decide(
             now_s, current_replicas, min_replicas, max_replicas, ready_replicas, waiting
         )
         if ready_replicas is not None:
-            self._start_times.follow(now_s, decision.replicas, ready_replicas)
+            start_times.track(now_s, decision.replicas, ready_replicas)
         return decision
 
     def _decide(
@@ -140,227 +114,158 @@ class Autoscaler:
         low, high = max(1, min_replicas), max(1, max_replicas)
         self._note_waiting(now_s, waiting)
         if ready_replicas == 0:
-            # Whoever woke it may still wait outside, where no report tells of it.
-            self._waited_s = now_s
+            # The waking request may still be queued at the proxy, which sends no reports.
+            self._last_waiting_s = now_s
         if current_replicas == 0 and min_replicas == 0 and waiting <= 0:
-            return Decision(0, "stay at 0: no request waits", horizon_s=self._start_times.horizon_s)
-        standing = min(max(current_replicas, low), high)
-        seen = self._look(now_s)
-        if self._waiting_since_s is not None and not isinstance(seen, _Seen):
-            return self._wake(now_s, standing, waiting, low, high)
-        if isinstance(seen, str):
-            return self._decision(standing, f"hold {standing}: {seen}")
-        sizing = self._sizing(low, high)
-        required, remark = sizing.required(seen.demand_per_s)
-        hold_s = self._hold_s()
-        self._guard.observe(now_s, seen.demand_per_s, hold_s)
+            return Decision(
+                0, "stay at 0: no request waits", horizon_s=self._monitor.start_times.horizon_s
+            )
+        current = min(max(current_replicas, low), high)
+        status = self._monitor.status(now_s)
+        if isinstance(status, UnknownStatus):
+            if status.is_stale:
+                self._guard.interrupt()
+            if self._waiting_since_s is not None:
+                return self._wake(now_s - self._waiting_since_s, current, waiting, low, high)
+            return self._decision(current, f"hold {current}: {status.reason}")
+        sizing = self._monitor.sizing(low, high)
+        required, remark = sizing.required(status.demand_per_s)
+        self._guard.observe(now_s, status.demand_per_s, self._hold_s())
+        # Replicas that serve but do not report are assumed to carry their share of the load.
+        serving = current if ready_replicas is None else ready_replicas
+        serving_per_reporting = max(1.0, serving / status.replicas)
         idle_s = self._idle_s(now_s)
-        # Replicas that keep silent carry their share of the load all the same.
-        serving = standing if ready_replicas is None else ready_replicas
-        silent = max(1.0, serving / seen.replicas)
-        current_per_s = seen.current_per_s
 
-        replicas = max(standing, required)
-        if required > standing:
-            reason = f"scale out {standing} -> {required}"
-        elif min_replicas == 0 and silent == 1 and idle_s > self._idle_limit_s():
-            replicas, reason = 0, f"scale in {standing} -> 0: no request for {idle_s:.0f} s"
-        elif required == standing:
-            reason = f"keep {standing}"
-        elif self._guard.watched_s(now_s) < hold_s:
-            reason = f"keep {standing}: watched for less than {hold_s:g} s"
+        if required > current:
+            replicas, reason = required, f"scale out {current} -> {required}"
+        elif min_replicas == 0 and serving_per_reporting == 1 and idle_s > self._idle_limit_s():
+            replicas, reason = 0, f"scale in {current} -> 0: no request for {idle_s:.0f} s"
+        elif required == current:
+            replicas, reason = current, f"keep {current}"
         else:
-            cautious_per_s = silent * self._guard.cautious_per_s(
-                seen.demand_per_s, current_per_s, self._settings.window_s
-            )
-            replicas = min(standing, sizing.required(cautious_per_s)[0])
-            reason = (
-                f"scale in {standing} -> {replicas}: {cautious_per_s:.4g}/s is the most of "
-                f"{hold_s:g} s"
-                if replicas < standing
-                else f"keep {standing}: {cautious_per_s:.4g}/s of the last {hold_s:g} s needs it"
-            )
+            replicas, reason = self._scale_in(now_s, current, status, sizing, serving_per_reporting)
         return self._decision(
             replicas,
-            f"{reason}; offered {current_per_s:.4g}/s, demand {seen.demand_per_s:.4g}/s "
-            f"by {seen.forecast.method}, which needs {required}{remark or self._model_remark()}",
-            arrival_rate_per_s=current_per_s,
-            forecast_per_s=seen.forecast.expected_per_s,
+            f"{reason}; offered {status.offered_per_s:.4g}/s, demand {status.demand_per_s:.4g}/s "
+            f"by {status.forecast.method}, which needs {required}{remark or self._model_remark()}",
+            arrival_rate_per_s=status.offered_per_s,
+            forecast_per_s=status.forecast.expected_per_s,
             required_replicas=required,
-            predicted_service_level=sizing.service_level(seen.demand_per_s, max(1, replicas)),
-            backlog=seen.backlog,
-            demand_per_s=seen.demand_per_s,
-            method=seen.forecast.method,
-            margin=seen.forecast.margin,
+            predicted_service_level=sizing.service_level(status.demand_per_s, max(1, replicas)),
+            backlog=status.backlog,
+            demand_per_s=status.demand_per_s,
+            method=status.forecast.method,
+            margin=status.forecast.margin,
             sla_rate_per_s=sizing.sla_rate_per_s(),
+        )
+
+    def _scale_in(
+        self,
+        now_s: float,
+        current: int,
+        status: FleetStatus,
+        sizing: LiveSizing,
+        serving_per_reporting: float,
+    ) -> tuple[int, str]:
+        """Return how many of the `current` replicas to keep if fewer are required now, and why."""
+        hold_s = self._hold_s()
+        if self._guard.watched_s(now_s) < hold_s:
+            return current, f"keep {current}: watched for less than {hold_s:g} s"
+        cautious_per_s = serving_per_reporting * self._guard.cautious_demand_per_s(
+            status.demand_per_s, status.offered_per_s, self._monitor.settings.window_s
+        )
+        replicas = min(current, sizing.required(cautious_per_s)[0])
+        if replicas == current:
+            return current, (
+                f"keep {current}: the cautious demand of the last {hold_s:g} s, "
+                f"{cautious_per_s:.4g}/s, needs them"
+            )
+        return replicas, (
+            f"scale in {current} -> {replicas}: enough for {cautious_per_s:.4g}/s, the cautious "
+            f"demand of the last {hold_s:g} s"
         )
 
     def _decision(self, replicas: int, reason: str, **known: Any) -> Decision:
         return Decision(
             replicas,
             reason,
-            horizon_s=self._start_times.horizon_s,
+            horizon_s=self._monitor.start_times.horizon_s,
             hold_s=self._hold_s(),
-            correction=self._model_error.correction,
-            model_error=self._model_error.error,
+            correction=self._monitor.sla_correction.correction,
+            model_error=self._monitor.sla_correction.error,
             **known,
         )
 
-    def _look(self, now_s: float) -> "_Seen | str":
-        """Put together what the reports say of now, or say why they do not."""
-        age_s = now_s - self._load.newest_s
-        if math.isinf(age_s):
-            return "no replica has reported yet"
-        if age_s > STALE_AFTER_S:
-            self._guard.interrupt()
-            return f"the newest report is {age_s:.0f} s old"
-        self._forget(now_s)
-        cutoff_s = min(self._load.newest_s, now_s) - MAX_LAG_S
-        live = [report for report in self._reports.values() if report.time_s >= cutoff_s]
-        history = self._load.history(now_s, self._settings.window_s, self._settings.retries)
-        if history is None or not live:
-            return "the arrival rate is not known yet"
-        self._median_replicas = median_replicas(live)
-        self._revise_model(now_s)
-        forecaster = self._forecaster_in_force()
-        forecaster.observe(history.end_s, history.rates_per_s)
-        forecast = forecaster.forecast(now_s, self._start_times.horizon_s, self._settings.risk)
-        if forecast is None:
-            return "the arrival rate is not known yet"
-        backlog = sum(
-            max(0.0, report.queue_length - _ORDINARY_BATCHES * report.full_batch_size)
-            for report in live
-        )
-        return _Seen(
-            replicas=len(live),
-            current_per_s=history.current_per_s,
-            forecast=forecast,
-            backlog=backlog,
-            demand_per_s=self._settings.burst_factor * forecast.demand_per_s
-            + backlog / self._settings.backlog_drain_s,
-        )
-
-    def _sizing(self, low: int, high: int) -> LiveSizing:
-        return LiveSizing(
-            self._median_replicas, self._settings.delays, self._model_error.correction, low, high
-        )
-
-    def _revise_model(self, now_s: float) -> None:
-        # While the SLA is changing, what is late is late by one or the other.
-        one = self._median_replicas[0]
-        if len(self._median_replicas) == 1 and one.curve is not None:
-            allowed = 1 - one.objective.percentile / 100
-            self._model_error.revise(
-                now_s, one.curve, allowed, one.batch_size, self._settings.retries
-            )
-
     def _model_remark(self) -> str:
-        correction = self._model_error.correction
-        if correction > LEAST_CORRECTION:
+        correction = self._monitor.sla_correction.correction
+        if correction > MIN_CORRECTION:
             return ""
-        return f"; devices are slower than their profile beyond the correction of {correction:g}"
-
-    def _forecaster_in_force(self) -> DemandForecaster:
-        """Give the forecaster of the settings and the SLA; a new one inherits the history."""
-        strictest = max(one.objective.percentile for one in self._median_replicas)
-        wanted = (self._settings.forecast, 1 - strictest / 100)
-        if wanted != self._forecasts_for:
-            heir = DemandForecaster(*wanted)
-            heir.load_state(self._forecaster.state_dict())
-            self._forecaster, self._forecasts_for = heir, wanted
-        return self._forecaster
+        return (
+            "; devices are slower than their profile, and the correction is at its minimum of "
+            f"{correction:g}"
+        )
 
     def _hold_s(self) -> float:
-        settings = self._settings
+        settings = self._monitor.settings
         if settings.hold_s is not None:
             return settings.hold_s
-        return measured_hold_s(self._start_times.horizon_s, settings.window_s)
+        return measured_hold_s(self._monitor.start_times.horizon_s, settings.window_s)
 
     def _note_waiting(self, now_s: float, waiting: float) -> None:
         if waiting <= 0:
             self._waiting_since_s = None
             return
-        self._waited_s = now_s
+        self._last_waiting_s = now_s
         if self._waiting_since_s is None:
             self._waiting_since_s = now_s
 
-    def _wake(self, now_s: float, standing: int, waiting: float, low: int, high: int) -> Decision:
-        """Order for requests that wait while nothing serves.
+    def _wake(self, waited_s: float, current: int, waiting: float, low: int, high: int) -> Decision:
+        """Order replicas for requests that wait while nothing serves.
 
-        By the rate at which they came, not by how many they are: as long as no replica starts they
-        become ever more, and the load does not.
+        The rate at which requests arrived decides, and not their number: until a replica starts,
+        their number keeps growing although the load does not.
         """
-        since_s = now_s if self._waiting_since_s is None else self._waiting_since_s
-        rate_per_s = waiting / max(1.0, now_s - since_s)
-        required = self._sizing(low, high).required(rate_per_s)[0] if self._median_replicas else low
-        replicas = max(standing, required)
+        rate_per_s = waiting / max(1.0, waited_s)
+        required = low
+        if self._monitor.median_replicas:
+            required = self._monitor.sizing(low, high).required(rate_per_s)[0]
+        replicas = max(current, required)
         return self._decision(
             replicas, f"order {replicas}: {waiting:g} requests wait and nothing serves"
         )
 
     def _idle_s(self, now_s: float) -> float:
-        return now_s - max(self._load.last_request_s, self._load.first_s, self._waited_s)
+        load = self._monitor.load
+        return now_s - max(load.last_request_s, load.first_s, self._last_waiting_s)
 
     def _idle_limit_s(self) -> float:
-        # Who comes just after waits for a start: not to be risked for less time than that saves.
-        return max(self._settings.idle_s, self._start_times.horizon_s)
+        # The next request would wait for a start: stopping saves less than that if it comes soon.
+        return max(self._monitor.settings.idle_s, self._monitor.start_times.horizon_s)
 
     def state_dict(self) -> dict[str, Any]:
-        """Give all that was learned, as plain numbers, text, lists and tables (JSON can hold it).
+        """Return all that was learned as plain numbers, text, lists and dicts, ready for JSON.
 
-        Not the latest reports: they come anew every second.
+        The latest reports are left out, because new ones come every second.
         """
         return {
             "version": _STATE_VERSION,
-            "load": self._load.state_dict(),
-            "settings": self._settings.to_floats(),
-            "start_times": self._start_times.state_dict(),
-            "demands": self._guard.state_dict(),
-            "model_error": self._model_error.state_dict(),
-            "forecasts_for": list(self._forecasts_for),
-            "forecaster": self._forecaster.state_dict(),
+            "fleet": self._monitor.state_dict(),
+            "scale_in": self._guard.state_dict(),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave; left as it was where that is not usable.
+        """Restore what `state_dict` returned.
 
         Raises
         ------
         InvalidInputError
-            The state is of another version, or not of this form.
+            The state has another version or form. The autoscaler is then unchanged.
         """
         if not isinstance(state, Mapping) or state.get("version") != _STATE_VERSION:
-            raise InvalidInputError(f"state: must be of version {_STATE_VERSION}")
+            raise InvalidInputError(f"state: must have version {_STATE_VERSION}")
         try:
-            load = OfferedLoad.from_state(state["load"])
-            settings = AutoscalerSettings.from_floats(state["settings"])
-            start_times = StartTimes.from_state(state["start_times"])
-            guard = ScaleInGuard.from_state(state["demands"])
-            model_error = SlaRateCorrection()
-            model_error.load_state(state["model_error"])
-            forecast, late_share = state["forecasts_for"]
-            forecaster = DemandForecaster(str(forecast), float(late_share))
-            forecaster.load_state(state["forecaster"])
+            monitor = FleetMonitor.from_state(state["fleet"])
+            guard = ScaleInGuard.from_state(state["scale_in"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInputError(f"state: not usable ({error!r})") from error
-        self._load, self._settings, self._start_times = load, settings, start_times
-        self._guard, self._model_error = guard, model_error
-        self._forecaster, self._forecasts_for = forecaster, (str(forecast), float(late_share))
-        self._reports = {}
-
-    def _forget(self, now_s: float) -> None:
-        cutoff_s = now_s - _FORGET_AFTER_S
-        self._load.forget_before(cutoff_s)
-        for name in [name for name, seen in self._reports.items() if seen.time_s < cutoff_s]:
-            del self._reports[name]
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """What the live replicas report, summed up."""
-
-    replicas: int
-    current_per_s: float
-    forecast: DemandForecast
-    backlog: float
-    demand_per_s: float
+        self._monitor, self._guard = monitor, guard

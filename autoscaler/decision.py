@@ -1,11 +1,11 @@
-"""What the autoscaler decided, and why."""
+"""A decision of the autoscaler, with its reason."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Decision:
-    """How many replicas there should be, and why.
+    """The number of replicas that there should be, and why.
 
     Attributes
     ----------
@@ -13,29 +13,31 @@ class Decision:
     reason : str
         One line for people.
     arrival_rate_per_s : float or None
-        What clients offer now; None where that is not known.
+        Requests per second that clients offer now; None if unknown.
     forecast_per_s : float or None
-        The rate to expect until a replica ordered now has started.
+        Requests per second expected until a replica ordered now has started.
     required_replicas : int or None
-        What the demand calls for now, before the scale-in hold.
+        Replicas that the demand requires now, before the scale-in hold.
     predicted_service_level : float or None
-        Fraction of the requests in time with `replicas` replicas under the demand.
+        Predicted fraction of requests in time, with `replicas` replicas at `demand_per_s`.
     backlog : float
-        Requests that wait beyond what is ordinary.
+        Requests that wait in the replicas' queues beyond what is normal.
     horizon_s : float
         How far the forecast looks ahead: the time that a replica takes to start.
     demand_per_s : float or None
-        The rate that was sized for: the forecast with its margin, the burst factor and the backlog.
+        Requests per second that were sized for: the forecast with its margin, the burst factor and
+        the backlog.
     method : str
-        The forecast that was used.
+        Name of the forecast in use.
     margin : float
-        What the forecast was multiplied by so that it is exceeded with a chance of `risk` alone.
+        Factor on the forecast, so that demand exceeds it only with probability `risk`.
     sla_rate_per_s : float or None
-        What one replica takes under the SLA, corrected; None where replicas do not tell.
+        The highest rate at which one replica keeps the SLA, corrected; None if replicas do not
+        report it.
     correction : float
-        What the rate that the replicas tell was multiplied by, from what was measured.
+        Factor on the SLA rate that replicas report, learned from measured lateness.
     model_error : float or None
-        Measured less predicted share of late requests; None while nothing can be told.
+        Measured minus predicted fraction of late requests; None while it cannot be told.
     hold_s : float
         How long fewer replicas must have been enough before some go.
     """

@@ -1,4 +1,4 @@
-"""What was decided lately, and why: the last hundred decisions of one deployment."""
+"""The last hundred decisions for one deployment."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -7,61 +7,64 @@ from typing import Any
 
 from autoscaler.decision import Decision
 
-#: Decisions that are kept.
+#: The number of entries that are kept.
 DECISIONS_KEPT = 100
-#: A decision like the one before is noted again after this long.
-NOTED_AGAIN_AFTER_S = 60.0
+#: A decision for the same number of replicas is recorded again after this long.
+RECORD_AGAIN_AFTER_S = 60.0
 
 Entry = Mapping[str, Any]
 
 
 class DecisionLog:
-    """The newest decision, and of those before it each that decided otherwise than the last noted.
+    """The newest decision, and the latest recorded ones.
+
+    A decision is recorded if its number of replicas differs from that of the last recorded one, or
+    if that one is a minute old.
 
     Parameters
     ----------
     entries : iterable of mapping, optional
-        Entries of an earlier log, oldest first.
+        Entries of an earlier log, oldest first; incomplete ones are dropped.
     """
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         usable = (entry for entry in entries if {"time_s", "replicas"} <= entry.keys())
-        self._noted: deque[Entry] = deque(usable, maxlen=DECISIONS_KEPT)
-        self._newest: Entry | None = self._noted[-1] if self._noted else None
+        self._recorded: deque[Entry] = deque(usable, maxlen=DECISIONS_KEPT)
+        self._newest: Entry | None = self._recorded[-1] if self._recorded else None
 
     @property
     def newest(self) -> Entry | None:
-        """The decision in force, whether noted or not; None before the first."""
+        """The decision in force, recorded or not; None before the first."""
         return self._newest
 
     @property
-    def noted(self) -> list[Entry]:
-        """The decisions noted, oldest first, as plain tables that JSON can hold."""
-        return list(self._noted)
+    def recorded(self) -> list[Entry]:
+        """The recorded decisions, oldest first, as plain dicts ready for JSON."""
+        return list(self._recorded)
 
     def add(self, time_s: float, target_replicas: int, decision: Decision) -> bool:
-        """Take in a decision.
+        """Add a decision.
 
         Parameters
         ----------
         time_s : float
             When it was made.
         target_replicas : int
-            How many replicas were ordered until then.
+            Replicas that were ordered until then.
         decision : Decision
 
         Returns
         -------
         bool
-            Whether it is noted: it decides otherwise than the last one noted, or that is old.
+            Whether it was recorded.
         """
         entry = {"time_s": time_s, "target_replicas": target_replicas, **asdict(decision)}
         self._newest = entry
-        if self._noted:
-            last = self._noted[-1]
-            # A clock that was set back makes the last one old, too.
-            new = 0 <= time_s - last["time_s"] < NOTED_AGAIN_AFTER_S
-            if new and last["replicas"] == decision.replicas:
+        if self._recorded:
+            last = self._recorded[-1]
+            # If the clock was set back, the last one counts as old, too.
+            is_recent = 0 <= time_s - last["time_s"] < RECORD_AGAIN_AFTER_S
+            if is_recent and last["replicas"] == decision.replicas:
                 return False
-        self._noted.append(entry)
+        self._recorded.append(entry)
         return True

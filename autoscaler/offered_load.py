@@ -1,8 +1,8 @@
-"""Offered load: what clients asked for, counted once each, whoever answered it and when.
+"""The offered load: the requests that clients sent, each counted once, whether answered or not.
 
-Replicas count every try that reaches them. Completions would hide an overload (no fleet completes
-more than it can), and tries alone would count a request twice that one replica refused and
-another took. `offered_requests` takes the retries out; `OfferedLoad` keeps the counts over time.
+Replicas count every try that reaches them. Completions would hide an overload, because no fleet
+completes more than it can. Tries would count a request twice that one replica refused and another
+accepted. `offered_requests` removes the retries, and `OfferedLoad` keeps the counts over time.
 """
 
 import math
@@ -18,30 +18,31 @@ from policy.errors import InvalidInputError
 
 FloatArray = NDArray[np.float64]
 
-#: A replica this much behind the newest report is no longer waited for.
+#: The rates do not wait for a replica that is further behind the newest report than this.
 MAX_LAG_S = 3.0
-#: For this long after the first report of all, replicas seen first are taken for old ones.
+#: Replicas first seen this soon after the very first report are assumed to have served before.
 _SETTLE_S = 5.0
 _HISTORY_S = 600.0
 
 
 def offered_requests(attempts: ArrayLike, refusals: ArrayLike, retries: int) -> FloatArray:
-    """Count the requests behind a number of tries.
+    """Estimate the number of requests behind a number of tries.
 
-    With random routing, each try is refused with the same probability p = refusals / attempts,
-    and the balancer gives up after k retries, so a request makes 1 + p + … + p^k =
-    (1 - p^(k+1)) / (1 - p) tries on average. The requests are the attempts divided by that.
+    With random routing, every try is refused with the same probability p = refusals / attempts, and
+    the balancer gives up after k retries. So a request makes 1 + p + … + p^k =
+    (1 - p^(k+1)) / (1 - p) tries on average, by which the attempts are divided.
 
     Parameters
     ----------
     attempts, refusals : array_like of float
-        Tries that reached replicas, and those of them that were refused. Same shape.
+        Tries that reached replicas, and how many of them were refused. Same shape.
     retries : int
-        k.
+        k, the retries after which the balancer gives up.
 
     Returns
     -------
-    ndarray of float, same shape
+    ndarray of float, shape of `attempts`
+        Requests.
     """
     tried = np.asarray(attempts, dtype=np.float64)
     refused = np.minimum(np.asarray(refusals, dtype=np.float64), tried)
@@ -55,16 +56,16 @@ def offered_requests(attempts: ArrayLike, refusals: ArrayLike, retries: int) -> 
 
 @dataclass(frozen=True, eq=False)
 class RateHistory:
-    """What has arrived of late.
+    """The recent offered load.
 
     Attributes
     ----------
     current_per_s : float
-        Mean rate over the rate window, which ends at `end_s`.
+        Mean rate over the rate window, which ends at `end_s`, in requests per second.
     end_s : float
-        The latest whole second of which every live replica has told.
+        The latest whole second that the reports of every live replica cover.
     rates_per_s : ndarray of float, shape (seconds,)
-        Mean rate of each second, oldest first; the last ends at `end_s`.
+        Rate of each second, oldest first; the last one ends at `end_s`.
     """
 
     current_per_s: float
@@ -73,19 +74,20 @@ class RateHistory:
 
 
 class OfferedLoad:
-    """The tries and refusals of all replicas over the last ten minutes, from their counters.
+    """Tries and refusals of all replicas over the last ten minutes, from their counters.
 
-    What a counter rose by between two reports of its replica is spread evenly over the time
-    between them. So a report that comes late, twice, or out of order changes nothing; a counter
-    that falls has started anew from 0; and what a vanished replica has counted stays counted.
+    The increase of a counter between two reports of its replica is spread evenly over the time
+    between them. So a report that comes late, twice or out of order changes nothing. A counter that
+    falls has restarted at 0. The counts of a replica that is gone remain.
     """
 
     def __init__(self) -> None:
-        self._steps = int(_HISTORY_S)
-        # Rings of seconds: second s (the time s to s + 1) is at s modulo their length.
-        self._attempts = np.zeros(self._steps)
-        self._refusals = np.zeros(self._steps)
+        self._seconds = int(_HISTORY_S)
+        # Ring buffers by the second: second s, the time from s to s + 1, is at s modulo the length.
+        self._attempts = np.zeros(self._seconds)
+        self._refusals = np.zeros(self._seconds)
         self._head = 0
+        # By replica: time of its newest report, tries, refusals.
         self._counters: dict[str, tuple[float, float, float]] = {}
         self._first_s = math.nan
         self._newest_s = -math.inf
@@ -93,21 +95,21 @@ class OfferedLoad:
 
     @property
     def newest_s(self) -> float:
-        """Time of the newest report; minus infinity if there was none."""
+        """The time of the newest report; minus infinity before the first."""
         return self._newest_s
 
     @property
     def first_s(self) -> float:
-        """Time of the first report of all; minus infinity if there was none."""
+        """The time of the very first report; minus infinity before it."""
         return -math.inf if math.isnan(self._first_s) else self._first_s
 
     @property
     def last_request_s(self) -> float:
-        """Time of the latest report that told of a request; minus infinity if none has."""
+        """The time of the latest report with a new request; minus infinity if there was none."""
         return self._last_request_s
 
     def observe(self, report: ReplicaReport) -> bool:
-        """Take a report in; False if it is no news of its replica."""
+        """Add a report; return whether it is newer than the last one of its replica."""
         time_s = report.time_s
         known = self._counters.get(report.replica_id)
         if known is not None and time_s <= known[0]:
@@ -119,7 +121,7 @@ class OfferedLoad:
         self._newest_s = max(newest_s, time_s)
         self._advance(math.floor(time_s))
         if known is None:
-            # A replica that came while we watched has counted from 0 since the last we saw.
+            # A replica that appears later has counted from 0 since the newest report before.
             if time_s - self._first_s > _SETTLE_S:
                 since_s = min(newest_s, time_s - 1.0)
                 self._spread(since_s, time_s, report.offered_total, report.refused_total)
@@ -133,36 +135,36 @@ class OfferedLoad:
         return True
 
     def forget_before(self, cutoff_s: float) -> None:
-        """Forget the counters of replicas not heard of since `cutoff_s`, not what they counted."""
+        """Forget replicas that have not reported since `cutoff_s`, but keep their counts."""
         for name in [name for name, seen in self._counters.items() if seen[0] < cutoff_s]:
             del self._counters[name]
 
     def history(self, now_s: float, window_s: float, retries: int) -> RateHistory | None:
-        """Give the rates up to the latest time of which every live replica has told.
+        """Return the rates up to the latest second that every live replica has reported.
 
         Parameters
         ----------
         now_s : float
-            Reports of a later time, from clocks that are ahead, are of now.
+            Reports with a later time, from clocks that are ahead, count as of now.
         window_s : float
-            Length of the rate window.
+            Length of the rate window, in s.
         retries : int
             Retries after which the balancer gives up.
 
         Returns
         -------
         RateHistory or None
-            None while less than half of the window has been seen.
+            None until half of the window has been observed.
         """
         newest_s = min(self._newest_s, now_s)
         if not math.isfinite(newest_s):
             return None
         cutoff_s = newest_s - MAX_LAG_S
-        told_s = min(
+        reported_s = min(
             (seen[0] for seen in self._counters.values() if seen[0] >= cutoff_s), default=newest_s
         )
-        end = math.floor(min(told_s, newest_s))
-        begin = max(math.ceil(self._first_s), self._head - self._steps + 1)
+        end = math.floor(min(reported_s, newest_s))
+        begin = max(math.ceil(self._first_s), self._head - self._seconds + 1)
         window = round(window_s)
         if end - begin < max(2, window // 2):
             return None
@@ -177,8 +179,8 @@ class OfferedLoad:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Give all that is known, as plain numbers, lists and tables."""
-        begin = self._head - self._steps + 1
+        """Return the state as plain numbers, lists and dicts."""
+        begin = self._head - self._seconds + 1
         attempts, refusals = self._between(begin, self._head + 1)
         return {
             "head": self._head,
@@ -192,21 +194,21 @@ class OfferedLoad:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "OfferedLoad":
-        """Make one that knows what `state_dict` gave.
+        """Make one from what `state_dict` returned.
 
         Raises
         ------
         InvalidInputError
-            The state is not of this form.
+            The state does not have this form.
         """
         load = cls()
         try:
             load._head = int(state["head"])
-            indices = np.arange(load._head - load._steps + 1, load._head + 1) % load._steps
+            indices = np.arange(load._head - load._seconds + 1, load._head + 1) % load._seconds
             for ring, name in ((load._attempts, "attempts"), (load._refusals, "refusals")):
                 counts = np.asarray(state[name], dtype=np.float64)
                 if counts.shape != ring.shape:
-                    raise ValueError(f"{name}: {counts.size} steps, not {ring.size}")
+                    raise ValueError(f"{name}: {counts.size} seconds, not {ring.size}")
                 ring[indices] = counts
             load._counters = {
                 str(name): (float(time_s), float(offered), float(refused))
@@ -216,33 +218,33 @@ class OfferedLoad:
             load._newest_s = _or_never(state["newest_s"])
             load._last_request_s = _or_never(state["last_request_s"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InvalidInputError(f"state of the offered load: not usable ({error!r})") from error
+            raise InvalidInputError(f"offered load state: not usable ({error!r})") from error
         return load
 
     def _between(self, begin: int, end: int) -> tuple[FloatArray, FloatArray]:
-        indices = np.arange(begin, end) % self._steps
+        indices = np.arange(begin, end) % self._seconds
         return self._attempts[indices], self._refusals[indices]
 
     def _advance(self, head: int) -> None:
         if head <= self._head:
             return
-        new = np.arange(max(self._head + 1, head - self._steps + 1), head + 1) % self._steps
+        new = np.arange(max(self._head + 1, head - self._seconds + 1), head + 1) % self._seconds
         self._attempts[new] = 0.0
         self._refusals[new] = 0.0
         self._head = head
 
     def _spread(self, since_s: float, until_s: float, attempts: float, refusals: float) -> None:
-        """Add counts, evenly over a time; what lies before the history is dropped."""
+        """Add counts evenly over a time span; the part before the history is dropped."""
         if not attempts and not refusals:
             return
         self._last_request_s = max(self._last_request_s, until_s)
         last = math.floor(until_s)
-        first = max(math.floor(since_s), self._head - self._steps + 1)
+        first = max(math.floor(since_s), self._head - self._seconds + 1)
         share_per_s = 1 / (until_s - since_s)
         for second in range(first, last + 1):
             share = share_per_s * (min(until_s, second + 1) - max(since_s, second))
             if share:
-                index = second % self._steps
+                index = second % self._seconds
                 self._attempts[index] += share * attempts
                 if refusals:
                     self._refusals[index] += share * refusals

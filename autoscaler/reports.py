@@ -1,7 +1,7 @@
-"""What the autoscaler is told by the replicas.
+"""The replicas' reports to the autoscaler.
 
-A report travels as a flat table of floats, which is all that Ray carries from a replica to its
-policy; the settings in force travel in it.
+A report travels as a flat dict of floats, which is all that Ray carries from a replica to its
+autoscaling policy. The settings in force travel with it.
 """
 
 import math
@@ -16,43 +16,49 @@ from policy.objective import ServiceLevelObjective
 
 __all__ = ["AutoscalerSettings", "ReplicaReport"]
 
-_LATE_SHARE = "late_share_"
+#: Prefix of the late shares of a curve among the floats of a report.
+_LATE_SHARE_PREFIX = "late_share_"
 
 
 @dataclass(frozen=True)
 class ReplicaReport:
-    """What one replica said of itself at one time.
+    """The report of one replica at one time.
 
     Attributes
     ----------
     replica_id : str
-        Its name, for as long as it lives.
+        Unique for the lifetime of the replica.
     time_s : float
-        When this was recorded, on the clock of `Autoscaler.decide`.
+        When the report was recorded, on the clock of `Autoscaler.decide`.
     offered_total, refused_total, completed_total : float
-        Rows since the replica started: of all tries that reached it, of those it refused, and of
-        those it completed.
+        Rows since the replica started: of all tries that reached it, of those that it refused, and
+        of those that it completed.
     queue_length : float
         Rows that wait now.
-    full_batch_size, full_batch_ms : float
-        Its largest batch, and the time that one takes.
+    full_batch_size : float
+        Rows of its largest batch.
+    full_batch_ms : float
+        Time of its largest batch, in ms.
     sla_response_time_ms, sla_percentile : float
-        The SLA now in force there.
+        The SLA in force at the replica.
     start_time_s : float
-        Time from its creation until it could serve; 0 if not known.
+        Time from its creation until it could serve; 0 if unknown.
     settings : AutoscalerSettings or None
-        The settings now in force there; None leaves those of the autoscaler.
-    sla_rate_per_s, late_shares
-        Its `policy.load_lateness.LoadLatenessCurve`; 0 and empty where that is not known yet, 0 and all
-        1 where no rate meets the SLA.
+        The settings in force at the replica; None leaves the autoscaler's unchanged.
+    sla_rate_per_s : float
+        Rate of its `policy.load_lateness.LoadLatenessCurve`; 0 if the curve is not known yet, or
+        if no rate keeps the SLA.
+    late_shares : tuple of float
+        Late shares of that curve. Empty if the curve is not known yet; all 1 if no rate keeps the
+        SLA.
     answered_total, late_total : float
-        Rows answered since the replica started, and those of them answered later than the SLA's
-        response time allows.
+        Rows answered since the replica started, and how many of them were answered later than the
+        SLA's response time allows.
 
     Raises
     ------
     InvalidInputError
-        A value is negative or not finite, or the curve is none.
+        A value is negative or not finite, or the curve is invalid.
     """
 
     replica_id: str
@@ -84,14 +90,14 @@ class ReplicaReport:
             self.answered_total,
             self.late_total,
         )
-        # Many reports come each second, and nearly all are right: one look at all values.
+        # Many reports come every second and nearly all are valid, so check all values at once.
         if not (
             min(values) >= 0
             and sum(values) < math.inf
             and 0 < self.full_batch_size < math.inf
             and 0 < self.full_batch_ms < math.inf
         ):
-            self._say_what_is_wrong()
+            self._raise_for_invalid_value()
         try:
             _objective(self.sla_response_time_ms, self.sla_percentile)
             if self.sla_rate_per_s:
@@ -99,40 +105,43 @@ class ReplicaReport:
         except InvalidInputError as error:
             raise InvalidInputError(f"report of {self.replica_id}: {error}") from error
 
-    def _say_what_is_wrong(self) -> None:
+    def _raise_for_invalid_value(self) -> None:
         for name in ("time_s", *_REPORT_FLOATS):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
-                raise InvalidInputError(f"report of {self.replica_id}: {name} is {value}")
+                raise InvalidInputError(
+                    f"report of {self.replica_id}: {name} must be at least 0 and finite, "
+                    f"not {value}"
+                )
         for name in ("full_batch_size", "full_batch_ms"):
             if getattr(self, name) == 0:
-                raise InvalidInputError(f"report of {self.replica_id}: {name} is 0")
+                raise InvalidInputError(f"report of {self.replica_id}: {name} must be above 0")
 
     @property
     def objective(self) -> ServiceLevelObjective:
-        """The SLA now in force there."""
+        """The SLA in force at the replica."""
         return _objective(self.sla_response_time_ms, self.sla_percentile)
 
     @property
     def curve(self) -> LoadLatenessCurve | None:
-        """How its late share rises with the arrival rate; None where that is not known."""
+        """Its late share as a function of the arrival rate; None if that is not known."""
         return _curve(self.sla_rate_per_s, self.late_shares) if self.sla_rate_per_s else None
 
     @property
     def out_of_reach(self) -> bool:
-        """Whether it knows that no rate meets the SLA."""
+        """Whether the replica found that no rate keeps the SLA."""
         return not self.sla_rate_per_s and bool(self.late_shares)
 
     @classmethod
     def from_floats(
         cls, replica_id: str, time_s: float, values: Mapping[str, float]
     ) -> "ReplicaReport":
-        """Read a report, and the settings in it if there are any, from a flat table of floats.
+        """Read a report from a flat dict of floats, with its settings if there are any.
 
         Raises
         ------
         InvalidInputError
-            A value is missing or out of its range.
+            A value is missing or out of range.
         """
         given = {name: float(values[name]) for name in _REPORT_FLOATS if name in values}
         missing = [name for name in _REPORT_FLOATS if name not in given and name not in _OPTIONAL]
@@ -140,20 +149,30 @@ class ReplicaReport:
             raise InvalidInputError(f"report of {replica_id}: {', '.join(missing)} missing")
         has_settings = any(name.startswith(PREFIX) for name in values)
         settings = AutoscalerSettings.from_floats(values) if has_settings else None
-        number = sum(name.startswith(_LATE_SHARE) for name in values)
-        late_shares = tuple(float(values.get(f"{_LATE_SHARE}{i}", -1.0)) for i in range(number))
+        count = sum(name.startswith(_LATE_SHARE_PREFIX) for name in values)
+        late_shares = tuple(
+            float(values.get(f"{_LATE_SHARE_PREFIX}{i}", -1.0)) for i in range(count)
+        )
         return cls(replica_id, time_s, settings=settings, late_shares=late_shares, **given)
 
 
 def curve_to_floats(
     curve: LoadLatenessCurve | None, *, out_of_reach: bool = False
 ) -> dict[str, float]:
-    """Give what a report says of a curve as floats; of none, whether the SLA is out of reach."""
+    """Return a load-lateness curve as the floats of a report.
+
+    Parameters
+    ----------
+    curve : LoadLatenessCurve or None
+        None if there is no curve.
+    out_of_reach : bool
+        Whether there is none because no rate keeps the SLA, and not because it is not solved yet.
+    """
     if curve is not None:
         rate_per_s, shares = curve.sla_rate_per_s, curve.late_shares
     else:
         rate_per_s, shares = 0.0, len(LoadLatenessCurve.MULTIPLES) * (1.0,) if out_of_reach else ()
-    named = {f"{_LATE_SHARE}{i}": share for i, share in enumerate(shares)}
+    named = {f"{_LATE_SHARE_PREFIX}{i}": share for i, share in enumerate(shares)}
     return {"sla_rate_per_s": rate_per_s, **named}
 
 

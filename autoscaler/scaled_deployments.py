@@ -1,12 +1,17 @@
-"""The deployments that this process scales, each with its autoscaler, its history and its log.
+"""The registry of the deployments that this process scales.
+
+Each entry, a `ScaledDeployment`, holds a deployment's autoscaler with all that it has learned, the
+log of its decisions, and whether it is in a dry run. Entries are registered by application and
+deployment name, on the first request for them (`scaled_deployment`).
 
 Ray makes a new policy object at every change of the config, and Serve's controller may be killed
-and started again. So what an autoscaler has learned lives here, for as long as the process, and is
-written every few seconds to a `Store` that outlives it; a new process goes on from there.
+and restarted. So the entries live in this module, for as long as the process does, and are written
+every few seconds to a `Store` that outlives it; a new process resumes from there.
 
-An application that is deleted leaves its history, some 50 kB a deployment, in the store: deployed
-again under its name, it goes on with it. A process that knew it removes it an hour later, as a new
-deployment comes; what no process knows any more ends with the cluster.
+The history of a deleted application, about 50 kB per deployment, stays in the store. If the
+application is deployed again under the same name, it resumes from it. A process that knew the
+application deletes its history after an hour, when another deployment is registered. History that
+no process knows any more disappears with the cluster.
 """
 
 import logging
@@ -25,42 +30,54 @@ from policy.errors import InvalidInputError
 
 logger = logging.getLogger("ray.serve")
 
-#: The state is written this often, and whenever the number of replicas changes.
+#: How often the state is saved; it is also saved when the number of replicas changes.
 SAVE_PERIOD_S = 10.0
-#: A deployment that was not asked for in this long is gone: its state is deleted.
+#: A deployment that has not been asked for this long counts as deleted, and so is its state.
 FORGOTTEN_AFTER_S = 3600.0
 
 
 class Store(Protocol):
-    """Keeps bytes where they outlive this process; every method returns at once."""
+    """Storage for bytes that outlives this process. Every method returns at once."""
 
     def load(self, key: str) -> "Future[bytes | None]":
-        """Read what was saved under `key`; None where there is nothing, or it cannot be had."""
+        """Read what was saved under `key`; None if there is nothing, or if it cannot be read."""
 
     def save(self, key: str, content: bytes) -> "Future[None]":
-        """Write `content` under `key`."""
+        """Save `content` under `key`."""
 
     def delete(self, key: str) -> None:
-        """Remove what is under `key`."""
+        """Delete what was saved under `key`."""
 
 
 def state_key(application: str, deployment: str) -> str:
-    """Give the key under which a deployment's autoscaler keeps what it learned."""
+    """Return the key of the state of a deployment's autoscaler."""
     return f"state#{application}#{deployment}"
 
 
 def log_key(application: str, deployment: str) -> str:
-    """Give the key under which a deployment's latest decisions are."""
+    """Return the key of the log of a deployment's latest decisions."""
     return f"decisions#{application}#{deployment}"
 
 
 class ScaledDeployment:
-    """One deployment: its autoscaler, what it decided, and what is kept of both.
+    """One deployment with its autoscaler, its log of decisions, and their saved copies.
 
     Parameters
     ----------
     application, deployment : str
+        Names.
     store : Store
+
+    Attributes
+    ----------
+    autoscaler : Autoscaler
+    log : DecisionLog
+    dry_run : bool
+        Whether decisions are only recorded and not carried out.
+    last_asked_s : float
+        When a decision was last asked for.
+    reports : sequence of ReplicaReport
+        The latest report of each replica.
     """
 
     def __init__(self, application: str, deployment: str, store: Store) -> None:
@@ -68,7 +85,7 @@ class ScaledDeployment:
         self.autoscaler = Autoscaler()
         self.log = DecisionLog()
         self.dry_run = False
-        self.asked_s = 0.0
+        self.last_asked_s = 0.0
         self.reports: Sequence[ReplicaReport] = ()
         self._store = store
         self._saved_s = 0.0
@@ -90,35 +107,35 @@ class ScaledDeployment:
         waiting: float = 0.0,
         dry_run: bool | None = None,
     ) -> Decision:
-        """Decide, but say nothing of it yet: `note` does when it is known what is made of it.
+        """Decide, without recording it yet: the caller may still change it before `record`.
 
         Parameters
         ----------
         now_s : float
             On the clock of the reports.
         reports : sequence of ReplicaReport
-            The latest of each replica.
+            The latest report of each replica.
         target_replicas : int
             Replicas ordered so far.
         ready_replicas : int
-            Those of them that serve.
+            Replicas that serve.
         min_replicas, max_replicas : int
             Bounds.
         waiting : float
-            Requests that wait where there is no replica to take them.
+            Requests that wait because there is no replica to take them.
         dry_run : bool or None
-            Whether only to say what would be done; None: as it was the last time.
+            Whether the decision is only to be recorded; None: as at the last time.
 
         Returns
         -------
         Decision
-            In a dry run its `replicas` are those it would order; nobody must order them.
+            In a dry run, its `replicas` must not be ordered.
         """
-        self.asked_s, self.reports = now_s, reports
-        loaded = self._loaded()
+        self.last_asked_s, self.reports = now_s, reports
+        is_loaded = self._is_loaded()
         if dry_run is not None:
             self.dry_run = dry_run
-        if not loaded:
+        if not is_loaded:
             return Decision(target_replicas, f"hold {target_replicas}: the history is being read")
         self.autoscaler.observe(reports)
         decision = self.autoscaler.decide(
@@ -133,26 +150,26 @@ class ScaledDeployment:
             decision = replace(decision, reason=f"dry run: would {decision.reason}")
         return decision
 
-    def note(self, now_s: float, target_replicas: int, decision: Decision) -> bool:
-        """Take `decision` into the log, and save what is due.
+    def record(self, now_s: float, target_replicas: int, decision: Decision) -> bool:
+        """Add `decision` to the log, and save the state if it is due.
 
         Returns
         -------
         bool
-            Whether it was noted as one of the latest hundred.
+            Whether the log recorded it; see `DecisionLog`.
         """
         if self._loading is not None:
             return False
-        noted = self.log.add(now_s, target_replicas, decision)
+        recorded = self.log.add(now_s, target_replicas, decision)
         overdue = not 0 <= now_s - self._saved_s < SAVE_PERIOD_S
-        # The store may be slow: then what is newest is saved when it has caught up.
-        if (noted or overdue) and all(saved.done() for saved in self._saving):
+        # If the store is slow, wait until it has caught up, and then save the newest state.
+        if (recorded or overdue) and all(saved.done() for saved in self._saving):
             self._saved_s = now_s
             self._save()
-        return noted
+        return recorded
 
     def delete(self) -> None:
-        """Remove all that is kept of this deployment."""
+        """Delete all that the store keeps of this deployment."""
         self._store.delete(state_key(self.application, self.deployment))
         self._store.delete(log_key(self.application, self.deployment))
 
@@ -163,26 +180,27 @@ class ScaledDeployment:
             "deployment": self.deployment,
             "dry_run": self.dry_run,
             "newest": self.log.newest,
-            "decisions": self.log.noted,
+            "decisions": self.log.recorded,
         }
-        # A decision may hold infinity, which JSON does not know: it becomes null.
+        # JSON has no infinity, which a decision may hold; orjson writes null.
         self._saving = [
             self._store.save(key(self.application, self.deployment), orjson.dumps(content))
             for key, content in ((state_key, state), (log_key, log))
         ]
 
-    def _loaded(self) -> bool:
+    def _is_loaded(self) -> bool:
+        """Return whether the saved state has been read; restore it when it arrives."""
         if self._loading is None:
             return True
         if not all(loading.done() for loading in self._loading):
             return False
         done, self._loading = self._loading, None
-        state, log = (_table(loading.result()) for loading in done)
+        state, log = (_parse_dict(loading.result()) for loading in done)
         if "autoscaler" in state:
             try:
                 self.autoscaler.load_state(state["autoscaler"])
             except InvalidInputError as error:
-                logger.warning("%s: its history is not taken up: %s", self.deployment, error)
+                logger.warning("%s: saved autoscaler state dropped: %s", self.deployment, error)
             self.dry_run = bool(state.get("dry_run"))
         self.log = DecisionLog(log.get("decisions", ()))
         return True
@@ -194,26 +212,35 @@ _deployments: dict[tuple[str, str], ScaledDeployment] = {}
 def scaled_deployment(
     now_s: float, application: str, deployment: str, store: Store
 ) -> ScaledDeployment:
-    """Give the deployment's entry, and remove those nobody has asked for in an hour."""
+    """Return the deployment's entry; a new one replaces those that were not used for an hour.
+
+    Parameters
+    ----------
+    now_s : float
+    application, deployment : str
+        Names.
+    store : Store
+        Where a new entry reads and saves its state.
+    """
     found = _deployments.get((application, deployment))
     if found is None:
         found = _deployments[application, deployment] = ScaledDeployment(
             application, deployment, store
         )
-        found.asked_s = now_s
+        found.last_asked_s = now_s
         for key, entry in list(_deployments.items()):
-            if now_s - entry.asked_s > FORGOTTEN_AFTER_S:
+            if now_s - entry.last_asked_s > FORGOTTEN_AFTER_S:
                 entry.delete()
                 del _deployments[key]
     return found
 
 
-def _table(content: bytes | None) -> Mapping[str, Any]:
-    """Read a saved table; an empty one where there is none."""
+def _parse_dict(content: bytes | None) -> Mapping[str, Any]:
+    """Parse a saved dict; return an empty one if there is none or it is broken."""
     if content is None:
         return {}
     try:
-        table = orjson.loads(content)
+        parsed = orjson.loads(content)
     except orjson.JSONDecodeError:
         return {}
-    return table if isinstance(table, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}

@@ -1,4 +1,4 @@
-"""The settings that the autoscaler works by; they travel with the replicas' reports as floats."""
+"""The autoscaler's settings, and their form as floats, in which replica reports carry them."""
 
 import math
 from collections.abc import Mapping
@@ -6,12 +6,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from autoscaler.forecasting.demand import POOLS
-from autoscaler.sizing.estimators import TryDelays
+from autoscaler.sizing.try_delays import TryDelays
 from policy.errors import InvalidInputError
 
-#: What stands before the name of a setting among the floats of a report.
+#: Prefix of a setting's name among the floats of a report.
 PREFIX = "settings_"
-#: By what the rate to come is forecast. The order is what travels: append only.
+#: The values of the setting `forecast`. A report carries the index: append only.
 FORECASTS = tuple(POOLS)
 
 _BOUNDS = {
@@ -20,42 +20,42 @@ _BOUNDS = {
     "burst_factor": (1.0, 1e3),
     "backlog_drain_s": (1.0, 1e6),
 }
-# Settings that may be None travel as this.
+# How None is encoded as a float.
 _NONE = -1.0
 _OPTIONAL = ("hold_s",)
 
 
 @dataclass(frozen=True)
 class AutoscalerSettings:
-    """How replicas are counted.
+    """The settings of the autoscaler.
 
     Attributes
     ----------
     risk : float
-        The chance at which the highest demand until a replica ordered now serves may exceed what
-        is sized for: the one knob of cost against compliance.
+        Probability at which the highest demand before a replica ordered now serves may exceed what
+        is sized for. It trades cost against compliance.
     window_s : float
-        The offered rate that is shown is the mean over this long.
+        Length of the window over which the offered rate is averaged, in s.
     forecast : str
-        What the demand to come is forecast by; one of `FORECASTS`.
+        How the demand is forecast; one of `FORECASTS`.
     hold_s : float or None
-        Replicas go only after fewer would have done for this long. None: as long as a replica was
-        measured to take to start, or two windows of the rate if that is shorter.
+        How long fewer replicas must have been enough before some go, in s. None: as long as a
+        replica takes to start, but at most two windows.
     idle_s : float
-        Where no replica is allowed, the last one goes after this long without a request.
+        If no replica is required at all, the last one goes after this long without a request, in s.
     burst_factor : float
-        A sudden rise of the rate by this factor must be absorbed without new replicas.
+        Factor by which the rate may suddenly rise and still be absorbed without new replicas.
     backlog_drain_s : float
-        Time in which what has piled up in the replicas' queues is to be worked off.
+        Time in which a backlog in the replicas' queues is to be worked off, in s.
     request_delay_ms, reply_delay_ms, retry_delay_ms : float
-        What a try costs between balancer and replica; see `autoscaler.sizing.estimators.TryDelays`.
+        Network delays of a try; see `autoscaler.sizing.try_delays.TryDelays`.
     retries : int
         Retries after which the balancer gives up.
 
     Raises
     ------
     InvalidInputError
-        A value is out of its range.
+        A value is out of range.
     """
 
     risk: float = 0.02
@@ -72,13 +72,13 @@ class AutoscalerSettings:
 
     def __post_init__(self) -> None:
         for name in _FLOAT_SETTINGS:
-            least, most = _BOUNDS.get(name, (0.0, 1e6))
+            low, high = _BOUNDS.get(name, (0.0, 1e6))
             value = getattr(self, name)
             if value is None and name in _OPTIONAL:
                 continue
-            if not _is_number(value) or not least <= value <= most:
+            if not _is_number(value) or not low <= value <= high:
                 raise InvalidInputError(
-                    f"{name}: must be a number from {least:g} to {most:g}, not {value!r}"
+                    f"{name}: must be a number from {low:g} to {high:g}, not {value!r}"
                 )
         if not _is_number(self.retries) or self.retries < 0 or self.retries != int(self.retries):
             raise InvalidInputError(
@@ -91,13 +91,13 @@ class AutoscalerSettings:
 
     @property
     def delays(self) -> TryDelays:
-        """The delays of a try, and how many there are."""
+        """The network delays of a try, and the limit of retries."""
         return TryDelays(
             self.request_delay_ms, self.reply_delay_ms, self.retry_delay_ms, self.retries
         )
 
     def to_floats(self) -> dict[str, float]:
-        """Give the settings as floats, each name prefixed with ``settings_``."""
+        """Return the settings as floats, each name prefixed with ``settings_``."""
         values = {}
         for name in (*_FLOAT_SETTINGS, "retries"):
             value = getattr(self, name)
@@ -107,12 +107,12 @@ class AutoscalerSettings:
 
     @classmethod
     def from_floats(cls, values: Mapping[str, float]) -> "AutoscalerSettings":
-        """Read what `to_floats` gave; what is not there keeps its default.
+        """Read what `to_floats` returned; missing settings keep their default.
 
         Raises
         ------
         InvalidInputError
-            A value is out of its range.
+            A value is out of range.
         """
         given: dict[str, Any] = {
             name: float(values[PREFIX + name])
@@ -124,10 +124,12 @@ class AutoscalerSettings:
                 given[name] = None
         forecast, retries = cls.forecast, cls.retries
         if PREFIX + "forecast" in values:
-            number = values[PREFIX + "forecast"]
-            if number not in range(len(FORECASTS)):
-                raise InvalidInputError(f"forecast: there is none of number {number}")
-            forecast = FORECASTS[int(number)]
+            index = values[PREFIX + "forecast"]
+            if index not in range(len(FORECASTS)):
+                raise InvalidInputError(
+                    f"forecast: must be an index from 0 to {len(FORECASTS) - 1}, not {index}"
+                )
+            forecast = FORECASTS[int(index)]
         if PREFIX + "retries" in values:
             number = values[PREFIX + "retries"]
             if not (math.isfinite(number) and number == int(number)):

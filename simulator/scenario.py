@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.reports import AutoscalerSettings
-from autoscaler.sizing.estimators import TryDelays
+from autoscaler.sizing.try_delays import TryDelays
 from deployments.batcher.limits import limits_for
 from deployments.routing import RETRIES
 from policy.batching_policy import BatchingPolicy

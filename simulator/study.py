@@ -7,7 +7,7 @@ import numpy as np
 
 from autoscaler.reports import AutoscalerSettings
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
-from autoscaler.sizing.estimators import least_replicas
+from autoscaler.sizing.search import least_replicas
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective

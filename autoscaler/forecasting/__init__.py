@@ -1,1 +1,1 @@
-"""How high demand may rise until a replica ordered now can serve."""
+"""Forecast the demand that replicas must cover until one ordered now can serve."""

@@ -1,13 +1,14 @@
-"""Two days of offered load, compact: what was asked for, and what rate it took to serve it.
+"""Two days of offered load in compact form: arrival rates, and the rates required to serve them.
 
-The SLA is kept or broken window by window, and not second by second: a minute whose 1% of requests
-come too late still meets "99% in time". So what replicas must cover is not the highest second of a
-window but its *required rate*, the least service rate c that leaves no more than a share of the
-window's requests unserved,
+The SLA is kept or broken by the minute and not by the second: if 1% of a minute's requests are
+late, "99% in time" still holds. So replicas need not cover a window's highest second, but its
+*required rate*: the least service rate c that leaves no more than a share of the window's requests
+unserved,
 
     Σ max(0, x_s - c) ≤ share · Σ x_s      over the seconds s of the window,
 
-with x_s the requests of second s. Noise of single seconds hardly moves it, a jump that lasts does.
+where x_s is the number of requests in second s. Noise in single seconds hardly moves the required
+rate; a jump that lasts does.
 """
 
 import base64
@@ -24,42 +25,53 @@ from numpy.typing import ArrayLike, NDArray
 from policy.errors import InvalidInputError
 
 FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
-#: The window in which the SLA is judged.
+#: Length of the window in which the SLA is judged.
 WINDOW_S = 60
 #: Length of a step of the long history.
 STEP_S = 10
-#: Seconds that are kept one by one.
+#: Length of the history by the second.
 RECENT_S = 1800
-#: Steps that are kept: two days.
+#: Length of the history by steps: two days.
 KEPT_STEPS = 2 * 86_400 // STEP_S
+
+#: The series of a history, by the name of their attribute.
+_SERIES = (
+    *("second_rates", "second_required_rates", "second_known"),
+    *("rates", "required_rates", "known"),
+)
 
 
 class RequiredRate:
-    """The required rate of the last `window_s` seconds, second by second.
+    """Track the required rate of the last `window_s` seconds.
 
     Parameters
     ----------
-    late_share : float
-        Share of the window's requests that may go unserved; 0 asks for the highest second.
+    unserved_share : float
+        Fraction of the window's requests that may go unserved; 0 requires the highest second.
     window_s : int
+        Length of the window.
     """
 
-    def __init__(self, late_share: float, window_s: int = WINDOW_S) -> None:
-        self._late_share = late_share
+    def __init__(self, unserved_share: float, window_s: int = WINDOW_S) -> None:
+        self._unserved_share = unserved_share
         self._rates: deque[float] = deque(maxlen=window_s)
         self._sorted: list[float] = []
 
+    @property
+    def rates(self) -> list[float]:
+        """The rates of the window, in requests per second, oldest first."""
+        return list(self._rates)
+
     def push(self, rate_per_s: float) -> float:
-        """Take in the next second; give the required rate of the window that ends with it."""
+        """Add the next second, and return the required rate of the window that ends with it."""
         ordered = self._sorted
         if len(self._rates) == self._rates.maxlen:
             del ordered[bisect_left(ordered, self._rates[0])]
         self._rates.append(rate_per_s)
         insort(ordered, rate_per_s)
-        allowed = self._late_share * sum(ordered)
-        # From the highest second down, as far as what is cut off stays within the share.
+        allowed = self._unserved_share * sum(ordered)
+        # Lower c from the highest second, until what it cuts off uses up the share.
         for above in range(1, len(ordered)):
             cut = (ordered[-above] - ordered[-above - 1]) * above
             if cut >= allowed:
@@ -68,46 +80,61 @@ class RequiredRate:
         return ordered[0] - allowed / len(ordered)
 
     def clear(self) -> None:
-        """Forget the window."""
+        """Empty the window."""
         self._rates.clear()
         self._sorted.clear()
 
 
 class LoadHistory:
-    """What is known of the offered load: half an hour by the second, two days by ten seconds.
+    """The offered load: half an hour by the second, and two days by steps of ten seconds.
 
-    Seconds that nobody told of are filled with what was known last, and marked as not known.
+    Seconds that no report covers are filled with the last known values and marked as not known.
 
     Parameters
     ----------
-    late_share : float
-        See `RequiredRate`.
+    unserved_share : float
+        Fraction of a minute's requests that may go unserved; see `RequiredRate`.
+
+    Attributes
+    ----------
+    second_rates, second_required_rates, second_known
+        Arrival rate and required rate by the second, in requests per second, and whether they are
+        known (1) or filled in (0). Each has its ``values``, an ndarray of float, oldest first.
+    rates, required_rates, known
+        The same by steps: the mean rate, the highest required rate, and whether all is known.
     """
 
-    def __init__(self, late_share: float) -> None:
-        self._window = RequiredRate(late_share)
-        self.second_rates = _Tail(RECENT_S)
-        self.second_needs = _Tail(RECENT_S)
-        self.second_known = _Tail(RECENT_S)
-        self.rates = _Tail(KEPT_STEPS)
-        self.needs = _Tail(KEPT_STEPS)
-        self.known = _Tail(KEPT_STEPS)
+    def __init__(self, unserved_share: float) -> None:
+        self._window = RequiredRate(unserved_share)
+        self.second_rates = RecentValues(RECENT_S)
+        self.second_required_rates = RecentValues(RECENT_S)
+        self.second_known = RecentValues(RECENT_S)
+        self.rates = RecentValues(KEPT_STEPS)
+        self.required_rates = RecentValues(KEPT_STEPS)
+        self.known = RecentValues(KEPT_STEPS)
         self._end: int | None = None
 
     @property
     def end_s(self) -> int | None:
-        """End of the last second known; None before the first."""
+        """The end of the newest second; None before the first."""
         return self._end
 
     @property
-    def need_per_s(self) -> float:
-        """Required rate of the last minute."""
-        return float(self.second_needs.values[-1]) if self._end is not None else 0.0
+    def required_rate_per_s(self) -> float:
+        """The required rate of the last minute."""
+        return float(self.second_required_rates.values[-1]) if self._end is not None else 0.0
 
     def observe(self, time_s: float, rates_per_s: ArrayLike) -> None:
-        """Take in the rates of whole seconds, oldest first, the last of which ends at `time_s`.
+        """Add the rates of whole seconds.
 
-        What is known already is ignored, and so is what is older than it.
+        Seconds up to the newest known one are ignored.
+
+        Parameters
+        ----------
+        time_s : float
+            End of the last of the seconds.
+        rates_per_s : array_like of float, shape (seconds,)
+            Oldest first.
 
         Raises
         ------
@@ -116,7 +143,7 @@ class LoadHistory:
         """
         rates = np.asarray(rates_per_s, dtype=np.float64)
         if not math.isfinite(time_s) or rates.ndim != 1:
-            raise InvalidInputError("offered load: needs a finite time and one rate per second")
+            raise InvalidInputError("offered load: must be a finite time and one rate per second")
         end = round(time_s)
         if self._end is not None:
             rates = rates[max(0, rates.size - max(0, end - self._end)) :]
@@ -133,84 +160,90 @@ class LoadHistory:
             self._append(rate, self._window.push(rate), 1.0)
 
     def blocks(self) -> tuple[FloatArray, FloatArray]:
-        """Give rates and required rates by steps of `STEP_S` that end now, up to half an hour.
+        """Return the last half hour by steps of `STEP_S` that end with the newest second.
 
         Returns
         -------
-        (ndarray of float, shape (steps,)), (ndarray of float, shape (steps,))
-            Mean rate, and highest required rate, of each step; oldest first. Less than a step's
-            worth of seconds is one step.
+        rates : ndarray of float, shape (steps,)
+            Mean rate of each step in requests per second, oldest first.
+        required_rates : ndarray of float, shape (steps,)
+            Highest required rate of each step. If there are fewer seconds than a step has, both
+            arrays have one entry.
         """
-        rates, needs = self.second_rates.values, self.second_needs.values
+        rates, required = self.second_rates.values, self.second_required_rates.values
         whole = rates.size // STEP_S * STEP_S
         if not whole:
-            return np.array([rates.mean()]), np.array([needs.max()])
+            return np.array([rates.mean()]), np.array([required.max()])
         return (
             rates[-whole:].reshape(-1, STEP_S).mean(axis=1),
-            needs[-whole:].reshape(-1, STEP_S).max(axis=1),
+            required[-whole:].reshape(-1, STEP_S).max(axis=1),
         )
 
-    def _append(self, rate: float, need: float, known: float) -> None:
+    def _append(self, rate: float, required: float, known: float) -> None:
         assert self._end is not None
         self.second_rates.append(rate)
-        self.second_needs.append(need)
+        self.second_required_rates.append(required)
         self.second_known.append(known)
         self._end += 1
         if self._end % STEP_S == 0:
             self.rates.append(float(self.second_rates.values[-STEP_S:].mean()))
-            self.needs.append(float(self.second_needs.values[-STEP_S:].max()))
+            self.required_rates.append(float(self.second_required_rates.values[-STEP_S:].max()))
             self.known.append(float(self.second_known.values[-STEP_S:].min()))
 
     def _fill(self, until: int) -> None:
-        """Carry on what was known last, up to a time."""
+        """Repeat the last known values up to a time."""
         assert self._end is not None
         rates = self.second_rates.values[-STEP_S:]
         rate = float(rates.mean()) if rates.size else 0.0
-        need = self.need_per_s if rates.size else 0.0
+        required = self.required_rate_per_s if rates.size else 0.0
         if until - self._end > WINDOW_S:
             self._window.clear()
         while self._end < until and self._end % STEP_S:
-            self._append(rate, need, 0.0)
+            self._append(rate, required, 0.0)
         steps = (until - self._end) // STEP_S
-        for tail, value in (
-            (self.second_rates, rate),
-            (self.second_needs, need),
-            (self.second_known, 0.0),
+        for by_second, by_step, value in (
+            (self.second_rates, self.rates, rate),
+            (self.second_required_rates, self.required_rates, required),
+            (self.second_known, self.known, 0.0),
         ):
-            tail.extend(value, steps * STEP_S)
-        for tail, value in ((self.rates, rate), (self.needs, need), (self.known, 0.0)):
-            tail.extend(value, steps)
+            by_second.extend(value, steps * STEP_S)
+            by_step.extend(value, steps)
         self._end += steps * STEP_S
         while self._end < until:
-            self._append(rate, need, 0.0)
+            self._append(rate, required, 0.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Give all that is known as plain text and numbers; about 0.1 MB for two days."""
+        """Return the history as plain text and numbers; about 0.1 MB for two days."""
         return {
             "end": self._end,
-            "window": list(self._window._rates),
-            "tails": {name: tail.packed() for name, tail in self._tails()},
+            "window": self._window.rates,
+            "series": {name: values.packed() for name, values in self._series()},
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave; `KeyError`, `TypeError`, `ValueError` if unusable."""
+        """Restore what `state_dict` returned.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            The state does not have this form. The history is then unchanged.
+        """
         end = None if state["end"] is None else int(state["end"])
         window = [float(rate) for rate in state["window"]]
-        unpacked = {name: _unpacked(state["tails"][name]) for name, _ in self._tails()}
+        unpacked = {name: _unpacked(state["series"][name]) for name, _ in self._series()}
         self._window.clear()
         for rate in window:
             self._window.push(rate)
-        for name, tail in self._tails():
-            tail.replace(unpacked[name])
+        for name, values in self._series():
+            values.replace(unpacked[name])
         self._end = end
 
-    def _tails(self) -> Iterable[tuple[str, "_Tail"]]:
-        names = ("second_rates", "second_needs", "second_known", "rates", "needs", "known")
-        return [(name, getattr(self, name)) for name in names]
+    def _series(self) -> Iterable[tuple[str, "RecentValues"]]:
+        return [(name, getattr(self, name)) for name in _SERIES]
 
 
-class _Tail:
-    """The last values of a series, always contiguous."""
+class RecentValues:
+    """The newest values of a series, in one contiguous array."""
 
     def __init__(self, kept: int) -> None:
         self._kept = kept
@@ -219,26 +252,30 @@ class _Tail:
 
     @property
     def values(self) -> FloatArray:
+        """The values, oldest first; an ndarray of float that later calls may change."""
         return self._buffer[max(0, self._end - self._kept) : self._end]
 
     def append(self, value: float) -> None:
+        """Add a value."""
         if self._end == self._buffer.size:
             self.replace(self.values)
         self._buffer[self._end] = value
         self._end += 1
 
     def extend(self, value: float, times: int) -> None:
+        """Add the same value several times."""
         if times:
             added = np.full(min(times, self._kept), value)
             self.replace(np.concatenate((self.values, added)))
 
     def replace(self, values: FloatArray) -> None:
+        """Replace all values."""
         kept = values[-self._kept :].copy()
         self._buffer[: kept.size] = kept
         self._end = kept.size
 
     def packed(self) -> list[Any]:
-        """Give the values at three digits, which is more than a forecast needs."""
+        """Return the values to three digits, which is more than a forecast needs."""
         values = self.values
         unit = float(values.max(initial=0.0)) / 2**15 or 1.0
         halves = (values / unit).astype(np.float16)

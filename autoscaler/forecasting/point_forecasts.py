@@ -1,9 +1,9 @@
-"""Point forecasts of the load, each for all times of a history at once.
+"""Point forecasts of the load, computed for every time of a history in one call.
 
-A point forecast takes a series of steps of `STEP_S` seconds, oldest first, and gives at each step
-what it would have said at the step's end, from that step and those before it alone. So one call
-back-tests it over a day, and the last value of the same call is its forecast now. None of them
-holds a margin: `autoscaler.forecasting.backtest` measures what each needs.
+A point forecast takes series by steps of `STEP_S` seconds, oldest first. For each step it returns
+what it would have predicted at the end of that step, from that step and earlier ones alone. So one
+call back-tests it over a day, and the last value of the same call is its forecast now. A point
+forecast has no safety margin: `autoscaler.forecasting.backtest` measures the margin it needs.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from autoscaler.forecasting.load_history import STEP_S
 
 FloatArray = NDArray[np.float64]
 
-#: Steps of the mean that is called the last value.
+#: Length of the mean that serves as the last value: a minute.
 _LAST_STEPS = 6
 _LEVEL_WEIGHT = 0.3
 _TREND_WEIGHT = 0.05
@@ -25,14 +25,15 @@ _TREND_WEIGHT = 0.05
 
 @dataclass(frozen=True)
 class PointForecast:
-    """One way to look ahead.
+    """A method of forecasting the load.
 
     Attributes
     ----------
     name : str
     values : callable
-        ``values(rates, needs, steps_ahead)``: mean rates and required rates by step, and the
-        horizon in steps; gives the forecasts, of the same shape.
+        ``values(rates, required_rates, steps_ahead)`` takes the mean and the required rates by
+        step, two ndarrays of float of shape (steps,) in requests per second, and the horizon in
+        steps. It returns the forecasts, of the same shape.
     """
 
     name: str
@@ -40,7 +41,7 @@ class PointForecast:
 
 
 def trailing_max(series: FloatArray, steps: int) -> FloatArray:
-    """Highest of the last `steps` values up to each; of fewer at the beginning."""
+    """Return the maximum of the last `steps` values at each step; of fewer at the beginning."""
     highest, covered = series.copy(), 1
     while covered < min(steps, series.size):
         shift = min(covered, steps - covered)
@@ -50,27 +51,27 @@ def trailing_max(series: FloatArray, steps: int) -> FloatArray:
 
 
 def trailing_mean(series: FloatArray, steps: int) -> FloatArray:
-    """Mean of the last `steps` values up to each; of fewer at the beginning."""
+    """Return the mean of the last `steps` values at each step; of fewer at the beginning."""
     sums = np.cumsum(series)
     means = sums.copy()
     means[steps:] -= sums[:-steps]
     return means / np.minimum(np.arange(1, series.size + 1), steps)
 
 
-def last_value(rates: FloatArray, needs: FloatArray, steps_ahead: int) -> FloatArray:
-    """Expect what is: the mean of the last minute."""
+def last_value(rates: FloatArray, required_rates: FloatArray, steps_ahead: int) -> FloatArray:
+    """Forecast the mean of the last minute."""
     return trailing_mean(rates, _LAST_STEPS)
 
 
-def linear_trend(rates: FloatArray, needs: FloatArray, steps_ahead: int) -> FloatArray:
-    """Draw a straight line through the recent rates on to the horizon (Swayam, section 4.2).
+def linear_trend(rates: FloatArray, required_rates: FloatArray, steps_ahead: int) -> FloatArray:
+    """Extrapolate a straight line through the recent rates to the horizon (Swayam, section 4.2).
 
-    It is fitted by least squares to the last minute, or the horizon where that is longer. A rise
-    counts as far as it is certain: the slope less two standard errors, since a line drawn on
-    multiplies the noise of its slope by the horizon. A fall is not anticipated.
+    The line is fitted by least squares to the last minute, or to as much as the horizon if that is
+    longer. The slope counts only as far as it is certain, less two standard errors, because
+    extrapolation multiplies its noise by the horizon. A fall is not extrapolated.
     """
     n = max(_LAST_STEPS, steps_ahead)
-    last = last_value(rates, needs, steps_ahead)
+    last = last_value(rates, required_rates, steps_ahead)
     if rates.size <= n:
         return last
     times = np.arange(n) - (n - 1) / 2
@@ -87,11 +88,11 @@ def linear_trend(rates: FloatArray, needs: FloatArray, steps_ahead: int) -> Floa
     return np.where(certain > 0, np.maximum(last, ahead), last)
 
 
-def holt(rates: FloatArray, needs: FloatArray, steps_ahead: int) -> FloatArray:
-    """Smooth level and trend exponentially, and draw them on to the horizon (Holt).
+def holt(rates: FloatArray, required_rates: FloatArray, steps_ahead: int) -> FloatArray:
+    """Smooth level and trend exponentially, and extrapolate them to the horizon (Holt's method).
 
     With weights a (level) and b (trend), l = a·x + (1-a)(l' + t') and t = b·(l-l') + (1-b)·t',
-    where ' is the step before. Both are linear in x, so they are second-order filters of it.
+    where ' marks the previous step. Both are linear in x, so each is a second-order filter of it.
     """
     if rates.size < 2:
         return rates.copy()
@@ -99,7 +100,7 @@ def holt(rates: FloatArray, needs: FloatArray, steps_ahead: int) -> FloatArray:
     # Eliminate t: (1 - (2-a-ab)z + (1-a)z²)·l = (a - a(1-b)z)·x, and t = b(1-z)/(1-(1-b)z)·l.
     denominator = np.array([1.0, -(2 - a - a * b), 1 - a])
     start = float(rates[0])
-    shifted = rates - start  # so that it starts at rest
+    shifted = rates - start  # so that the filters start at rest
     level = lfilter(np.array([a, -a * (1 - b)]), denominator, shifted)
     trend = lfilter(np.array([a * b, -a * b]), denominator, shifted)
     ahead: FloatArray = start + level + np.maximum(trend, 0.0) * steps_ahead
@@ -109,8 +110,8 @@ def holt(rates: FloatArray, needs: FloatArray, steps_ahead: int) -> FloatArray:
 def _peak_of(minutes: int) -> PointForecast:
     steps = minutes * 60 // STEP_S
 
-    def values(rates: FloatArray, needs: FloatArray, steps_ahead: int) -> FloatArray:
-        return trailing_max(needs, steps)
+    def values(rates: FloatArray, required_rates: FloatArray, steps_ahead: int) -> FloatArray:
+        return trailing_max(required_rates, steps)
 
     return PointForecast(f"peak {minutes} min", values)
 
@@ -118,5 +119,5 @@ def _peak_of(minutes: int) -> PointForecast:
 LAST = PointForecast("last", last_value)
 LINEAR = PointForecast("linear", linear_trend)
 HOLT = PointForecast("holt", holt)
-#: Highest required rate of the last minutes. None looks back farther than the seconds are kept.
+#: The highest required rate of the last minutes, at most as many as the history by the second.
 PEAKS = tuple(_peak_of(minutes) for minutes in (1, 2, 5, 15, 30))

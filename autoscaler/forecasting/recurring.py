@@ -1,8 +1,8 @@
-"""Peaks that come back by the clock: batch jobs on the hour, programmes at half past, the day.
+"""Peaks that recur by the clock: hourly batch jobs, broadcasts at half past, daily routines.
 
-Where the load jumps within a second, no trend foresees it; that it jumped at this time of the last
-hours or days does. What counts is the jump: the rise that a fleet of the size of that moment could
-not have followed. Once its time is over by 20 s, nothing is held for it any more.
+If the load jumps within a second, no trend predicts it, but a jump at the same time of the last
+hours or days does. Only jumps count: rises that a fleet sized for the load just before could not
+have followed. Twenty seconds after its time, a jump is no longer expected.
 """
 
 from dataclasses import dataclass
@@ -15,45 +15,47 @@ from autoscaler.forecasting.point_forecasts import trailing_max, trailing_mean
 
 FloatArray = NDArray[np.float64]
 
-#: Recurrences need not be on the second.
+#: Tolerance in the time of a recurrence, in steps: peaks are not exactly on time.
 JITTER_STEPS = 2
-#: The load that what came is in proportion to: the mean of a quarter of an hour.
+#: Length of the mean load that scales a recurring peak: a quarter of an hour.
 SLOW_STEPS = 900 // STEP_S
-#: A smaller rise within the horizon is for the margin: it may be noise.
-_LEAST_JUMP = 1.5
-#: Proportions beyond are no guide.
-_MOST_CHANGE = 4.0
-#: It may come back somewhat higher.
+#: The least ratio of a jump; the margin of the point forecast covers smaller rises.
+_MIN_JUMP = 1.5
+#: Limit on the ratio by which the change of the mean load scales a peak.
+_MAX_SCALE = 4.0
+#: A peak may recur somewhat higher.
 _GROWTH = 1.2
 
 
 @dataclass(frozen=True)
 class Recurrence:
-    """A period, and in how many of its last rounds a jump must have come to be expected again.
+    """A period, and how often a jump must have come in its last cycles to be expected again.
 
     Attributes
     ----------
     period_s : int
         A multiple of `STEP_S`.
-    rounds : int
+    cycles : int
+        The number of past periods to look at.
     times : int
-        1 or 2. Twice is proof against what came by chance, and takes longer to learn.
+        In how many of them the jump must have come: 1 or 2. Requiring 2 rules out chance, but takes
+        longer to learn.
     """
 
     period_s: int
-    rounds: int
+    cycles: int
     times: int = 1
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Its name, for people and in the stored state."""
         minutes = self.period_s // 60
         period = f"{minutes // 60} h" if minutes % 60 == 0 else f"{minutes} min"
-        rounds = f"{self.times} of {self.rounds} x " if self.rounds > 1 else ""
-        return f"{rounds}{period}"
+        count = f"{self.times} of {self.cycles} x " if self.cycles > 1 else ""
+        return f"{count}{period}"
 
 
-#: From a quarter of an hour to a day.
+#: The recurrences that are tried, from a quarter of an hour to a day.
 RECURRENCES = (
     Recurrence(900, 4),
     Recurrence(1800, 8),
@@ -65,86 +67,102 @@ RECURRENCES = (
 )
 
 
-class Rounds:
-    """The long history, prepared for looking back by any period.
+class RecurringPeaks:
+    """The jumps in a history, prepared for looking back by any period.
 
     Parameters
     ----------
-    rates, needs : ndarray of float, shape (steps,)
-        Mean and required rates by step, oldest first.
+    rates, required_rates : ndarray of float, shape (steps,)
+        Mean and required rates by step, in requests per second, oldest first.
     steps_ahead : int
-        The horizon.
+        The horizon, in steps.
     """
 
-    def __init__(self, rates: FloatArray, needs: FloatArray, steps_ahead: int) -> None:
+    def __init__(self, rates: FloatArray, required_rates: FloatArray, steps_ahead: int) -> None:
         self._ahead = steps_ahead
         self._slow = trailing_mean(rates, SLOW_STEPS)
-        # Entries near the end are too low, as the horizon is not over: nobody looks at those.
-        peaks = _from_ahead(trailing_max(needs, steps_ahead), steps_ahead)
-        jumps = np.where(peaks >= _LEAST_JUMP * needs, _GROWTH * peaks, 0.0)
-        self._jumps = _from_ahead(trailing_max(jumps, 2 * JITTER_STEPS + 1), JITTER_STEPS)
+        # Entries near the end are too low, because their horizon is not over; they are not used.
+        peaks = _shifted_back(trailing_max(required_rates, steps_ahead), steps_ahead)
+        jumps = np.where(peaks >= _MIN_JUMP * required_rates, _GROWTH * peaks, 0.0)
+        self._jumps = _shifted_back(trailing_max(jumps, 2 * JITTER_STEPS + 1), JITTER_STEPS)
 
-    def floors(self, recurrence: Recurrence, first: int) -> FloatArray:
-        """Give what came back by then, for each step from `first` on; 0 where nothing did.
+    def expected_peaks(self, recurrence: Recurrence, first: int) -> FloatArray:
+        """Return the peak to expect before the horizon, at each step of the history from `first`.
+
+        Parameters
+        ----------
+        recurrence : Recurrence
+        first : int
+            Index of a step.
 
         Returns
         -------
         ndarray of float, shape (steps - first,)
+            Requests per second; 0 if no peak is expected.
         """
         size = self._slow.size
-        floors, highest = np.zeros(size - first), np.zeros(size - first)
+        second_highest, highest = np.zeros(size - first), np.zeros(size - first)
         period = recurrence.period_s // STEP_S
-        if not self._is_past(period):
-            return floors
-        for back in range(period, recurrence.rounds * period + 1, period):
+        if not self._is_over(period):
+            return highest
+        for back in range(period, recurrence.cycles * period + 1, period):
             begin = max(first, back)
             if begin >= size:
                 break
             then = slice(begin - back, size - back)
-            came = self._came(then, self._slow[begin:])
+            jumps = self._scaled_jumps(then, self._slow[begin:])
             if recurrence.times == 2:
-                second = np.minimum(highest[begin - first :], came)
-                np.maximum(floors[begin - first :], second, out=floors[begin - first :])
-            np.maximum(highest[begin - first :], came, out=highest[begin - first :])
-        return floors if recurrence.times == 2 else highest
+                lower = np.minimum(highest[begin - first :], jumps)
+                np.maximum(
+                    second_highest[begin - first :], lower, out=second_highest[begin - first :]
+                )
+            np.maximum(highest[begin - first :], jumps, out=highest[begin - first :])
+        return second_highest if recurrence.times == 2 else highest
 
-    def floor_later(self, recurrence: Recurrence, steps: int, slow_per_s: float) -> float:
-        """Give the same for a time a few steps after the end of the history.
+    def expected_peak_after(self, recurrence: Recurrence, steps: int, slow_per_s: float) -> float:
+        """Return the peak to expect before the horizon, a few steps after the end of the history.
 
         Parameters
         ----------
         recurrence : Recurrence
         steps : int
-            How many; 0 is the end itself.
+            Steps after the last one of the history.
         slow_per_s : float
-            Mean rate of the last quarter of an hour, then.
+            Mean rate of the last quarter of an hour at that time.
+
+        Returns
+        -------
+        float
+            Requests per second; 0 if no peak is expected.
         """
         period = recurrence.period_s // STEP_S
-        if not self._is_past(period - steps):
+        if not self._is_over(period - steps):
             return 0.0
         now = self._slow.size - 1 + steps
-        floors = [0.0, 0.0]
-        for index in range(now - period, now - recurrence.rounds * period - 1, -period):
+        peaks = [0.0, 0.0]
+        for index in range(now - period, now - recurrence.cycles * period - 1, -period):
             if index < 0:
                 break
             then = slice(index, index + 1)
-            came = self._came(then, np.array([slow_per_s]))
-            floors.append(float(came[0]))
-        return sorted(floors)[-recurrence.times]
+            jumps = self._scaled_jumps(then, np.array([slow_per_s]))
+            peaks.append(float(jumps[0]))
+        return sorted(peaks)[-recurrence.times]
 
-    def _is_past(self, steps: int) -> bool:
+    def _is_over(self, steps: int) -> bool:
+        """Return whether the horizon of a time that many steps back is over."""
         return steps > self._ahead + JITTER_STEPS
 
-    def _came(self, then: slice, slow: FloatArray) -> FloatArray:
+    def _scaled_jumps(self, then: slice, slow: FloatArray) -> FloatArray:
+        """Return the jumps of the past steps `then`, in proportion to the mean load `slow` now."""
         slow_then = self._slow[then]
         change = np.divide(slow, slow_then, out=np.ones_like(slow), where=slow_then > 0)
-        np.clip(change, 1 / _MOST_CHANGE, _MOST_CHANGE, out=change)
-        came: FloatArray = change * self._jumps[then]
-        return came
+        np.clip(change, 1 / _MAX_SCALE, _MAX_SCALE, out=change)
+        scaled: FloatArray = change * self._jumps[then]
+        return scaled
 
 
-def _from_ahead(series: FloatArray, steps: int) -> FloatArray:
-    """Move a series back by some steps; its last value fills up."""
+def _shifted_back(series: FloatArray, steps: int) -> FloatArray:
+    """Return a series moved back by some steps, and its last value repeated at the end."""
     moved = np.empty_like(series)
     moved[: max(0, series.size - steps)] = series[steps:]
     moved[max(0, series.size - steps) :] = series[-1] if series.size else 0.0

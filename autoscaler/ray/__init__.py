@@ -1,1 +1,1 @@
-"""Where the autoscaler touches Ray, beside its two policy classes: state and metrics."""
+"""What the autoscaler needs of Ray besides its policy classes: saved state and metrics."""

@@ -1,4 +1,4 @@
-"""What the autoscaler decided, as metrics: `sojourn_autoscaler_*`, through Ray's metrics.
+"""The autoscaler's decisions as metrics: `sojourn_autoscaler_*`, through Ray.
 
 Serve's controller exports them, with the prefix `ray_`, where the cluster's Prometheus scrapes.
 """
@@ -12,42 +12,42 @@ from ray.util.metrics import Gauge
 from autoscaler.decision import Decision
 
 _TAGS = ("application", "deployment")
-#: By the field of a decision: the metric's name, and what it says.
+#: Name and description of the metric, by the field of a `Decision`.
 _GAUGES = {
-    "replicas": ("replicas_decided", "Replicas decided on; in a dry run only said."),
+    "replicas": ("replicas_decided", "Replicas decided on; in a dry run they are not ordered."),
     "required_replicas": (
         "replicas_required",
-        "Replicas that the demand calls for, before holds and budgets.",
+        "Replicas that the demand requires, before holds and budgets.",
     ),
-    "arrival_rate_per_s": ("offered_requests_per_second", "What clients offer now."),
+    "arrival_rate_per_s": ("offered_requests_per_second", "Requests that clients offer now."),
     "forecast_per_s": (
         "forecast_requests_per_second",
-        "What is expected until a replica ordered now has started.",
+        "Requests expected until a replica ordered now has started.",
     ),
     "demand_per_s": (
         "demand_requests_per_second",
-        "What replicas are counted for: forecast, its margin, and what has piled up.",
+        "Requests that replicas are sized for: forecast with margin, burst factor and backlog.",
     ),
     "predicted_service_level": (
         "predicted_service_level_ratio",
-        "Share of the requests predicted in time with the replicas decided on.",
+        "Predicted share of requests in time with the replicas decided on.",
     ),
     "sla_rate_per_s": (
         "sla_rate_requests_per_second",
-        "What one replica takes under the SLA, corrected by what was measured.",
+        "Requests at which one replica keeps the SLA, corrected by measured lateness.",
     ),
     "correction": (
         "model_correction_ratio",
-        "What the rate that the replicas tell was multiplied by, from what was measured.",
+        "Factor on the SLA rate that replicas report, learned from measured lateness.",
     ),
-    "model_error": ("model_error_ratio", "Measured less predicted share of late requests."),
-    "backlog": ("backlog_requests", "Requests that wait beyond what is ordinary."),
+    "model_error": ("model_error_ratio", "Measured minus predicted share of late requests."),
+    "backlog": ("backlog_requests", "Requests that wait beyond what is normal."),
     "horizon_s": ("horizon_seconds", "How far the forecast looks ahead."),
 }
 
 
 def export(application: str, deployment: str, decision: Decision) -> None:
-    """Set the metrics of a deployment to what was decided for it."""
+    """Set the metrics of a deployment to its decision."""
     tags = {"application": application, "deployment": deployment}
     for field, value in asdict(decision).items():
         if field in _GAUGES and value is not None:

@@ -1,7 +1,7 @@
-"""What must outlive Serve's controller, in the key-value store of Ray's GCS.
+"""Storage that outlives Serve's controller: the key-value store of Ray's GCS.
 
-Serve's own checkpoints lie there, too. The store answers in about a millisecond, but may be slow or
-away for seconds; the controller must not wait for it, so a thread does.
+Serve keeps its own checkpoints there, too. The store usually answers within a millisecond, but it
+may be slow or unreachable for seconds. The controller must not wait for it, so a thread does.
 """
 
 import functools
@@ -19,32 +19,32 @@ _FAILURES = (RpcError, RaySystemError, TimeoutError, ConnectionError)
 
 
 class RayStore:
-    """The `autoscaler.scaled_deployments.Store` of this process's cluster."""
+    """The implementation of `autoscaler.scaled_deployments.Store` in this process's cluster."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sojourn-store")
 
     def load(self, key: str) -> "Future[bytes | None]":
-        """Read what was saved under `key`; None where there is nothing, or it cannot be had."""
+        """Read what was saved under `key`; None if there is nothing, or if it cannot be read."""
         return self._thread.submit(read, key)
 
     def save(self, key: str, content: bytes) -> "Future[None]":
-        """Write `content` under `key`."""
+        """Save `content` under `key`."""
         return self._thread.submit(_write, key, content)
 
     def delete(self, key: str) -> None:
-        """Remove what is under `key`."""
+        """Delete what was saved under `key`."""
         self._thread.submit(_delete, key)
 
 
 @functools.cache
 def store() -> RayStore:
-    """Give the store of this process."""
+    """Return the store of this process."""
     return RayStore()
 
 
 def read(key: str) -> bytes | None:
-    """Read what was saved under `key`, waiting for it; None where there is nothing to be had."""
+    """Read what was saved under `key`, and wait for it; None if there is nothing to read."""
     try:
         content: bytes | None = _client().internal_kv_get(key.encode(), _NAMESPACE, _TIMEOUT_S)
     except _FAILURES as error:

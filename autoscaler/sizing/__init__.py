@@ -1,1 +1,1 @@
-"""How many replicas a demand needs: RAND, percentile sizing, and correction by measurement."""
+"""Turn a demand into a number of replicas: response-time models, search, and live correction."""

@@ -1,14 +1,16 @@
-"""Sharing a budget of replicas between deployments, by what a replica saves from being late.
+"""Share a budget of replicas between deployments, by the late requests that a replica prevents.
 
-When all that the deployments want does not fit, each replica goes where it makes the fewest
-requests late: to the deployment whose expected late requests per second, demand·(1 - level(n)),
-fall most. One replica alone may save nothing where two would (an overloaded deployment answers
-nearly all requests late until its capacity passes its load), so replicas are given out in steps: as
-many to one deployment as save the most per replica. That is the greedy algorithm on the concave
-envelope of each deployment's curve (Fox, "Discrete optimization via marginal analysis", Management
-Science 13(3), 1966, for the concave case). Where all levels are concave in the replicas a step is
-one replica, and the result is optimal; elsewhere the late requests are at most those of the best
-sharing plus what the last step that did not fit would have saved.
+If the deployments want more replicas than the budget holds, each replica goes where it prevents the
+most late requests: where the expected number of late requests per second, demand · (1 - level(n)),
+falls most. One replica alone may prevent none where two would, because an overloaded deployment
+answers nearly every request late until its capacity exceeds its load. So replicas are handed out in
+steps: as many to one deployment as prevent the most late requests per replica.
+
+This is the greedy algorithm on the concave envelope of each deployment's curve (for the concave
+case see Fox, "Discrete optimization via marginal analysis", Management Science 13(3), 1966). If the
+service levels are concave in the replicas, each step is one replica and the result is optimal.
+Otherwise the late requests exceed the optimum by at most what the last step that did not fit would
+have prevented.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,34 +23,34 @@ from numpy.typing import NDArray
 from autoscaler.reports import ReplicaReport
 from policy.errors import InvalidInputError
 
-#: A replica changes hands only for this many times what its deployment loses: each change costs a
-#: start, and forecasts tremble.
-CHANGE_FACTOR = 1.2
+#: A replica moves to another deployment only for a gain of this many times the loss: each move
+#: costs a start, and forecasts fluctuate.
+MOVE_GAIN_FACTOR = 1.2
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What one deployment asks of the budget.
+    """A deployment's claim on the budget.
 
     Attributes
     ----------
     name : str
-        Of the deployment.
+        Name of the deployment.
     demand_per_s : float
         Requests per second to size for.
     service_level : callable
-        Gives the fraction of the requests in time for a number of replicas, 0 included.
+        Maps a number of replicas, 0 included, to the fraction of requests answered in time.
     min_replicas : int
-        What it gets in any case.
+        Replicas that it gets in any case.
     wanted_replicas : int
-        What keeps its SLA; it gets no more.
+        Replicas that keep its SLA; it never gets more.
     held_replicas : int
-        What it has now.
+        Replicas that it has now.
 
     Raises
     ------
     InvalidInputError
-        A number is negative, or less is wanted than the minimum.
+        A number is negative, or `wanted_replicas` is below `min_replicas`.
     """
 
     name: str
@@ -70,23 +72,29 @@ class Claim:
             )
 
     def late_per_s(self, replicas: int) -> float:
-        """Give the late requests per second to expect of `replicas` replicas."""
+        """Return the expected late requests per second with `replicas` replicas."""
         return self.demand_per_s * (1 - self.service_level(replicas))
 
 
-def level_by_replicas(
+def service_level_by_replicas(
     demand_per_s: float, sla_rate_per_s: float | None, reports: Iterable[ReplicaReport]
 ) -> Callable[[int], float]:
-    """Give the service level of a deployment as a function of its replicas.
+    """Return a deployment's service level as a function of its number of replicas.
 
     Parameters
     ----------
     demand_per_s : float
-        Requests per second that they share.
+        Requests per second to all its replicas together.
     sla_rate_per_s : float or None
-        What one takes under the SLA; None where that is not known.
+        The highest rate at which one replica keeps the SLA; None if it is not known.
     reports : iterable of ReplicaReport
-        The latest of each. Where none has a `LoadLatenessCurve` yet, what full batches carry is in time.
+        The latest report of each replica. If none has a `LoadLatenessCurve` yet, everything that
+        full batches can carry counts as in time.
+
+    Returns
+    -------
+    callable
+        Maps a number of replicas, at least 0, to a fraction from 0 to 1.
     """
     newest = max(reports, key=lambda report: (report.curve is not None, report.time_s))
     if newest.curve is None:
@@ -111,28 +119,29 @@ def share_budget(claims: Sequence[Claim], budget: int) -> dict[str, int]:
     ----------
     claims : sequence of Claim
     budget : int
-        Replicas of all together.
+        Replicas of all deployments together.
 
     Returns
     -------
     dict
-        The replicas of each claim, by its name: what it wants where all that fits; else at least
-        its minimum, at most what it wants, and together no more than the budget.
+        The number of replicas by the name of the claim: all that is wanted, if that fits. Otherwise
+        at least the minimum and at most what is wanted, together no more than the budget.
 
     Raises
     ------
     InvalidInputError
-        The budget does not even cover the minima.
+        The budget does not cover the minima.
     """
-    least = sum(claim.min_replicas for claim in claims)
-    if budget < least:
+    total_min = sum(claim.min_replicas for claim in claims)
+    if budget < total_min:
         raise InvalidInputError(
-            f"replica_budget: must be at least {least}, the sum of the min_replicas, not {budget}"
+            f"replica_budget: must be at least {total_min}, the sum of the min_replicas, "
+            f"not {budget}"
         )
     if sum(claim.wanted_replicas for claim in claims) <= budget:
         return {claim.name: claim.wanted_replicas for claim in claims}
     shares = {claim.name: claim.min_replicas for claim in claims}
-    left = budget - least
+    left = budget - total_min
     curves = {claim.name: _late_curve(claim) for claim in claims}
     steps = {claim.name: _best_step(claim, curves[claim.name], shares, left) for claim in claims}
     while left:
@@ -146,10 +155,10 @@ def share_budget(claims: Sequence[Claim], budget: int) -> dict[str, int]:
 
 
 class _Step(NamedTuple):
-    """Replicas for one deployment; the greater is the better one."""
+    """Replicas to hand to one deployment at once; steps compare by their fields, in order."""
 
-    saved_per_replica: float
-    #: What saves nothing goes where the load per replica is largest, and so to who is worst off.
+    prevented_per_replica: float
+    #: Steps that prevent nothing go where the load per replica is highest.
     load_per_replica: float
     replicas: int
 
@@ -164,17 +173,17 @@ def _best_step(
     sizes = np.arange(1, min(left, claim.wanted_replicas - share) + 1)
     if not len(sizes):
         return _NO_STEP
-    saved = (late_per_s[share] - late_per_s[share + sizes]) / sizes
-    best = int(saved.argmax())
+    prevented = (late_per_s[share] - late_per_s[share + sizes]) / sizes
+    best = int(prevented.argmax())
     replicas = int(sizes[best])
-    return _Step(float(saved[best]), claim.demand_per_s / (share + replicas), replicas)
+    return _Step(float(prevented[best]), claim.demand_per_s / (share + replicas), replicas)
 
 
 def _late_curve(claim: Claim) -> NDArray[np.float64]:
-    """Late requests per second by the replicas; those of replicas held are dearer to lose."""
+    """Tabulate late requests per second by replicas; losing a held replica is weighted up."""
     late = np.array([claim.late_per_s(n) for n in range(claim.wanted_replicas + 1)])
-    # One replica more never makes it worse, whatever the estimate says.
+    # An estimate may say that one more replica hurts; it never does.
     late = np.minimum.accumulate(late)
     held = min(claim.held_replicas, claim.wanted_replicas)
-    late[:held] += (CHANGE_FACTOR - 1) * (late[:held] - late[held])
+    late[:held] += (MOVE_GAIN_FACTOR - 1) * (late[:held] - late[held])
     return late

@@ -1,11 +1,17 @@
-"""Sizing for a fleet that runs: it must have an answer, also where the SLA has none."""
+"""Sizing of a running fleet from its replicas' reports.
+
+Unlike the search for a plan, it always has an answer, even if no number of replicas can keep the
+SLA.
+"""
 
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from autoscaler.reports import ReplicaReport
-from autoscaler.sizing.estimators import FullBatchEstimator, TryDelays, least_replicas
+from autoscaler.sizing.estimators import FullBatchEstimator
+from autoscaler.sizing.search import least_replicas
+from autoscaler.sizing.try_delays import TryDelays
 from policy.errors import InfeasibleError
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective
@@ -13,17 +19,19 @@ from policy.objective import ServiceLevelObjective
 
 @dataclass(frozen=True)
 class MedianReplica:
-    """What one replica does, by what the replicas report under one SLA.
+    """The median replica of those that report the same SLA.
 
     Attributes
     ----------
     objective : ServiceLevelObjective
-    batch_size, batch_ms : float
-        A full batch, and the time that it takes.
+    batch_size : float
+        Requests of a full batch.
+    batch_ms : float
+        Time of a full batch, in ms.
     curve : LoadLatenessCurve or None
-        None where the replicas have none: not yet, or because the SLA is out of reach.
+        None if the replicas do not have one: not yet, or because no rate keeps the SLA.
     out_of_reach : bool
-        Whether the replicas know that no rate meets the SLA.
+        Whether the replicas report that no rate keeps the SLA.
     """
 
     objective: ServiceLevelObjective
@@ -34,10 +42,11 @@ class MedianReplica:
 
 
 def median_replicas(reports: Iterable[ReplicaReport]) -> tuple[MedianReplica, ...]:
-    """Give the capability of the median replica under each SLA in force.
+    """Return the median replica under each SLA in force.
 
-    While the SLA is changing there are two. Replicas may disagree on their curve, as each refits
-    its profile to what its own device does; the median is that of a replica, not of numbers.
+    There are two SLAs while one is being changed. Replicas may report different curves, because
+    each refits its profile to its own device. The median is one replica's whole curve, and not a
+    mixture of several.
     """
     by_sla: dict[tuple[float, float], list[ReplicaReport]] = {}
     for report in reports:
@@ -47,7 +56,7 @@ def median_replicas(reports: Iterable[ReplicaReport]) -> tuple[MedianReplica, ..
 
 
 def _median_replica(group: Sequence[ReplicaReport]) -> MedianReplica:
-    # Where the SLA is out of reach, the rate within it is 0.
+    # A replica that cannot keep the SLA at any rate sorts as one with a rate of 0.
     known = [report for report in group if report.sla_rate_per_s or report.out_of_reach]
     known.sort(key=lambda report: report.sla_rate_per_s)
     median = known[(len(known) - 1) // 2] if known else None
@@ -62,64 +71,76 @@ def _median_replica(group: Sequence[ReplicaReport]) -> MedianReplica:
 
 @dataclass(frozen=True)
 class LiveSizing:
-    """The least replicas for a demand, and what a number of replicas makes of it.
+    """The replicas that a demand requires, and the service level that a number of them reaches.
 
-    By the replicas' own curves where they have them. Else by Theorem 2 over full batches, which
-    needs no more than a full batch's time and asks for more replicas.
+    The replicas' own load-lateness curves are used if they are known. Until then, it is Theorem 2
+    of RAND over full batches, which only needs the time of a full batch and asks for more replicas.
 
     Attributes
     ----------
     median_replicas : tuple of MedianReplica
-        One per SLA in force; that which needs most counts.
+        One per SLA in force; the one that requires most counts.
     delays : TryDelays
     correction : float
-        What the SLA rate of the curves is multiplied by.
-    low, high : int
-        Bounds of the replicas.
+        Factor on the SLA rate of the curves (`autoscaler.sizing.sla_rate_correction`).
+    min_replicas, max_replicas : int
+        Bounds of the answer.
     """
 
     median_replicas: tuple[MedianReplica, ...]
     delays: TryDelays
     correction: float
-    low: int
-    high: int
+    min_replicas: int
+    max_replicas: int
 
     def required(self, demand_per_s: float) -> tuple[int, str]:
-        """Give the least replicas, and a remark on what cannot be met."""
-        most, remark = self.low, ""
+        """Return the least replicas that keep the SLA, and a remark if that is impossible.
+
+        Parameters
+        ----------
+        demand_per_s : float
+            Requests per second to all replicas together.
+        """
+        required, remark = self.min_replicas, ""
         for one in self.median_replicas:
-            found, said = self._required(one, demand_per_s)
-            most, remark = max(most, found), remark or said
-        if most > self.high:
-            return self.high, remark or f"; more than {self.high} would be needed"
-        return most, remark
+            its_required, its_remark = self._required(one, demand_per_s)
+            required, remark = max(required, its_required), remark or its_remark
+        if required > self.max_replicas:
+            return self.max_replicas, (
+                remark or f"; more than {self.max_replicas} replicas would be needed"
+            )
+        return required, remark
 
     def sla_rate_per_s(self) -> float | None:
-        """Give what one replica takes under the SLAs in force, corrected; None if not known."""
+        """Return the highest rate at which one replica keeps the SLA, corrected; None if unknown.
+
+        If several SLAs are in force, it is the lowest of their rates.
+        """
         rates = [one.curve.sla_rate_per_s for one in self.median_replicas if one.curve]
         return self.correction * min(rates) if rates else None
 
     def service_level(self, demand_per_s: float, replicas: int) -> float:
-        """Predict it; of several SLAs, the lowest."""
+        """Predict the fraction of requests in time; the lowest, if several SLAs are in force."""
         return min(self._service_level(one, demand_per_s, replicas) for one in self.median_replicas)
 
     def _required(self, one: MedianReplica, demand_per_s: float) -> tuple[int, str]:
         if one.curve is not None:
             return one.curve.replicas_needed(demand_per_s / self.correction), ""
         estimator = self._estimator(one)
-        aim, remark = one.objective, ""
+        objective, remark = one.objective, ""
         try:
-            estimator.check_feasible(aim)
+            estimator.check_feasible(objective)
             feasible = not one.out_of_reach
         except InfeasibleError:
             feasible = False
         if not feasible:
-            remark = f"; {aim.in_words()} is out of reach with any number of replicas"
-            aim = self._without_lateness(one)
+            remark = f"; {objective.in_words()} is out of reach with any number of replicas"
+            objective = self._without_lateness(one)
         try:
-            return least_replicas(estimator, demand_per_s, aim, 1, self.high).replicas, remark
+            found = least_replicas(estimator, demand_per_s, objective, 1, self.max_replicas)
         except InfeasibleError:
-            return self.high + 1, remark
+            return self.max_replicas + 1, remark
+        return found.replicas, remark
 
     def _service_level(self, one: MedianReplica, demand_per_s: float, replicas: int) -> float:
         if one.curve is not None:
@@ -130,7 +151,10 @@ class LiveSizing:
         return FullBatchEstimator(1e3 * one.batch_size / one.batch_ms, one.batch_ms, self.delays)
 
     def _without_lateness(self, one: MedianReplica) -> ServiceLevelObjective:
-        """Relax the SLA until only what is refused for good misses it: no overload, at least."""
+        """Relax the response time until only requests that exhaust their retries miss it.
+
+        The fleet then carries the load without overload, although late.
+        """
         delays = self.delays
         latest_ms = delays.request_delay_ms + one.batch_ms + (delays.retries or 0) * delays.try_ms
         return ServiceLevelObjective(latest_ms, one.objective.percentile)

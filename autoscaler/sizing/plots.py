@@ -1,4 +1,4 @@
-"""Pictures of sizing."""
+"""Plots of a sizing plan."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,20 +20,20 @@ def save_plan(
     objective: ServiceLevelObjective,
     title: str,
 ) -> None:
-    """Draw what one replica more or fewer would do: service level, percentile, and power.
+    """Plot service level, percentile and power against the number of replicas.
 
     Parameters
     ----------
     path : str or Path
-        Its ending names the format; its folder must exist.
+        The suffix sets the format; the folder must exist.
     predictions : sequence of Prediction
-        By rising number of replicas.
+        In ascending order of their number of replicas.
     powers_w : sequence of float or None
-        Mean power of all replicas together, one per prediction; None where it is not known.
+        Mean power of all replicas together, in W, one per prediction; None if it is not known.
     chosen : int
-        The number of replicas to mark.
+        Number of replicas to mark.
     objective : ServiceLevelObjective
-        The SLA to mark.
+        SLA to mark.
     title : str
     """
     numbers = np.array([prediction.replicas for prediction in predictions])
@@ -57,7 +57,7 @@ def save_plan(
     if panels == 3:
         watts = [np.nan if power is None else power for power in powers_w]
         axes[2].plot(numbers, watts, "o-", color=ORANGE)
-        axes[2].set(ylabel="mean power of all, W")
+        axes[2].set(ylabel="mean power of all replicas, W")
     for panel in axes:
         panel.axvline(chosen, color=GREY, linewidth=1, label=f"{chosen} replicas")
         panel.set(xlabel="replicas", xlim=(numbers[0] - 0.5, numbers[-1] + 0.5))

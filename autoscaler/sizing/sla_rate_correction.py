@@ -1,21 +1,21 @@
-"""Measured against predicted late shares: how far off the replicas' own model is.
+"""Correct the SLA rate of a replica's model by the share of late requests that is measured.
 
-A replica tells which arrival rate it takes under the SLA; it knows that from its profile and from
-Poisson arrivals. A device with a slower tail, or a neighbour on it, takes less. So what the
-replicas measure corrects it: by the factor on the rate at which the model would have predicted what
-was measured.
+Each replica reports its SLA rate: the highest arrival rate at which it keeps the SLA, according to
+its profile and Poisson arrivals. A device with a slower tail, or one shared with a noisy neighbour,
+sustains less. The correction is the factor on the rate at which the model would have predicted
+what was measured.
 
-Little can be told from little load: far below the rate nobody is late, on any device. So the
-correction stays while nothing speaks against it, and drifts back to 1 over hours.
+Little can be learned at little load: far below the SLA rate nothing is late on any device. So the
+correction stays while there is no evidence against it, and drifts back to 1 over hours.
 
-- Down, where more requests missed the SLA than it allows, and by more than chance, although the
-  model says that the rate was one the replicas can take. As long as the SLA holds, whatever is late
-  may well be late because the batching waits to save energy; and what one replica refused, another
-  may have answered in time.
-- Up, where so few missed it that the model should have expected more, and then only as far as the
-  evidence goes.
-- Seconds in which the model itself calls the fleet too small say nothing, and neither does what
-  they leave behind or how they begin.
+- It goes down if more requests missed the SLA than it allows, by more than chance, although the
+  model says that the replicas can sustain the rate. While the SLA holds, lateness is no evidence:
+  batching may wait on purpose to save energy, and another replica may have answered in time what
+  one refused.
+- It goes up if so few requests missed the SLA that the model should have predicted more, and only
+  as far as the evidence goes.
+- Periods in which the model itself calls the fleet too small are ignored, and so are the periods
+  right before and after them.
 """
 
 import math
@@ -28,30 +28,34 @@ from autoscaler.reports import ReplicaReport
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 
-#: Bounds of the correction. A replica refits its profile where batches take a quarter longer than
-#: it says, so what is left to correct is less than that and a slow tail: 1 / 1.25 and some room.
-#: Upwards a mistake breaks the SLA, and evidence is rare.
-LEAST, MOST = 0.7, 1.5
-#: The load is taken as constant over this long.
+#: Bounds of the correction. A replica refits its profile if batches take a quarter longer than the
+#: profile says, so what is left to correct is less than that, plus a slow tail: 1 / 1.25, with some
+#: margin. The upper bound is there because a mistake upwards breaks the SLA, and evidence is rare.
+MIN_CORRECTION, MAX_CORRECTION = 0.7, 1.5
+#: The load is treated as constant over a block of this length.
 BLOCK_S = 10.0
-#: What was measured this long ago counts for 1/e.
+#: Time constant of the memory: what was measured this long ago counts for 1/e.
 MEMORY_S = 600.0
-#: Most that a block changes the correction by: a fifth down takes two minutes, which rides out a
-#: hiccup; up it takes an hour.
-DOWN, UP = 0.98, 1.0005
-#: Towards 1 without evidence: 1% an hour, so that a past trouble is not paid for for ever.
+#: Limits on the factor by which one block changes the correction. A fifth down takes two minutes,
+#: which rides out a hiccup; a fifth up takes an hour.
+MAX_DECREASE, MAX_INCREASE = 0.98, 1.0005
+#: Relative drift towards 1 per block without evidence, 1% an hour: past trouble is not paid for
+#: for ever.
 DRIFT = 0.01 * BLOCK_S / 3600
-#: Standard deviations that are more than chance.
-CERTAIN = 3.0
-#: Another rate than this much off is another model: what was measured says nothing of it.
-_SAME_MODEL = 0.05
+#: Standard deviations beyond which a difference is not chance.
+SIGNIFICANT_DEVIATIONS = 3.0
+#: An SLA rate that changes by more than this share belongs to another model: start over.
+_SAME_MODEL_TOLERANCE = 0.05
 _STEPS = 40
-_FACTORS = tuple(LEAST * (MOST / LEAST) ** (i / _STEPS) for i in range(_STEPS + 1))
+#: The corrections for which the model's prediction is tracked, ascending.
+_FACTORS = tuple(
+    MIN_CORRECTION * (MAX_CORRECTION / MIN_CORRECTION) ** (i / _STEPS) for i in range(_STEPS + 1)
+)
 
 
 @dataclass
 class _Block:
-    """What the replicas counted in `BLOCK_S`."""
+    """The sums of what all replicas counted in a block of `BLOCK_S` seconds."""
 
     begin_s: float = -math.inf
     tries: float = 0.0
@@ -62,17 +66,18 @@ class _Block:
 
 @dataclass(frozen=True)
 class _Measured:
-    """A block, by requests: a refused try may be taken elsewhere.
+    """A block, converted from tries to requests: a request refused by one replica tries others.
 
     Attributes
     ----------
     requests : float
+        Requests that clients offered.
     rate_per_s : float
-        Of requests, to one replica.
+        Requests per second and replica.
     missed : float
-        Requests that were late, or whose first try was refused: what the model tells of a replica.
+        Requests that were late or refused at their first try: comparable with one replica's model.
     lost : float
-        Requests that were late, or that every replica tried refused: what the SLA tells of.
+        Requests that were late or refused at every try: comparable with the SLA.
     """
 
     requests: float
@@ -81,12 +86,12 @@ class _Measured:
     lost: float
 
     @classmethod
-    def of(cls, block: _Block, retries: int) -> "_Measured":
+    def from_block(cls, block: _Block, retries: int) -> "_Measured":
         requests = float(offered_requests(block.tries, block.refused, retries))
         refused_share = block.refused / block.tries if block.tries else 0.0
         given_up = requests * refused_share ** (retries + 1)
         if block.replica_s < 1.5 * BLOCK_S:
-            # A single replica that is full is so for every try.
+            # With one replica, the retries of a request meet the same full queue.
             given_up = max(given_up, block.refused / (retries + 1))
         return cls(
             requests,
@@ -97,41 +102,41 @@ class _Measured:
 
 
 class SlaRateCorrection:
-    """Watches how many requests miss the SLA, and gives the correction of the replicas' rate.
+    """Track the correction of the SLA rate that the replicas' model predicts.
 
     Attributes
     ----------
     correction : float
-        What to multiply the SLA rate of the replicas' model by.
+        Factor on the SLA rate of the replicas' model.
     error : float or None
-        Measured less predicted share of requests that the replica asked first refuses or answers
-        late, over some ten minutes; None while nothing can be told.
+        Measured minus predicted fraction of requests that the first replica asked refuses or
+        answers late, over about ten minutes. None while it cannot be told.
     """
 
     def __init__(self) -> None:
-        self._begin(1.0)
+        self._reset(1.0)
 
-    def _begin(self, correction: float) -> None:
+    def _reset(self, correction: float) -> None:
         self.correction = correction
         self.error: float | None = None
         self._block = _Block()
         self._last: _Measured | None = None
-        self._last_usable = self._before_usable = False
+        self._last_usable = self._earlier_usable = False
         self._curve: LoadLatenessCurve | None = None
-        self._forget()
+        self._reset_evidence()
 
-    def _forget(self) -> None:
+    def _reset_evidence(self) -> None:
         self._requests = self._missed = self._lost = 0.0
         self._expected = [0.0] * len(_FACTORS)
         self._expected_uncorrected = 0.0
         self.error = None
 
     def count_between(self, before: ReplicaReport, now: ReplicaReport) -> None:
-        """Take in what a replica counted between two of its reports."""
+        """Add what a replica counted between two of its reports."""
         tries = now.offered_total - before.offered_total
         refused = now.refused_total - before.refused_total
         late = now.late_total - before.late_total
-        if min(tries, refused, late) < 0:  # its counters began anew
+        if min(tries, refused, late) < 0:  # the replica restarted
             return
         block = self._block
         block.tries += tries
@@ -143,21 +148,22 @@ class SlaRateCorrection:
         self,
         now_s: float,
         curve: LoadLatenessCurve,
-        allowed: float,
+        late_share_allowed: float,
         batch_size: float,
         retries: int,
     ) -> None:
-        """Revise the correction, if a block of time is over.
+        """Update the correction if a block is complete.
 
         Parameters
         ----------
         now_s : float
+            Time, on the clock of the reports.
         curve : LoadLatenessCurve
             The replicas' model, uncorrected.
-        allowed : float
-            Share of the requests that may miss the SLA.
+        late_share_allowed : float
+            Fraction of the requests that may miss the SLA.
         batch_size : float
-            Requests of a full batch: they are late together.
+            Requests of a full batch, which are late together.
         retries : int
             Retries after which the balancer gives up.
         """
@@ -168,44 +174,44 @@ class SlaRateCorrection:
             return
         self._block = _Block(now_s)
         if self._curve is None or not math.isclose(
-            curve.sla_rate_per_s, self._curve.sla_rate_per_s, rel_tol=_SAME_MODEL
+            curve.sla_rate_per_s, self._curve.sla_rate_per_s, rel_tol=_SAME_MODEL_TOLERANCE
         ):
             self._curve = curve
-            self._forget()
+            self._reset_evidence()
             self._last, self._last_usable = None, False
-        measured = _Measured.of(block, retries)
+        measured = _Measured.from_block(block, retries)
         usable = (
             now_s - block.begin_s < 2 * BLOCK_S
             and measured.rate_per_s <= self.correction * curve.sla_rate_per_s
         )
-        # The block before this one counts, now that both of its neighbours are known.
-        if self._last is not None and self._before_usable and self._last_usable and usable:
-            self._learn(self._last, curve)
-        self._last, self._before_usable, self._last_usable = measured, self._last_usable, usable
-        self._correct(allowed, batch_size)
+        # A block counts only if the blocks before and after it are usable, too.
+        if self._last is not None and self._earlier_usable and self._last_usable and usable:
+            self._add_evidence(self._last, curve)
+        self._last, self._earlier_usable, self._last_usable = measured, self._last_usable, usable
+        self._update_correction(late_share_allowed, batch_size)
 
-    def _learn(self, seen: _Measured, curve: LoadLatenessCurve) -> None:
+    def _add_evidence(self, measured: _Measured, curve: LoadLatenessCurve) -> None:
         keep = math.exp(-BLOCK_S / MEMORY_S)
-        self._requests = keep * self._requests + seen.requests
-        self._missed = keep * self._missed + seen.missed
-        self._lost = keep * self._lost + seen.lost
+        self._requests = keep * self._requests + measured.requests
+        self._missed = keep * self._missed + measured.missed
+        self._lost = keep * self._lost + measured.lost
         self._expected = [
-            keep * before + seen.requests * curve.late_share(seen.rate_per_s / factor)
+            keep * before + measured.requests * curve.late_share(measured.rate_per_s / factor)
             for before, factor in zip(self._expected, _FACTORS, strict=True)
         ]
         self._expected_uncorrected = (
-            keep * self._expected_uncorrected + seen.requests * curve.late_share(seen.rate_per_s)
+            keep * self._expected_uncorrected
+            + measured.requests * curve.late_share(measured.rate_per_s)
         )
 
-    def _correct(self, allowed: float, batch_size: float) -> None:
+    def _update_correction(self, late_share_allowed: float, batch_size: float) -> None:
         if self._requests > 0:
             self.error = (self._missed - self._expected_uncorrected) / self._requests
-        # Requests miss the SLA in clusters, batches that follow a long queue: a handful of full
-        # batches is what one cluster counts.
+        # Requests miss the SLA in clusters: a few full batches in a row after a long queue.
         cluster = 4 * batch_size
-        may_miss = allowed * self._requests
+        may_miss = late_share_allowed * self._requests
         before = self.correction
-        if self._lost > may_miss + CERTAIN * math.sqrt(cluster * may_miss):
+        if self._lost > may_miss + SIGNIFICANT_DEVIATIONS * math.sqrt(cluster * may_miss):
             fitting = next(
                 (
                     factor
@@ -214,38 +220,38 @@ class SlaRateCorrection:
                     )
                     if expected >= self._missed
                 ),
-                LEAST,
+                MIN_CORRECTION,
             )
-            self.correction = max(min(before, fitting), DOWN * before)
+            self.correction = max(min(before, fitting), MAX_DECREASE * before)
             return
-        most = next(
+        supported = next(
             factor
             for factor, expected in zip(_FACTORS, (*self._expected[:-1], 0.0), strict=True)
-            if expected - CERTAIN * math.sqrt(cluster * expected) <= self._missed
+            if expected - SIGNIFICANT_DEVIATIONS * math.sqrt(cluster * expected) <= self._missed
         )
-        if most > before:
-            self.correction = min(most, UP * before)
+        if supported > before:
+            self.correction = min(supported, MAX_INCREASE * before)
         elif before < 1:
             self.correction = min(1.0, before * (1 + DRIFT))
         else:
             self.correction = max(1.0, before * (1 - DRIFT))
 
     def state_dict(self) -> dict[str, Any]:
-        """Give what was learned: the correction. What it was learned from comes anew."""
+        """Return the correction as a plain dict; the evidence is not kept."""
         return {"correction": self.correction}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave.
+        """Restore what `state_dict` returned.
 
         Raises
         ------
         InvalidInputError
-            The state is not of this form.
+            The state does not have this form.
         """
         try:
             correction = float(state["correction"])
         except (KeyError, TypeError, ValueError) as error:
-            raise InvalidInputError(f"state of the model error: not usable ({error!r})") from error
-        if not LEAST <= correction <= MOST:
-            raise InvalidInputError(f"state of the model error: correction is {correction}")
-        self._begin(correction)
+            raise InvalidInputError(f"SLA rate correction state: not usable ({error!r})") from error
+        if not MIN_CORRECTION <= correction <= MAX_CORRECTION:
+            raise InvalidInputError(f"SLA rate correction state: correction is {correction}")
+        self._reset(correction)

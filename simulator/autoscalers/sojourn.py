@@ -3,7 +3,7 @@
 import math
 from collections import deque
 
-from autoscaler.controller import Autoscaler, Decision
+from autoscaler import Autoscaler, Decision
 from autoscaler.reports import AutoscalerSettings, ReplicaReport
 from simulator.scaling import FleetView
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.sizing.estimators import TryDelays
+from autoscaler.sizing.try_delays import TryDelays
 from deployments.batcher.limits import Limits
 from policy.objective import ServiceLevelObjective
 from policy.table import PolicyTable

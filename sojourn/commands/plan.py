@@ -8,13 +8,10 @@ from typing import Any
 import click
 
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator, BatchQueuePrediction
-from autoscaler.sizing.estimators import (
-    FullBatchEstimator,
-    Prediction,
-    TryDelays,
-    least_replicas,
-)
+from autoscaler.sizing.estimators import FullBatchEstimator, Prediction
 from autoscaler.sizing.rand import theorem_error_bound
+from autoscaler.sizing.search import least_replicas
+from autoscaler.sizing.try_delays import TryDelays
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective

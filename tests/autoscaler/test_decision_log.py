@@ -1,39 +1,37 @@
-"""The log of decisions: what is noted, and how much is kept."""
-
 import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.decision import Decision
-from autoscaler.decision_log import DECISIONS_KEPT, NOTED_AGAIN_AFTER_S, DecisionLog
+from autoscaler.decision_log import DECISIONS_KEPT, RECORD_AGAIN_AFTER_S, DecisionLog
 
 
-def test_a_decision_is_noted_when_it_differs_in_number_or_a_minute_has_passed() -> None:
+def test_a_decision_is_recorded_if_its_number_changes_or_a_minute_has_passed() -> None:
     log = DecisionLog()
     assert log.add(0.0, 1, Decision(1, "keep 1"))
     assert not log.add(1.0, 1, Decision(1, "keep 1, again"))
     assert log.add(2.0, 1, Decision(2, "scale out 1 -> 2"))
     assert not log.add(2.5, 2, Decision(2, "keep 2"))
-    assert log.add(2.0 + NOTED_AGAIN_AFTER_S, 2, Decision(2, "keep 2, still"))
-    assert [entry["reason"] for entry in log.noted] == [
+    assert log.add(2.0 + RECORD_AGAIN_AFTER_S, 2, Decision(2, "keep 2, still"))
+    assert [entry["reason"] for entry in log.recorded] == [
         "keep 1",
         "scale out 1 -> 2",
         "keep 2, still",
     ]
-    assert log.noted[1]["target_replicas"] == 1
-    assert log.noted[1]["replicas"] == 2
+    assert log.recorded[1]["target_replicas"] == 1
+    assert log.recorded[1]["replicas"] == 2
 
 
-def test_the_newest_is_known_though_it_is_not_noted() -> None:
+def test_the_newest_decision_is_kept_even_if_it_is_not_recorded() -> None:
     log = DecisionLog()
     log.add(0.0, 1, Decision(1, "first"))
     log.add(1.0, 1, Decision(1, "second"))
     assert log.newest is not None
     assert log.newest["reason"] == "second"
-    assert len(log.noted) == 1
+    assert len(log.recorded) == 1
 
 
-def test_a_clock_that_is_set_back_stops_no_notes() -> None:
+def test_a_clock_that_is_set_back_does_not_stop_recording() -> None:
     log = DecisionLog()
     log.add(1000.0, 1, Decision(1, "before"))
     assert log.add(10.0, 1, Decision(1, "after"))
@@ -41,17 +39,21 @@ def test_a_clock_that_is_set_back_stops_no_notes() -> None:
 
 @given(numbers=st.lists(st.integers(0, 3), max_size=300), step_s=st.floats(0.1, 100))
 @settings(derandomize=True, max_examples=50, deadline=None, database=None)
-def test_no_more_are_kept_than_said_and_a_log_read_again_goes_on(
-    numbers: list[int], step_s: float
-) -> None:
+def test_the_log_is_bounded_and_a_restored_log_continues(numbers: list[int], step_s: float) -> None:
     log = DecisionLog()
     for index, number in enumerate(numbers):
         log.add(index * step_s, 1, Decision(number, "because"))
-    assert len(log.noted) <= DECISIONS_KEPT
-    times = [entry["time_s"] for entry in log.noted]
+    assert len(log.recorded) <= DECISIONS_KEPT
+    times = [entry["time_s"] for entry in log.recorded]
     assert times == sorted(times)
-    again = DecisionLog(orjson.loads(orjson.dumps(log.noted)))
-    assert again.noted == log.noted
+    again = DecisionLog(orjson.loads(orjson.dumps(log.recorded)))
+    assert again.recorded == log.recorded
     if numbers:
         later_s = len(numbers) * step_s
         assert again.add(later_s, 1, Decision(9, "new")) == log.add(later_s, 1, Decision(9, "new"))
+
+
+def test_incomplete_entries_of_a_saved_log_are_dropped() -> None:
+    assert DecisionLog([{"then": 1}, {"time_s": 2.0, "replicas": 3}]).recorded == [
+        {"time_s": 2.0, "replicas": 3}
+    ]

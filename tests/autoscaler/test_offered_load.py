@@ -34,7 +34,7 @@ def rate(load, now_s, window_s=10.0, retries=5):
 
 
 def steady(load, replicas, per_s, begin_s, end_s, offset_s=0.0, offered=0.0):
-    """Let replicas report every second, each `offset_s` later than the one before."""
+    """Let replicas report every second, each `offset_s` after the one before."""
     for second in range(begin_s, end_s + 1):
         for number, replica in enumerate(replicas):
             count = offered + per_s * (second - begin_s)
@@ -42,7 +42,7 @@ def steady(load, replicas, per_s, begin_s, end_s, offset_s=0.0, offered=0.0):
 
 
 class TestOfferedRequests:
-    def test_formula(self):
+    def test_the_formula(self):
         assert offered_requests(175.0, 75.0, 1) == pytest.approx(175 / (1 + 75 / 175))
 
     @pytest.mark.parametrize("retries", [0, 1, 5])
@@ -65,14 +65,14 @@ class TestOfferedRequests:
         rng = np.random.default_rng(11)
         requests = 40_000
         refused = rng.random((requests, retries + 1)) < refused_share
-        # Tries go on up to the first that is not refused.
+        # A request tries until the first try that is not refused.
         refusals = np.cumprod(refused, axis=1).sum(axis=1)
         attempts = np.minimum(refusals + 1, retries + 1)
         estimate = float(offered_requests(attempts.sum(), refusals.sum(), retries))
         assert estimate == pytest.approx(requests, rel=0.01)
 
 
-def test_no_rate_before_half_a_window_was_seen():
+def test_there_is_no_rate_until_half_a_window_has_passed():
     load = OfferedLoad()
     assert rate(load, 0.0) is None
     steady(load, "a", 20.0, 0, 4)
@@ -81,7 +81,7 @@ def test_no_rate_before_half_a_window_was_seen():
     assert rate(load, 5.0) == pytest.approx(20.0)
 
 
-def test_counts_from_before_the_first_report_are_not_of_now():
+def test_counts_from_before_the_first_report_are_ignored():
     load = OfferedLoad()
     steady(load, "a", 20.0, 0, 30, offered=1e6)
     assert rate(load, 30.0) == pytest.approx(20.0)
@@ -94,7 +94,7 @@ def test_rates_of_replicas_add_up_whenever_each_reports(offset_s):
     assert rate(load, 31.0) == pytest.approx(60.0)
 
 
-def test_window_forgets():
+def test_only_the_window_counts():
     load = OfferedLoad()
     steady(load, "a", 100.0, 0, 30)
     steady(load, "a", 10.0, 30, 50, offered=3000.0)
@@ -107,7 +107,7 @@ def test_window_forgets():
     order=st.randoms(use_true_random=False),
 )
 def test_duplicates_and_disorder_change_nothing(counts, order):
-    """Whatever else comes, what was counted is counted once."""
+    """Each arrival is counted once."""
     reports = [report("a", 0, 0.0)]
     for second, count in enumerate(counts, start=1):
         reports.append(report("a", second, reports[-1].offered_total + count))
@@ -120,7 +120,7 @@ def test_duplicates_and_disorder_change_nothing(counts, order):
 
 
 def test_late_reports_are_waited_for():
-    """A replica that has not told yet is not taken to have had no arrivals."""
+    """A replica that has not reported yet may well have had arrivals."""
     load = OfferedLoad()
     steady(load, "ab", 20.0, 0, 20)
     for second in (21, 22):
@@ -141,7 +141,7 @@ def test_restarted_counter_gives_no_negative_rate():
 def test_vanished_replica_is_neither_waited_for_nor_forgotten():
     load = OfferedLoad()
     steady(load, "ab", 20.0, 0, 20)
-    # b is gone, and a has all the load.
+    # b is gone, and a gets all the load.
     steady(load, "a", 40.0, 20, 30, offered=400.0)
     assert rate(load, 30.0) == pytest.approx(40.0)
     assert rate(load, 30.0, window_s=20.0) == pytest.approx(40.0)
@@ -158,8 +158,8 @@ def test_new_replica_is_counted_from_its_start():
     assert rate(load, 30.0) == pytest.approx(40.0)
 
 
-def test_replicas_first_heard_of_a_little_after_the_others_bring_no_spike():
-    """A restarted controller hears of old replicas one after the other."""
+def test_replicas_first_seen_shortly_after_the_others_cause_no_spike():
+    """A restarted controller sees the old replicas one after the other."""
     load = OfferedLoad()
     load.observe(report("a", 0.0, 1e6))
     load.observe(report("b", 1.4, 2e6))
@@ -169,7 +169,7 @@ def test_replicas_first_heard_of_a_little_after_the_others_bring_no_spike():
     assert rate(load, 20.0) == pytest.approx(40.0)
 
 
-def test_a_replica_that_reports_again_after_minutes_brings_no_spike():
+def test_a_replica_that_reports_again_after_minutes_causes_no_spike():
     load = OfferedLoad()
     steady(load, "ab", 20.0, 0, 20)
     steady(load, "a", 20.0, 20, 320, offered=400.0)
@@ -186,43 +186,43 @@ def test_refused_tries_are_taken_out():
     assert rate(load, 20.0) == pytest.approx(100.0)
 
 
-def test_clock_ahead_is_taken_for_now():
+def test_a_report_from_a_clock_ahead_counts_as_of_now():
     load = OfferedLoad()
     steady(load, "a", 20.0, 0, 40)
     assert rate(load, 38.0) == pytest.approx(20.0)
 
 
-def test_silence_is_a_rate_of_zero_where_replicas_report_it():
+def test_reports_without_arrivals_give_a_rate_of_zero():
     load = OfferedLoad()
     steady(load, "a", 20.0, 0, 20)
     steady(load, "a", 0.0, 20, 40, offered=400.0)
     assert rate(load, 40.0) == 0.0
 
 
-def test_state_survives_json():
+def test_the_state_survives_json():
     load = OfferedLoad()
     steady(load, "ab", 20.0, 0, 30)
-    again = OfferedLoad.from_state(json.loads(json.dumps(load.state_dict())))
-    for one in (load, again):
+    restored = OfferedLoad.from_state(json.loads(json.dumps(load.state_dict())))
+    for one in (load, restored):
         steady(one, "ab", 60.0, 30, 35, offered=600.0)
-    assert rate(again, 35.0) == rate(load, 35.0) == pytest.approx(80.0)
+    assert rate(restored, 35.0) == rate(load, 35.0) == pytest.approx(80.0)
 
 
-def test_state_before_any_report_survives():
-    again = OfferedLoad.from_state(json.loads(json.dumps(OfferedLoad().state_dict())))
-    steady(again, "a", 20.0, 0, 30)
-    assert rate(again, 30.0) == pytest.approx(20.0)
+def test_a_state_without_reports_survives_json():
+    restored = OfferedLoad.from_state(json.loads(json.dumps(OfferedLoad().state_dict())))
+    steady(restored, "a", 20.0, 0, 30)
+    assert rate(restored, 30.0) == pytest.approx(20.0)
 
 
 @pytest.mark.parametrize("broken", [{}, {"head": "x"}, {"attempts": [1.0]}, {"counters": 3}])
 def test_broken_state_is_refused(broken):
     state = {**OfferedLoad().state_dict(), **broken} if broken else {}
-    with pytest.raises(InvalidInputError, match="state of the offered load"):
+    with pytest.raises(InvalidInputError, match="offered load state"):
         OfferedLoad.from_state(state)
 
 
-def test_history_of_a_gap_holds_nothing_of_long_ago():
-    """The ring's old entries must not come back as new ones."""
+def test_after_a_gap_no_old_counts_come_back():
+    """The ring buffer must clear the entries that it skips."""
     load = OfferedLoad()
     steady(load, "a", 100.0, 0, 100)
     later = report("a", 2000.0, 10_000.0)

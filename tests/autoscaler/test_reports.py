@@ -3,7 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.reports import AutoscalerSettings, ReplicaReport, curve_to_floats
+from autoscaler.reports import ReplicaReport, curve_to_floats
+from autoscaler.settings import AutoscalerSettings
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 
@@ -46,7 +47,7 @@ def test_missing_values_are_named():
         {"time_s": math.inf},
     ],
 )
-def test_values_that_cannot_be_are_refused(wrong):
+def test_impossible_values_are_refused(wrong):
     report = ReplicaReport.from_floats("a", 5.0, VALUES)
     with pytest.raises(InvalidInputError, match=r"^report of a: "):
         replace(report, **wrong)
@@ -55,7 +56,7 @@ def test_values_that_cannot_be_are_refused(wrong):
 CURVE = LoadLatenessCurve(140.0, tuple(i / 100 for i in range(len(LoadLatenessCurve.MULTIPLES))))
 
 
-def test_a_curve_travels_as_floats():
+def test_a_curve_survives_as_floats():
     values = curve_to_floats(CURVE)
     assert all(type(value) is float for value in values.values())
     report = ReplicaReport.from_floats("a", 5.0, {**VALUES, **values})
@@ -63,7 +64,7 @@ def test_a_curve_travels_as_floats():
     assert not report.out_of_reach
 
 
-def test_no_curve_travels_as_floats():
+def test_the_absence_of_a_curve_survives_as_floats():
     unknown = ReplicaReport.from_floats("a", 5.0, {**VALUES, **curve_to_floats(None)})
     assert unknown.curve is None
     assert not unknown.out_of_reach
@@ -76,7 +77,7 @@ def test_no_curve_travels_as_floats():
 @pytest.mark.parametrize(
     "wrong", [{"late_share_3": 2.0}, {"late_share_3": 0.9}, {"late_share_99": 0.5}]
 )
-def test_a_curve_that_cannot_be_is_refused(wrong):
+def test_an_impossible_curve_is_refused(wrong):
     values = {**VALUES, **curve_to_floats(CURVE), **wrong}
     with pytest.raises(InvalidInputError, match="report of a: late_shares"):
         ReplicaReport.from_floats("a", 5.0, values)
@@ -85,6 +86,6 @@ def test_a_curve_that_cannot_be_is_refused(wrong):
 def test_answers_are_optional():
     report = ReplicaReport.from_floats("a", 5.0, VALUES)
     assert (report.answered_total, report.late_total) == (0.0, 0.0)
-    told = {**VALUES, "answered_total": 5.0, "late_total": 2.0}
-    report = ReplicaReport.from_floats("a", 5.0, told)
+    values = {**VALUES, "answered_total": 5.0, "late_total": 2.0}
+    report = ReplicaReport.from_floats("a", 5.0, values)
     assert (report.answered_total, report.late_total) == (5.0, 2.0)

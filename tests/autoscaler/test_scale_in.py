@@ -10,19 +10,21 @@ def test_the_highest_demand_of_the_hold_counts():
     guard = ScaleInGuard()
     for second, demand in enumerate([5.0, 9.0, 3.0, 7.0, 1.0, 2.0]):
         guard.observe(second, demand, hold_s=3.0)
-    assert guard.cautious_per_s(2.0, 0.0, 10.0) == 7.0
+    assert guard.cautious_demand_per_s(2.0, 0.0, 10.0) == 7.0
     guard.observe(7.0, 1.0, hold_s=3.0)
-    assert guard.cautious_per_s(1.0, 0.0, 10.0) == 2.0
+    assert guard.cautious_demand_per_s(1.0, 0.0, 10.0) == 2.0
 
 
-def test_noise_of_a_window_must_not_undo_it():
-    """400 arrivals in a window deviate by 20, or 5%; four times that is kept as room."""
+def test_there_is_a_margin_for_the_noise_of_a_window():
+    """400 arrivals in a window have a standard deviation of 20, or 5%; the margin is four."""
     guard = ScaleInGuard()
     guard.observe(0.0, 50.0, hold_s=10.0)
-    assert guard.cautious_per_s(50.0, 40.0, 10.0) == pytest.approx(50 * (1 + 4 / math.sqrt(400)))
+    assert guard.cautious_demand_per_s(50.0, 40.0, 10.0) == pytest.approx(
+        50 * (1 + 4 / math.sqrt(400))
+    )
 
 
-def test_a_break_begins_the_hold_anew():
+def test_an_interruption_starts_the_hold_over():
     guard = ScaleInGuard()
     guard.observe(100.0, 1.0, hold_s=10.0)
     assert guard.watched_s(130.0) == 30.0
@@ -32,17 +34,21 @@ def test_a_break_begins_the_hold_anew():
     assert guard.watched_s(145.0) == 5.0
 
 
-def test_state_goes_through_json():
+def test_the_state_survives_json():
     guard = ScaleInGuard()
     for second, demand in enumerate([5.0, 9.0, 3.0, 7.0]):
         guard.observe(second, demand, hold_s=60.0)
-    heir = ScaleInGuard.from_state(json.loads(json.dumps(guard.state_dict())))
-    for one in (guard, heir):
+    restored = ScaleInGuard.from_state(json.loads(json.dumps(guard.state_dict())))
+    for one in (guard, restored):
         one.observe(62.0, 1.0, hold_s=60.0)
-    assert heir.cautious_per_s(1.0, 0.0, 10.0) == guard.cautious_per_s(1.0, 0.0, 10.0) == 7.0
-    assert heir.watched_s(62.0) == 62.0
+    assert (
+        restored.cautious_demand_per_s(1.0, 0.0, 10.0)
+        == guard.cautious_demand_per_s(1.0, 0.0, 10.0)
+        == 7.0
+    )
+    assert restored.watched_s(62.0) == 62.0
 
 
-def test_no_longer_than_noise_lasts_or_a_start_takes():
+def test_the_hold_is_at_most_a_start_time_and_two_windows():
     assert measured_hold_s(start_time_s=300.0, window_s=10.0) == 20.0
     assert measured_hold_s(start_time_s=7.0, window_s=10.0) == 7.0

@@ -1,13 +1,13 @@
-"""What outlives a policy object and Serve's controller: the history, the log, the dry run."""
+"""The history, the log and the dry run outlive a policy object and Serve's controller."""
 
 from collections.abc import Sequence
 
 import orjson
 import pytest
 
-from autoscaler import scaled_deployments as registry
+from autoscaler import scaled_deployments
 from autoscaler.decision import Decision
-from autoscaler.reports import AutoscalerSettings, ReplicaReport
+from autoscaler.reports import ReplicaReport
 from autoscaler.scaled_deployments import (
     FORGOTTEN_AFTER_S,
     SAVE_PERIOD_S,
@@ -16,6 +16,7 @@ from autoscaler.scaled_deployments import (
     scaled_deployment,
     state_key,
 )
+from autoscaler.settings import AutoscalerSettings
 from tests.support.stores import Store
 
 KEY = ("shop", "Model")
@@ -55,11 +56,11 @@ def run(
             max_replicas=10,
             dry_run=dry_run,
         )
-        deployment.note(now_s, target_replicas, decision)
+        deployment.record(now_s, target_replicas, decision)
     return decision
 
 
-def test_a_new_process_goes_on_with_the_history_and_the_log() -> None:
+def test_a_new_process_resumes_with_the_history_and_the_log() -> None:
     store = Store()
     first = ScaledDeployment(*KEY, store)
     run(first, range(1000, 1021))
@@ -68,7 +69,7 @@ def test_a_new_process_goes_on_with_the_history_and_the_log() -> None:
     learned, saved = second.autoscaler.state_dict(), first.autoscaler.state_dict()
     assert learned.keys() == saved.keys()
     assert decision.arrival_rate_per_s == pytest.approx(20, rel=0.1)
-    assert second.log.noted[0]["time_s"] == 1000
+    assert second.log.recorded[0]["time_s"] == 1000
 
 
 def test_a_controller_that_restarts_does_not_scale_in() -> None:
@@ -80,7 +81,7 @@ def test_a_controller_that_restarts_does_not_scale_in() -> None:
         assert decision.replicas == 3
 
 
-def test_while_the_history_is_read_nothing_changes_and_nothing_is_overwritten() -> None:
+def test_while_the_history_is_read_nothing_changes() -> None:
     store = Store()
     run(ScaledDeployment(*KEY, store), range(1000, 1021))
     kept = dict(store.kept)
@@ -92,11 +93,11 @@ def test_while_the_history_is_read_nothing_changes_and_nothing_is_overwritten() 
     assert store.kept == kept
     store.answer()
     assert run(second, [1102]).replicas >= 1
-    assert second.log.noted[0]["time_s"] == 1000
+    assert second.log.recorded[0]["time_s"] == 1000
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"autoscaler": {"version": -1}}'])
-def test_a_history_that_cannot_be_used_is_left(content: bytes) -> None:
+def test_an_unusable_history_is_ignored(content: bytes) -> None:
     store = Store()
     store.kept[state_key(*KEY)] = content
     store.kept[log_key(*KEY)] = content
@@ -108,15 +109,15 @@ def test_the_state_is_saved_every_few_seconds_and_at_each_change() -> None:
     store = Store()
     deployment = ScaledDeployment(*KEY, store)
     run(deployment, [1000 + 0.5 * tick for tick in range(int(2 * 3 * SAVE_PERIOD_S))])
-    # Each time a state and a log: the first decision, and every period after it.
+    # A state and a log each time: at the first decision, and every period after it.
     assert store.saves <= 2 * 5
     before = store.saves
-    deployment.note(1030.0, 3, Decision(7, "scale out 3 -> 7"))
+    deployment.record(1030.0, 3, Decision(7, "scale out 3 -> 7"))
     assert store.saves == before + 2
     assert orjson.loads(store.kept[log_key(*KEY)])["newest"]["replicas"] == 7
 
 
-def test_a_slow_store_is_not_given_ever_more_to_do() -> None:
+def test_a_slow_store_is_not_flooded() -> None:
     store = Store()
     deployment = ScaledDeployment(*KEY, store)
     run(deployment, [1000])
@@ -128,7 +129,7 @@ def test_a_slow_store_is_not_given_ever_more_to_do() -> None:
     assert store.saves == 4
 
 
-def test_a_dry_run_says_what_it_would_do() -> None:
+def test_a_dry_run_records_what_it_would_do() -> None:
     deployment = ScaledDeployment(*KEY, Store())
     decision = run(deployment, range(1000, 1021), rate_per_s=400, target_replicas=1, dry_run=True)
     assert deployment.dry_run
@@ -137,7 +138,7 @@ def test_a_dry_run_says_what_it_would_do() -> None:
     assert not run(deployment, [1021], dry_run=False).reason.startswith("dry run")
 
 
-def test_a_dry_run_goes_on_after_a_restart_though_no_replica_reports() -> None:
+def test_a_dry_run_survives_a_restart_before_any_report() -> None:
     store = Store()
     run(ScaledDeployment(*KEY, store), range(1000, 1021), dry_run=True)
     second = ScaledDeployment(*KEY, store)
@@ -145,8 +146,10 @@ def test_a_dry_run_goes_on_after_a_restart_though_no_replica_reports() -> None:
     assert second.dry_run
 
 
-def test_each_deployment_of_each_application_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_deployments", {})
+def test_each_deployment_has_its_own_entry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scaled_deployments, "_deployments", {})
     store = Store()
     one = scaled_deployment(0, "a", "Model", store)
     assert scaled_deployment(1, "a", "Model", store) is one
@@ -154,8 +157,8 @@ def test_each_deployment_of_each_application_has_its_own(monkeypatch: pytest.Mon
     assert state_key("a", "Model") != state_key("b", "Model") != log_key("b", "Model")
 
 
-def test_what_is_kept_of_a_deleted_application_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_deployments", {})
+def test_the_state_of_a_deleted_application_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaled_deployments, "_deployments", {})
     store = Store()
     gone = scaled_deployment(1000, "gone", "Model", store)
     run(gone, range(1000, 1021))

@@ -6,7 +6,7 @@ from autoscaler.settings import AutoscalerSettings
 from policy.errors import InvalidInputError
 
 
-def test_settings_travel_as_floats():
+def test_settings_survive_as_floats():
     settings = AutoscalerSettings(
         window_s=20, forecast="linear", hold_s=60, burst_factor=1.5, retries=3, risk=0.1
     )
@@ -16,11 +16,11 @@ def test_settings_travel_as_floats():
     assert AutoscalerSettings.from_floats(values) == settings
 
 
-def test_a_measured_hold_travels_too():
+def test_a_hold_of_none_survives():
     assert AutoscalerSettings.from_floats(AutoscalerSettings().to_floats()).hold_s is None
 
 
-def test_settings_that_are_not_there_keep_their_defaults():
+def test_missing_settings_keep_their_defaults():
     assert AutoscalerSettings.from_floats({"settings_hold_s": 5.0}) == AutoscalerSettings(hold_s=5)
 
 
@@ -48,12 +48,12 @@ def test_settings_that_are_not_there_keep_their_defaults():
         ("idle_s", -1),
     ],
 )
-def test_wrong_setting_is_named_in_one_line(name, value):
+def test_an_error_names_the_wrong_setting_in_one_line(name, value):
     with pytest.raises(InvalidInputError, match=f"^{name}: must be .+ not [^\n]+$"):
         AutoscalerSettings(**{name: value})
 
 
 @pytest.mark.parametrize("values", [{"settings_forecast": 99.0}, {"settings_retries": math.nan}])
-def test_wrong_number_of_a_setting_is_refused(values):
+def test_an_invalid_float_of_a_setting_is_refused(values):
     with pytest.raises(InvalidInputError):
         AutoscalerSettings.from_floats(values)

@@ -19,7 +19,7 @@ def test_old_starts_are_forgotten():
     assert starts.horizon_s == 20.0
 
 
-def test_one_bad_start_of_many_does_not_count():
+def test_one_slow_start_of_many_does_not_count():
     starts = StartTimes()
     for number in range(20):
         starts.observe(f"r{number}", 10.0)
@@ -27,45 +27,45 @@ def test_one_bad_start_of_many_does_not_count():
     assert starts.horizon_s == 10.0
 
 
-def test_start_time_told_by_a_replica_that_leaves_out_its_process_is_not_believed():
+def test_observed_start_times_replace_those_that_replicas_report():
     starts = StartTimes()
     starts.observe("r1", 1.5)
     assert starts.horizon_s == 1.5
-    starts.follow(100.0, ordered=1, ready=1)
-    starts.follow(101.0, ordered=3, ready=1)
-    starts.follow(105.0, ordered=4, ready=1)
-    starts.follow(111.0, ordered=4, ready=2)
+    starts.track(100.0, ordered=1, ready=1)
+    starts.track(101.0, ordered=3, ready=1)
+    starts.track(105.0, ordered=4, ready=1)
+    starts.track(111.0, ordered=4, ready=2)
     assert starts.horizon_s == 10.0
-    starts.follow(113.0, ordered=4, ready=3)
+    starts.track(113.0, ordered=4, ready=3)
     assert starts.horizon_s == 12.0
     assert StartTimes.from_state(starts.state_dict()).horizon_s == 12.0
 
 
-def test_orders_taken_back_are_not_waited_for():
+def test_cancelled_orders_are_not_waited_for():
     starts = StartTimes()
-    starts.follow(0.0, ordered=1, ready=1)
-    starts.follow(1.0, ordered=2, ready=1)
-    starts.follow(5.0, ordered=3, ready=1)
-    starts.follow(6.0, ordered=2, ready=1)
-    starts.follow(9.0, ordered=2, ready=2)
-    starts.follow(20.0, ordered=2, ready=1)  # one died
-    starts.follow(31.0, ordered=2, ready=2)
-    assert starts.state_dict()["seen_s"] == [8.0, 11.0]
+    starts.track(0.0, ordered=1, ready=1)
+    starts.track(1.0, ordered=2, ready=1)
+    starts.track(5.0, ordered=3, ready=1)
+    starts.track(6.0, ordered=2, ready=1)
+    starts.track(9.0, ordered=2, ready=2)
+    starts.track(20.0, ordered=2, ready=1)  # a replica died
+    starts.track(31.0, ordered=2, ready=2)
+    assert starts.state_dict()["observed_s"] == [8.0, 11.0]
 
 
-def test_starts_under_way_when_first_looked_at_tell_nothing():
+def test_starts_under_way_at_the_first_observation_are_ignored():
     starts = StartTimes()
-    starts.follow(50.0, ordered=3, ready=1)
-    starts.follow(51.0, ordered=3, ready=3)
+    starts.track(50.0, ordered=3, ready=1)
+    starts.track(51.0, ordered=3, ready=3)
     assert starts.horizon_s == DEFAULT_S
 
 
-def test_starts_that_fail_for_long_do_not_set_the_horizon():
+def test_a_start_that_failed_for_long_does_not_set_the_horizon():
     starts = StartTimes()
-    starts.follow(0.0, ordered=1, ready=1)
+    starts.track(0.0, ordered=1, ready=1)
     for number in range(1, 4):
-        starts.follow(100.0 * number, ordered=number + 1, ready=number)
-        starts.follow(100.0 * number + 10, ordered=number + 1, ready=number + 1)
-    starts.follow(1000.0, ordered=5, ready=4)
-    starts.follow(1900.0, ordered=5, ready=5)
+        starts.track(100.0 * number, ordered=number + 1, ready=number)
+        starts.track(100.0 * number + 10, ordered=number + 1, ready=number + 1)
+    starts.track(1000.0, ordered=5, ready=4)
+    starts.track(1900.0, ordered=5, ready=5)
     assert starts.horizon_s == 30.0

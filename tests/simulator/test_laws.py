@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from autoscaler.sizing.estimators import TryDelays
-from autoscaler.sizing.rand import rand_equilibrium, retried_response_time_cdf
+from autoscaler.sizing.equilibrium import rand_equilibrium
+from autoscaler.sizing.rand import retried_response_time_cdf
+from autoscaler.sizing.try_delays import TryDelays
 from policy.batching_policy import BatchingPolicy
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile

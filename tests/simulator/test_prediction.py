@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
-from autoscaler.sizing.estimators import TryDelays
+from autoscaler.sizing.try_delays import TryDelays
 from deployments.batcher.limits import Limits
 from policy.batching_policy import BatchingPolicy
 from policy.objective import ServiceLevelObjective
@@ -34,10 +34,10 @@ def test_without_refusals_each_replica_is_one_queue():
         assert response_ms == pytest.approx(expected, rel=1e-4)
 
 
-def test_it_is_what_the_estimator_says_of_the_same_policy():
+def test_it_agrees_with_the_estimator_for_the_same_policy():
     estimator = BatchQueueEstimator(PROFILE, DELAYS, waiting_room=96)
     rate_per_s = 3.9 * PROFILE.capacity_per_s
-    # The estimator's response is over when the batch is.
+    # The estimator counts a response until the batch ends, without the reply delay.
     sized = estimator.predict(rate_per_s, 4, ServiceLevelObjective(39.5, 99))
     fleet = predicted(rate_per_s, 4, sized.policy)
     assert sized.busy_probability > 1e-4

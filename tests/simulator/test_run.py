@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from autoscaler.reports import AutoscalerSettings
-from autoscaler.sizing.estimators import TryDelays
+from autoscaler.sizing.try_delays import TryDelays
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective

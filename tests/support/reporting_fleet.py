@@ -1,8 +1,8 @@
-"""A fleet on virtual time for the autoscaler's tests: replicas that batch, and do as they are told.
+"""A fleet on virtual time for tests of the autoscaler: its replicas batch, and report every second.
 
-Each replica of a `Fleet` is a queue with a finite waiting room before a device that starts a batch
-whenever it is free; the fleet's Poisson arrivals come to a replica at random, once. It is written
-apart from the simulator, and as short as it can be.
+Each replica of a `Fleet` is a queue with a finite waiting room in front of a device that starts a
+batch whenever it is free. The fleet's Poisson arrivals are sent to random replicas, without
+retries. It is independent of the simulator on purpose, and as short as possible.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.controller import Autoscaler, AutoscalerSettings, Decision, ReplicaReport
+from autoscaler import Autoscaler, AutoscalerSettings, Decision, ReplicaReport
 from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
@@ -22,12 +22,12 @@ SLA = ServiceLevelObjective(500.0, 99.0)
 ROOM = 32
 CURVE = solve_load_lateness_curve(PROFILE, ServiceLevelObjective(499.5, 99.0), ROOM)
 PER_REPLICA = CURVE.sla_rate_per_s
-#: Nothing retries what a replica refuses.
+#: A refused request is not retried.
 SETTINGS = AutoscalerSettings(window_s=10, hold_s=60, retries=0)
 
 
 class Replica:
-    """A queue before a device; its batches take `batch_ms(size)`."""
+    """A queue in front of a device whose batches take `batch_ms(size)`."""
 
     def __init__(self, ready_s: float, batch_ms: Callable[[int], float]) -> None:
         self.ready_s = ready_s
@@ -37,7 +37,7 @@ class Replica:
         self._free_s = ready_s
 
     def serve(self, arrivals_s: Iterable[float], until_s: float) -> None:
-        """Take arrivals in order, and start what batches begin until then."""
+        """Take arrivals, in order, and start the batches that begin before `until_s`."""
         for arrival_s in arrivals_s:
             self._start_batches(arrival_s)
             self.offered += 1
@@ -60,7 +60,7 @@ class Replica:
 
 
 class Fleet:
-    """Replicas that share Poisson arrivals, report every second, and are as many as is decided."""
+    """Replicas that share Poisson arrivals and follow the autoscaler's decisions."""
 
     def __init__(
         self,
@@ -107,14 +107,14 @@ class Fleet:
             self.waiting += arrivals_s.size
         else:
             self.waiting = 0
-            whose = self.rng.integers(len(ready), size=arrivals_s.size)
+            chosen = self.rng.integers(len(ready), size=arrivals_s.size)
             for number, name in enumerate(ready):
                 replica = self.replicas[name]
                 missed = replica.refused + replica.late
-                replica.serve(arrivals_s[whose == number].tolist(), self.second)
+                replica.serve(arrivals_s[chosen == number].tolist(), self.second)
                 self.missed += replica.refused + replica.late - missed
-        told = [self.report_of(name) for name in ready if name not in self.silent]
-        self._sent.append((self.second + self.report_delay_s, told))
+        reports = [self.report_of(name) for name in ready if name not in self.silent]
+        self._sent.append((self.second + self.report_delay_s, reports))
         while self._sent and self._sent[0][0] <= self.second:
             self.autoscaler.observe(self._sent.pop(0)[1])
         decision = self.autoscaler.decide(
@@ -161,10 +161,11 @@ class Fleet:
         return [change for change in np.diff(self.history).tolist() if change]
 
     def missed_share(self) -> float:
-        """Share of the requests since it was last asked that were refused or late."""
+        """Return the share of requests that were refused or late since the last call."""
         offered, missed, self.offered, self.missed = self.offered, self.missed, 0, 0
         return missed / offered
 
 
-def needed(curve: LoadLatenessCurve, rate_per_s: float) -> int:
+def required_replicas(curve: LoadLatenessCurve, rate_per_s: float) -> int:
+    """Return the least replicas that keep the SLA at `rate_per_s`."""
     return int(np.ceil(rate_per_s / curve.sla_rate_per_s))

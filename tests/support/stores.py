@@ -1,22 +1,22 @@
-"""A store of the autoscaler's history for tests."""
+"""A store for the autoscaler's state in tests."""
 
 from concurrent.futures import Future
 
 
 class Store:
-    """Keeps in memory; answers when it is told to."""
+    """A store in memory. If it is slow, it completes what it was asked only on `answer`."""
 
     def __init__(self, slow: bool = False) -> None:
         self.kept: dict[str, bytes] = {}
         self.slow = slow
         self.saves = 0
-        self._late: list[tuple[Future[bytes | None], bytes | None]] = []
-        self._late_saves: list[Future[None]] = []
+        self._pending_loads: list[tuple[Future[bytes | None], bytes | None]] = []
+        self._pending_saves: list[Future[None]] = []
 
     def load(self, key: str) -> Future[bytes | None]:
         loaded: Future[bytes | None] = Future()
         if self.slow:
-            self._late.append((loaded, self.kept.get(key)))
+            self._pending_loads.append((loaded, self.kept.get(key)))
         else:
             loaded.set_result(self.kept.get(key))
         return loaded
@@ -26,7 +26,7 @@ class Store:
         self.kept[key] = content
         saved: Future[None] = Future()
         if self.slow:
-            self._late_saves.append(saved)
+            self._pending_saves.append(saved)
         else:
             saved.set_result(None)
         return saved
@@ -35,8 +35,8 @@ class Store:
         self.kept.pop(key, None)
 
     def answer(self) -> None:
-        for loaded, content in self._late:
+        for loaded, content in self._pending_loads:
             loaded.set_result(content)
-        for saved in self._late_saves:
+        for saved in self._pending_saves:
             saved.set_result(None)
-        self._late, self._late_saves = [], []
+        self._pending_loads, self._pending_saves = [], []

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.forecasting.backtest import Backtest, Candidate, Score, cheapest
+from autoscaler.forecasting.backtest import Backtest, Candidate, Score, choose_cheapest
 from autoscaler.forecasting.load_history import STEP_S, LoadHistory
 from autoscaler.forecasting.point_forecasts import HOLT, LAST, LINEAR, PEAKS, trailing_max
 from autoscaler.forecasting.recurring import Recurrence
@@ -32,17 +32,17 @@ def bursty(seed, seconds=20_000):
     st.sampled_from([0.003, 0.01, 0.05, 0.3]),
     st.sampled_from([1, 6]),
 )
-def test_a_margin_is_the_least_that_misses_no_more_than_the_risk(seed, point, back, risk, ahead):
+def test_the_margin_is_the_least_that_misses_at_most_the_risk(seed, point, back, risk, ahead):
     history = history_of(bursty(seed))
     backtest = Backtest(history, ahead)
     score = backtest.score(Candidate(point, back), risk)
-    rates, needs = history.rates.values, history.needs.values
+    rates, required = history.rates.values, history.required_rates.values
     size = rates.size - ahead
-    forecasts = np.maximum(point.values(rates, needs, ahead), 0.05 * rates.mean())[:size]
-    floor = needs[:size].copy()
+    forecasts = np.maximum(point.values(rates, required, ahead), 0.05 * rates.mean())[:size]
+    floor = required[:size].copy()
     if back is not None:
-        np.maximum(floor, backtest.rounds.floors(back, 0)[:size], out=floor)
-    peaks = trailing_max(needs, ahead)[ahead:]
+        np.maximum(floor, backtest.recurring_peaks.expected_peaks(back, 0)[:size], out=floor)
+    peaks = trailing_max(required, ahead)[ahead:]
 
     def missed(margin):
         return np.mean(peaks > np.maximum(margin * forecasts, floor) + 1e-9)
@@ -64,14 +64,14 @@ def test_nothing_is_learned_from_gaps():
     )
 
 
-def test_ratios_to_next_to_nothing_do_not_blow_up_the_demand():
+def test_ratios_to_almost_nothing_do_not_inflate_the_demand():
     """An idle minute before a burst once asked for a hundred times the highest load ever seen."""
     rates = np.zeros(20_000)
     for begin in range(600, 20_000, 700):
         rates[begin : begin + 30] = 100.0
     history = history_of(rates)
     score = Backtest(history, 6).score(Candidate(LAST), 0.001)
-    assert score.cost_per_s <= 1.1 * history.needs.values.max()
+    assert score.cost_per_s <= 1.1 * history.required_rates.values.max()
 
 
 def scores(*costs):
@@ -79,20 +79,20 @@ def scores(*costs):
     return [Score(one, 1.0, cost) for one, cost in zip(candidates, costs, strict=False)], candidates
 
 
-def test_the_first_wins_unless_another_gains_on_it():
+def test_the_first_wins_unless_another_saves_enough():
     tied, candidates = scores(100.0, 98.5, 99.0)
-    assert cheapest(tied, None, 0.02).candidate == candidates[0]
+    assert choose_cheapest(tied, None, 0.02).candidate == candidates[0]
     clear, candidates = scores(100.0, 97.0, 99.0)
-    assert cheapest(clear, None, 0.02).candidate == candidates[1]
+    assert choose_cheapest(clear, None, 0.02).candidate == candidates[1]
 
 
-def test_the_incumbent_stays_unless_another_gains_on_it():
+def test_the_incumbent_stays_unless_another_saves_enough():
     close, candidates = scores(100.0, 91.0, 90.0)
-    assert cheapest(close, candidates[1], 0.02).candidate == candidates[1]
-    assert cheapest(close, None, 0.02).candidate == candidates[2]
-    assert cheapest(close, candidates[0], 0.02).candidate == candidates[2]
+    assert choose_cheapest(close, candidates[1], 0.02).candidate == candidates[1]
+    assert choose_cheapest(close, None, 0.02).candidate == candidates[2]
+    assert choose_cheapest(close, candidates[0], 0.02).candidate == candidates[2]
 
 
-def test_too_short_a_past_scores_nothing():
+def test_a_past_shorter_than_the_horizon_has_no_score():
     assert Backtest(history_of([5.0] * STEP_S * 3), 6).steps == 0
     assert Backtest(LoadHistory(0.01), 6).score(Candidate(LAST), 0.01).margin == 1.0

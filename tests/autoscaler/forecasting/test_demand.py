@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.forecasting.demand import LATE_SHARE, POOLS, DemandForecaster
+from autoscaler.forecasting import demand
+from autoscaler.forecasting.backtest import Backtest
+from autoscaler.forecasting.demand import DEFAULT_UNSERVED_SHARE, POOLS, DemandForecaster
 from autoscaler.forecasting.load_history import RequiredRate
 from policy.errors import InvalidInputError
 
@@ -22,22 +24,22 @@ def learned(rates, pool="auto", **kwargs):
 
 
 def replay(rates, pool="auto", risk=RISK, warm_up=14_400, every=10):
-    """Demands after a warm-up, and the highest rate required in the horizon after each."""
+    """Return demands after a warm-up, the highest rate required until each horizon, and methods."""
     forecaster = learned(rates[:warm_up], pool)
-    window = RequiredRate(LATE_SHARE)
-    needs = np.array([window.push(rate) for rate in rates.tolist()])
+    window = RequiredRate(DEFAULT_UNSERVED_SHARE)
+    required = np.array([window.push(rate) for rate in rates.tolist()])
     demands, peaks, methods = [], [], []
     for end in range(warm_up + every, rates.size - int(HORIZON_S), every):
         forecaster.observe(float(end), rates[end - every : end])
         seen = forecaster.forecast(float(end), HORIZON_S, risk)
         demands.append(seen.demand_per_s)
         methods.append(seen.method)
-        peaks.append(needs[end : end + int(HORIZON_S)].max())
+        peaks.append(required[end : end + int(HORIZON_S)].max())
     return np.array(demands), np.array(peaks), methods
 
 
 @pytest.mark.parametrize("risk", [0.02, 0.05, 0.1])
-def test_stationary_poisson_is_covered_at_the_risk(risk):
+def test_the_demand_covers_a_stationary_load_at_the_risk(risk):
     rates = np.random.default_rng(3).poisson(100, 43_200).astype(float)
     demands, peaks, _ = replay(rates, risk=risk, every=20)
     assert 0.5 * risk <= np.mean(peaks > demands) <= 1.5 * risk
@@ -45,7 +47,7 @@ def test_stationary_poisson_is_covered_at_the_risk(risk):
 
 
 @pytest.mark.parametrize("pool", sorted(POOLS))
-def test_a_step_up_raises_the_demand_at_the_next_seconds(pool):
+def test_a_step_up_raises_the_demand_within_seconds(pool):
     rng = np.random.default_rng(4)
     forecaster = learned(rng.poisson(100, 7200).astype(float), pool)
     before = forecaster.forecast(7200.0, HORIZON_S, RISK).demand_per_s
@@ -63,11 +65,11 @@ def test_a_step_up_raises_the_demand_at_the_next_seconds(pool):
     st.floats(1e-4, 0.5),
     st.integers(0, 10**9),
 )
-def test_never_below_what_the_last_minute_required(rates, pool, horizon_s, risk, start):
+def test_the_demand_covers_what_the_last_minute_required(rates, pool, horizon_s, risk, start):
     forecaster = DemandForecaster(pool)
     forecaster.observe(float(start + len(rates)), rates)
     seen = forecaster.forecast(float(start + len(rates)), horizon_s, risk)
-    window = RequiredRate(LATE_SHARE)
+    window = RequiredRate(DEFAULT_UNSERVED_SHARE)
     for rate in rates:
         required = window.push(rate)
     assert math.isfinite(seen.demand_per_s)
@@ -78,11 +80,11 @@ def test_never_below_what_the_last_minute_required(rates, pool, horizon_s, risk,
     )
 
 
-def test_nothing_is_demanded_where_nothing_was_offered():
+def test_without_load_there_is_no_demand():
     assert learned(np.zeros(4000)).forecast(4000.0, HORIZON_S, RISK).demand_per_s == 0
 
 
-def test_until_enough_was_seen_a_burst_is_allowed_for():
+def test_while_the_past_is_short_the_demand_allows_for_a_burst():
     forecaster = learned(np.full(30, 100.0))
     assert forecaster.forecast(30.0, HORIZON_S, RISK).demand_per_s == pytest.approx(130, rel=0.02)
     forecaster.observe(20_000.0, np.full(19_970, 100.0))
@@ -98,13 +100,13 @@ def test_last_value_wins_on_a_random_walk():
     assert set(methods) == {"last"}
 
 
-def test_last_value_wins_where_all_are_as_good():
+def test_last_value_wins_if_all_are_equally_good():
     _, _, methods = replay(np.full(20_000, 500.0), every=60)
     assert set(methods) == {"last"}
 
 
-def test_what_comes_back_by_the_clock_is_expected_and_cheaper():
-    """Half past every hour the load is four times as high for five minutes."""
+def test_expecting_recurring_peaks_is_cheaper():
+    """At half past every hour the load is four times as high for five minutes."""
     rng = np.random.default_rng(7)
     seconds = np.arange(14 * 3600)
     level = np.where((seconds % 3600 >= 1800) & (seconds % 3600 < 2100), 400, 100)
@@ -115,11 +117,28 @@ def test_what_comes_back_by_the_clock_is_expected_and_cheaper():
     assert " h" in methods[-1]
     assert np.mean(peaks > demands) < 0.01
     assert demands.mean() < 0.6 * plain.mean()
-    # Ordered in time for the jump, and let go after the burst.
+    # The demand rises in time for the jump, and falls after the burst.
     times = warm_up + 10 * (1 + np.arange(demands.size))
     at = {phase: demands[(times % 3600) == phase].min() for phase in (1740, 1790)}
     assert min(at.values()) > 380
     assert demands[(times % 3600) == 600].max() < 200
+
+
+def test_margins_are_measured_once_a_minute(monkeypatch):
+    """A back-test takes milliseconds, and decisions are made in Serve's controller."""
+    backtests = []
+
+    def counted(*args):
+        backtests.append(args)
+        return Backtest(*args)
+
+    monkeypatch.setattr(demand, "Backtest", counted)
+    rates = np.random.default_rng(8).poisson(100, 8000).astype(float)
+    forecaster = learned(rates)
+    for second in range(8001, 8301):
+        forecaster.observe(float(second), rates[:1])
+        forecaster.forecast(float(second), HORIZON_S, RISK)
+    assert len(backtests) == 5
 
 
 def test_stale_and_repeated_rates_change_nothing():
@@ -144,7 +163,7 @@ def test_before_the_first_rates_there_is_no_forecast():
     assert DemandForecaster().forecast(5.0, HORIZON_S, RISK) is None
 
 
-def test_a_state_goes_on_where_it_was():
+def test_a_restored_forecaster_forecasts_alike():
     rng = np.random.default_rng(10)
     seconds = np.arange(30_000)
     rates = rng.poisson(100 + 80 * np.sin(seconds / 4000)).astype(float)
@@ -169,11 +188,11 @@ def test_a_state_goes_on_where_it_was():
         lambda state: state.update(version=1),
         lambda state: state.pop("history"),
         lambda state: state["history"].update(end="now"),
-        lambda state: state["history"]["tails"].update(rates=[1.0, "no base85 \x00"]),
-        lambda state: state["history"]["tails"].pop("needs"),
+        lambda state: state["history"]["series"].update(rates=[1.0, "no base85 \x00"]),
+        lambda state: state["history"]["series"].pop("required_rates"),
     ],
 )
-def test_a_state_that_is_not_usable_changes_nothing(change):
+def test_an_unusable_state_changes_nothing(change):
     forecaster = learned(np.full(3000, 50.0))
     before = forecaster.forecast(3000.0, HORIZON_S, RISK)
     state = learned(np.full(2000, 500.0)).state_dict()
@@ -186,16 +205,16 @@ def test_a_state_that_is_not_usable_changes_nothing(change):
 @pytest.mark.parametrize(
     ("horizon_s", "risk"), [(-1.0, 0.01), (math.inf, 0.01), (60.0, 0.0), (60.0, 1.0)]
 )
-def test_out_of_range_is_refused(horizon_s, risk):
+def test_values_out_of_range_are_refused(horizon_s, risk):
     with pytest.raises(InvalidInputError):
         learned([1.0]).forecast(1.0, horizon_s, risk)
 
 
-@pytest.mark.parametrize("kwargs", [{"forecast": "oracle"}, {"late_share": 1.0}])
+@pytest.mark.parametrize("kwargs", [{"forecast": "oracle"}, {"unserved_share": 1.0}])
 def test_settings_out_of_range_are_refused(kwargs):
     with pytest.raises(InvalidInputError):
         DemandForecaster(**kwargs)
 
 
-def test_order_of_the_pools_is_what_travels():
+def test_the_order_of_the_pools_is_fixed_because_reports_carry_the_index():
     assert list(POOLS) == ["last", "linear", "auto", "peak", "holt", "recurring"]

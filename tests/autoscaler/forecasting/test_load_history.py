@@ -20,7 +20,7 @@ rates = st.lists(st.floats(0, 1e4), min_size=1, max_size=150)
 
 @LAWS
 @given(rates, st.floats(0.0, 0.5))
-def test_required_rate_leaves_exactly_the_share(seconds, share):
+def test_the_required_rate_leaves_exactly_the_share_unserved(seconds, share):
     window = RequiredRate(share, window_s=20)
     for second in seconds:
         required = window.push(second)
@@ -30,12 +30,12 @@ def test_required_rate_leaves_exactly_the_share(seconds, share):
     assert unserved == pytest.approx(share * seen.sum(), abs=1e-6)
 
 
-def test_without_a_share_the_highest_second_is_required():
+def test_a_share_of_0_requires_the_highest_second():
     window = RequiredRate(0.0)
     assert [window.push(rate) for rate in (3.0, 7.0, 5.0)] == [3.0, 7.0, 7.0]
 
 
-def test_one_noisy_second_hardly_moves_it_and_a_jump_does():
+def test_a_jump_moves_the_required_rate_and_a_noisy_second_hardly_does():
     noisy, jumping = RequiredRate(0.01), RequiredRate(0.01)
     for _ in range(60):
         noisy.push(100.0), jumping.push(100.0)
@@ -47,7 +47,7 @@ def test_one_noisy_second_hardly_moves_it_and_a_jump_does():
 
 @LAWS
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=20), st.integers(0, 30))
-def test_how_it_is_cut_up_and_what_overlaps_changes_nothing(sizes, overlap):
+def test_pieces_and_overlaps_give_the_same_history(sizes, overlap):
     series = np.random.default_rng(1).poisson(50, sum(sizes)).astype(float)
     whole, pieces = LoadHistory(0.01), LoadHistory(0.01)
     whole.observe(1000.0 + series.size, series)
@@ -58,11 +58,11 @@ def test_how_it_is_cut_up_and_what_overlaps_changes_nothing(sizes, overlap):
         pieces.observe(1000.0 + end - 1, series[:1])  # stale
     assert pieces.end_s == whole.end_s
     np.testing.assert_array_equal(pieces.rates.values, whole.rates.values)
-    np.testing.assert_array_equal(pieces.needs.values, whole.needs.values)
+    np.testing.assert_array_equal(pieces.required_rates.values, whole.required_rates.values)
 
 
 @pytest.mark.parametrize("gap_s", [7, 61, 3600, 5 * 86_400, 10**9])
-def test_a_gap_is_carried_over_and_marked(gap_s):
+def test_a_gap_is_filled_and_marked(gap_s):
     history = LoadHistory(0.0)
     history.observe(100.0, np.full(100, 40.0))
     history.observe(130.0 + gap_s, np.full(30, 10.0))
@@ -71,11 +71,11 @@ def test_a_gap_is_carried_over_and_marked(gap_s):
     assert known.size == min(KEPT_STEPS, (130 + gap_s) // STEP_S)
     assert 0 < (known == 0).sum() <= gap_s // STEP_S + 2
     assert history.rates.values[np.flatnonzero(known == 0)[0]] > 10
-    # What was before a long gap is no part of the last minute.
-    assert history.need_per_s == (10 if gap_s > WINDOW_S else 40)
+    # After a long gap the last minute holds only new seconds.
+    assert history.required_rate_per_s == (10 if gap_s > WINDOW_S else 40)
 
 
-def test_two_days_and_no_more_are_kept():
+def test_two_days_are_kept():
     history = LoadHistory(0.01)
     for day in (0, 1, 2):
         history.observe(86_400 * day + 60.0, np.full(60, 5.0))
@@ -85,24 +85,26 @@ def test_two_days_and_no_more_are_kept():
 
 @LAWS
 @given(rates, st.integers(0, 10**9))
-def test_a_state_goes_through_json(seconds, start):
+def test_the_state_survives_json(seconds, start):
     history, restored = LoadHistory(0.01), LoadHistory(0.01)
     history.observe(float(start + len(seconds)), seconds)
     restored.load_state(json.loads(json.dumps(history.state_dict())))
     assert restored.end_s == history.end_s
     biggest = max(seconds) + 1e-9
-    for name in ("rates", "needs", "second_rates", "second_needs"):
+    for name in ("rates", "required_rates", "second_rates", "second_required_rates"):
         before, after = (getattr(one, name).values for one in (history, restored))
         np.testing.assert_allclose(after, before, rtol=1e-3, atol=1e-6 * biggest)
     more = np.full(30, 5.0)
     for one in (history, restored):
         one.observe(float(start + len(seconds) + 30), more)
-    assert restored.need_per_s == pytest.approx(history.need_per_s, rel=1e-3, abs=1e-6 * biggest)
+    assert restored.required_rate_per_s == pytest.approx(
+        history.required_rate_per_s, rel=1e-3, abs=1e-6 * biggest
+    )
 
 
 @pytest.mark.parametrize(
     ("time_s", "rates"), [(10.0, [1.0, -1.0]), (10.0, [np.nan]), (np.inf, [1.0]), (10.0, [[1.0]])]
 )
-def test_what_is_no_rate_is_refused(time_s, rates):
+def test_invalid_rates_are_refused(time_s, rates):
     with pytest.raises(InvalidInputError):
         LoadHistory(0.01).observe(time_s, rates)

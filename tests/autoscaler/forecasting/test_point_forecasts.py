@@ -18,7 +18,7 @@ series = st.lists(st.floats(0, 1e4), min_size=1, max_size=60).map(np.array)
 
 @LAWS
 @given(series, st.integers(1, 70))
-def test_trailing_sums_up_the_last_steps(values, steps):
+def test_trailing_statistics_cover_the_last_steps(values, steps):
     windows = [values[max(0, end - steps) : end] for end in range(1, values.size + 1)]
     np.testing.assert_array_equal(trailing_max(values, steps), [w.max() for w in windows])
     np.testing.assert_allclose(
@@ -43,13 +43,13 @@ def test_last_value_is_the_mean_of_a_minute():
     assert LAST.values(rates, rates, 6)[-1] == pytest.approx(20)
 
 
-def test_a_line_is_drawn_on_to_the_horizon():
+def test_a_line_is_extrapolated_to_the_horizon():
     rates = 100 + 2.0 * np.arange(120)
-    # The last step's mean is of half a step before now; the line goes on from there.
+    # The mean of the last step belongs to its middle; the line continues from there.
     assert LINEAR.values(rates, rates, 6)[-1] == pytest.approx(rates[-1] + 2 * 6)
 
 
-def test_a_fall_is_not_anticipated():
+def test_a_fall_is_not_extrapolated():
     rates = 400 - 2.0 * np.arange(120)
     for ahead in (1, 6, 30):
         np.testing.assert_array_equal(
@@ -58,8 +58,8 @@ def test_a_fall_is_not_anticipated():
 
 
 @pytest.mark.parametrize("ahead", [6, 30])
-def test_noise_is_no_trend(ahead):
-    """At a constant rate the line must not run away with the horizon."""
+def test_noise_is_not_a_trend(ahead):
+    """At a constant rate, a longer horizon must not raise the forecast."""
     rates = np.random.default_rng(5).poisson(2000.0, size=4000) / 10
     line = LINEAR.values(rates, rates, ahead)[100:]
     assert line.mean() < 1.01 * 200
@@ -78,8 +78,8 @@ def test_holt_follows_its_recursion():
     np.testing.assert_allclose(HOLT.values(rates, rates, 6), expected)
 
 
-def test_peaks_are_of_what_was_required():
-    needs = np.arange(1000.0)[::-1].copy()
+def test_peaks_are_maxima_of_the_required_rate():
+    required = np.arange(1000.0)[::-1].copy()
     rates = np.zeros(1000)
-    last = [point.values(rates, needs, 6)[-1] for point in PEAKS]
+    last = [point.values(rates, required, 6)[-1] for point in PEAKS]
     assert last == [5.0, 11.0, 29.0, 89.0, 179.0]

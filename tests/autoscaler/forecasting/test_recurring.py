@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.forecasting.recurring import RECURRENCES, Recurrence, Rounds
+from autoscaler.forecasting.recurring import RECURRENCES, Recurrence, RecurringPeaks
 
 LAWS = settings(max_examples=25, derandomize=True, deadline=None)
 HOUR = 360  # steps of 10 s
@@ -16,40 +16,42 @@ def hourly(hours, at=100, steps=30, level=10.0, peak=40.0):
     return series
 
 
-def test_a_jump_is_expected_again_at_its_time_and_not_held_afterwards():
+def test_a_jump_is_expected_at_its_time_and_not_afterwards():
     series, ahead = hourly(6), 6
-    floors = Rounds(series, series, ahead).floors(Recurrence(3600, 4), 4 * HOUR)[:HOUR]
-    expected = np.flatnonzero(floors)
+    peaks = RecurringPeaks(series, series, ahead).expected_peaks(Recurrence(3600, 4), 4 * HOUR)[
+        :HOUR
+    ]
+    expected = np.flatnonzero(peaks)
     # From the horizon and the jitter before it until the jitter after it.
     assert expected[0] == 100 - ahead - 2
     assert expected[-1] == 99 + 2
-    assert floors[97] == pytest.approx(1.2 * 40, rel=0.05)
+    assert peaks[97] == pytest.approx(1.2 * 40, rel=0.05)
 
 
-def test_it_grows_with_the_load():
+def test_the_expected_peak_grows_with_the_load():
     series = hourly(6)
     series[4 * HOUR :] *= 1.5
-    floors = Rounds(series, series, 6).floors(Recurrence(3600, 1), 4 * HOUR)
-    assert floors[97] == pytest.approx(1.5 * 1.2 * 40)
+    peaks = RecurringPeaks(series, series, 6).expected_peaks(Recurrence(3600, 1), 4 * HOUR)
+    assert peaks[97] == pytest.approx(1.5 * 1.2 * 40)
 
 
-def test_a_jump_of_once_is_not_taken_for_a_habit_where_two_are_asked_for():
+def test_a_single_jump_is_not_expected_again_if_two_are_required():
     series = np.full(26 * HOUR, 10.0)
     series[20 * HOUR + 50 : 20 * HOUR + 80] = 60.0
-    rounds = Rounds(series, series, 6)
-    assert rounds.floors(Recurrence(3600, 24), 21 * HOUR).max() > 60
-    assert rounds.floors(Recurrence(3600, 24, 2), 21 * HOUR).max() == 0
+    recurring = RecurringPeaks(series, series, 6)
+    assert recurring.expected_peaks(Recurrence(3600, 24), 21 * HOUR).max() > 60
+    assert recurring.expected_peaks(Recurrence(3600, 24, 2), 21 * HOUR).max() == 0
 
 
-def test_jumps_from_nothing_are_expected_again():
-    """Multiplying what is there now, a forecast never leaves an idle service's zero."""
+def test_jumps_of_an_idle_service_are_expected_again():
+    """A forecast that multiplies the present load would stay at zero."""
     series = hourly(4, level=0.0)
-    assert Rounds(series, series, 6).floors(Recurrence(3600, 1), 3 * HOUR)[97] > 30
+    assert RecurringPeaks(series, series, 6).expected_peaks(Recurrence(3600, 1), 3 * HOUR)[97] > 30
 
 
-def test_a_round_that_is_not_over_is_no_past():
+def test_a_period_shorter_than_the_horizon_is_ignored():
     series = hourly(4)
-    assert not Rounds(series, series, 100).floors(Recurrence(900, 4), 0).any()
+    assert not RecurringPeaks(series, series, 100).expected_peaks(Recurrence(900, 4), 0).any()
 
 
 @LAWS
@@ -59,11 +61,11 @@ def test_a_round_that_is_not_over_is_no_past():
     st.sampled_from([1, 6, 30]),
     st.integers(0, 6),
 )
-def test_a_floor_later_is_the_floor_of_the_longer_history(seed, recurrence, ahead, later):
+def test_the_peak_after_the_end_is_that_of_the_longer_history(seed, recurrence, ahead, later):
     rng = np.random.default_rng(seed)
     series = rng.poisson(20, 9000) * np.where(rng.random(9000) < 0.02, 4.0, 1.0)
     known = series[: series.size - later]
     slow = series[-90:].mean()
-    expected = Rounds(series, series, ahead).floors(recurrence, series.size - 1)[0]
-    got = Rounds(known, known, ahead).floor_later(recurrence, later, slow)
+    expected = RecurringPeaks(series, series, ahead).expected_peaks(recurrence, series.size - 1)[0]
+    got = RecurringPeaks(known, known, ahead).expected_peak_after(recurrence, later, slow)
     assert got == pytest.approx(expected)

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
-from autoscaler.sizing.estimators import TryDelays, least_replicas
-from autoscaler.sizing.rand import rand_equilibrium, response_time_cdf, retried_response_time_cdf
+from autoscaler.sizing.equilibrium import rand_equilibrium
+from autoscaler.sizing.rand import response_time_cdf, retried_response_time_cdf
+from autoscaler.sizing.search import least_replicas
+from autoscaler.sizing.try_delays import TryDelays
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
@@ -21,12 +23,11 @@ P4 = Profile.from_dict(
         "energy_mj": {"per_request": 19.90, "fixed": 19.60},
     }
 )
-FREE = TryDelays(0.0, 0.0, 0.0)
 DELAYS = TryDelays(0.25, 0.25, 2.0)
 
 
-def test_one_place_without_batching_is_theorem_2_exactly():
-    """With the real evaluation: batches of one, no waiting room, every execution 10 ms."""
+def test_replicas_that_hold_one_request_give_theorem_2():
+    """Evaluated as a queue: batches of one, no waiting room, executions of 10 ms."""
     one = Profile("one", "one", latency_ms=np.array([10.0]))
     policy = BatchingPolicy.from_control_limit(1, 1)
 
@@ -35,7 +36,7 @@ def test_one_place_without_batching_is_theorem_2_exactly():
 
     found = rand_equilibrium(350.0, 5, lambda rate: at(rate).full_probability)
     assert found.busy_probability == pytest.approx(0.7, rel=1e-8)
-    times = np.linspace(0.3, 99.3, 100)  # off the steps, where rounding decides
+    times = np.linspace(0.3, 99.3, 100)  # not on the steps, where rounding decides
     batching = retried_response_time_cdf(
         times, found.busy_probability, at(found.attempt_rate_per_s).cdf, 1.0, 1.0, 3.0
     )
@@ -44,7 +45,7 @@ def test_one_place_without_batching_is_theorem_2_exactly():
 
 
 @pytest.mark.parametrize("response_time_ms", [12.0, 25.0, 100.0])
-def test_least_is_least(response_time_ms):
+def test_no_smaller_number_meets_the_sla(response_time_ms):
     estimator = BatchQueueEstimator(P4)
     objective = ServiceLevelObjective(response_time_ms, 99)
     found = least_replicas(estimator, 20_000.0, objective)
@@ -56,7 +57,7 @@ def test_least_is_least(response_time_ms):
 
 
 @pytest.mark.parametrize("response_time_ms", [12.0, 40.0])
-def test_one_replica_more_never_breaks_the_sla(response_time_ms):
+def test_one_more_replica_never_breaks_the_sla(response_time_ms):
     objective = ServiceLevelObjective(response_time_ms, 99)
     estimator = BatchQueueEstimator(P4)
     met = [estimator.predict(6000.0, n, objective).meets(objective) for n in range(1, 10)]
@@ -64,8 +65,8 @@ def test_one_replica_more_never_breaks_the_sla(response_time_ms):
     assert met[-1]
 
 
-def test_slack_becomes_less_power_not_more_speed():
-    """Why the predicted service level itself is not monotone."""
+def test_slack_is_spent_on_less_power_and_not_on_speed():
+    """This is why the predicted service level itself is not monotone."""
     objective = ServiceLevelObjective(50, 99)
     estimator = BatchQueueEstimator(P4)
     busy, idle = (estimator.predict(6000.0, n, objective) for n in (3, 30))
@@ -82,20 +83,20 @@ def test_percentile_and_service_level_agree():
         assert found.meets(objective) == (found.percentile_ms <= 15)
 
 
-def test_overload_is_never_enough():
+def test_an_overloaded_fleet_meets_no_sla():
     found = BatchQueueEstimator(P4).predict(6000.0, 2, ServiceLevelObjective(1e4, 50))
     assert (found.service_level, found.percentile_ms) == (0.0, math.inf)
     assert found.policy is None
 
 
-def test_limit_of_retries_can_leave_the_percentile_for_ever_unreached():
+def test_with_a_limit_of_retries_the_percentile_can_be_infinite():
     room = BatchQueueEstimator(P4, TryDelays(0.25, 0.25, 0.0, retries=0), waiting_room=32)
     found = room.predict(2900.0, 1, ServiceLevelObjective(1000, 99))
     assert found.busy_probability > 0.01
     assert found.percentile_ms == math.inf
 
 
-def test_infeasible_for_any_number_says_what_would_do():
+def test_an_sla_that_no_number_meets_says_what_would_help():
     with pytest.raises(InfeasibleError, match=r"allow more than 1\.607 ms"):
         least_replicas(BatchQueueEstimator(P4), 100.0, ServiceLevelObjective(1.6, 99))
 
@@ -108,7 +109,7 @@ def test_infeasible_for_any_number_says_what_would_do():
         lambda: BatchQueueEstimator(P4).predict(10.0, 0, ServiceLevelObjective(50, 99)),
     ],
 )
-def test_what_is_out_of_range_is_refused(call):
+def test_values_out_of_range_are_refused(call):
     with pytest.raises(InvalidInputError):
         call()
 
@@ -116,12 +117,12 @@ def test_what_is_out_of_range_is_refused(call):
 @pytest.mark.parametrize(
     ("arrival_rate_per_s", "replicas", "response_time_ms", "waiting_room", "error"),
     [
-        (11_000.0, 5, 20.0, 32, 0.004),  # hardly a refusal
+        (11_000.0, 5, 20.0, 32, 0.004),  # hardly any refusals
         (20_000.0, 8, 15.0, 32, 0.004),
         (29_000.0, 10, 25.0, 32, 0.004),  # one try in twenty is refused
     ],
 )
-def test_prediction_against_the_simulated_fleet(
+def test_the_prediction_matches_a_simulated_fleet(
     arrival_rate_per_s, replicas, response_time_ms, waiting_room, error
 ):
     objective = ServiceLevelObjective(response_time_ms, 99)
@@ -135,7 +136,7 @@ def test_prediction_against_the_simulated_fleet(
 
 
 def simulate_fleet(policy, rate_per_s, replicas, waiting_room, *, requests):
-    """RAND over replicas that batch; response times after warm-up, and the share refused."""
+    """Simulate RAND with replicas that batch; return response times and the refused share."""
     rng = np.random.default_rng(3)
     arrivals_ms = np.cumsum(rng.exponential(1e3 / rate_per_s, requests)).tolist()
     picks = iter(rng.integers(replicas, size=5 * requests).tolist())

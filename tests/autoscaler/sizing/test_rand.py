@@ -9,7 +9,6 @@ from scipy.stats import expon, gamma
 
 from autoscaler.sizing.rand import (
     busy_probability,
-    rand_equilibrium,
     response_time_cdf,
     retried_response_time_cdf,
     theorem_error_bound,
@@ -23,7 +22,7 @@ DELAYS = (1.0, 2.0, 5.0)
 
 
 def by_hand(t_ms, busy, execution_cdf, request_delay_ms, try_ms):
-    """Theorem 2 as the paper writes it, one term after the other."""
+    """Sum Theorem 2 term by term, as the paper writes it."""
     total, retry = 0.0, 0
     while retry <= (t_ms - request_delay_ms) / try_ms:
         wait_ms = retry * try_ms + request_delay_ms
@@ -38,13 +37,13 @@ def test_theorem_1_by_hand():
     assert expected == pytest.approx(96.29, abs=0.01)
 
 
-def test_no_request_waits_less_than_the_way_to_a_replica():
+def test_every_request_waits_at_least_the_request_delay():
     assert waiting_time_percentile(10, *LOAD, *DELAYS) == 1.0
     assert waiting_time_percentile(99, 0.0, 10, 10.0, *DELAYS) == 1.0
 
 
 @pytest.mark.parametrize("rate", [100.0, 250.0])
-def test_overload_never_answers(rate):
+def test_an_overloaded_fleet_never_answers(rate):
     assert waiting_time_percentile(50, rate, 10, 10.0, *DELAYS) == math.inf
     assert np.all(response_time_cdf([1e3, 1e9], rate, 10, 10.0, 20.0, *DELAYS) == 0)
 
@@ -65,7 +64,7 @@ def test_theorem_2_by_hand(distribution):
     retry_ms=st.floats(0.5, 20),
     retries=st.none() | st.integers(0, 12),
 )
-def test_closed_form_is_the_sum_over_a_step(
+def test_closed_form_equals_the_sum_for_a_constant_execution_time(
     t_ms, busy, execution_ms, request_ms, retry_ms, retries
 ):
     delays = (request_ms, 0.0, retry_ms)
@@ -87,7 +86,7 @@ def test_cdf_rises_with_time_and_falls_with_load(busy, t_ms, longer_ms):
     assert now <= later + 1e-12 <= 1 + 2e-12
 
 
-def test_tries_that_cost_nothing_leave_only_the_execution():
+def test_without_delays_only_the_execution_time_counts():
     found = response_time_cdf([19.0, 20.0, 30.0], *LOAD, expon(scale=10).cdf, 0.0, 0.0, 0.0)
     assert found == pytest.approx(expon(scale=10).cdf([19.0, 20.0, 30.0]))
     assert response_time_cdf([19.0, 20.0], *LOAD, 20.0, 0.0, 0.0, 0.0).tolist() == [0, 1]
@@ -99,60 +98,21 @@ def test_a_try_that_fits_exactly_counts():
     assert level == pytest.approx(1 - 0.5**4)
 
 
-def test_given_up_after_the_last_retry():
+def test_a_request_is_given_up_after_the_last_retry():
     level = response_time_cdf(1e9, *LOAD, 20.0, *DELAYS, retries=3)
     assert level == pytest.approx(1 - 0.7**4)
-
-
-class TestBatchingReplicas:
-    def test_one_place_without_batching_is_theorem_2_exactly(self):
-        """A replica of one place, full a/(a + μ) of the time (Erlang's loss formula)."""
-        service_rate_per_s = 10.0
-        for rate in (1.0, 35.0, 70.0, 99.0):
-            found = rand_equilibrium(rate, 10, lambda a: a / (a + service_rate_per_s))
-            assert found.busy_probability == pytest.approx(rate / 100, rel=1e-9)
-            assert found.attempt_rate_per_s == pytest.approx(rate / 10 / (1 - rate / 100))
-            times = np.linspace(0, 500, 101)
-            batching = retried_response_time_cdf(
-                times, found.busy_probability, expon(scale=100).cdf, *DELAYS
-            )
-            theorem = response_time_cdf(times, rate, 10, 10.0, expon(scale=100).cdf, *DELAYS)
-            assert batching == pytest.approx(theorem, abs=1e-9)
-
-    def test_replicas_that_never_refuse_share_the_load_evenly(self):
-        found = rand_equilibrium(60.0, 4, lambda a: 0.0)
-        assert (found.attempt_rate_per_s, found.busy_probability) == (15.0, 0.0)
-
-    def test_more_than_the_replicas_carry_is_an_overload(self):
-        found = rand_equilibrium(120.0, 10, lambda a: a / (a + 10))
-        assert (found.attempt_rate_per_s, found.busy_probability) == (math.inf, 1.0)
-
-    @given(rate=st.floats(0.1, 500), retries=st.integers(0, 8), places=st.sampled_from([1, 4, 32]))
-    def test_with_a_limit_of_retries_the_tries_add_up(self, rate, retries, places):
-        def full(a):
-            """Erlang's loss formula for `places` servers of 10/s each."""
-            inverse = 1.0
-            for k in range(1, places + 1):
-                inverse = 1.0 + k * 10.0 / a * inverse
-            return 1 / inverse
-
-        found = rand_equilibrium(rate, 2, full, retries)
-        p = found.busy_probability
-        assert found.attempt_rate_per_s == pytest.approx(
-            rate / 2 * sum(p**k for k in range(retries + 1)), rel=1e-6
-        )
 
 
 @pytest.mark.parametrize(
     ("replicas", "traffic_intensity", "retry_delay_ms", "error"),
     [
-        # A retry after about an execution time finds another replica state: the theorem holds.
+        # After about an execution time the replicas are in another state: the theorem holds.
         (50, 0.3, 10.0, 0.01),
         (50, 0.6, 10.0, 0.015),
         (50, 0.8, 10.0, 0.015),
         (200, 0.6, 2.0, 0.015),
         (10, 0.6, 10.0, 0.02),
-        # A retry at once: it meets the replicas that have just refused.
+        # An immediate retry meets replicas that have just refused.
         (50, 0.6, 0.0, 0.03),
     ],
 )
@@ -173,7 +133,7 @@ def test_theorem_2_against_the_simulated_protocol(
     ("replicas", "traffic_intensity", "retry_delay_ms"),
     [(4, 0.2, 0.0), (8, 0.2, 2.5), (16, 0.4, 0.0), (8, 0.6, 0.0), (50, 0.6, 0.0)],
 )
-def test_what_theorem_2_overstates_is_bounded_and_not_by_far(
+def test_the_error_bound_of_theorem_2_holds_and_is_tight(
     replicas, traffic_intensity, retry_delay_ms
 ):
     execution_ms = 10.0
@@ -183,13 +143,13 @@ def test_what_theorem_2_overstates_is_bounded_and_not_by_far(
     times = np.linspace(10, 60, 400)
     theorem = response_time_cdf(times, rate, replicas, 1e3 / execution_ms, execution_ms, *delays)
     simulated = np.searchsorted(np.sort(response_ms), times, side="right") / response_ms.size
-    hopeful = (theorem - simulated)[theorem >= 0.9].max()
+    overstated = (theorem - simulated)[theorem >= 0.9].max()
     bound = theorem_error_bound(traffic_intensity, replicas, 0.5 + retry_delay_ms, execution_ms)
-    assert 0.6 * bound < hopeful < bound + 0.002
+    assert 0.6 * bound < overstated < bound + 0.002
 
 
-def test_theorem_2_is_hopeful_with_two_replicas_and_retries_at_once():
-    """Where the independence of the tries fails; the module's docstring warns of it."""
+def test_theorem_2_is_optimistic_with_two_replicas_and_immediate_retries():
+    """Tries are not independent here, as the module's docstring warns."""
     response_ms = simulate_protocol(120.0, 2, 10.0, 0.25, 0.25, 0.0, requests=20_000)
     theorem = response_time_cdf(20.0, 120.0, 2, 100.0, 10.0, 0.25, 0.25, 0.0)
     simulated = np.mean(response_ms <= 20.0)
@@ -200,7 +160,7 @@ def test_theorem_2_is_hopeful_with_two_replicas_and_retries_at_once():
 def simulate_protocol(
     rate_per_s, replicas, execution_ms, request_ms, reply_ms, retry_ms, *, requests
 ):
-    """Send Poisson arrivals by RAND to replicas of one place; response times after warm-up."""
+    """Simulate RAND with replicas that hold one request; return response times after warm-up."""
     rng = np.random.default_rng(7)
     arrivals_ms = np.cumsum(rng.exponential(1e3 / rate_per_s, requests)).tolist()
     free_ms = [0.0] * replicas
@@ -231,9 +191,8 @@ def simulate_protocol(
         (lambda: busy_probability(1, 1, 0), "service_rate_per_s"),
         (lambda: response_time_cdf(1, *LOAD, math.nan, *DELAYS), "execution_time"),
         (lambda: response_time_cdf(1, *LOAD, 1.0, *DELAYS, retries=-1), "retries"),
-        (lambda: rand_equilibrium(1, 1, lambda a: 0.0, -1), "retries"),
     ],
 )
-def test_what_is_out_of_range_is_named(call, message):
+def test_an_error_names_the_value_that_is_out_of_range(call, message):
     with pytest.raises(InvalidInputError, match=f"^{message}: "):
         call()

@@ -4,25 +4,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.sizing.sla_rate_correction import LEAST, SlaRateCorrection
+from autoscaler.sizing.sla_rate_correction import MIN_CORRECTION, SlaRateCorrection
 from policy.errors import InvalidInputError
 from tests.support.reporting_fleet import CURVE, PER_REPLICA, PROFILE, SETTINGS, Fleet
 
 ALLOWED, BATCH = 0.01, 32.0
-# Half of the forecasts may be too low: next to no margin hides the model's errors.
+# Half of the forecasts may be too low, so hardly any margin hides the model's errors.
 BOLD = replace(SETTINGS, risk=0.5)
 
 
 def slower(factor, share=1.0, seed=5):
-    """Make batch times of which a share takes `factor` times what the profile says."""
+    """Return batch times of which a share is `factor` times what the profile says."""
     rng = np.random.default_rng(seed)
     return lambda size: (
         float(PROFILE.latency_ms[size - 1]) * (factor if rng.random() < share else 1.0)
     )
 
 
-def run(model_error, seconds, rate_per_s, late_share, seed=1, since_s=0):
-    """Let one replica count for a while; the late ones come in batches."""
+def run(correction, seconds, rate_per_s, late_share, seed=1, since_s=0):
+    """Feed the correction with the counts of one replica; late requests come in batches."""
     rng = np.random.default_rng(seed)
     report = Fleet(1).report_of("r0")
     offered = late = 0.0
@@ -37,18 +37,18 @@ def run(model_error, seconds, rate_per_s, late_share, seed=1, since_s=0):
             answered_total=offered,
             late_total=late,
         )
-        model_error.count_between(before, now)
+        correction.count_between(before, now)
         before = now
-        model_error.revise(second, CURVE, ALLOWED, BATCH, retries=0)
+        correction.revise(second, CURVE, ALLOWED, BATCH, retries=0)
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("load", [0.5, 0.9, 0.97])
 def test_a_perfect_model_stays_within_five_percent_of_1(load, seed):
-    model_error = SlaRateCorrection()
-    run(model_error, 3600, load * PER_REPLICA, CURVE.late_share(load * PER_REPLICA), seed)
-    assert model_error.correction == pytest.approx(1.0, abs=0.05)
-    assert model_error.error == pytest.approx(0.0, abs=0.003)
+    correction = SlaRateCorrection()
+    run(correction, 3600, load * PER_REPLICA, CURVE.late_share(load * PER_REPLICA), seed)
+    assert correction.correction == pytest.approx(1.0, abs=0.05)
+    assert correction.error == pytest.approx(0.0, abs=0.003)
 
 
 def test_a_perfect_model_of_a_fleet_stays_within_five_percent_of_1():
@@ -58,19 +58,19 @@ def test_a_perfect_model_of_a_fleet_stays_within_five_percent_of_1():
 
 
 @pytest.mark.parametrize(("factor", "share"), [(1.2, 1.0), (1.4, 0.3)])
-def test_a_device_that_is_slower_in_the_tail_than_modelled_ends_with_the_sla_held(factor, share):
+def test_with_a_device_slower_than_its_profile_the_sla_is_restored(factor, share):
     fleet = Fleet(12, settings=BOLD, batch_ms=slower(factor, share))
     fleet.run(300, 11.7 * PER_REPLICA)
-    assert fleet.missed_share() > 0.01  # the model alone breaks it
+    assert fleet.missed_share() > 0.01  # the uncorrected model breaks the SLA
     fleet.run(300, 11.7 * PER_REPLICA)
     fleet.missed_share()
     decision = fleet.run(1200, 11.7 * PER_REPLICA)
     assert fleet.missed_share() <= 0.01
-    assert LEAST <= decision.correction < 0.95
+    assert MIN_CORRECTION <= decision.correction < 0.95
     assert decision.sla_rate_per_s == pytest.approx(decision.correction * PER_REPLICA)
 
 
-def test_a_faster_device_is_believed_slowly_and_as_far_as_the_evidence_goes():
+def test_a_faster_device_is_trusted_slowly_and_only_as_far_as_the_evidence_goes():
     fleet = Fleet(12, settings=BOLD, batch_ms=slower(0.8))
     fleet.run(300, 11.7 * PER_REPLICA)
     assert fleet.run(60, 11.7 * PER_REPLICA).correction < 1.02
@@ -79,20 +79,20 @@ def test_a_faster_device_is_believed_slowly_and_as_far_as_the_evidence_goes():
     assert max(np.diff(corrections)) < 0.001
 
 
-def test_lateness_within_the_sla_says_nothing():
+def test_lateness_within_the_sla_is_no_evidence():
     """Batching may wait to save energy, as long as the SLA holds."""
-    model_error = SlaRateCorrection()
-    run(model_error, 1800, 0.6 * PER_REPLICA, 0.009)
-    assert model_error.correction == pytest.approx(1.0, abs=0.01)
-    assert model_error.error == pytest.approx(0.009, abs=0.003)
+    correction = SlaRateCorrection()
+    run(correction, 1800, 0.6 * PER_REPLICA, 0.009)
+    assert correction.correction == pytest.approx(1.0, abs=0.01)
+    assert correction.error == pytest.approx(0.009, abs=0.003)
 
 
-def test_what_another_replica_takes_in_time_is_not_missed():
-    """Bursts of a second fill one replica or the other; a second try finds room."""
+def test_a_request_that_another_replica_answers_in_time_is_not_lost():
+    """Short bursts fill one replica or another; a second try finds room."""
     report = Fleet(1).report_of("r0")
     corrections = {}
     for retries in (0, 5):
-        model_error, before = SlaRateCorrection(), dict.fromkeys("abc", report)
+        correction, before = SlaRateCorrection(), dict.fromkeys("abc", report)
         for second in range(1, 1200):
             for name in "abc":
                 now = replace(
@@ -102,64 +102,64 @@ def test_what_another_replica_takes_in_time_is_not_missed():
                     refused_total=8.0 * second,
                     answered_total=72.0 * second,
                 )
-                model_error.count_between(before[name], now)
+                correction.count_between(before[name], now)
                 before[name] = now
-            model_error.revise(second, CURVE, ALLOWED, BATCH, retries)
-        corrections[retries] = model_error.correction
+            correction.revise(second, CURVE, ALLOWED, BATCH, retries)
+        corrections[retries] = correction.correction
     assert corrections[5] == 1.0
     assert corrections[0] < 0.9
 
 
-def test_overload_that_the_model_foresees_says_nothing():
-    model_error = SlaRateCorrection()
-    run(model_error, 1800, 1.3 * PER_REPLICA, 0.25)
-    assert model_error.correction == 1.0
-    assert model_error.error is None
+def test_an_overload_that_the_model_predicts_is_no_evidence():
+    correction = SlaRateCorrection()
+    run(correction, 1800, 1.3 * PER_REPLICA, 0.25)
+    assert correction.correction == 1.0
+    assert correction.error is None
 
 
-def test_what_an_overload_leaves_behind_says_nothing():
-    model_error = SlaRateCorrection()
-    run(model_error, 20, 1.3 * PER_REPLICA, 0.3)
-    run(model_error, 10, 0.5 * PER_REPLICA, 0.3, since_s=20)
-    run(model_error, 300, 0.5 * PER_REPLICA, 0.0, since_s=30)
-    assert model_error.correction == 1.0
+def test_the_aftermath_of_an_overload_is_no_evidence():
+    correction = SlaRateCorrection()
+    run(correction, 20, 1.3 * PER_REPLICA, 0.3)
+    run(correction, 10, 0.5 * PER_REPLICA, 0.3, since_s=20)
+    run(correction, 300, 0.5 * PER_REPLICA, 0.0, since_s=30)
+    assert correction.correction == 1.0
 
 
-def test_no_further_than_the_bound():
-    model_error = SlaRateCorrection()
-    run(model_error, 1800, 0.5 * PER_REPLICA, 0.5)
-    assert model_error.correction == pytest.approx(LEAST)
+def test_the_correction_stops_at_its_minimum():
+    correction = SlaRateCorrection()
+    run(correction, 1800, 0.5 * PER_REPLICA, 0.5)
+    assert correction.correction == pytest.approx(MIN_CORRECTION)
 
 
 def test_past_trouble_is_forgotten_over_hours():
-    model_error = SlaRateCorrection()
-    run(model_error, 600, 0.8 * PER_REPLICA, 0.1)
-    low = model_error.correction
-    run(model_error, 3600, 0.3 * PER_REPLICA, 0.0, since_s=600)
-    assert low < model_error.correction < low + 0.05
-    run(model_error, 36 * 3600, 0.3 * PER_REPLICA, 0.0, since_s=4200)
-    assert model_error.correction == 1.0
+    correction = SlaRateCorrection()
+    run(correction, 600, 0.8 * PER_REPLICA, 0.1)
+    low = correction.correction
+    run(correction, 3600, 0.3 * PER_REPLICA, 0.0, since_s=600)
+    assert low < correction.correction < low + 0.05
+    run(correction, 36 * 3600, 0.3 * PER_REPLICA, 0.0, since_s=4200)
+    assert correction.correction == 1.0
 
 
-def test_counters_that_begin_anew_are_left_out():
-    model_error = SlaRateCorrection()
+def test_counters_that_restart_are_ignored():
+    correction = SlaRateCorrection()
     report = Fleet(1).report_of("r0")
     before = replace(report, offered_total=1e5, answered_total=1e5, late_total=1e4)
-    model_error.count_between(before, report)
+    correction.count_between(before, report)
     for second in range(0, 100, 10):
-        model_error.revise(second, CURVE, ALLOWED, BATCH, retries=0)
-    assert model_error.correction == 1.0
+        correction.revise(second, CURVE, ALLOWED, BATCH, retries=0)
+    assert correction.correction == 1.0
 
 
-def test_state_goes_through_json():
-    model_error = SlaRateCorrection()
-    run(model_error, 600, 0.8 * PER_REPLICA, 0.1)
-    heir = SlaRateCorrection()
-    heir.load_state(json.loads(json.dumps(model_error.state_dict())))
-    assert heir.correction == model_error.correction < 1
+def test_the_state_survives_json():
+    correction = SlaRateCorrection()
+    run(correction, 600, 0.8 * PER_REPLICA, 0.1)
+    restored = SlaRateCorrection()
+    restored.load_state(json.loads(json.dumps(correction.state_dict())))
+    assert restored.correction == correction.correction < 1
 
 
 @pytest.mark.parametrize("state", [{}, {"correction": "x"}, {"correction": 3.0}, 7])
 def test_unusable_state_is_refused(state):
-    with pytest.raises(InvalidInputError, match="state of the model error"):
+    with pytest.raises(InvalidInputError, match="SLA rate correction state"):
         SlaRateCorrection().load_state(state)

@@ -1,0 +1,223 @@
+"""Sum up what the replicas report: the offered load, its forecast, the backlog, the SLA.
+
+`FleetMonitor` keeps everything that is learned from reports; `autoscaler.controller` decides by it.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autoscaler.forecasting.demand import (
+    DEFAULT_UNSERVED_SHARE,
+    DemandForecast,
+    DemandForecaster,
+)
+from autoscaler.offered_load import MAX_LAG_S, OfferedLoad
+from autoscaler.reports import ReplicaReport
+from autoscaler.settings import AutoscalerSettings
+from autoscaler.sizing.live import LiveSizing, MedianReplica, median_replicas
+from autoscaler.sizing.sla_rate_correction import SlaRateCorrection
+from autoscaler.start_times import StartTimes
+
+#: Reports older than this say nothing about the present.
+STALE_AFTER_S = 10.0
+#: Full batches per replica that may wait without counting as a backlog.
+_NORMAL_BATCHES_WAITING = 2
+#: A replica that has not reported for this long is forgotten.
+_FORGET_AFTER_S = 3600.0
+
+
+@dataclass(frozen=True)
+class FleetStatus:
+    """The state of the fleet, from the latest reports.
+
+    Attributes
+    ----------
+    replicas : int
+        Replicas that report.
+    offered_per_s : float
+        Requests per second that clients offer, as the mean over the rate window.
+    forecast : DemandForecast
+    backlog : float
+        Requests in the queues beyond what is normal.
+    demand_per_s : float
+        Requests per second to size for: forecast, burst factor and backlog.
+    """
+
+    replicas: int
+    offered_per_s: float
+    forecast: DemandForecast
+    backlog: float
+    demand_per_s: float
+
+
+@dataclass(frozen=True)
+class UnknownStatus:
+    """The state of the fleet cannot be told from the reports.
+
+    Attributes
+    ----------
+    reason : str
+        One line for people.
+    is_stale : bool
+        Whether reports used to come and have stopped.
+    """
+
+    reason: str
+    is_stale: bool = False
+
+
+class FleetMonitor:
+    """What has been learned from the reports of one deployment's replicas.
+
+    Parameters
+    ----------
+    settings : AutoscalerSettings
+        In force until replicas report others.
+
+    Attributes
+    ----------
+    settings : AutoscalerSettings
+        The settings in force.
+    load : OfferedLoad
+    start_times : StartTimes
+    sla_correction : SlaRateCorrection
+    median_replicas : tuple of MedianReplica
+        One per SLA in force; empty until a status was known.
+    """
+
+    def __init__(self, settings: AutoscalerSettings) -> None:
+        self.settings = settings
+        self.load = OfferedLoad()
+        self.start_times = StartTimes()
+        self.sla_correction = SlaRateCorrection()
+        self.median_replicas: tuple[MedianReplica, ...] = ()
+        self._reports: dict[str, ReplicaReport] = {}
+        self._forecaster = DemandForecaster(settings.forecast)
+        #: The pool and the unserved share that the forecaster was made for.
+        self._forecasts_for = (settings.forecast, DEFAULT_UNSERVED_SHARE)
+
+    def observe(self, reports: Iterable[ReplicaReport]) -> None:
+        """Take in reports, in any order; late and repeated ones are ignored."""
+        for report in reports:
+            newest_s = self.load.newest_s
+            if not self.load.observe(report):
+                continue
+            before = self._reports.get(report.replica_id)
+            self._reports[report.replica_id] = report
+            if before is not None and report.answered_total and report.sla_rate_per_s:
+                self.sla_correction.count_between(before, report)
+            if report.settings is not None and report.time_s >= newest_s:
+                self.settings = report.settings
+            if report.start_time_s > 0:
+                self.start_times.observe(report.replica_id, report.start_time_s)
+
+    def status(self, now_s: float) -> FleetStatus | UnknownStatus:
+        """Return the state of the fleet, or why it is unknown.
+
+        Parameters
+        ----------
+        now_s : float
+            On the clock of the reports' ``time_s``.
+        """
+        age_s = now_s - self.load.newest_s
+        if math.isinf(age_s):
+            return UnknownStatus("no replica has reported yet")
+        if age_s > STALE_AFTER_S:
+            return UnknownStatus(f"the newest report is {age_s:.0f} s old", is_stale=True)
+        self._forget_before(now_s - _FORGET_AFTER_S)
+        cutoff_s = min(self.load.newest_s, now_s) - MAX_LAG_S
+        live = [report for report in self._reports.values() if report.time_s >= cutoff_s]
+        history = self.load.history(now_s, self.settings.window_s, self.settings.retries)
+        if history is None or not live:
+            return UnknownStatus("the arrival rate is not known yet")
+        self.median_replicas = median_replicas(live)
+        self._revise_correction(now_s)
+        forecaster = self._forecaster_in_force()
+        forecaster.observe(history.end_s, history.rates_per_s)
+        forecast = forecaster.forecast(now_s, self.start_times.horizon_s, self.settings.risk)
+        if forecast is None:
+            return UnknownStatus("the arrival rate is not known yet")
+        backlog = sum(
+            max(0.0, report.queue_length - _NORMAL_BATCHES_WAITING * report.full_batch_size)
+            for report in live
+        )
+        return FleetStatus(
+            replicas=len(live),
+            offered_per_s=history.current_per_s,
+            forecast=forecast,
+            backlog=backlog,
+            demand_per_s=self.settings.burst_factor * forecast.demand_per_s
+            + backlog / self.settings.backlog_drain_s,
+        )
+
+    def sizing(self, min_replicas: int, max_replicas: int) -> LiveSizing:
+        """Return the sizing by the reports that the last status was made from."""
+        return LiveSizing(
+            self.median_replicas,
+            self.settings.delays,
+            self.sla_correction.correction,
+            min_replicas,
+            max_replicas,
+        )
+
+    def _revise_correction(self, now_s: float) -> None:
+        # With two SLAs in force it is unknown which of them a late request missed.
+        median = self.median_replicas[0]
+        if len(self.median_replicas) == 1 and median.curve is not None:
+            self.sla_correction.revise(
+                now_s,
+                median.curve,
+                median.objective.late_share_allowed,
+                median.batch_size,
+                self.settings.retries,
+            )
+
+    def _forecaster_in_force(self) -> DemandForecaster:
+        """Return the forecaster for the settings and the SLA; a new one takes over the history."""
+        late_share = min(one.objective.late_share_allowed for one in self.median_replicas)
+        wanted = (self.settings.forecast, late_share)
+        if wanted != self._forecasts_for:
+            successor = DemandForecaster(*wanted)
+            successor.load_state(self._forecaster.state_dict())
+            self._forecaster, self._forecasts_for = successor, wanted
+        return self._forecaster
+
+    def _forget_before(self, cutoff_s: float) -> None:
+        self.load.forget_before(cutoff_s)
+        for name in [name for name, seen in self._reports.items() if seen.time_s < cutoff_s]:
+            del self._reports[name]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was learned as plain numbers, text, lists and dicts.
+
+        The latest reports are left out, because new ones come every second.
+        """
+        return {
+            "load": self.load.state_dict(),
+            "settings": self.settings.to_floats(),
+            "start_times": self.start_times.state_dict(),
+            "sla_correction": self.sla_correction.state_dict(),
+            "forecasts_for": list(self._forecasts_for),
+            "forecaster": self._forecaster.state_dict(),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "FleetMonitor":
+        """Make a monitor from what `state_dict` returned.
+
+        Raises
+        ------
+        InvalidInputError, KeyError, TypeError, ValueError, AttributeError
+            The state does not have this form.
+        """
+        monitor = cls(AutoscalerSettings.from_floats(state["settings"]))
+        monitor.load = OfferedLoad.from_state(state["load"])
+        monitor.start_times = StartTimes.from_state(state["start_times"])
+        monitor.sla_correction.load_state(state["sla_correction"])
+        forecast, unserved_share = state["forecasts_for"]
+        monitor._forecasts_for = (str(forecast), float(unserved_share))
+        monitor._forecaster = DemandForecaster(*monitor._forecasts_for)
+        monitor._forecaster.load_state(state["forecaster"])
+        return monitor

@@ -1,0 +1,54 @@
+"""The network delays between the load balancer and a replica."""
+
+import math
+from dataclasses import dataclass
+
+from policy.errors import InvalidInputError
+
+
+@dataclass(frozen=True)
+class TryDelays:
+    """The delays around one try: one attempt of the load balancer to place a request.
+
+    The defaults fit HAProxy on one machine, where a refused try costs about 0.5 ms.
+
+    Attributes
+    ----------
+    request_delay_ms : float
+        From the balancer to the replica: d₁ of RAND (`autoscaler.sizing.rand`).
+    reply_delay_ms : float
+        From the replica back to the balancer: d₂ of RAND.
+    retry_delay_ms : float
+        From a refusal to the next try: Δ of RAND.
+    retries : int or None
+        Retries after which the balancer gives up. None: retry until the response time is over.
+
+    Raises
+    ------
+    InvalidInputError
+        A delay is negative or not finite, or `retries` is negative.
+    """
+
+    request_delay_ms: float = 0.25
+    reply_delay_ms: float = 0.25
+    retry_delay_ms: float = 0.0
+    retries: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("request_delay_ms", "reply_delay_ms", "retry_delay_ms"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InvalidInputError(
+                    f"{name}: must be at least 0 and finite, not {getattr(self, name)}"
+                )
+        if self.retries is not None and self.retries < 0:
+            raise InvalidInputError(f"retries: must be at least 0, not {self.retries}")
+
+    @property
+    def way_ms(self) -> float:
+        """The round trip to a replica, in ms: d₁ + d₂."""
+        return self.request_delay_ms + self.reply_delay_ms
+
+    @property
+    def try_ms(self) -> float:
+        """The time from one try to the next, in ms: d₁ + d₂ + Δ."""
+        return self.request_delay_ms + self.reply_delay_ms + self.retry_delay_ms

@@ -1,0 +1,68 @@
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autoscaler.sizing.fleet_response import FleetResponse
+from autoscaler.sizing.try_delays import TryDelays
+from policy.batching_policy import BatchingPolicy
+from policy.profile import Profile
+from policy.response_time.evaluation import evaluate
+
+PROFILE = Profile.load(Path(__file__).parents[3] / "configs" / "profiles" / "googlenet-p4.json")
+GREEDY = BatchingPolicy.from_control_limit(1, PROFILE.best_batch_size)
+DELAYS = TryDelays(0.5, 0.25, 1.0, retries=5)
+
+
+def fleet(replicas_worth, delays=DELAYS, *, waiting_room=96, **kwargs):
+    """Four replicas under a load that this many could just carry."""
+    rate_per_s = replicas_worth * PROFILE.capacity_per_s
+    return FleetResponse(PROFILE, GREEDY, delays, waiting_room, rate_per_s, 4, **kwargs)
+
+
+def test_without_refusals_each_replica_is_one_queue():
+    rarely_full = fleet(1.0)
+    alone = evaluate(PROFILE, GREEDY, PROFILE.capacity_per_s / 4, waiting_room=96)
+    assert rarely_full.busy_probability == pytest.approx(0.0, abs=1e-12)
+    assert rarely_full.answered_share == pytest.approx(1.0)
+    assert rarely_full.service_level(20) == pytest.approx(alone.service_level(20 - 0.5))
+    assert rarely_full.mean_power_w == pytest.approx(4 * alone.mean_power_w)
+    assert rarely_full.percentile_ms(99) == pytest.approx(0.5 + alone.response_percentile_ms(99))
+
+
+@pytest.mark.parametrize("replicas_worth", [2.0, 3.9, 4.4])
+@pytest.mark.parametrize("counts_reply", [False, True])
+def test_percentiles_invert_the_cdf(replicas_worth, counts_reply):
+    some = fleet(replicas_worth, counts_reply=counts_reply)
+    for percentile in (50.0, 80.0):
+        share = some.service_level(some.percentile_ms(percentile))
+        assert share == pytest.approx(percentile / 100, rel=1e-6)
+        share = some.service_level(some.answered_percentile_ms(percentile))
+        assert share == pytest.approx(some.answered_share * percentile / 100, rel=1e-4)
+
+
+def test_the_reply_delays_every_response_by_the_same_time():
+    without, with_reply = fleet(3.9), fleet(3.9, counts_reply=True)
+    times_ms = np.linspace(0, 80, 50)
+    np.testing.assert_allclose(with_reply.cdf(times_ms + 0.25), without.cdf(times_ms))
+    assert with_reply.percentile_ms(90) == pytest.approx(without.percentile_ms(90) + 0.25)
+
+
+def test_a_percentile_above_the_answered_share_is_infinite():
+    overfull = fleet(4.4)
+    assert overfull.answered_share == pytest.approx(1 / 1.1, abs=0.02)
+    assert overfull.percentile_ms(95) == math.inf
+    assert math.isfinite(overfull.answered_percentile_ms(95))
+
+
+def test_without_a_limit_of_retries_more_than_the_capacity_is_an_overload():
+    unlimited = TryDelays(0.5, 0.25, 1.0)
+    assert fleet(4.4, unlimited).is_overloaded
+    assert not fleet(3.9, unlimited).is_overloaded
+    assert not fleet(4.4).is_overloaded
+
+
+def test_a_profile_without_energy_has_no_power():
+    profile = Profile("m", "d", PROFILE.latency_ms)
+    assert FleetResponse(profile, GREEDY, DELAYS, 96, 1000.0, 2).mean_power_w is None

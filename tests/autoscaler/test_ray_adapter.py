@@ -1,0 +1,104 @@
+"""The policy of one deployment, called with contexts made up by the test, without a cluster.
+
+`tests/integration` runs it in a real controller.
+"""
+
+import warnings
+from typing import Any
+
+import pytest
+
+from autoscaler import scaled_deployments
+from tests.support.stores import Store
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Ray warns while it is imported
+    from ray.serve._private.common import TimeStampedValue
+
+    from autoscaler import ray_adapter
+    from autoscaler.ray import metrics as ray_metrics
+    from autoscaler.ray_adapter import SojournAutoscalingPolicy, replica_reports
+    from tests.support.ray_contexts import Offered, context
+
+
+@pytest.fixture(autouse=True)
+def _in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    monkeypatch.setattr(scaled_deployments, "_deployments", {})
+    monkeypatch.setattr(ray_adapter, "store", lambda: store)
+    monkeypatch.setattr(ray_metrics, "export", lambda *_: None)
+
+
+@pytest.fixture
+def offered() -> Offered:
+    return Offered()
+
+
+def run(offered: Offered, policy: SojournAutoscalingPolicy, seconds: range, **given: Any) -> int:
+    for now_s in seconds:
+        replicas, _ = policy(context(offered, now_s=now_s, **given))
+    return replicas
+
+
+def test_a_new_policy_object_continues(offered: Offered) -> None:
+    """Ray makes one at every change of the config."""
+    replicas = run(offered, SojournAutoscalingPolicy(), range(1000, 1020), rate_per_s=250)
+    assert replicas >= 3
+    assert run(offered, SojournAutoscalingPolicy(), range(1020, 1021), rate_per_s=250) >= 3
+
+
+def test_calls_within_the_decision_period_repeat_the_decision(offered: Offered) -> None:
+    policy = SojournAutoscalingPolicy()
+    replicas = run(offered, policy, range(1000, 1020), rate_per_s=250)
+    assert policy(context(offered, now_s=1019.1, rate_per_s=900))[0] == replicas
+
+
+def test_a_dry_run_orders_nothing(offered: Offered) -> None:
+    policy = SojournAutoscalingPolicy()
+    assert run(offered, policy, range(1000, 1020), rate_per_s=250, dry_run=True) == 1
+    assert run(offered, policy, range(1020, 1022), rate_per_s=250, dry_run=False) >= 3
+
+
+def test_a_deployment_without_replicas_stays_so_until_a_request_waits(offered: Offered) -> None:
+    policy = SojournAutoscalingPolicy()
+    assert run(offered, policy, range(1000, 1010), target=0, min_replicas=0) == 0
+    assert run(offered, policy, range(1010, 1012), target=0, min_replicas=0, waiting=3) >= 1
+
+
+def test_a_woken_replica_is_kept_until_its_first_request(offered: Offered) -> None:
+    """Ray starts a first replica itself; the waking request has not been counted yet."""
+    policy = SojournAutoscalingPolicy()
+    assert run(offered, policy, range(1000, 1060), rate_per_s=20, min_replicas=0) == 1
+    assert run(offered, policy, range(1060, 1400), min_replicas=0) == 0
+    assert run(offered, policy, range(1400, 5000, 10), target=0, min_replicas=0) == 0
+    assert run(offered, policy, range(5000, 5010), target=1, running=0, min_replicas=0) >= 1
+    assert run(offered, policy, range(5010, 5100), target=1, min_replicas=0) == 1
+
+
+def test_a_replica_with_a_clock_ahead_does_not_stop_the_decisions(offered: Offered) -> None:
+    policy = SojournAutoscalingPolicy()
+    for now_s in range(1000, 1030):
+        ctx = context(offered, now_s=now_s, rate_per_s=50 if now_s < 1010 else 450, target=2)
+        ahead = ctx.running_replicas[0]
+        for by_replica in ctx.raw_metrics.values():
+            by_replica[ahead] = [TimeStampedValue(now_s + 3600, by_replica[ahead][0].value)]
+        replicas, _ = policy(ctx)
+    assert replicas >= 5
+
+
+def test_an_error_in_the_autoscaler_keeps_the_replicas(
+    offered: Offered, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("of the autoscaler")
+
+    monkeypatch.setattr(ray_adapter, "decide", fail)
+    assert run(offered, SojournAutoscalingPolicy(), range(1000, 1003), target=4) == 4
+    assert "kept as they are" in caplog.text
+
+
+def test_an_invalid_report_is_ignored(offered: Offered) -> None:
+    ctx = context(offered, now_s=1000, target=2)
+    first, second = ctx.running_replicas
+    ctx.raw_metrics["offered_total"][first] = [TimeStampedValue(1000, -1.0)]
+    assert [report.replica_id for report in replica_reports(ctx)] == [second.unique_id]

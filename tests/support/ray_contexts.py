@@ -1,0 +1,89 @@
+"""The contexts that Ray Serve passes to an autoscaling policy, made up for tests."""
+
+import warnings
+from collections import Counter
+
+from autoscaler.settings import AutoscalerSettings
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Ray warns while it is imported
+    from ray.serve._private.common import DeploymentID, ReplicaID, TimeStampedValue
+    from ray.serve.config import AutoscalingContext
+
+#: Rows per second that one replica can serve.
+CAPACITY_PER_S = 100.0
+
+
+class Offered:
+    """The rows offered to each replica so far."""
+
+    def __init__(self) -> None:
+        self._totals: Counter[ReplicaID] = Counter()
+        self._counted_until_s: dict[str, float] = {}
+
+    def add(self, name: str, now_s: float, rate_per_s: float, replicas: list[ReplicaID]) -> None:
+        passed_s = now_s - self._counted_until_s.setdefault(name, now_s)
+        self._counted_until_s[name] = now_s
+        for replica in replicas:
+            self._totals[replica] += rate_per_s * passed_s / len(replicas)
+
+    def total(self, replica: ReplicaID) -> float:
+        return self._totals[replica]
+
+
+def context(
+    offered: Offered,
+    name: str = "Model",
+    *,
+    now_s: float,
+    rate_per_s: float = 0.0,
+    target: int = 1,
+    running: int | None = None,
+    min_replicas: int = 1,
+    waiting: float = 0.0,
+    dry_run: bool = False,
+) -> AutoscalingContext:
+    """Return what Ray passes to a policy, with this load since the last context of `name`."""
+    deployment = DeploymentID(name, "app")
+    running = target if running is None else running
+    replicas = [ReplicaID(f"{name}{number}", deployment) for number in range(running)]
+    offered.add(name, now_s, rate_per_s, replicas)
+    values = {
+        "refused_total": 0.0,
+        "completed_total": 0.0,
+        "queue_length": 0.0,
+        "full_batch_size": 10.0,
+        "full_batch_ms": 1e3 * 10 / CAPACITY_PER_S,
+        "sla_response_time_ms": 1000.0,
+        "sla_percentile": 99.0,
+        "start_time_s": 5.0,
+        "dry_run": float(dry_run),
+        **AutoscalerSettings(hold_s=30).to_floats(),
+    }
+    return AutoscalingContext(
+        deployment_id=deployment,
+        deployment_name=name,
+        app_name="app",
+        current_num_replicas=running,
+        target_num_replicas=target,
+        running_replicas=replicas,
+        total_num_requests=waiting,
+        total_queued_requests=waiting,
+        aggregated_metrics={},
+        raw_metrics={
+            "offered_total": {
+                replica: [TimeStampedValue(now_s, offered.total(replica))] for replica in replicas
+            },
+            **{
+                metric: {replica: [TimeStampedValue(now_s, value)] for replica in replicas}
+                for metric, value in values.items()
+            },
+        },
+        capacity_adjusted_min_replicas=min_replicas,
+        capacity_adjusted_max_replicas=20,
+        policy_state={},
+        last_scale_up_time=None,
+        last_scale_down_time=None,
+        current_time=now_s,
+        config=None,
+    )
