@@ -1,8 +1,8 @@
 """The configuration: what a replica is (`args`), and what may change while it runs (`user_config`).
 
-Both stand in one YAML file in Ray Serve's own schema, which `serve deploy` takes as it is. Ray
-replaces every replica when `args` change, and hands a changed `user_config` to the running ones;
-so what is tuned live (SLA, policy, autoscaler, limits) is in the latter, and written there once.
+Both are in one YAML file in Ray Serve's schema, which `serve deploy` accepts unchanged. Ray
+replaces every replica if `args` change, but hands a changed `user_config` to the running replicas.
+So everything that is tuned live (SLA, policy, autoscaler, limits) is in `user_config`, once.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,15 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from autoscaler.reports import AutoscalerSettings
+from deployments.batcher.limits import Limits, limits_for
 from deployments.routing import RETRIES
 from policy.errors import InvalidInputError
+from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
-from policy.table import Objective, ServiceLevelObjective, Weights
 
 #: The deployment's name in the config file.
 DEPLOYMENT = "Replica"
-#: What builds the application.
+#: The application builder that marks Sojourn's application in the config file.
 IMPORT_PATH = "deployments.application:build"
 
 
@@ -29,7 +30,7 @@ class _Strict(BaseModel):
 
 
 class ModelConfig(_Strict):
-    """Which model a replica hosts, and where."""
+    """The model that a replica hosts, and its device."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     version: str = Field(default="1", pattern=r"^[A-Za-z0-9._-]+$")
@@ -37,11 +38,17 @@ class ModelConfig(_Strict):
     options: dict[str, Any] = Field(default_factory=dict)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     max_batch_size: int = Field(default=32, ge=1, le=1024)
-    #: A profile file or its content; none: the replica measures one as it starts.
+    #: A profile file or its content. None: the model's own profile, or one measured at the start.
     profile: str | dict[str, Any] | None = None
 
     def load_profile(self) -> Profile | None:
-        """Give the profile of the config, if it has one."""
+        """Return the profile in the config, if there is one.
+
+        Raises
+        ------
+        InvalidInputError
+            The profile is invalid.
+        """
         if self.profile is None:
             return None
         if isinstance(self.profile, str):
@@ -50,45 +57,45 @@ class ModelConfig(_Strict):
 
 
 class ReplicaArgs(_Strict):
-    """`args` of the application: a change replaces every replica."""
+    """`args` of the application; a change replaces every replica."""
 
     model: ModelConfig
 
 
 class SLAConfig(_Strict):
-    """The contract: `percentile` percent of the requests within `response_time_ms`."""
+    """The SLA: `percentile` percent of the requests within `response_time_ms`."""
 
     response_time_ms: float = Field(default=100.0, gt=0, allow_inf_nan=False)
     percentile: float = Field(default=99.0, gt=0, lt=100)
 
     @property
     def objective(self) -> ServiceLevelObjective:
-        """The SLA as the mathematics takes it."""
+        """The SLA as `policy` and `autoscaler` take it."""
         return ServiceLevelObjective(self.response_time_ms, self.percentile)
 
 
 class PolicyConfig(_Strict):
-    """What batching aims at.
+    """The objective of the batching policy.
 
-    ``sla``: the least energy that keeps the SLA; where the profile knows no energy, the least time
-    that the device is busy. ``weights``: the least weighted sum of mean response time and power.
-    ``auto``: ``sla`` where the profile knows the energy; else there is nothing to save, and the
-    mean response time is least.
+    ``sla`` keeps the SLA with the least energy, or, if the profile has no energy, with the least
+    time that the device is busy. ``weights`` minimizes a weighted sum of mean response time and
+    mean power. ``auto`` is ``sla`` if the profile has energy; otherwise there is nothing to save,
+    and it minimizes the mean response time.
     """
 
     objective: Literal["auto", "sla", "weights"] = "auto"
     latency_weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     energy_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    #: The share of the SLA's response time that batching may use; the rest is for the network.
+    #: Share of the SLA's response time that batching may use; the rest is for the network.
     response_time_share: float = Field(default=0.9, gt=0, le=1)
 
 
 class AutoscalerConfig(_Strict):
-    """How replicas are counted; see `autoscaler.reports.AutoscalerSettings`."""
+    """Settings of the autoscaler; `autoscaler.settings.AutoscalerSettings` has the other fields."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    #: Only say what would be done; the number of replicas stays as it is.
+    #: Log decisions without changing the number of replicas.
     dry_run: bool = False
 
     @model_validator(mode="after")
@@ -97,7 +104,13 @@ class AutoscalerConfig(_Strict):
         return self
 
     def settings(self) -> AutoscalerSettings:
-        """Give the checked settings."""
+        """Return the autoscaler's settings.
+
+        Raises
+        ------
+        ValueError
+            A setting is unknown or out of range; pydantic turns this into a `ValidationError`.
+        """
         try:
             return AutoscalerSettings(**{"retries": RETRIES, **(self.model_extra or {})})
         except TypeError as error:
@@ -107,24 +120,32 @@ class AutoscalerConfig(_Strict):
 
 
 class LimitsConfig(_Strict):
-    """What a replica takes before it refuses."""
+    """What a replica accepts."""
 
-    #: Rows that may wait; none: as many as the device serves in time.
+    #: Rows that may wait. None: as many as the device serves within the SLA.
     waiting_room: int | None = Field(default=None, ge=1)
     max_rows_per_request: int = Field(default=256, ge=1)
     max_body_bytes: int = Field(default=4 << 20, ge=1)
 
 
 class UserConfig(_Strict):
-    """`user_config` of the deployment: a change acts without restarting a replica."""
+    """`user_config` of the deployment; a change takes effect without restarting a replica."""
 
     sla: SLAConfig = SLAConfig()
     policy: PolicyConfig = PolicyConfig()
     autoscaler: AutoscalerConfig = AutoscalerConfig()
     limits: LimitsConfig = LimitsConfig()
 
-    def objective(self, profile: Profile) -> Objective:
-        """Give what the policy table of `profile` is to be solved for."""
+    def sla_at_replica(self) -> ServiceLevelObjective:
+        """Return what the way to the replica and back leaves of the SLA."""
+        return self.sla.objective.after(self.autoscaler.settings().delays.way_ms)
+
+    def batcher_limits(self, profile: Profile) -> Limits:
+        """Return the limits of a batcher on the device of `profile`."""
+        return limits_for(profile, self.sla.objective, waiting_room=self.limits.waiting_room)
+
+    def policy_objective(self, profile: Profile) -> Objective:
+        """Return what the policy table of `profile` is solved for."""
         if self.policy.objective == "weights":
             return Weights(self.policy.latency_weight, self.policy.energy_weight)
         if self.policy.objective == "auto" and profile.energy_mj is None:
@@ -134,7 +155,7 @@ class UserConfig(_Strict):
 
 
 class ServiceConfig(_Strict):
-    """A config file, read: the parts of Sojourn's application in it."""
+    """The parts of a config file that concern Sojourn's application, and the whole document."""
 
     application: str
     route_prefix: str
@@ -151,12 +172,12 @@ class ServiceConfig(_Strict):
 
 
 def parse_user_config(content: Mapping[str, Any] | None) -> UserConfig:
-    """Check the content of `user_config`.
+    """Return the checked content of `user_config`.
 
     Raises
     ------
     InvalidInputError
-        One line: the first thing that is wrong, and what is allowed.
+        The first error, in one line: where it is, and what is allowed.
     """
     try:
         return UserConfig.model_validate(content or {})
@@ -165,12 +186,12 @@ def parse_user_config(content: Mapping[str, Any] | None) -> UserConfig:
 
 
 def load_service_config(path: str | Path) -> ServiceConfig:
-    """Read a config file and check all of it.
+    """Read and check a config file.
 
     Raises
     ------
     InvalidInputError
-        One line: the first thing that is wrong, and what is allowed.
+        The first error, in one line: where it is, and what is allowed.
     """
     try:
         document = yaml.safe_load(Path(path).read_text())
@@ -191,7 +212,7 @@ def load_service_config(path: str | Path) -> ServiceConfig:
 def _service_config(document: Any) -> ServiceConfig:
     applications = document.get("applications") if isinstance(document, dict) else None
     if not isinstance(applications, list):
-        raise InvalidInputError("applications: missing; the file has Ray Serve's schema")
+        raise InvalidInputError("applications: missing; the file must follow Ray Serve's schema")
     ours = [
         application
         for application in applications
@@ -199,7 +220,7 @@ def _service_config(document: Any) -> ServiceConfig:
     ]
     if len(ours) != 1:
         raise InvalidInputError(
-            f"applications: {len(ours)} have import_path {IMPORT_PATH}, must be one"
+            f"applications: {len(ours)} have import_path {IMPORT_PATH}, must be exactly one"
         )
     application = ours[0]
     deployments = {
@@ -220,7 +241,7 @@ def _service_config(document: Any) -> ServiceConfig:
 
 
 def first_line(error: ValidationError) -> str:
-    """Say in one line what pydantic found first: where, what, and what was given."""
+    """Return pydantic's first error in one line: where it is, what is wrong, the value given."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     message = first["msg"].removeprefix("Value error, ")

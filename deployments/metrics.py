@@ -1,8 +1,8 @@
-"""Every instrument of a replica: `sojourn_*` in base units, through Ray's metrics.
+"""A replica's metrics: `sojourn_*` in base units, exported by Ray.
 
-The request path only appends to lists and counters; `flush`, once a second, hands them to Ray,
-which exports them (with the prefix `ray_`) where the cluster's Prometheus scrapes. Counters are
-exact; a histogram gets a random sample of what a busy second brings.
+The request path only appends to lists and counters. `flush` hands them to Ray once a second; Ray
+exports them to the cluster's Prometheus, with the prefix `ray_`. Counters are exact; in a busy
+second, histograms get a random sample.
 """
 
 import random
@@ -12,27 +12,32 @@ from typing import TypeVar
 
 from ray.serve import metrics
 
-from deployments.control.policy_controller import Observations
+from deployments.control.observations import Observations
 from deployments.service import InferenceService
 
 _RESPONSE_TIMES_S = [
     *(0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075),
     *(0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0),
 ]
-#: Ray takes some 10 µs to observe a value: all of a busy second would be felt by the requests.
-_OBSERVATIONS_PER_FLUSH = 200
+#: Ray takes some 10 µs to observe a value: recording every request would slow the event loop.
+_MAX_OBSERVATIONS_PER_FLUSH = 200
 _BATCH_SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
-
 
 _T = TypeVar("_T")
 
 
 def _sample(values: list[_T]) -> list[_T]:
-    return random.sample(values, min(len(values), _OBSERVATIONS_PER_FLUSH))
+    return random.sample(values, min(len(values), _MAX_OBSERVATIONS_PER_FLUSH))
 
 
 class ReplicaMetrics:
-    """Instruments of one `InferenceService`."""
+    """The metrics of one `InferenceService`.
+
+    Parameters
+    ----------
+    service : InferenceService
+        A service; it must be configured before the first `flush`.
+    """
 
     def __init__(self, service: InferenceService) -> None:
         self._service = service
@@ -41,20 +46,21 @@ class ReplicaMetrics:
             "sojourn_offered_rows_total", description="Rows that reached this replica."
         )
         self._refused = metrics.Counter(
-            "sojourn_refused_rows_total", description="Rows refused because the replica was full."
+            "sojourn_refused_rows_total", description="Rows that this replica refused."
         )
         self._answers = metrics.Counter(
             "sojourn_answers_total",
-            description="Inference requests by the HTTP status of their answer.",
+            description="Inference requests by HTTP status.",
             tag_keys=("status",),
         )
         self._batches = metrics.Counter(
             "sojourn_batches_total",
-            description="Batches by the reason why they were started.",
+            description="Batches by the reason for which they started.",
             tag_keys=("reason",),
         )
         self._energy = metrics.Counter(
-            "sojourn_energy_joules_total", description="Energy of the batches, where it is known."
+            "sojourn_energy_joules_total",
+            description="Energy of the batches, if known.",
         )
         self._response_time = metrics.Histogram(
             "sojourn_response_time_seconds",
@@ -70,24 +76,24 @@ class ReplicaMetrics:
             "sojourn_batch_size_rows", description="Rows of a batch.", boundaries=_BATCH_SIZES
         )
         self._queue_length = metrics.Gauge(
-            "sojourn_queue_length_rows", description="Rows that wait for the device."
+            "sojourn_queue_length_rows", description="Rows waiting for the device."
         )
         self._arrival_rate = metrics.Gauge(
             "sojourn_arrival_rate_rows_per_second",
-            description="Arrival rate as the batcher sees it.",
+            description="The batcher's estimate of its arrival rate.",
         )
         self._control_limit = metrics.Gauge(
             "sojourn_control_limit_rows", description="Queue length at which a batch starts."
         )
-        self._sla = metrics.Gauge(
+        self._sla_response_time = metrics.Gauge(
             "sojourn_sla_response_time_seconds", description="Response time of the SLA in force."
         )
-        self._percentile = metrics.Gauge(
-            "sojourn_sla_percentile_ratio", description="Share of requests that the SLA is for."
+        self._sla_percentile = metrics.Gauge(
+            "sojourn_sla_percentile_ratio", description="Share of requests that the SLA covers."
         )
 
     def flush(self, seen: Observations) -> None:
-        """Hand to Ray what has come together since the last time."""
+        """Hand to Ray what was observed since the last call."""
         service = self._service
         batcher = service.batcher
         self._add(self._offered, batcher.offered_rows)
@@ -104,17 +110,17 @@ class ReplicaMetrics:
             self._batch_size.observe(record.size)
         for response_time_s in _sample(seen.response_times_s):
             self._response_time.observe(response_time_s)
-        content = service.explain()
-        self._queue_length.set(content["queue_length"])
-        self._arrival_rate.set(content["arrival_rate_per_s"])
-        self._control_limit.set(content["control_limit"])
-        self._sla.set(1e-3 * content["sla"]["response_time_ms"])
-        self._percentile.set(1e-2 * content["sla"]["percentile"])
+        report = service.explain()
+        self._queue_length.set(report["queue_length"])
+        self._arrival_rate.set(report["arrival_rate_per_s"])
+        self._control_limit.set(report["control_limit"])
+        self._sla_response_time.set(1e-3 * report["sla"]["response_time_ms"])
+        self._sla_percentile.set(1e-2 * report["sla"]["percentile"])
 
     def _add(
         self, counter: metrics.Counter, total: int, tags: Mapping[str, str] | None = None
     ) -> None:
-        """Raise `counter` to `total`."""
+        """Increment `counter` by what `total` has grown since the last call."""
         key = (counter.info["name"], *(tags or {}).values())
         if total > self._flushed[key]:
             counter.inc(total - self._flushed[key], tags=dict(tags or {}))

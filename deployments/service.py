@@ -1,17 +1,19 @@
-"""What a replica is, without Ray: a model, its profile, its policy and its batcher."""
+"""A replica without Ray: a model, its profile, its policy controller and its batcher."""
 
 import asyncio
 import logging
 import math
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from deployments.batcher.asyncio_batcher import Batcher, BatchRecord
+from deployments.batcher.asyncio_batcher import Batcher
 from deployments.config import ModelConfig, UserConfig
-from deployments.control.policy_controller import Observations, PolicyController
+from deployments.control.observations import Observations, ReplicaObserver
+from deployments.control.policy_controller import PolicyController
 from deployments.errors import DeadlineError, DeviceError, RequestError
+from deployments.example_request import example_request
 from deployments.http.inference_protocol import InferenceRequest, Signature, Tensors
 from deployments.models.base import Model, load_model
 from deployments.profiling.measure import measure_profile
@@ -20,26 +22,38 @@ from policy.profile import Profile
 
 logger = logging.getLogger("sojourn.service")
 
-#: How long a replica may measure its own profile when its config has none.
+#: How long a starting replica may measure its own profile, if it has none.
 PROFILE_BUDGET_S = 1.0
-#: A batch that takes this long, or this many times what a full one should, is stuck.
+#: The device is stuck if one batch takes longer than this, and than this many full batches.
 STUCK_AFTER_S = 10.0
 STUCK_AFTER_BATCHES = 20
-#: How many batches are shown to who asks why they were started.
-BATCHES_SHOWN = 20
 
 
 def resolve_device(device: str) -> str:
-    """Turn ``auto`` into ``cuda`` where there is a GPU for this process, else ``cpu``."""
+    """Return `device`; for ``auto``, ``cuda`` if this process has a GPU, else ``cpu``."""
     if device != "auto":
         return device
-    import torch  # the autoscaler and the tools that read a config need no torch
+    import torch  # here, because importing this module must not load torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def profile_of(config: ModelConfig, model: Model, device: str) -> Profile:
-    """Give the profile of the config, else the model's own, else measure one."""
+    """Return the profile in the config, else the model's own, else measure one.
+
+    Parameters
+    ----------
+    config : ModelConfig
+    model : Model
+        The loaded model.
+    device : str
+        ``cpu`` or ``cuda``.
+
+    Raises
+    ------
+    InvalidInputError
+        The profile in the config is invalid.
+    """
     profile = config.load_profile() or model.profile()
     if profile is None:
         profile = measure_profile(
@@ -55,14 +69,23 @@ def profile_of(config: ModelConfig, model: Model, device: str) -> Profile:
 class InferenceService:
     """One model behind its batcher; the `Service` of `deployments.http.app`.
 
+    Call `configure` before anything else.
+
     Parameters
     ----------
     config : ModelConfig
-        Which model.
+        The model's configuration.
     model : Model
         The loaded model.
     profile : Profile
-        What it costs here.
+        The model's profile on this device.
+
+    Attributes
+    ----------
+    config_error : str or None
+        Why the latest configuration was rejected; the adapter that reads configurations sets it.
+    answers : Counter of int
+        Inference requests by the HTTP status of their answer.
     """
 
     platform = "python"
@@ -78,23 +101,25 @@ class InferenceService:
         self._profile = profile
         self._controller: PolicyController | None = None
         self._batcher: Batcher | None = None
-        self._batches: list[BatchRecord] = []
-        self._last_batches: deque[tuple[float, BatchRecord]] = deque(maxlen=BATCHES_SHOWN)
-        self._response_times_s: list[float] = []
-        self._offered_rows_seen = 0
-        self._answered_rows = self._late_rows = 0
+        self._observer: ReplicaObserver | None = None
 
     @property
     def batcher(self) -> Batcher:
-        """The batcher; there is one once `configure` has succeeded."""
+        """The batcher; `configure` creates it."""
         assert self._batcher is not None
         return self._batcher
 
     @property
     def controller(self) -> PolicyController:
-        """What keeps the batcher's policy; there is one once `configure` has succeeded."""
+        """The controller of the batcher's policy; `configure` creates it."""
         assert self._controller is not None
         return self._controller
+
+    @property
+    def observer(self) -> ReplicaObserver:
+        """The counts of batches and answers; `configure` creates it."""
+        assert self._observer is not None
+        return self._observer
 
     @property
     def configured(self) -> bool:
@@ -107,121 +132,117 @@ class InferenceService:
         return self.configured and not self.stuck()
 
     def stuck(self) -> bool:
-        """Whether the device is lost, or on one batch for far longer than a full one takes."""
+        """Return whether the device is lost, or hangs: one batch takes far too long."""
         if self._batcher is None:
             return False
-        if self._batcher.lost is not None:
+        if self._batcher.lost_reason is not None:
             return True
         full_batch_s = 1e-3 * float(self.controller.profile.latency_ms[-1])
         return self._batcher.busy_for_s() > max(STUCK_AFTER_S, STUCK_AFTER_BATCHES * full_batch_s)
 
     async def configure(self, user_config: UserConfig) -> None:
-        """Take a configuration; its policy table is solved aside, and swapped in whole when ready.
+        """Apply a configuration; its policy takes effect as soon as it is solved.
 
-        Until then the policy in force stays; at first that is to start whenever the device is free.
+        Until then the current policy stays. The first one starts a batch whenever the device is
+        free.
 
         Raises
         ------
         InfeasibleError
-            The SLA asks for less time than a batch of one takes; what was in force stays in force.
+            The SLA allows less time than a batch of one takes. The old configuration stays.
         """
         if self._controller is None:
             self._controller = PolicyController(self._profile, user_config, self._advance)
-            self._batcher = Batcher(self._model, self._controller.core, self._note_batch)
+            self._observer = ReplicaObserver(self._controller.sla_at_replica)
+            self._batcher = Batcher(self._model, self._controller.core, self._observer.batch_ended)
         else:
             self._controller.configure(user_config)
+            self.observer.sla = self._controller.sla_at_replica
         limits = user_config.limits
         self.signature = Signature(
             self._model.inputs, self._model.outputs, limits.max_rows_per_request
         )
         self.max_body_bytes = limits.max_body_bytes
 
-    def _note_batch(self, record: BatchRecord) -> None:
-        self._batches.append(record)
-        self._last_batches.append((time.monotonic(), record))
-
     def _advance(self) -> None:
         if self._batcher is not None:
             self._batcher.advance()
 
     async def tick(self) -> Observations:
-        """Let the policy follow the world; to be called every `deployments.control.policy_controller.TICK_S`.
+        """Adjust the policy to what was observed, and give up a device that hangs.
 
-        Who waits for a device that hangs is told so: another replica may answer.
+        To be called every `deployments.control.policy_controller.TICK_S`.
 
         Returns
         -------
         Observations
-            What came together since the last call.
+            What was observed since the last call.
         """
         if self.stuck():
             self.batcher.lose_device("the device of this replica does not answer")
-        offered_rows = self.batcher.offered_rows
-        seen = Observations(
-            self._batches.copy(), self._response_times_s, offered_rows - self._offered_rows_seen
-        )
-        self._batches.clear()
-        self._response_times_s = []
-        self._offered_rows_seen = offered_rows
+        seen = self.observer.take(self.batcher.offered_rows)
         await self.controller.tick(seen)
         return seen
 
     def has_room(self) -> bool:
-        """Whether one more row can wait; what finds no room is counted as refused.
+        """Return whether one more row may wait; if not, count a refused request.
 
         Raises
         ------
         DeviceError
-            The device hangs, or is lost.
+            There is no room because the device is lost.
         """
         room = self.batcher.core.has_room(1, time.monotonic())
         if not room:
-            self.batcher.refuse()
+            self.batcher.count_refused()
             self.answers[503] += 1
-            if self.batcher.lost is not None:
-                raise DeviceError(self.batcher.lost)
+            if self.batcher.lost_reason is not None:
+                raise DeviceError(self.batcher.lost_reason)
         return room
 
     async def infer(self, request: InferenceRequest, arrival_s: float) -> Tensors:
-        """Answer a checked request that reached the process at `arrival_s`."""
+        """Answer a checked request.
+
+        Parameters
+        ----------
+        request : InferenceRequest
+        arrival_s : float
+            When it reached this process, by `time.monotonic`. Its deadline counts from here.
+
+        Returns
+        -------
+        mapping of str to ndarray
+            The model's outputs, each of shape ``(rows, ...)``.
+
+        Raises
+        ------
+        RequestError
+            As `Batcher.submit`.
+        """
+        deadline_ms = math.inf if request.deadline_ms is None else request.deadline_ms
         try:
             outputs = await self.batcher.submit(
                 request.inputs,
                 request.rows,
                 arrival_s,
-                math.inf if request.deadline_ms is None else arrival_s + 1e-3 * request.deadline_ms,
+                arrival_s + 1e-3 * deadline_ms,
                 request.priority,
             )
         except RequestError as error:
             self.answers[error.status] += 1
-            # A missed deadline is a late answer if it allowed as much time as the SLA does.
-            deadline_ms = request.deadline_ms or 0.0
-            sla_ms = self.controller.sla_at_replica.response_time_ms
-            if isinstance(error, DeadlineError) and deadline_ms >= sla_ms:
-                self._count_answer(request.rows, time.monotonic() - arrival_s, late=True)
+            if isinstance(error, DeadlineError):
+                waited_s = time.monotonic() - arrival_s
+                self.observer.deadline_missed(request.rows, waited_s, deadline_ms)
             raise
         except asyncio.CancelledError:
-            # A client that leaves after the SLA's response time has a late answer.
-            waited_s = time.monotonic() - arrival_s
-            if self._is_late(waited_s):
-                self._count_answer(request.rows, waited_s, late=True)
+            self.observer.client_left(request.rows, time.monotonic() - arrival_s)
             raise
         self.answers[200] += 1
-        response_time_s = time.monotonic() - arrival_s
-        self._count_answer(request.rows, response_time_s, late=self._is_late(response_time_s))
+        self.observer.answered(request.rows, time.monotonic() - arrival_s)
         return outputs
 
-    def _is_late(self, response_time_s: float) -> bool:
-        return self.controller.sla_at_replica.is_late(1e3 * response_time_s)
-
-    def _count_answer(self, rows: int, response_time_s: float, *, late: bool) -> None:
-        self._response_times_s.append(response_time_s)
-        self._answered_rows += rows
-        if late:
-            self._late_rows += rows
-
     def autoscaling_stats(self) -> dict[str, float]:
-        """Give what the autoscaler needs to know of this replica: counters and gauges."""
+        """Return what the autoscaler is told of this replica: counters, gauges and settings."""
         batcher, controller = self.batcher, self.controller
         return {
             "offered_total": batcher.offered_rows,
@@ -230,14 +251,14 @@ class InferenceService:
             "queue_length": batcher.core.queue_length,
             "full_batch_size": controller.profile.max_batch_size,
             "full_batch_ms": float(controller.profile.latency_ms[-1]),
-            "answered_total": self._answered_rows,
-            "late_total": self._late_rows,
+            "answered_total": self.observer.answered_rows,
+            "late_total": self.observer.late_rows,
             **controller.sla_capacity.to_floats(),
             **controller.user_config.autoscaler.settings().to_floats(),
         }
 
     def explain(self) -> Mapping[str, Any]:
-        """Give the content of `GET /sojourn/policy`."""
+        """Return the content of `GET /sojourn/policy`."""
         batcher, user_config = self.batcher, self.controller.user_config
         return {
             "model": self.model_name,
@@ -252,53 +273,39 @@ class InferenceService:
                 "offered": batcher.offered_rows,
                 "refused": batcher.refused_rows,
                 "completed": batcher.completed_rows,
-                "late": self._late_rows,
+                "late": self.observer.late_rows,
                 "deadline_missed": batcher.deadline_missed_rows,
             },
             **self.controller.explain(),
         }
 
     def _explain_batches(self) -> list[dict[str, Any]]:
-        """Say why the last batches were started, the newest first."""
+        """Return the last batches with the reasons for starting them, newest first."""
         now_s = time.monotonic()
         return [
             {
                 "ended_s_ago": now_s - ended_s,
                 "reason": record.reason.value,
                 "size": record.size,
-                "queue_length_left": record.queue_length,
+                "queue_length_left": record.queue_length_left,
                 "oldest_wait_ms": 1e3 * record.oldest_wait_s,
                 "duration_ms": 1e3 * record.duration_s,
                 "failed": record.failed,
             }
-            for ended_s, record in reversed(self._last_batches)
+            for ended_s, record in reversed(self.observer.last_batches)
         ]
 
     def example_request(self) -> Mapping[str, Any]:
-        """Give a valid request of one row, for `GET /sojourn/example`."""
-        example = self._model.example(1)
-
-        def data(name: str) -> list[Any]:
-            return [_for_people(value) for value in example[name].ravel().tolist()]
-
-        inputs = [
-            {
-                "name": spec.name,
-                "datatype": spec.datatype,
-                "shape": [1, *spec.shape],
-                "data": data(spec.name),
-            }
-            for spec in self._model.inputs
-        ]
-        return {"inputs": inputs}
+        """Return a valid request of one row, for `GET /sojourn/example`."""
+        return example_request(self._model)
 
     async def drain(self, timeout_s: float) -> bool:
-        """Take nothing more, and wait until all that was accepted is answered.
+        """Refuse new requests, and wait until the accepted ones are answered.
 
         Returns
         -------
         bool
-            Whether it was, within `timeout_s`.
+            Whether all were answered within `timeout_s`.
         """
         if self._batcher is None:
             return True
@@ -311,37 +318,28 @@ class InferenceService:
         return True
 
     async def close(self) -> None:
-        """End the device's thread, and what is being solved."""
+        """End the device thread, and cancel an unfinished solve."""
         if self._controller is not None:
             await self._controller.close()
         if self._batcher is not None:
             self._batcher.close()
 
 
-def _for_people(value: Any) -> Any:
-    """Make a tensor's element what a person would write in JSON: 7 instead of 7.0, text as text."""
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
-
-
 def load_service(config: ModelConfig) -> InferenceService:
-    """Load the model that `config` names, warm it, and make its service.
+    """Load a model, run it once to warm it up, and return its service.
 
     Raises
     ------
     InvalidInputError
-        The model or its profile cannot be had.
+        The model or its profile cannot be loaded, or the profile exceeds `max_batch_size`.
     """
     device = resolve_device(config.device)
     model = load_model(config.import_path, config.options, device)
     profile = profile_of(config, model, device)
     if profile.max_batch_size > config.max_batch_size:
         raise InvalidInputError(
-            f"model: the profile goes to batch size {profile.max_batch_size}, max_batch_size is "
-            f"{config.max_batch_size}"
+            f"model: the profile goes to batch size {profile.max_batch_size}, which exceeds "
+            f"max_batch_size {config.max_batch_size}"
         )
     model.forward(model.example(1))
     return InferenceService(config, model, profile)

@@ -1,4 +1,4 @@
-"""The objectives of a batching policy: a weighted cost, or a service level (the SLA)."""
+"""The objectives of a batching policy: a weighted cost, or a service level objective (the SLA)."""
 
 import math
 from dataclasses import dataclass, replace
@@ -8,17 +8,17 @@ from policy.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class Weights:
-    """Least ``latency_weight`` x mean response (ms) + ``energy_weight`` x mean power (W).
+    """Minimize ``latency_weight`` x mean response time (ms) + ``energy_weight`` x mean power (W).
 
     Attributes
     ----------
     latency_weight : float
-        Above 0: without it, waiting for ever would be best.
+        Above 0: with 0 it would be best never to start a batch.
     energy_weight : float
-        At least 0; 0 where the profile knows no energy.
+        At least 0; it must be 0 if the profile has no energy.
     max_wait_ms : float or None
-        A free device also starts when the oldest request has waited this long. It is laid over
-        the optimal policy, which itself knows queue lengths alone. None: never.
+        A free device also starts once the oldest request has waited this long. This bound is added
+        to the optimal policy, which depends on the queue length alone. None: no bound.
 
     Raises
     ------
@@ -41,28 +41,28 @@ class Weights:
             raise InvalidInputError(f"max wait: must be at least 0 ms, not {self.max_wait_ms:g}")
 
 
-#: What `ServiceLevelObjective.after` leaves where the delays take the whole response time: too
-#: little for any batch, so that no arrival rate meets the SLA.
+#: The least response time that `ServiceLevelObjective.after` leaves: too short for any batch, so
+#: that no arrival rate meets the SLA.
 _MIN_RESPONSE_TIME_MS = 1e-3
 
 
 @dataclass(frozen=True)
 class ServiceLevelObjective:
-    """The SLA: a percentile of the response time must be at most a limit.
+    """The SLA: a percentile of the response time must not exceed a limit.
 
-    As the objective of a batching policy it asks for the least power that keeps it.
+    As the objective of a batching policy, it asks for the least power that keeps the SLA.
 
     Attributes
     ----------
     response_time_ms : float
-        The limit, above 0. It is the client's where nothing else is said.
+        The limit, above 0. Unless stated otherwise, the response time is the client's.
     percentile : float
-        Percent of the requests that must meet it, between 0 and 100.
+        Percentage of requests that must meet the limit, between 0 and 100 exclusive.
 
     Raises
     ------
     InvalidInputError
-        One of the two is out of its range.
+        An attribute is out of range.
     """
 
     response_time_ms: float
@@ -80,7 +80,7 @@ class ServiceLevelObjective:
 
     @property
     def late_share_allowed(self) -> float:
-        """Fraction of the requests that may be late."""
+        """Fraction of requests that may be late, between 0 and 1."""
         return 1 - self.percentile / 100
 
     def is_late(self, response_time_ms: float) -> bool:
@@ -88,15 +88,20 @@ class ServiceLevelObjective:
         return response_time_ms > self.response_time_ms
 
     def after(self, delays_ms: float) -> "ServiceLevelObjective":
-        """Return what delays outside the replica leave of the SLA.
+        """Return the SLA that remains after delays outside the replica.
 
-        Where they leave nothing, the result is an SLA that no batch can meet.
+        If the delays take the whole response time, no batch can meet the result.
+
+        Parameters
+        ----------
+        delays_ms : float
+            Taken off the response time.
         """
         left_ms = max(_MIN_RESPONSE_TIME_MS, self.response_time_ms - delays_ms)
         return replace(self, response_time_ms=left_ms)
 
     def in_words(self) -> str:
-        """Return ``99% of requests within 100 ms``."""
+        """Return the SLA in words, such as ``99% of requests within 100 ms``."""
         return f"{self.percentile:g}% of requests within {self.response_time_ms:g} ms"
 
 

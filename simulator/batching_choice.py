@@ -61,7 +61,7 @@ def policy_table(profile: Profile, objective: ServiceLevelObjective, batching: s
     """
     kind, _, _ = batching.partition(":")
     if batching == "sla" or kind == "weights":
-        return solve_table(profile, user_config(objective, batching).objective(profile))
+        return solve_table(profile, user_config(objective, batching).policy_objective(profile))
     if kind not in {form.partition(":")[0] for form in FORMS}:
         raise InvalidInputError(f"batching {batching!r}: must be one of {', '.join(NAMES)}")
     policy = reference_policy(batching, profile)

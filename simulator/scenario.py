@@ -140,7 +140,7 @@ class Scenario:
         if isinstance(self.batching, BatchingPolicy):
             rates = (self.profile.capacity_per_s,)
             return PolicyTable(rates, 2 * (self.batching,), "one policy at all rates")
-        return _solved(self.profile, user_config(self.objective).objective(self.profile))
+        return _solved(self.profile, user_config(self.objective).policy_objective(self.profile))
 
     def replica_model(self) -> ReplicaModel:
         """Return what each replica is: as a live one of this SLA, where nothing else is said."""

@@ -1,1 +1,1 @@
-"""The batcher: a core of events and decisions, and the asyncio shell that runs it."""
+"""The batcher: a core that decides, and the asyncio batcher that runs it on a device."""

@@ -1,4 +1,4 @@
-"""The arrival rate as a batcher sees it."""
+"""The batcher's estimate of its arrival rate."""
 
 import math
 
@@ -6,13 +6,13 @@ import math
 class ArrivalRate:
     """Exponentially weighted arrival rate, O(1) per arrival.
 
-    An arrival at age ``a`` weighs ``exp(-a / window) / window``. Until a window has passed since
-    the first arrival, the sum is scaled up by the weight that the time before it would have had.
+    An arrival of age ``a`` weighs ``exp(-a / window) / window``. The sum is divided by the weight
+    of the time since the first arrival, which corrects the bias of the first few windows.
 
     Parameters
     ----------
     window_s : float
-        Time constant: how long an arrival is remembered.
+        Time constant of the weights.
     """
 
     def __init__(self, window_s: float) -> None:
@@ -25,7 +25,7 @@ class ArrivalRate:
         """Count an arrival of `rows` rows."""
         if math.isnan(self._first_s):
             self._first_s = self._last_s = now_s
-        # Arrivals are stamped before they are parsed, so they may come a little out of order.
+        # Requests are timestamped before they are parsed, so they may be slightly out of order.
         age_s = now_s - self._last_s
         if age_s > 0:
             self._weight *= math.exp(-age_s / self._window_s)
@@ -33,7 +33,7 @@ class ArrivalRate:
         self._weight += rows
 
     def per_s(self, now_s: float) -> float:
-        """Rows per second, as estimated at `now_s`; 0 before the first arrival."""
+        """Return the estimate at `now_s`, in rows per second; 0 before the first arrival."""
         if math.isnan(self._first_s):
             return 0.0
         age_s = max(0.0, now_s - self._last_s)

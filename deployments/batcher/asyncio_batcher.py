@@ -1,7 +1,7 @@
-"""The batcher, live: the core on the event loop's clock.
+"""The live batcher: the batcher core on the event loop's clock, in front of a device thread.
 
-The event loop never blocks and wakes once per batch. When a batch is done the next one starts
-first; then the answers of the old one leave.
+The event loop never blocks and wakes once per batch. When a batch is done, the next one starts
+before the answers of the finished one are delivered.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deployments.batcher.core import Batch, BatcherCore, Refusal, Request, Slice, StartReason
-from deployments.batcher.device import DeviceThread, Failure, Tensors, joined
+from deployments.batcher.device import DeviceThread, Failure, Tensors, concatenate
 from deployments.errors import BusyError, CrowdedOutError, DeadlineError, DeviceError, RequestError
 from deployments.models.base import Model
 
@@ -21,7 +21,7 @@ logger = logging.getLogger("sojourn.batcher")
 
 
 class _Pending:
-    """What the shell keeps with a request: what came, what is done of it, who waits for it."""
+    """A request's inputs, the outputs that are done, and the future that its sender awaits."""
 
     __slots__ = ("future", "inputs", "parts", "rows_done")
 
@@ -34,29 +34,29 @@ class _Pending:
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """One batch as it was: for metrics, and for who asks why.
+    """A finished batch, for metrics and `GET /sojourn/policy`.
 
     Attributes
     ----------
     size : int
-        Rows.
+        Number of rows.
     reason : StartReason
         Why it was started.
-    queue_length : int
-        Rows that it left waiting.
+    queue_length_left : int
+        Rows left waiting when it started.
     oldest_wait_s : float
-        How long its oldest request had waited.
+        How long its oldest request had waited when it started.
     duration_s : float
-        On the device.
+        Time on the device.
     energy_mj : float or None
-        Where the model itself knows it.
+        Energy of the batch; None unless the model reports it.
     failed : bool
         Whether the model failed on it.
     """
 
     size: int
     reason: StartReason
-    queue_length: int
+    queue_length_left: int
     oldest_wait_s: float
     duration_s: float
     energy_mj: float | None
@@ -64,23 +64,29 @@ class BatchRecord:
 
 
 class Batcher:
-    """Batches the rows of concurrent requests on one device.
+    """Batch the rows of concurrent requests on one device.
 
-    Must be made and used on a running event loop.
+    Create and use it on a running event loop.
 
     Parameters
     ----------
     model : Model
-        A loaded model; its `forward` runs in this batcher's one thread only.
+        A loaded model; its `forward` runs only in this batcher's device thread.
     core : BatcherCore
-        The decisions.
+        Decides when batches start and what is in them.
     on_batch : callable, optional
         Called on the event loop with a `BatchRecord` after each batch.
 
     Attributes
     ----------
-    lost : str or None
-        Why the device answers nothing any more; this replica must then be replaced.
+    lost_reason : str or None
+        Why the device is lost, which means that this replica must be replaced; None while it works.
+    starts : Counter of StartReason
+        Batches started.
+    offered_rows, refused_rows, completed_rows : int
+        Rows that reached this batcher; those refused or crowded out; those answered with outputs.
+    deadline_missed_rows : int
+        Rows dropped because their request's own deadline passed or could not be met.
     """
 
     def __init__(
@@ -90,7 +96,7 @@ class Batcher:
         on_batch: Callable[[BatchRecord], None] = lambda record: None,
     ) -> None:
         self.core = core
-        self.lost: str | None = None
+        self.lost_reason: str | None = None
         self.starts: Counter[StartReason] = Counter()
         self.offered_rows = 0
         self.refused_rows = 0
@@ -116,36 +122,38 @@ class Batcher:
         deadline_s: float = math.inf,
         priority: int = 0,
     ) -> Tensors:
-        """Answer a request.
+        """Queue a request and return its outputs.
 
         Parameters
         ----------
         inputs : mapping of str to ndarray
-            The model's inputs, `rows` rows each.
+            The model's inputs, each of shape ``(rows, ...)``.
         rows : int
-            How many.
+            Number of rows.
         arrival_s : float
             When the request reached this process, by `time.monotonic`.
         deadline_s : float
-            When its answer is of no use any more, by the same clock.
+            When its answer becomes useless, by the same clock.
         priority : int
             0 is normal, 1 is high.
 
         Returns
         -------
         mapping of str to ndarray
-            The model's outputs, `rows` rows each.
+            The model's outputs, each of shape ``(rows, ...)``.
 
         Raises
         ------
         BusyError
             There is no room, or the deadline cannot be met here.
         DeviceError
-            The device hangs, or is lost.
+            The device hangs or is lost.
         DeadlineError
-            The deadline passed.
+            The deadline passed or can no longer be met.
+        CrowdedOutError
+            Its batch failed, and there is no room to retry it.
         RequestError
-            The model failed on it.
+            The model failed on the request.
         """
         pending = _Pending(inputs, self._loop.create_future())
         request = Request(arrival_s, rows, pending, deadline_s, priority)
@@ -153,15 +161,13 @@ class Batcher:
         refusal = self.core.arrive(arrival_s, request)
         if refusal is not None:
             self.refused_rows += rows
-            raise self._refused(refusal)
-        # While the device is busy nothing can start.
+            raise self._refusal_error(refusal)
+        # A busy device cannot start a batch.
         if not self.core.device_busy:
             self.advance()
         timer = None
         if deadline_s < math.inf:
-            timer = self._loop.call_later(
-                deadline_s - time.monotonic(), self._deadline_passed, request
-            )
+            timer = self._loop.call_later(deadline_s - time.monotonic(), self._on_deadline, request)
         try:
             return await pending.future
         except asyncio.CancelledError:
@@ -172,56 +178,56 @@ class Batcher:
             if timer:
                 timer.cancel()
 
-    def _refused(self, refusal: Refusal) -> RequestError:
-        if self.lost is not None:
-            return DeviceError(self.lost)
-        if refusal is Refusal.TOO_LATE:
+    def _refusal_error(self, refusal: Refusal) -> RequestError:
+        if self.lost_reason is not None:
+            return DeviceError(self.lost_reason)
+        if refusal is Refusal.DEADLINE:
             return BusyError("this replica cannot answer before the request's deadline")
         return BusyError(
-            f"this replica is full: {self.core.queue_length} rows wait, room is for "
-            f"{self.core.limits.waiting_room}"
+            f"this replica is full: {self.core.queue_length} rows are waiting, the waiting room "
+            f"holds {self.core.limits.waiting_room}"
         )
 
-    def _deadline_passed(self, request: Request) -> None:
-        self._give_up(request)
+    def _on_deadline(self, request: Request) -> None:
+        self._miss_deadline(request)
         self.advance()
 
-    def _give_up(self, request: Request) -> None:
-        """Tell who waits for `request` that its deadline has passed, or cannot be met."""
+    def _miss_deadline(self, request: Request) -> None:
+        """Answer `request` with a `DeadlineError`: its deadline passed or cannot be met."""
         pending: _Pending = request.content
         if not pending.future.done():
             self.deadline_missed_rows += request.rows
             self.core.cancel(request)
             pending.future.set_exception(DeadlineError("the request's deadline cannot be met"))
 
-    def _turn_away(self, request: Request) -> None:
-        """Tell who waits for `request`, a suspect, that there is no room for it."""
+    def _crowd_out(self, request: Request) -> None:
+        """Answer a suspected request with a `CrowdedOutError`."""
         future = request.content.future
         if not future.done():
             self.refused_rows += request.rows
             future.set_exception(
-                CrowdedOutError("it was in a batch that failed, as too many do: try again later")
+                CrowdedOutError("the batch failed and the retry queue is full; try again later")
             )
 
-    def refuse(self, rows: int = 1) -> None:
-        """Count a request that was refused before it could be parsed."""
+    def count_refused(self, rows: int = 1) -> None:
+        """Count a request that was refused before it was parsed."""
         self.offered_rows += rows
         self.refused_rows += rows
         self.core.arrival_rate.count(time.monotonic(), rows)
 
     def busy_for_s(self) -> float:
-        """How long the batch on the device has been there; 0 when there is none."""
+        """Return how long the current batch has been on the device; 0 without a batch."""
         return 0.0 if self._batch is None else time.monotonic() - self._batch_started_s
 
     def lose_device(self, reason: str) -> None:
-        """Give the device up: all who wait for it are told `reason`, and nothing more is taken.
+        """Give up the device: answer all requests with `reason`, and refuse new ones.
 
-        The batch on it may yet end, but nobody waits for it: what was sent here may have been sent
-        to another replica since.
+        The batch on the device may still end, but its results are discarded: HAProxy may have sent
+        its requests to another replica already.
         """
-        if self.lost is not None:
+        if self.lost_reason is not None:
             return
-        self.lost = reason
+        self.lost_reason = reason
         logger.error("%s", reason)
         requests = self.core.device_lost()
         if self._batch is not None:
@@ -233,24 +239,24 @@ class Batcher:
         self.advance()
 
     async def drain(self) -> None:
-        """Take nothing more; return when all that was accepted is answered."""
+        """Refuse new requests; return when all accepted requests are answered."""
         self.core.drain()
         self.advance()
         await self._idle.wait()
 
     def close(self) -> None:
-        """End the device's thread after the batch it is on; nobody is answered any more."""
+        """End the device thread after its current batch; open requests get no answer."""
         self._device.close()
         if self._timer:
             self._timer.cancel()
 
     def advance(self) -> None:
-        """Start a batch if the core says so: after every event, and after its policy changed."""
+        """Start a batch if the core has one; call this after every event and policy change."""
         batch = self.core.next_batch(time.monotonic())
-        while self.core.late:
-            self._give_up(self.core.late.pop())
+        while self.core.deadline_missed:
+            self._miss_deadline(self.core.deadline_missed.pop())
         while self.core.crowded_out:
-            self._turn_away(self.core.crowded_out.pop())
+            self._crowd_out(self.core.crowded_out.pop())
         if batch is not None:
             self.starts[batch.reason] += 1
             self._batch = batch
@@ -277,7 +283,7 @@ class Batcher:
         self.advance()
 
     def _finish(self, batch: Batch, outcome: list[Tensors] | Failure, duration_s: float) -> None:
-        if self.lost is not None:
+        if self.lost_reason is not None:
             return
         started_s, queue_left = self._batch_started_s, self._queue_left
         self._batch = None
@@ -317,9 +323,9 @@ class Batcher:
         if stop - start == request.rows:
             pending.future.set_result(result)
             return
-        # A part that was in a failed batch comes after its successors.
+        # A slice that was in a failed batch is done after the slices that follow it.
         pending.parts[start] = result
         pending.rows_done += stop - start
         if pending.rows_done == request.rows:
             parts = [pending.parts[start] for start in sorted(pending.parts)]
-            pending.future.set_result(joined(parts))
+            pending.future.set_result(concatenate(parts))

@@ -1,9 +1,9 @@
-"""Slices of failed batches, until it is known which of them is to blame.
+"""Find the request that made a batch fail, by group testing with binary splitting.
 
-What the search costs, beside halving the failed batch until all but the culprit are answered: on a
-device of 50 ms + 0.5 ms a row, batches of 32, all full, 1% of the rows poison, 93% of the rows that
-it answers without poison instead of 50% where a failure takes no time, 40% instead of 28% where it
-takes as long as an answer.
+Tests share batches with requests from the queue. The gain over rerunning ever smaller halves of the
+failed batch alone, on a device of 50 ms + 0.5 ms per row with full batches of 32, 1% of whose rows
+are poison: the device answers 93% instead of 50% of the rows that it answers without poison if a
+failure takes no time, and 40% instead of 28% if a failure takes as long as an answer.
 """
 
 from collections import deque
@@ -14,99 +14,108 @@ from deployments.batcher.requests import Request, Slice
 
 
 class _Group(NamedTuple):
-    """Slices to be tested; `guilty` where one of them is believed to be to blame."""
+    """Suspected slices, and whether one of them is believed to have failed its batch."""
 
     slices: Sequence[Slice]
-    guilty: bool
+    has_culprit: bool
 
 
-_NOBODY = _Group((), guilty=False)
+_EMPTY_GROUP = _Group((), has_culprit=False)
 
 
 class BatchBisection:
-    """Groups of suspects, and binary splitting of the first of them.
+    """A queue of suspected groups, the first of which is searched by halving.
+
+    The caller takes a test with `next_test`, runs it, and reports the outcome with `test_passed`
+    or `test_failed` before it takes the next one.
 
     Attributes
     ----------
     rows : int
-        Rows that wait here, without those that are being tested.
+        Suspected rows that wait here, without those under test.
     """
 
     def __init__(self) -> None:
         self.rows = 0
         self._groups: deque[_Group] = deque()
-        # The rest of the group that is being tested: guilty if the test passes.
-        self._untested = _NOBODY
+        # The rest of the group under test: it has the culprit if the test passes.
+        self._untested = _EMPTY_GROUP
 
     def __bool__(self) -> bool:
         return bool(self._groups)
 
-    def add(self, slices: Sequence[Slice], *, guilty: bool, first: bool = False) -> None:
-        """Have `slices` tested, after the other groups or before them."""
+    def add(self, slices: Sequence[Slice], *, has_culprit: bool, first: bool = False) -> None:
+        """Queue a group of suspects, last or first; skip cancelled requests."""
         slices = [part for part in slices if not part.request.cancelled]
         self._count(slices, +1)
         if slices:
-            group = _Group(slices, guilty)
+            group = _Group(slices, has_culprit)
             self._groups.appendleft(group) if first else self._groups.append(group)
 
-    def forget(self, request: Request) -> None:
-        """Count the rows of a cancelled request no more."""
+    def discard(self, request: Request) -> None:
+        """Stop counting the rows of a cancelled request."""
         self.rows -= request.rows_suspected
         request.rows_suspected = 0
 
     def requests(self) -> list[Request]:
-        """Give those who wait."""
+        """Return the suspected requests, without those under test."""
         groups = (self._untested, *self._groups)
         return [part.request for group in groups for part in group.slices]
 
-    def take(self, largest: int) -> tuple[list[Slice], bool]:
-        """Take who is tested next: half of a guilty group, or a whole one.
+    def next_test(self, max_rows: int) -> tuple[list[Slice], bool]:
+        """Take the slices to test next: half of a group with a culprit, or a whole group.
 
         Parameters
         ----------
-        largest : int
-            Rows that a batch may have.
+        max_rows : int
+            Largest batch.
 
         Returns
         -------
-        tested : list of Slice
-            Empty where all of the group have left.
-        alone : bool
-            Whether it is the last suspect, whom a test alone convicts.
+        slices : list of Slice
+            Empty if every request of the group was cancelled.
+        is_last_suspect : bool
+            Whether the slice is the only suspect left, so that failing alone convicts it.
         """
-        slices, guilty = self._groups.popleft()
+        slices, has_culprit = self._groups.popleft()
         waiting = [part for part in slices if not part.request.cancelled]
-        # Where somebody left, it may have been the culprit.
-        guilty = guilty and len(waiting) == len(slices)
-        count = len(waiting) // 2 or 1 if guilty else len(waiting)
-        while count > 1 and sum(part.rows for part in waiting[:count]) > largest:
+        # A cancelled request may have been the culprit.
+        has_culprit = has_culprit and len(waiting) == len(slices)
+        count = len(waiting) // 2 or 1 if has_culprit else len(waiting)
+        while count > 1 and sum(part.rows for part in waiting[:count]) > max_rows:
             count //= 2
-        tested = waiting[:count]
-        self._untested = _Group(waiting[count:], guilty)
-        self._count(tested, -1)
-        return tested, guilty and len(waiting) == 1
+        under_test = waiting[:count]
+        self._untested = _Group(waiting[count:], has_culprit)
+        self._count(under_test, -1)
+        return under_test, has_culprit and len(waiting) == 1
 
-    def passed(self) -> None:
-        """Take note that the test passed: the culprit is among the others."""
+    def test_passed(self) -> None:
+        """Record that the test passed: the culprit is among the untested suspects."""
         if self._untested.slices:
             self._groups.appendleft(self._untested)
-        self._untested = _NOBODY
+        self._untested = _EMPTY_GROUP
 
-    def doubt(self) -> None:
-        """Take note that somebody was not tested after all, and may have been the culprit."""
-        self._untested = self._untested._replace(guilty=False)
+    def test_failed(self) -> list[Slice]:
+        """Record that the test failed; return the untested suspects, which are now cleared."""
+        cleared = [part for part in self._untested.slices if not part.request.cancelled]
+        self._untested = _EMPTY_GROUP
+        self._count(cleared, -1)
+        return cleared
 
-    def failed(self) -> list[Slice]:
-        """Take note that the test failed: give back the others, who are suspected no more."""
-        untested = [part for part in self._untested.slices if not part.request.cancelled]
-        self._untested = _NOBODY
-        self._count(untested, -1)
-        return untested
+    def test_incomplete(self) -> None:
+        """Record that a slice dropped out of the test: it may have been the culprit."""
+        self._untested = self._untested._replace(has_culprit=False)
 
-    def crowd_out(self, room: int) -> list[Request]:
-        """Give up the oldest groups, but for the last, until at most `room` rows wait."""
+    def crowd_out(self, max_rows: int) -> list[Request]:
+        """Give up the oldest groups, but never the last one, until `max_rows` rows wait or fewer.
+
+        Returns
+        -------
+        list of Request
+            The requests given up; the caller cancels them.
+        """
         given_up = []
-        while self.rows > room and len(self._groups) > 1:
+        while self.rows > max_rows and len(self._groups) > 1:
             for part in self._groups.popleft().slices:
                 if not part.request.cancelled:
                     given_up.append(part.request)

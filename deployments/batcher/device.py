@@ -1,4 +1,4 @@
-"""The device's thread: runs batches on the model, one by one, and says what came of each."""
+"""The device thread: run batches on the model, one at a time, and report each outcome."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ logger = logging.getLogger("sojourn.batcher")
 
 Tensors = Mapping[str, NDArray[Any]]
 
-#: After so many failed batches in a row the device has to answer the model's own example.
+#: After this many failed batches in a row, the device is probed with the model's own example.
 PROBE_AFTER = 3
 
 
@@ -31,9 +31,9 @@ class Failure:
     Attributes
     ----------
     error : RequestError
-        What a request is told that turns out to be to blame.
+        The answer to the culprit, once it is found.
     blamed : mapping of int to RequestError
-        What is told to whom, by place in the batch, where the model knows.
+        The answers to the culprits that the model named, by index into the batch's slices.
     """
 
     error: RequestError
@@ -41,21 +41,21 @@ class Failure:
 
 
 class _LostError(Exception):
-    """The device answers nothing any more; the message is for its requests."""
+    """The device is lost; the message goes to its requests."""
 
 
 class DeviceThread:
-    """One thread that drives the device, for a batcher on an event loop.
+    """A thread that drives the device for a batcher on an event loop.
 
     Parameters
     ----------
     model : Model
-        A loaded model; its `forward` runs in this thread only.
+        A loaded model; its `forward` runs only in this thread.
     on_done : callable
-        Called on the event loop after each batch, with the outputs of each of its slices, or a
-        `Failure`, and the seconds it took.
+        Called on the event loop after each batch, with the batch, the outputs of each of its slices
+        or a `Failure`, and its duration in seconds.
     on_lost : callable
-        Called there, once, when the device answers nothing any more; given the reason.
+        Called on the event loop with the reason, once, when the device is lost.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class DeviceThread:
         threading.Thread(target=self._drive, name="sojourn-device", daemon=True).start()
 
     def start(self, batch: Batch) -> None:
-        """Run `batch` after those before it."""
+        """Queue `batch` for the thread."""
         self._jobs.put(batch)
 
     def close(self) -> None:
-        """End the thread after the batch it is on."""
+        """End the thread after its current batch."""
         self._jobs.put(None)
 
     def _drive(self) -> None:
@@ -93,7 +93,7 @@ class DeviceThread:
                 return
 
     def _call_soon(self, callback: Callable[..., None], *arguments: object) -> bool:
-        """Have the event loop call `callback`; False where it is closed and nobody waits."""
+        """Schedule `callback` on the event loop; return False if the loop is closed."""
         try:
             self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:
@@ -102,16 +102,18 @@ class DeviceThread:
 
     def _run(self, batch: Batch) -> list[Tensors] | Failure:
         try:
-            outputs = self._model.forward(joined([_rows_of(part) for part in batch.slices]))
-            _check_rows(outputs, batch.size, self._model)
-            # A model may write its next batch where this one is, before these answers have left.
+            outputs = self._model.forward(
+                concatenate([_slice_inputs(part) for part in batch.slices])
+            )
+            _check_shapes(outputs, batch.size, self._model)
+            # Copy: a model may reuse its output buffers before these answers have been sent.
             outputs = {spec.name: np.array(outputs[spec.name]) for spec in self._model.outputs}
         except Exception as error:
             self._probe(error)
             return _failure(batch, error)
         except BaseException as error:
-            # What ends a thread ends this one with it: SystemExit, most likely.
-            logger.exception("the model ended the device's thread")
+            # SystemExit, most likely: it ends this thread, so the device is lost.
+            logger.exception("the model ended the device thread")
             raise _LostError("the device of this replica is lost") from error
         self._failures_in_a_row = 0
         results: list[Tensors] = []
@@ -123,10 +125,11 @@ class DeviceThread:
         return results
 
     def _probe(self, error: Exception) -> None:
-        """Tell a lost device from wrong requests: it fails on the model's own example, too.
+        """Raise `_LostError` if the device fails on the model's own example, too.
 
-        A CUDA device that met an illegal access, say, fails on all that follows. To try the example
-        costs a batch of one, so it is not done after every failure.
+        This tells a lost device from faulty requests: after an illegal memory access, for example,
+        a CUDA device fails on every later batch. A probe costs a batch of one, so at most every
+        `PROBE_AFTER`-th failure in a row is followed by one.
         """
         self._failures_in_a_row += 1
         if self._failures_in_a_row < PROBE_AFTER or isinstance(error, RowsError | RequestError):
@@ -140,7 +143,7 @@ class DeviceThread:
 
 
 def _failure(batch: Batch, error: Exception) -> Failure:
-    """Say who is told what about `error`."""
+    """Return which requests get which error."""
     if isinstance(error, ModelError):
         return Failure(error, dict.fromkeys(range(len(batch.slices)), error))
     if isinstance(error, RequestError):
@@ -155,29 +158,29 @@ def _failure(batch: Batch, error: Exception) -> Failure:
                     blamed.setdefault(place, error.errors[row])
         if blamed:
             return Failure(next(iter(blamed.values())), blamed)
-        logger.error("the model blames rows %s of %d", list(error.errors), batch.size)
+        logger.error("the model blames rows %s of a batch of %d", list(error.errors), batch.size)
     elif len(batch.slices) == 1:
         logger.error("the model failed on a request of %d rows", batch.size, exc_info=error)
     return Failure(ModelError("the model failed on this request"), {})
 
 
-def _rows_of(part: Slice) -> Tensors:
+def _slice_inputs(part: Slice) -> Tensors:
     inputs: Tensors = part.request.content.inputs
     if part.stop - part.start == part.request.rows:
         return inputs
     return {name: array[part.start : part.stop] for name, array in inputs.items()}
 
 
-def joined(parts: list[Tensors]) -> Tensors:
-    """Put parts of rows together, in order."""
+def concatenate(parts: list[Tensors]) -> Tensors:
+    """Concatenate the rows of `parts`, in order."""
     if len(parts) == 1:
         return parts[0]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _check_rows(outputs: Tensors, size: int, model: Model) -> None:
+def _check_shapes(outputs: Tensors, size: int, model: Model) -> None:
     for spec in model.outputs:
         shape = np.shape(outputs[spec.name]) if spec.name in outputs else None
         if shape != (size, *spec.shape):
             logger.error("output %s: shape %s for a batch of %d", spec.name, shape, size)
-            raise ModelError(f"the model gave output {spec.name!r} in a wrong shape")
+            raise ModelError(f"the model returned output {spec.name!r} in a wrong shape")

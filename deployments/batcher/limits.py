@@ -1,4 +1,4 @@
-"""The limits of a batcher, live and simulated: built here from the SLA, and nowhere else."""
+"""The limits of a batcher, live and simulated. Only `limits_for` derives them from an SLA."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,29 +6,30 @@ from dataclasses import dataclass
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 
-#: However fast a device is, a longer queue is a mistake somewhere.
+#: Rows: even on the fastest device, a longer queue is a sign of a mistake.
 MAX_WAITING_ROOM = 4096
-#: Share of the SLA's response time within which a request must be done that waits beyond the room.
-#: The rest is for parsing, the way back, and batches that take a little longer.
+#: A request is admitted beyond the waiting room if it will be done within this share of the SLA's
+#: response time. The rest covers parsing, the network, and batches that take a little longer.
 ADMISSION_SHARE = 0.97
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds a batcher besides its policy.
+    """The bounds on a batcher besides its policy.
 
     Attributes
     ----------
     max_age_ms : float
-        No request is kept waiting for others beyond this age, whatever the policy says.
+        At this age of the oldest request a free device starts, whatever the policy says.
     waiting_room : int
-        Rows that may wait, besides those on the device.
+        Rows that may wait, not counting those on the device.
     latency_ms : sequence of float
-        Time of a batch; entry ``b - 1`` is for batch size ``b``. What deadlines are judged by.
+        Batch latency; entry ``b - 1`` is for batch size ``b``. Used to check deadlines.
     head_start_ms : float
-        What a request of high priority has ahead of a normal one.
+        A high-priority request is queued as if it had arrived this much earlier.
     admit_within_ms : float
-        Beyond the room, rows may wait if they would still be done within this; 0: none may.
+        Rows beyond the waiting room are admitted if they will be done within this time; 0 admits
+        none.
     """
 
     max_age_ms: float
@@ -46,25 +47,30 @@ def limits_for(
     max_age_ms: float | None = None,
     admits_beyond_room: bool = True,
 ) -> Limits:
-    """Build the limits that keep an SLA on a device.
+    """Return the limits that keep an SLA on a device.
 
-    The last request that finds room waits for the batch on the device and for the rows before it,
-    and is still in time. A request beyond that is refused at once, and tried at another replica.
+    The waiting room is sized so that the last request that fits waits for the batch on the device
+    and for the rows ahead of it, and is still in time. A request that does not fit is refused at
+    once; HAProxy tries another replica.
 
     Parameters
     ----------
     profile : Profile
-        Of the device.
+        The device's profile.
     sla : ServiceLevelObjective
-        The client's.
+        The SLA that the client sees.
     waiting_room : int, optional
-        An explicit waiting room, a hard limit. None: the rows of the full batches that fit into
-        the response time behind the one on the device, at least one full batch.
+        An explicit waiting room, in rows; a hard limit. By default, the rows of the full batches
+        that fit into the response time after the batch on the device, at least one full batch.
     max_age_ms : float, optional
-        None: what a full batch leaves of the response time.
+        By default, the response time less the latency of a full batch.
     admits_beyond_room : bool
-        Whether a request that finds no room may still wait if it would be done in time, as shortly
-        before a batch ends. The simulated replicas do not.
+        Whether a request that finds no room may still wait if it will be done in time, as is
+        possible shortly before a batch ends. Simulated replicas do not admit such requests.
+
+    Returns
+    -------
+    Limits
     """
     full_ms = float(profile.latency_ms[-1])
     response_time_ms = sla.response_time_ms

@@ -1,4 +1,4 @@
-"""What goes into the batcher's core, and what comes out of it."""
+"""The requests and batches that the batcher core exchanges with its callers."""
 
 import math
 from dataclasses import dataclass, field
@@ -9,28 +9,28 @@ from policy.batching_policy import BatchingPolicy
 
 
 class PolicySource(Protocol):
-    """Where the core finds its policy; `policy.table.PolicyTable` is one."""
+    """A batching policy for every arrival rate; `policy.table.PolicyTable` is one."""
 
     def lookup(self, arrival_rate_per_s: float) -> BatchingPolicy:
-        """Give the policy for an arrival rate, at once."""
+        """Return the policy for an arrival rate without computing anything."""
 
 
 class StartReason(StrEnum):
     """Why a batch was started."""
 
-    LIMIT = "limit"  # the queue reached what the policy waits for
+    LIMIT = "limit"  # the queue reached the policy's control limit
     FULL = "full"  # the queue filled a batch of the maximum size
     MAX_WAIT = "max_wait"  # the oldest request had waited long enough
     DRAIN = "drain"  # the replica is shutting down
-    SEARCH = "search"  # a batch failed, and one of its requests is to blame
-    AGAIN = "again"  # it holds requests of a failed batch that are not suspected
+    SEARCH = "search"  # it tests requests of a failed batch
+    AGAIN = "again"  # it reruns requests of a failed batch that were cleared
 
 
 class Refusal(Enum):
     """Why a request was not queued."""
 
     FULL = "full"  # no room
-    TOO_LATE = "too_late"  # its deadline cannot be met here
+    DEADLINE = "deadline"  # its deadline cannot be met here
 
 
 @dataclass(eq=False, slots=True)
@@ -40,15 +40,25 @@ class Request:
     Attributes
     ----------
     arrival_s : float
-        When it reached the replica, on the caller's clock. Waits count from here.
+        When it reached the replica, on the caller's clock. Its wait counts from here.
     rows : int
-        How many rows it carries.
+        Number of rows it carries.
     content : Any
-        What the caller wants back with each slice; the core never looks at it.
+        The caller's own data, handed back with each slice; the core never reads it.
     deadline_s : float
-        When its answer is of no use any more, on the caller's clock.
+        When its answer becomes useless, on the caller's clock.
     priority : int
         0 is normal, 1 is high.
+    rows_started : int
+        Rows that have left the queue for a batch at least once.
+    rows_queued : int
+        Rows in the queue for ordinary batches.
+    rows_suspected : int
+        Rows that wait to be tested after a batch failed.
+    failed_batches : int
+        Failed batches that contained one of its slices.
+    cancelled : bool
+        Whether the rows that are not on the device were given up.
     """
 
     arrival_s: float
@@ -57,7 +67,7 @@ class Request:
     deadline_s: float = math.inf
     priority: int = 0
     rows_started: int = field(default=0, init=False)
-    rows_in_line: int = field(default=0, init=False)
+    rows_queued: int = field(default=0, init=False)
     rows_suspected: int = field(default=0, init=False)
     failed_batches: int = field(default=0, init=False)
     cancelled: bool = field(default=False, init=False)
@@ -72,27 +82,27 @@ class Slice(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """Number of rows."""
         return self.stop - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What the device takes next: slices in order of their turn.
+    """One batch for the device.
 
     Attributes
     ----------
     slices : tuple of Slice
-        Who is in it.
+        Its contents; the slices under test come first.
     size : int
-        Rows.
+        Number of rows.
     reason : StartReason
         Why it was started.
-    suspects : int
-        How many of the slices, from the first, are tested by it; 0 for an ordinary batch.
+    slices_under_test : int
+        Number of slices, from the first, that it tests; 0 for an ordinary batch.
     """
 
     slices: tuple[Slice, ...]
     size: int
     reason: StartReason
-    suspects: int = 0
+    slices_under_test: int = 0

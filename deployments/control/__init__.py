@@ -1,1 +1,1 @@
-"""What keeps a replica's batching policy right while it runs."""
+"""Keep a replica's batching policy right while it runs."""

@@ -1,4 +1,4 @@
-"""What the autoscaler decided, as a replica tells it: the content of `GET /sojourn/autoscaler`."""
+"""Read the autoscaler's decisions, for `GET /sojourn/autoscaler`."""
 
 import asyncio
 import math
@@ -10,18 +10,19 @@ import orjson
 
 from autoscaler.scaled_deployments import log_key
 
-#: What the autoscaler wrote is read again after this long.
+#: Minimum time between two reads of the log.
 READ_PERIOD_S = 1.0
 
 
 class DecisionReader:
-    """Reads the log that a deployment's autoscaler writes from Serve's controller.
+    """Read the log that a deployment's autoscaler writes in Serve's controller.
 
     Parameters
     ----------
     application, deployment : str
+        Names of the Ray Serve application and deployment.
     read : callable
-        Gives what is under a key, or None; it may wait, so a thread calls it.
+        Returns the value of a key, or None. It may block, so a thread calls it.
     """
 
     def __init__(
@@ -39,9 +40,12 @@ class DecisionReader:
         }
 
     async def content(self) -> Mapping[str, Any]:
-        """Give the log as it was at most `READ_PERIOD_S` ago."""
+        """Return the log, read again if the last read is `READ_PERIOD_S` ago or more.
+
+        While a read is in progress, and where it finds nothing, this is the last log that was read.
+        """
         if time.monotonic() - self._read_s >= READ_PERIOD_S:
-            # Who asks meanwhile is given what there is.
+            # Set before the read: concurrent calls return the last log instead of reading, too.
             self._read_s = time.monotonic()
             content = await asyncio.to_thread(self._read, self._key)
             if content is not None:

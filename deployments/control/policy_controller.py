@@ -1,283 +1,162 @@
-"""Keeping a batcher's policy right: for the configuration, and for the world as it is.
+"""Keep a batcher's policy right, for its configuration and for the traffic and device it meets.
 
 The policy comes from a model: the profile, Poisson arrivals, the SLA. Once a second the controller
-looks where the world differs from it, and what is in force follows.
+compares the model with what the replica observed, and adjusts the policy in force.
 """
 
-import asyncio
 import logging
-import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from autoscaler.reports import curve_to_floats
-from deployments.batcher.asyncio_batcher import BatchRecord
 from deployments.batcher.core import BatcherCore, PolicySource
-from deployments.batcher.limits import Limits, limits_for
-from deployments.config import SLAConfig, UserConfig
-from deployments.control.corrections import LatencyRefit, WaitCorrection
-from deployments.control.table_solver import (
-    SolveRequest,
-    solve_in_subprocess,
-    work_conserving_table,
-)
-from policy.batching_policy import BatchingPolicy
-from policy.burstiness import DispersionMeter
-from policy.errors import SojournError
-from policy.load_lateness import LoadLatenessCurve
+from deployments.batcher.limits import Limits
+from deployments.config import UserConfig
+from deployments.control.background_solver import BackgroundSolver
+from deployments.control.model_corrections import ModelCorrections
+from deployments.control.observations import Observations
+from deployments.control.policy_report import policy_report
+from deployments.control.response_times import ResponseTimePercentiles
+from deployments.control.sla_capacity import SlaCapacity
+from deployments.control.solve_request import SolveRequest
+from deployments.control.table_solver import work_conserving_table
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.response_time.evaluation import evaluate
-from policy.table import PolicyTable
 
 logger = logging.getLogger("sojourn.policy")
 
-#: How often `PolicyController.tick` is to be called.
+#: Interval at which `PolicyController.tick` is to be called.
 TICK_S = 1.0
-#: After how many ticks it predicts anew, and looks whether the profile still holds. Twice in a row
-#: it must not, before it is refitted: a new table costs a core for a second or more.
-PREDICT_EVERY = 5
-REVISE_EVERY = 10
-#: Change of the index of dispersion below which the table stays.
-DISPERSION_STEP = 0.1
-PERCENTILES = (50.0, 95.0, 99.0)
-#: Closer to the capacity than this a prediction takes long and says little.
-PREDICTABLE_INTENSITY = 0.97
-
-FloatArray = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Observations:
-    """What came together in a replica since the last tick."""
-
-    batches: list[BatchRecord]
-    response_times_s: list[float]
-    offered_rows: int
-
-
-@dataclass(frozen=True)
-class SlaCapacity:
-    """What the autoscaler is told that this replica takes, and under which SLA.
-
-    The two change together: the curve of one SLA says nothing of another, and until that of a new
-    one is solved, in a second or two, the fleet stays sized for the old one.
-    """
-
-    sla: SLAConfig
-    curve: LoadLatenessCurve | None = None
-    out_of_reach: bool = False
-
-    def to_floats(self) -> dict[str, float]:
-        """Give it as `autoscaler.reports.ReplicaReport.from_floats` reads it."""
-        return {
-            "sla_response_time_ms": self.sla.response_time_ms,
-            "sla_percentile": self.sla.percentile,
-            **curve_to_floats(self.curve, out_of_reach=self.out_of_reach),
-        }
 
 
 class PolicyController:
-    """Makes a batcher's core, and keeps its policy right.
+    """Create a batcher's core, and keep its policy right.
+
+    A `BackgroundSolver` solves the policy table, `ModelCorrections` adjusts the model to what is
+    observed, `ResponseTimePercentiles` measures and predicts response times, and `policy_report`
+    explains the outcome.
 
     Parameters
     ----------
     profile : Profile
-        What the model costs here, as believed at first.
+        The initial profile of the device.
     user_config : UserConfig
-        What is asked for.
+        The configuration.
     on_change : callable
-        Called after the core got another policy or other limits, so that it may start a batch.
+        Called after the core got another policy or other limits, because a batch may now be due.
+
+    Attributes
+    ----------
+    core : BatcherCore
+        The core whose policy this controls.
+    user_config : UserConfig
+        The configuration in force.
+    sla_at_replica : ServiceLevelObjective
+        What the way to the replica and back leaves of the SLA.
 
     Raises
     ------
     InfeasibleError
-        The SLA asks for less time than a batch of one takes.
+        The SLA allows less time than a batch of one takes.
     """
 
     def __init__(
         self, profile: Profile, user_config: UserConfig, on_change: Callable[[], None]
     ) -> None:
-        self.profile = profile
-        self.profile_revisions = 0
-        self._take(user_config)
-        self.error: str | None = None
-        self.sla_capacity = SlaCapacity(user_config.sla)
-        objective = user_config.objective(profile)
-        self.core = BatcherCore(work_conserving_table(profile, objective), self._limits())
+        self.user_config = user_config
+        self.sla_at_replica = user_config.sla_at_replica()
         self._on_change = on_change
-        self._solved: PolicyTable | None = None
-        self._solving: asyncio.Task[None] | None = None
-        self._learner = LatencyRefit(profile)
-        self._correction = WaitCorrection()
-        self._dispersion = DispersionMeter()
-        self._index_of_dispersion = 1.0
-        self._ticks = 0
-        self._measured_ms: dict[str, float] = {}
-        self._predicted_ms: dict[str, float] = {}
+        self._corrections = ModelCorrections(profile)
+        self._percentiles = ResponseTimePercentiles()
+        table = work_conserving_table(profile, user_config.policy_objective(profile))
+        self.core = BatcherCore(table, self._limits())
+        self._solver = BackgroundSolver(user_config.sla, self._use_solved_table)
         self._solve()
 
+    @property
+    def profile(self) -> Profile:
+        """The profile now believed."""
+        return self._corrections.profile
+
+    @property
+    def profile_revisions(self) -> int:
+        """How often the profile was refitted."""
+        return self._corrections.profile_revisions
+
+    @property
+    def sla_capacity(self) -> SlaCapacity:
+        """The load that this replica takes under its SLA."""
+        return self._solver.sla_capacity
+
+    @property
+    def error(self) -> str | None:
+        """Why the policy could not be solved; None if it could."""
+        return self._solver.error
+
     def configure(self, user_config: UserConfig) -> None:
-        """Take a changed configuration: limits at once, the policy as soon as it is solved.
+        """Apply a changed configuration: its limits at once, its policy once it is solved.
 
         Raises
         ------
         InfeasibleError
-            The SLA asks for less time than a batch of one takes; what was in force stays in force.
+            The SLA allows less time than a batch of one takes. The old configuration stays.
         """
-        work_conserving_table(self.profile, user_config.objective(self.profile))
-        before = self._solve_request()
-        self._take(user_config)
-        failed, self.error = self.error is not None, None
-        self._use(self.core.table)
-        if failed or not self._solve_request().same_as(before):
-            self._solve()
-
-    def _take(self, user_config: UserConfig) -> None:
+        # Raises if the objective is infeasible.
+        work_conserving_table(self.profile, user_config.policy_objective(self.profile))
         self.user_config = user_config
-        #: What the way to the replica and back leaves of the SLA: what is late here.
-        self.sla_at_replica = user_config.sla.objective.after(
-            user_config.autoscaler.settings().delays.way_ms
-        )
+        self.sla_at_replica = user_config.sla_at_replica()
+        self._use(self.core.table)
+        self._solve()
 
     def _limits(self) -> Limits:
+        return self.user_config.batcher_limits(self.profile)
+
+    def _solve(self) -> None:
         user_config = self.user_config
-        return limits_for(
-            self.profile, user_config.sla.objective, waiting_room=user_config.limits.waiting_room
+        request = SolveRequest(
+            self.profile,
+            user_config.policy_objective(self.profile),
+            self.sla_at_replica,
+            self._limits().waiting_room,
         )
+        self._solver.solve(request, user_config.sla)
 
     def _use(self, table: PolicySource) -> None:
         self.core.use(table, self._limits())
         self._on_change()
 
-    def _solve_request(self) -> SolveRequest:
-        user_config = self.user_config
-        return SolveRequest(
-            self.profile,
-            user_config.objective(self.profile),
-            self.sla_at_replica,
-            self._limits().waiting_room,
-        )
-
-    def _solve(self) -> None:
-        """Have table and curve solved aside; what is asked for no more is dropped."""
-        if self._solving is not None:
-            self._solving.cancel()
-        self._solving = asyncio.create_task(
-            self._solve_and_use(self._solve_request(), self.user_config.sla)
-        )
-
-    async def _solve_and_use(self, request: SolveRequest, sla: SLAConfig) -> None:
-        try:
-            result = await solve_in_subprocess(request)
-        except (SojournError, OSError, ValueError) as error:
-            self.error = str(error)
-            self.sla_capacity = SlaCapacity(sla)
-            logger.error("the policy in force stays: %s", error)
-            return
-        self._solved = result.table
-        self.sla_capacity = SlaCapacity(sla, result.curve, out_of_reach=result.curve is None)
-        self._use_for_bursts()
-
-    def _use_for_bursts(self) -> None:
-        """Put the solved table in force, its waits cut to what bursts allow under an SLA."""
-        assert self._solved is not None
-        objective = self.user_config.objective(self.profile)
-        table = self._solved
+    def _use_solved_table(self) -> None:
+        """Put the solved table in force; under an SLA, shorten its waits to allow for bursts."""
+        table = self._solver.table
+        assert table is not None
+        objective = self.user_config.policy_objective(self.profile)
         if isinstance(objective, ServiceLevelObjective):
-            table = table.for_bursts(self._index_of_dispersion, TICK_S)
+            table = table.for_bursts(self._corrections.index_of_dispersion, TICK_S)
         self._use(table)
 
     async def tick(self, seen: Observations) -> None:
-        """Follow the world; to be called every `TICK_S` with what came together since.
+        """Adjust the policy to what was observed; call this every `TICK_S`.
 
-        The profile is refitted to the batches that were run, and the table solved for it; the
-        table's waits are cut to what bursts allow, and cut further while more requests are late
-        than the SLA allows, whatever the model says.
+        If batch latency deviates from the profile, the profile is refitted and the table solved
+        anew. If arrivals become more or less bursty, the table's waits change. If more requests are
+        late than the SLA allows, waits shrink whatever the model predicts.
         """
-        self._correct_waits(np.array(seen.response_times_s))
-        self._dispersion.observe(seen.offered_rows)
-        for record in seen.batches:
-            if not record.failed:
-                self._learner.observe(record.size, 1e3 * record.duration_s)
-        self._ticks += 1
-        profile = self._learner.revise() if self._ticks % REVISE_EVERY == 0 else None
-        index = self._dispersion.index
-        if profile is not None:
-            self.profile = profile
-            self.profile_revisions += 1
+        self._corrections.observe(seen, self.sla_at_replica.late_share_allowed)
+        self.core.wait_factor = self._corrections.wait_factor
+        if self._corrections.refit_profile():
+            logger.warning("batch latency deviates from the profile; profile refitted")
             self._use(self.core.table)
             self._solve()
-            logger.warning("batches take other than the profile says: it is refitted")
-        elif self._solved and abs(index - self._index_of_dispersion) > DISPERSION_STEP:
-            self._index_of_dispersion = index
-            self._use_for_bursts()
-        if self._ticks % PREDICT_EVERY == 0:
-            await self._predict()
+        elif self._solver.table is not None and self._corrections.update_index_of_dispersion():
+            self._use_solved_table()
+        await self._percentiles.tick(seen.response_times_s, self.profile, self.core)
 
-    def _correct_waits(self, response_times_s: FloatArray) -> None:
-        sla = self.sla_at_replica
-        late = sum(map(sla.is_late, (1e3 * response_times_s).tolist()))
-        self.core.wait_factor = self._correction.revise(
-            response_times_s.size, late, sla.late_share_allowed
+    def explain(self) -> dict[str, Any]:
+        """Return what is in force and why: this controller's part of `GET /sojourn/policy`."""
+        return policy_report(
+            self.core, self._solver, self._corrections, self._percentiles, time.monotonic()
         )
-        if response_times_s.size:
-            quantiles_ms = 1e3 * np.percentile(response_times_s, PERCENTILES)
-            self._measured_ms = {
-                f"{p:g}": float(ms) for p, ms in zip(PERCENTILES, quantiles_ms, strict=True)
-            }
-
-    async def _predict(self) -> None:
-        """Predict the response times at the rate seen, beside the requests."""
-        now_s = time.monotonic()
-        core = self.core
-        rate_per_s, policy = core.arrival_rate.per_s(now_s), core.policy(now_s)
-        if core.longest_wait_ms(policy) < (policy.max_wait_ms or math.inf):
-            policy = replace(policy, max_wait_ms=core.longest_wait_ms(policy))
-        self._predicted_ms = {}
-        # Any other table takes up to a second, in which the requests would have to share the
-        # interpreter; a control limit takes milliseconds.
-        limit = BatchingPolicy.from_control_limit(policy.control_limit, policy.max_batch_size)
-        if policy.actions != limit.actions:
-            return
-        if 0 < rate_per_s < PREDICTABLE_INTENSITY * self.profile.capacity_per_s:
-            try:
-                predicted = await asyncio.to_thread(evaluate, self.profile, policy, rate_per_s)
-                self._predicted_ms = {
-                    f"{p:g}": predicted.response_percentile_ms(p) for p in PERCENTILES
-                }
-            except SojournError as error:
-                logger.info("no prediction: %s", error)
-
-    def explain(self) -> Mapping[str, Any]:
-        """Give what is in force, and why."""
-        now_s = time.monotonic()
-        core, policy = self.core, self.core.policy(now_s)
-        solving = self._solved is None or (self._solving is not None and not self._solving.done())
-        return {
-            "table": "solving" if solving and self.error is None else "solved",
-            "arrival_rate_per_s": core.arrival_rate.per_s(now_s),
-            "index_of_dispersion": self._dispersion.index,
-            "control_limit": policy.control_limit,
-            "actions": policy.actions,
-            "max_wait_ms": policy.max_wait_ms,
-            "longest_wait_ms": core.longest_wait_ms(policy),
-            "wait_factor": core.wait_factor,
-            "waiting_room": core.limits.waiting_room,
-            "sla_rate_per_s": self.sla_capacity.curve and self.sla_capacity.curve.sla_rate_per_s,
-            "measured_ms": self._measured_ms,
-            "predicted_ms": self._predicted_ms,
-            "profile_revisions": self.profile_revisions,
-            "profile": self.profile.to_dict(),
-        }
 
     async def close(self) -> None:
-        """End what is being solved."""
-        if self._solving is not None:
-            self._solving.cancel()
-            await asyncio.gather(self._solving, return_exceptions=True)
+        """Cancel an unfinished solve."""
+        await self._solver.close()

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from deployments.batcher.arrival_rate import ArrivalRate
 
 
-def test_nothing_yet_is_no_load() -> None:
+def test_the_rate_is_zero_before_the_first_arrival() -> None:
     assert ArrivalRate(5.0).per_s(100.0) == 0.0
 
 
 @pytest.mark.parametrize("rate_per_s", [2.0, 50.0, 3000.0])
-def test_finds_the_rate_of_a_poisson_stream(rate_per_s: float) -> None:
+def test_estimates_the_rate_of_a_poisson_stream(rate_per_s: float) -> None:
     window_s = 5.0
     rng = np.random.default_rng(1)
     estimate = ArrivalRate(window_s)
@@ -24,14 +24,14 @@ def test_finds_the_rate_of_a_poisson_stream(rate_per_s: float) -> None:
         estimate.count(now_s)
         seen.append(estimate.per_s(now_s))
     settled = seen[len(seen) // 10 :]
-    # Seen right after an arrival, the estimate holds that arrival on top of what came before.
+    # Right after an arrival, the estimate includes that arrival at full weight.
     assert np.mean(settled) == pytest.approx(rate_per_s + 1 / window_s, rel=0.05)
-    # An exponential window weighs as 2 * window * rate arrivals do.
+    # An exponential window has the variance of an average over 2 * window * rate arrivals.
     spread = rate_per_s / np.sqrt(2 * window_s * rate_per_s)
     assert np.std(settled) == pytest.approx(spread, rel=0.3)
 
 
-def test_is_unbiased_while_the_window_fills() -> None:
+def test_is_unbiased_before_a_window_has_passed() -> None:
     estimate = ArrivalRate(10.0)
     for number in range(100):
         estimate.count(0.01 * number)
@@ -46,7 +46,7 @@ def test_decays_when_arrivals_stop() -> None:
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=50))
-def test_arrivals_out_of_order_never_make_it_negative_or_infinite(times_s: list[float]) -> None:
+def test_arrivals_out_of_order_keep_the_rate_finite_and_nonnegative(times_s: list[float]) -> None:
     estimate = ArrivalRate(5.0)
     for time_s in times_s:
         estimate.count(time_s)

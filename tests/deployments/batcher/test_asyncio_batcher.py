@@ -1,11 +1,10 @@
-"""The live batcher: a real event loop, a real thread, a model that the test holds by the hand."""
+"""The live batcher on a real event loop and device thread, with a model that the test controls."""
 
 import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,20 +26,17 @@ from deployments.errors import (
 )
 from deployments.models.base import Model, TensorSpec
 from policy.batching_policy import BatchingPolicy
+from tests.support.batcher_core import FixedPolicy
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
-@dataclass(frozen=True)
-class Always:
-    policy: BatchingPolicy
-
-    def lookup(self, arrival_rate_per_s: float) -> BatchingPolicy:
-        return self.policy
-
-
 class Squares(Model):
-    """Squares `x`; waits at the gate before each batch; a negative `x` is poison."""
+    """Square `x`, once the gate is open; some values of `x` make a batch fail.
+
+    Negative: an unknown error. 13: a `RequestError`. 14: a `RowsError` that names the rows.
+    990: the thread ends. 991: the device fails from then on.
+    """
 
     inputs = (TensorSpec("x", "FP64", ()),)
     outputs = (TensorSpec("y", "FP64", ()),)
@@ -86,7 +82,7 @@ async def running(
     limits = Limits(
         **{"max_age_ms": 10_000.0, "waiting_room": 100, **options}, latency_ms=latency_ms
     )
-    core = BatcherCore(Always(policy), limits)
+    core = BatcherCore(FixedPolicy(policy), limits)
     batcher = Batcher(model, core, (records if records is not None else []).append)
     try:
         yield batcher
@@ -100,7 +96,7 @@ def ask(batcher: Batcher, *values: float) -> asyncio.Task[Arrays]:
     return asyncio.ensure_future(batcher.submit(inputs, len(values), time.monotonic()))
 
 
-async def test_each_gets_its_own_answer() -> None:
+async def test_each_request_gets_its_own_answer() -> None:
     model = Squares()
     async with running(model) as batcher:
         answers = await asyncio.gather(*(ask(batcher, number) for number in range(100, 150)))
@@ -108,7 +104,7 @@ async def test_each_gets_its_own_answer() -> None:
     assert len(model.threads) == 1, "one thread drives the device"
 
 
-async def test_batches_form_late_while_the_device_is_busy() -> None:
+async def test_no_batch_forms_while_the_device_is_busy() -> None:
     model = Squares()
     model.gate.clear()
     async with running(model, max_batch_size=8) as batcher:
@@ -122,7 +118,7 @@ async def test_batches_form_late_while_the_device_is_busy() -> None:
     assert model.batches == [[1], [2, 3, 4]]
 
 
-async def test_a_request_over_the_cap_is_reassembled_in_order() -> None:
+async def test_the_outputs_of_a_cut_request_are_joined_in_order() -> None:
     model = Squares()
     async with running(model, max_batch_size=4) as batcher:
         answer = await ask(batcher, *range(11))
@@ -130,7 +126,7 @@ async def test_a_request_over_the_cap_is_reassembled_in_order() -> None:
     assert [len(batch) for batch in model.batches] == [4, 4, 3]
 
 
-async def test_the_oldest_starts_a_batch_when_its_wait_is_over() -> None:
+async def test_a_batch_starts_when_the_oldest_request_has_waited_long_enough() -> None:
     model = Squares()
     records: list[BatchRecord] = []
     async with running(model, records, control_limit=4, max_wait_ms=5.0) as batcher:
@@ -146,11 +142,11 @@ async def test_one_poison_request_fails_alone() -> None:
         requests = [ask(batcher, value) for value in (1, -2, 3, 4)]
         results = await asyncio.gather(*requests, return_exceptions=True)
     assert isinstance(results[1], ModelError)
-    assert "poison" not in str(results[1]), "the model's own words stay inside"
+    assert "poison" not in str(results[1]), "the model's own error message is not sent to clients"
     assert [r["y"].tolist() for r in results if isinstance(r, dict)] == [[1], [9], [16]]
 
 
-async def test_a_models_own_complaint_about_a_request_reaches_its_sender() -> None:
+async def test_an_error_that_the_model_raises_for_a_request_reaches_its_sender() -> None:
     model = Squares()
     async with running(model, control_limit=2) as batcher:
         results = await asyncio.gather(ask(batcher, 13), ask(batcher, 2), return_exceptions=True)
@@ -158,7 +154,7 @@ async def test_a_models_own_complaint_about_a_request_reaches_its_sender() -> No
     assert isinstance(results[1], dict)
 
 
-async def test_the_rows_that_a_model_blames_fail_and_the_others_need_no_search() -> None:
+async def test_requests_that_the_model_blames_fail_and_the_others_need_no_search() -> None:
     model = Squares()
     async with running(model, control_limit=8, max_batch_size=8) as batcher:
         requests = [
@@ -173,7 +169,7 @@ async def test_the_rows_that_a_model_blames_fail_and_the_others_need_no_search()
     assert model.batches == [[1, 2, 3, 14, 14, 4, 5, 6], [1, 2, 4, 5, 6]]
 
 
-async def test_a_part_that_comes_after_its_successors_is_put_in_its_place() -> None:
+async def test_a_slice_that_is_done_after_later_slices_is_put_in_its_place() -> None:
     model = Squares()
     async with running(model, control_limit=4, max_batch_size=4) as batcher:
         poison, large = ask(batcher, -1), ask(batcher, *range(1, 12))
@@ -183,7 +179,7 @@ async def test_a_part_that_comes_after_its_successors_is_put_in_its_place() -> N
     assert results[1]["y"].tolist() == [n * n for n in range(1, 12)]
 
 
-async def test_a_device_that_hangs_fails_its_batch_and_who_waits_at_once() -> None:
+async def test_a_device_given_up_fails_its_batch_and_every_waiting_request_at_once() -> None:
     model = Squares()
     model.gate.clear()
     async with running(model) as batcher:
@@ -196,7 +192,7 @@ async def test_a_device_that_hangs_fails_its_batch_and_who_waits_at_once() -> No
         assert [type(result) for result in results] == [DeviceError] * 2
         with pytest.raises(DeviceError, match="does not answer"):
             await ask(batcher, 3)
-        # Should the batch end after all, nobody is answered twice, and nothing starts.
+        # If the batch ends after all, its results are discarded and nothing starts.
         model.gate.set()
         while model.batches != [[1]]:
             await asyncio.sleep(0.001)
@@ -205,17 +201,17 @@ async def test_a_device_that_hangs_fails_its_batch_and_who_waits_at_once() -> No
         assert (batcher.completed_rows, model.batches) == (0, [[1]])
 
 
-async def test_a_thread_that_the_model_ends_fails_its_batch_and_is_told() -> None:
+async def test_a_model_that_ends_the_thread_loses_the_device() -> None:
     model = Squares()
     async with running(model, control_limit=2, max_batch_size=2) as batcher:
         results = await asyncio.gather(
             ask(batcher, 990), ask(batcher, 2), ask(batcher, 3), return_exceptions=True
         )
         assert [type(result) for result in results] == [DeviceError] * 3
-        assert batcher.lost is not None
+        assert batcher.lost_reason is not None
 
 
-async def test_a_device_that_fails_on_all_after_an_assert_is_lost_and_condemns_nobody() -> None:
+async def test_a_device_that_fails_on_everything_is_lost_and_no_request_is_blamed() -> None:
     model = Squares()
     async with running(model, control_limit=4) as batcher:
         assert (await ask(batcher, 1, 2, 3, 4))["y"].tolist() == [1, 4, 9, 16]
@@ -223,35 +219,35 @@ async def test_a_device_that_fails_on_all_after_an_assert_is_lost_and_condemns_n
             *(ask(batcher, value) for value in (1, 2, 991, 4, 5, 6)), return_exceptions=True
         )
     assert {type(result) for result in results} == {DeviceError}
-    assert batcher.lost is not None
-    assert len(model.batches) == 1 + PROBE_AFTER + 1, "the last is the model's own example"
+    assert batcher.lost_reason is not None
+    assert len(model.batches) == 1 + PROBE_AFTER + 1, "the last batch is the model's own example"
 
 
-async def test_many_failures_in_a_row_are_no_lost_device_where_the_example_is_answered() -> None:
+async def test_a_device_that_answers_the_example_is_not_lost_however_many_batches_fail() -> None:
     model = Squares()
     async with running(model) as batcher:
         for _ in range(2 * PROBE_AFTER):
             with pytest.raises(ModelError):
                 await ask(batcher, -1)
-        assert batcher.lost is None
+        assert batcher.lost_reason is None
         assert (await ask(batcher, 3))["y"].tolist() == [9]
     assert model.batches.count([0.0]) == 2
 
 
-async def test_failures_with_an_answer_between_them_do_not_count_together() -> None:
+async def test_an_answer_between_failures_restarts_their_count() -> None:
     model = Squares()
     async with running(model) as batcher:
         for _ in range(PROBE_AFTER):
             with pytest.raises(ModelError):
                 await ask(batcher, -1)
             await ask(batcher, 3)
-    assert [0.0] not in model.batches, "the device was not doubted"
+    assert [0.0] not in model.batches, "the device was not probed"
 
 
-async def test_suspects_that_are_crowded_out_are_told_and_counted_as_refused() -> None:
+async def test_crowded_out_requests_get_an_answer_and_count_as_refused() -> None:
     model = Squares()
     async with running(model, control_limit=4, waiting_room=4) as batcher:
-        # Both of its first batches fail, and there is room for the suspects of one.
+        # The first two batches fail, and there is room for the suspects of one.
         requests = [ask(batcher, value) for value in (-1, 2, 3, 4)]
         await asyncio.sleep(0)
         model.gate.clear()
@@ -260,6 +256,9 @@ async def test_suspects_that_are_crowded_out_are_told_and_counted_as_refused() -
         model.gate.set()
         results = await asyncio.gather(*requests, return_exceptions=True)
         crowded_out = [r for r in results if isinstance(r, CrowdedOutError)]
+        assert str(crowded_out[0]) == (
+            "the batch failed and the retry queue is full; try again later"
+        )
         assert len(crowded_out) == batcher.refused_rows > 0
     for value, result in zip((-1, 2, 3, 4, -5, 6, 7, 8), results, strict=True):
         if isinstance(result, dict):
@@ -269,17 +268,17 @@ async def test_suspects_that_are_crowded_out_are_told_and_counted_as_refused() -
             assert value < 0
 
 
-async def test_a_model_that_answers_with_a_wrong_number_of_rows_fails_clearly() -> None:
+async def test_a_wrong_number_of_output_rows_fails_the_request() -> None:
     model = Squares()
     model.answer = lambda x: x[:-1]
     async with running(model) as batcher:
         with pytest.raises(ModelError, match="output 'y' in a wrong shape"):
             await ask(batcher, 1, 2)
         model.answer = np.square
-        assert (await ask(batcher, 3))["y"].tolist() == [9], "the batcher lives on"
+        assert (await ask(batcher, 3))["y"].tolist() == [9], "the batcher still works"
 
 
-async def test_who_leaves_while_waiting_is_never_computed() -> None:
+async def test_a_request_whose_client_leaves_while_it_waits_is_not_computed() -> None:
     model = Squares()
     model.gate.clear()
     async with running(model) as batcher:
@@ -294,7 +293,7 @@ async def test_who_leaves_while_waiting_is_never_computed() -> None:
     assert model.batches == [[1], [3]]
 
 
-async def test_no_hang_after_all_of_a_running_batch_were_cancelled() -> None:
+async def test_the_batcher_goes_on_after_every_request_of_a_running_batch_was_cancelled() -> None:
     model = Squares()
     model.gate.clear()
     async with running(model) as batcher:
@@ -306,7 +305,7 @@ async def test_no_hang_after_all_of_a_running_batch_were_cancelled() -> None:
         assert (await ask(batcher, 4))["y"].tolist() == [16]
 
 
-async def test_full_is_refused_at_once_and_counted() -> None:
+async def test_a_full_batcher_refuses_at_once_and_counts_it() -> None:
     model = Squares()
     model.gate.clear()
     async with running(model, waiting_room=2) as batcher:
@@ -314,14 +313,14 @@ async def test_full_is_refused_at_once_and_counted() -> None:
         await asyncio.sleep(0)
         second = ask(batcher, 2, 3)
         await asyncio.sleep(0)
-        with pytest.raises(BusyError, match="2 rows wait, room is for 2"):
+        with pytest.raises(BusyError, match="2 rows are waiting, the waiting room holds 2"):
             await ask(batcher, 4)
         model.gate.set()
         await asyncio.gather(first, second)
         assert (batcher.offered_rows, batcher.refused_rows, batcher.completed_rows) == (4, 1, 3)
 
 
-async def test_a_deadline_that_passes_is_told_at_once_and_never_computed() -> None:
+async def test_a_request_whose_deadline_passes_is_answered_at_once_and_not_computed() -> None:
     model = Squares()
     model.gate.clear()
     async with running(model) as batcher:
@@ -340,7 +339,7 @@ async def test_a_deadline_that_passes_is_told_at_once_and_never_computed() -> No
     assert model.batches == [[1]]
 
 
-async def test_draining_answers_what_was_accepted_and_takes_nothing_new() -> None:
+async def test_draining_answers_accepted_requests_and_refuses_new_ones() -> None:
     model = Squares()
     async with running(model, control_limit=4) as batcher:
         accepted = [ask(batcher, 1), ask(batcher, 2)]
@@ -351,7 +350,7 @@ async def test_draining_answers_what_was_accepted_and_takes_nothing_new() -> Non
         assert [(await task)["y"].tolist() for task in accepted] == [[1], [4]]
 
 
-async def test_knows_how_long_the_device_has_been_busy() -> None:
+async def test_reports_how_long_the_device_has_been_busy() -> None:
     model = Squares()
     model.gate.clear()
     async with running(model) as batcher:

@@ -1,4 +1,4 @@
-"""Who is tested next, and what the outcome says of the others."""
+"""Which suspects are tested next, and what the outcome says of the others."""
 
 from deployments.batcher.bisection import BatchBisection
 from deployments.batcher.requests import Request, Slice
@@ -12,65 +12,65 @@ def names(parts: list[Slice]) -> str:
     return "".join(part.request.content for part in parts)
 
 
-def cancel(suspects: BatchBisection, part: Slice) -> None:
+def cancel(bisection: BatchBisection, part: Slice) -> None:
     part.request.cancelled = True
-    suspects.forget(part.request)
+    bisection.discard(part.request)
 
 
-def test_the_search_in_progress_goes_on_before_the_next_begins() -> None:
-    suspects = BatchBisection()
-    suspects.add(slices("abcd"), guilty=True)
-    suspects.add(slices("efgh"), guilty=True)
-    tested, alone = suspects.take(8)
-    assert (names(tested), alone, suspects.rows) == ("ab", False, 6)
-    suspects.passed()
-    assert names(suspects.take(8)[0]) == "c"
-    suspects.passed()
-    assert suspects.take(8)[1], "d is the last suspect, and tested alone"
-    suspects.passed()
-    assert names(suspects.take(8)[0]) == "ef"
+def test_one_search_ends_before_the_next_begins() -> None:
+    bisection = BatchBisection()
+    bisection.add(slices("abcd"), has_culprit=True)
+    bisection.add(slices("efgh"), has_culprit=True)
+    tested, is_last = bisection.next_test(8)
+    assert (names(tested), is_last, bisection.rows) == ("ab", False, 6)
+    bisection.test_passed()
+    assert names(bisection.next_test(8)[0]) == "c"
+    bisection.test_passed()
+    assert bisection.next_test(8)[1], "d is the last suspect"
+    bisection.test_passed()
+    assert names(bisection.next_test(8)[0]) == "ef"
 
 
-def test_a_test_that_fails_clears_the_others() -> None:
-    suspects = BatchBisection()
-    suspects.add(slices("abcd"), guilty=True)
-    tested, _ = suspects.take(8)
-    assert names(suspects.failed()) == "cd"
-    suspects.add(tested, guilty=True, first=True)
-    assert suspects.rows == 2
-    assert names(suspects.take(8)[0]) == "a"
+def test_a_failed_test_clears_the_untested_suspects() -> None:
+    bisection = BatchBisection()
+    bisection.add(slices("abcd"), has_culprit=True)
+    tested, _ = bisection.next_test(8)
+    assert names(bisection.test_failed()) == "cd"
+    bisection.add(tested, has_culprit=True, first=True)
+    assert bisection.rows == 2
+    assert names(bisection.next_test(8)[0]) == "a"
 
 
-def test_where_somebody_left_it_may_have_been_the_culprit() -> None:
-    suspects = BatchBisection()
+def test_a_cancelled_suspect_may_have_been_the_culprit() -> None:
+    bisection = BatchBisection()
     group = slices("abc")
-    suspects.add(group, guilty=True)
-    cancel(suspects, group[0])
-    tested, alone = suspects.take(8)
-    assert (names(tested), alone) == ("bc", False)
+    bisection.add(group, has_culprit=True)
+    cancel(bisection, group[0])
+    tested, is_last = bisection.next_test(8)
+    assert (names(tested), is_last) == ("bc", False)
 
 
-def test_who_was_not_tested_after_all_leaves_the_others_in_doubt() -> None:
-    suspects = BatchBisection()
-    suspects.add(slices("abcd"), guilty=True)
-    suspects.take(8)
-    suspects.doubt()
-    suspects.passed()
-    assert names(suspects.take(8)[0]) == "cd", "all of them, as they may all be innocent"
+def test_an_incomplete_test_leaves_the_culprit_in_doubt() -> None:
+    bisection = BatchBisection()
+    bisection.add(slices("abcd"), has_culprit=True)
+    bisection.next_test(8)
+    bisection.test_incomplete()
+    bisection.test_passed()
+    assert names(bisection.next_test(8)[0]) == "cd", "tested whole: perhaps none of them is a culprit"
 
 
-def test_a_group_that_is_not_believed_guilty_is_tested_whole_up_to_the_largest_batch() -> None:
-    suspects = BatchBisection()
-    suspects.add(slices("abcdef"), guilty=False)
-    assert names(suspects.take(4)[0]) == "abc"
-    suspects.passed()
-    assert names(suspects.take(4)[0]) == "def"
+def test_a_group_without_a_known_culprit_is_tested_whole_up_to_the_largest_batch() -> None:
+    bisection = BatchBisection()
+    bisection.add(slices("abcdef"), has_culprit=False)
+    assert names(bisection.next_test(4)[0]) == "abc"
+    bisection.test_passed()
+    assert names(bisection.next_test(4)[0]) == "def"
 
 
-def test_the_oldest_groups_are_crowded_out_and_the_last_never_is() -> None:
-    suspects = BatchBisection()
+def test_the_oldest_groups_are_crowded_out_but_never_the_last() -> None:
+    bisection = BatchBisection()
     for group in ("ab", "cd", "ef"):
-        suspects.add(slices(group), guilty=True)
-    assert [request.content for request in suspects.crowd_out(3)] == ["a", "b", "c", "d"]
-    assert suspects.rows == 2
-    assert not suspects.crowd_out(1)
+        bisection.add(slices(group), has_culprit=True)
+    assert [request.content for request in bisection.crowd_out(3)] == ["a", "b", "c", "d"]
+    assert bisection.rows == 2
+    assert not bisection.crowd_out(1)

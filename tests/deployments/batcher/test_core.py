@@ -1,58 +1,23 @@
-"""The batcher's core on virtual time."""
+"""The batcher core on virtual time."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployments.batcher.core import (
-    Batch,
-    BatcherCore,
-    Refusal,
-    Request,
-    StartReason,
-)
+from deployments.batcher.core import BatcherCore, Refusal, Request, StartReason
 from deployments.batcher.limits import Limits
 from policy.batching_policy import BatchingPolicy
+from tests.support.batcher_core import FixedPolicy, contents, make_core
 
 
-@dataclass(frozen=True)
-class Always:
-    """The same policy at every arrival rate."""
-
-    policy: BatchingPolicy
-
-    def lookup(self, arrival_rate_per_s: float) -> BatchingPolicy:
-        return self.policy
-
-
-def make_core(
-    control_limit: int = 1,
-    max_batch_size: int = 4,
-    max_wait_ms: float | None = None,
-    max_age_ms: float = 1000.0,
-    waiting_room: int = 100,
-    batch_ms: float = 10.0,
-    head_start_ms: float = 0.0,
-) -> BatcherCore:
-    policy = BatchingPolicy.from_control_limit(control_limit, max_batch_size, max_wait_ms)
-    latency_ms = [batch_ms] * max_batch_size
-    return BatcherCore(Always(policy), Limits(max_age_ms, waiting_room, latency_ms, head_start_ms))
-
-
-def names(batch: Batch | None) -> list[object]:
-    assert batch is not None
-    return [part.request.content for part in batch.slices]
-
-
-def test_starts_at_once_when_the_limit_is_one() -> None:
+def test_a_control_limit_of_one_starts_at_once() -> None:
     core = make_core()
     assert core.arrive(0.0, Request(0.0, 1, "a")) is None
     batch = core.next_batch(0.0)
-    assert names(batch) == ["a"]
+    assert contents(batch) == ["a"]
     assert core.next_batch(0.0) is None
 
 
@@ -63,12 +28,12 @@ def test_no_batch_is_formed_before_the_device_is_free() -> None:
     for number in range(1, 4):
         core.arrive(0.1 * number, Request(0.1 * number, 1, number))
         assert core.next_batch(0.1 * number) is None
-    # Nothing was sealed meanwhile: who came last is in the batch, too.
+    # The batch forms now, so the last arrival is in it, too.
     core.device_free()
-    assert names(core.next_batch(0.5)) == [1, 2, 3]
+    assert contents(core.next_batch(0.5)) == [1, 2, 3]
 
 
-def test_waits_for_the_control_limit_or_the_oldest() -> None:
+def test_a_free_device_waits_for_the_control_limit_or_the_oldest_request() -> None:
     core = make_core(control_limit=3, max_wait_ms=8.0)
     core.arrive(0.0, Request(0.0, 1))
     assert core.next_batch(0.0) is None
@@ -81,7 +46,7 @@ def test_waits_for_the_control_limit_or_the_oldest() -> None:
     assert (batch.size, batch.reason) == (2, StartReason.MAX_WAIT)
 
 
-def test_waits_are_counted_from_arrival_not_from_dequeue() -> None:
+def test_waits_count_from_the_arrival() -> None:
     core = make_core(control_limit=3, max_wait_ms=8.0)
     for _ in range(3):
         core.arrive(0.0, Request(0.0, 1))
@@ -90,10 +55,10 @@ def test_waits_are_counted_from_arrival_not_from_dequeue() -> None:
     core.device_free()
     assert core.next_batch(0.005) is None
     assert core.wake_at_s == pytest.approx(0.009)
-    assert names(core.next_batch(core.wake_at_s)) == ["early"]
+    assert contents(core.next_batch(core.wake_at_s)) == ["early"]
 
 
-def test_a_policy_that_would_wait_forever_is_bounded_by_the_age_limit() -> None:
+def test_the_age_limit_bounds_a_policy_without_a_max_wait() -> None:
     core = make_core(control_limit=4, max_age_ms=50.0)
     core.arrive(1.0, Request(1.0, 1))
     assert core.next_batch(1.0) is None
@@ -101,7 +66,7 @@ def test_a_policy_that_would_wait_forever_is_bounded_by_the_age_limit() -> None:
     assert core.next_batch(1.05) is not None
 
 
-def test_a_request_over_the_cap_is_cut_and_not_starved() -> None:
+def test_a_request_larger_than_a_batch_is_cut_into_slices() -> None:
     core = make_core(max_batch_size=4)
     core.arrive(0.0, Request(0.0, 10, "large"))
     core.arrive(0.0, Request(0.0, 1, "small"))
@@ -114,7 +79,7 @@ def test_a_request_over_the_cap_is_cut_and_not_starved() -> None:
     assert cuts == [("large", 0, 4), ("large", 4, 8), ("large", 8, 10), ("small", 0, 1)]
 
 
-def test_full_is_refused_and_costs_nobody_a_place() -> None:
+def test_a_refused_request_takes_no_place_in_the_waiting_room() -> None:
     core = make_core(control_limit=4, waiting_room=3)
     assert core.arrive(0.0, Request(0.0, 2)) is None
     assert core.arrive(0.0, Request(0.0, 2)) is Refusal.FULL
@@ -122,10 +87,10 @@ def test_full_is_refused_and_costs_nobody_a_place() -> None:
     assert core.queue_length == 3
 
 
-def test_beyond_the_room_waits_who_is_still_in_time() -> None:
-    """Two full batches of 10 ms fit into 25 ms, and half of the one on the device."""
+def test_requests_beyond_the_waiting_room_are_admitted_if_in_time() -> None:
+    """25 ms hold two full batches of 10 ms, and 5 ms of the batch on the device."""
     limits = Limits(10.0, 4, [10.0] * 4, admit_within_ms=25.0)
-    core = BatcherCore(Always(BatchingPolicy.from_control_limit(1, 4)), limits)
+    core = BatcherCore(FixedPolicy(BatchingPolicy.from_control_limit(1, 4)), limits)
     for _ in range(4):
         core.arrive(0.0, Request(0.0, 1))
     core.next_batch(0.0)
@@ -139,10 +104,10 @@ def test_beyond_the_room_waits_who_is_still_in_time() -> None:
 
 
 @given(st.floats(0.2, 3.0), st.integers(0, 2**32 - 1))
-def test_who_is_let_in_beyond_a_room_of_nothing_is_answered_in_time(load: float, seed: int) -> None:
+def test_every_request_admitted_beyond_the_waiting_room_is_in_time(load: float, seed: int) -> None:
     latency_ms = [5.0 + b for b in range(1, 9)]
     limits = Limits(0.0, 0, latency_ms, admit_within_ms=30.0)
-    core = BatcherCore(Always(BatchingPolicy.from_control_limit(1, 8)), limits)
+    core = BatcherCore(FixedPolicy(BatchingPolicy.from_control_limit(1, 8)), limits)
     random = np.random.default_rng(seed)
     arrivals_s = np.cumsum(random.exponential(1.3e-2 / (8 * load), 300)).tolist()
     free_s, taken, done_after_s = math.inf, 0, []
@@ -160,7 +125,7 @@ def test_who_is_let_in_beyond_a_room_of_nothing_is_answered_in_time(load: float,
     assert max(done_after_s) <= 0.03 + 1e-9
 
 
-def test_a_request_over_the_room_is_taken_when_nobody_waits_not_starved() -> None:
+def test_an_empty_queue_admits_a_request_larger_than_the_waiting_room() -> None:
     core = make_core(waiting_room=3)
     assert core.arrive(0.0, Request(0.0, 5)) is None
     assert core.arrive(0.0, Request(0.0, 1)) is Refusal.FULL
@@ -176,10 +141,10 @@ def test_a_cancelled_request_gives_up_its_rows_and_its_age() -> None:
     assert core.queue_length == 1
     assert core.next_batch(0.004) is None
     assert core.wake_at_s == pytest.approx(0.014)
-    assert names(core.next_batch(0.014)) == ["second"]
+    assert contents(core.next_batch(0.014)) == ["second"]
 
 
-def test_cancelling_everything_does_not_hang_or_start_an_empty_batch() -> None:
+def test_cancelling_every_request_starts_no_empty_batch() -> None:
     core = make_core()
     core.arrive(0.0, Request(0.0, 1, "on the device"))
     core.next_batch(0.0)
@@ -191,51 +156,51 @@ def test_cancelling_everything_does_not_hang_or_start_an_empty_batch() -> None:
     assert core.wake_at_s is None
 
 
-def test_draining_takes_nothing_new_and_waits_for_nobody() -> None:
+def test_draining_refuses_new_requests_and_starts_waiting_ones_at_once() -> None:
     core = make_core(control_limit=4)
     core.arrive(0.0, Request(0.0, 1, "accepted"))
     core.drain()
     assert core.arrive(0.0, Request(0.0, 1)) is Refusal.FULL
     batch = core.next_batch(0.0)
-    assert names(batch) == ["accepted"]
+    assert contents(batch) == ["accepted"]
     assert batch is not None
     assert batch.reason is StartReason.DRAIN
 
 
-def test_a_swapped_policy_loses_nobody() -> None:
+def test_a_replaced_policy_keeps_the_queue() -> None:
     core = make_core(control_limit=4)
     core.arrive(0.0, Request(0.0, 1, "a"))
     assert core.next_batch(0.0) is None
-    core.use(Always(BatchingPolicy.from_control_limit(1, 4)), Limits(1.0, 1, [10.0] * 4))
-    assert names(core.next_batch(0.0)) == ["a"]
+    core.use(FixedPolicy(BatchingPolicy.from_control_limit(1, 4)), Limits(1.0, 1, [10.0] * 4))
+    assert contents(core.next_batch(0.0)) == ["a"]
 
 
 def test_a_deadline_that_cannot_be_met_is_refused_on_arrival() -> None:
     core = make_core(max_batch_size=4, batch_ms=10.0)
     core.arrive(0.0, Request(0.0, 1))
     core.next_batch(0.0)
-    # The batch on the device ends at 10 ms, the next at 20, the one after at 30.
-    assert core.arrive(0.002, Request(0.002, 1, deadline_s=0.019)) is Refusal.TOO_LATE
+    # The batch on the device ends at 10 ms, the next one at 20 ms, the one after that at 30 ms.
+    assert core.arrive(0.002, Request(0.002, 1, deadline_s=0.019)) is Refusal.DEADLINE
     assert core.arrive(0.002, Request(0.002, 4, deadline_s=0.021)) is None
-    assert core.arrive(0.002, Request(0.002, 1, deadline_s=0.021)) is Refusal.TOO_LATE
+    assert core.arrive(0.002, Request(0.002, 1, deadline_s=0.021)) is Refusal.DEADLINE
     assert core.arrive(0.002, Request(0.002, 1, deadline_s=0.031)) is None
 
 
-def test_a_deadline_does_not_wait_in_vain_beside_an_idle_device() -> None:
+def test_a_free_device_starts_in_time_for_a_deadline() -> None:
     core = make_core(control_limit=4, max_age_ms=80.0)
     assert core.arrive(0.0, Request(0.0, 1, "relaxed")) is None
     assert core.arrive(0.001, Request(0.001, 1, "hurried", deadline_s=0.03)) is None
     assert core.next_batch(0.001) is None
     assert core.wake_at_s == pytest.approx(0.03 - 0.01 - 0.002)
-    assert names(core.next_batch(core.wake_at_s)) == ["relaxed", "hurried"]
-    assert core.late == []
+    assert contents(core.next_batch(core.wake_at_s)) == ["relaxed", "hurried"]
+    assert core.deadline_missed == []
     core.device_free()
     assert core.arrive(0.05, Request(0.05, 1, "alone")) is None
     assert core.next_batch(0.05) is None
     assert core.wake_at_s == pytest.approx(0.13)
 
 
-def test_what_its_batch_cannot_serve_in_time_is_dropped_and_named_never_computed() -> None:
+def test_a_request_whose_batch_would_miss_its_deadline_is_dropped() -> None:
     core = make_core(max_batch_size=2, batch_ms=10.0)
     core.arrive(0.0, Request(0.0, 1))
     core.next_batch(0.0)
@@ -243,22 +208,22 @@ def test_what_its_batch_cannot_serve_in_time_is_dropped_and_named_never_computed
     core.arrive(0.0, late)
     core.arrive(0.0, Request(0.0, 1, "in time"))
     core.device_free()
-    # The device took 18 ms instead of 10.
+    # The batch on the device took 18 ms instead of 10.
     batch = core.next_batch(0.018)
-    assert names(batch) == ["in time"]
-    assert core.late == [late]
+    assert contents(batch) == ["in time"]
+    assert core.deadline_missed == [late]
     assert core.queue_length == 0
 
 
-def test_when_all_that_wait_are_late_nothing_starts_and_nothing_hangs() -> None:
+def test_nothing_starts_if_every_waiting_request_misses_its_deadline() -> None:
     core = make_core(batch_ms=10.0)
     late = Request(0.0, 2, deadline_s=0.011)
     core.arrive(0.0, late)
     assert core.next_batch(0.005) is None
-    assert (core.late, core.queue_length, core.wake_at_s) == ([late], 0, None)
+    assert (core.deadline_missed, core.queue_length, core.wake_at_s) == ([late], 0, None)
 
 
-def test_high_priority_overtakes_within_its_head_start_and_starves_nobody() -> None:
+def test_high_priority_overtakes_within_its_head_start_only() -> None:
     core = make_core(max_batch_size=1, head_start_ms=100.0)
     core.arrive(0.0, Request(0.0, 1, "first"))
     core.next_batch(0.0)
@@ -269,7 +234,7 @@ def test_high_priority_overtakes_within_its_head_start_and_starves_nobody() -> N
     order = []
     for _ in range(4):
         core.device_free()
-        order += names(core.next_batch(0.2))
+        order += contents(core.next_batch(0.2))
     assert order == ["high", "high too", "normal", "high, but much later"]
 
 
@@ -291,10 +256,10 @@ def workloads(draw: st.DrawFn) -> tuple[BatcherCore, list[tuple[float, int, bool
 
 @given(workloads())
 @settings(max_examples=300, deadline=None, derandomize=True)
-def test_every_accepted_row_is_served_once_in_order_and_in_time(
+def test_every_accepted_row_is_served_once_and_in_order(
     workload: tuple[BatcherCore, list[tuple[float, int, bool]], float],
 ) -> None:
-    """Random arrivals, cancellations and service: the laws of the batcher, all at once."""
+    """The batcher's invariants hold under random arrivals and cancellations."""
     core, arrivals, service_s = workload
     now_s, busy_until_s = 0.0, math.inf
     accepted: list[Request] = []
@@ -310,7 +275,7 @@ def test_every_accepted_row_is_served_once_in_order_and_in_time(
         wake_s = math.inf if core.wake_at_s is None else core.wake_at_s
         arrival_s = upcoming[0][0] if upcoming else math.inf
         now_s = max(now_s, min(arrival_s, wake_s, busy_until_s))
-        assert now_s < math.inf, "nothing would ever happen again"
+        assert now_s < math.inf, "no event is left, but rows wait"
         if busy_until_s <= now_s:
             core.device_free()
             busy_until_s = math.inf
@@ -327,7 +292,7 @@ def test_every_accepted_row_is_served_once_in_order_and_in_time(
         batch = core.next_batch(now_s)
         if batch is None:
             if core.queue_length and not core.device_busy:
-                assert core.wake_at_s is not None, "a free device with a queue must wake"
+                assert core.wake_at_s is not None, "a free device with a queue must have a time to wake"
             continue
         assert 1 <= batch.size <= cap
         assert batch.size == sum(part.stop - part.start for part in batch.slices)

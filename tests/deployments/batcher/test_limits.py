@@ -16,7 +16,7 @@ def profile(full_batch_ms: float) -> Profile:
     ("response_time_ms", "full_batch_ms", "rows"),
     [(500, 216, 32), (1000, 216, 96), (10, 216, 32), (1000, 1, MAX_WAITING_ROOM)],
 )
-def test_the_waiting_room_holds_what_can_be_served_in_time(
+def test_the_waiting_room_holds_the_rows_that_can_be_served_in_time(
     response_time_ms: float, full_batch_ms: float, rows: int
 ) -> None:
     limits = limits_for(profile(full_batch_ms), ServiceLevelObjective(response_time_ms, 99))

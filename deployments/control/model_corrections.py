@@ -1,0 +1,84 @@
+"""Where a replica's traffic and device differ from the model that its policy was solved for."""
+
+from deployments.control.latency_refit import LatencyRefit
+from deployments.control.observations import Observations
+from deployments.control.wait_correction import WaitCorrection
+from policy.burstiness import DispersionMeter
+from policy.profile import Profile
+
+#: Ticks between checks of the profile. Two successive checks must find it wrong: a refit has a new
+#: table solved, which costs a second or more of a core.
+REVISE_EVERY = 10
+#: Change of the index of dispersion below which the waits stay.
+DISPERSION_STEP = 0.1
+
+
+class ModelCorrections:
+    """The corrections of the model: batch latency, burstiness, and waits.
+
+    Parameters
+    ----------
+    profile : Profile
+        The initial profile.
+
+    Attributes
+    ----------
+    profile_revisions : int
+        How often the profile was refitted.
+    index_of_dispersion : float
+        The index that the waits in force allow for; 1 for Poisson arrivals.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile_revisions = 0
+        self.index_of_dispersion = 1.0
+        self._latency = LatencyRefit(profile)
+        self._waits = WaitCorrection()
+        self._dispersion = DispersionMeter()
+        self._ticks = 0
+
+    @property
+    def profile(self) -> Profile:
+        """The profile now believed."""
+        return self._latency.profile
+
+    @property
+    def wait_factor(self) -> float:
+        """Multiplies the policy's waits, 0 to 1."""
+        return self._waits.factor
+
+    @property
+    def measured_index_of_dispersion(self) -> float:
+        """Variance over mean of the rows that arrive per tick; 1 for Poisson arrivals."""
+        return self._dispersion.index
+
+    def observe(self, seen: Observations, late_share_allowed: float) -> None:
+        """Record one tick's observations.
+
+        Parameters
+        ----------
+        seen : Observations
+        late_share_allowed : float
+            Fraction of requests that the SLA allows to be late.
+        """
+        self._waits.revise(len(seen.response_times_s), seen.late_answers, late_share_allowed)
+        self._dispersion.observe(seen.offered_rows)
+        for record in seen.batches:
+            if not record.failed:
+                self._latency.observe(record.size, 1e3 * record.duration_s)
+        self._ticks += 1
+
+    def refit_profile(self) -> bool:
+        """Refit the profile if a check is due and it is wrong; return whether it changed."""
+        if self._ticks % REVISE_EVERY or self._latency.revise() is None:
+            return False
+        self.profile_revisions += 1
+        return True
+
+    def update_index_of_dispersion(self) -> bool:
+        """Adopt the measured index of dispersion if it has moved; return whether it has."""
+        index = self.measured_index_of_dispersion
+        if abs(index - self.index_of_dispersion) <= DISPERSION_STEP:
+            return False
+        self.index_of_dispersion = index
+        return True

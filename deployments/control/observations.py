@@ -1,0 +1,114 @@
+"""What a replica observes of its own batches and answers, and which answers are late."""
+
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from deployments.batcher.asyncio_batcher import BatchRecord
+from policy.objective import ServiceLevelObjective
+
+#: Number of finished batches shown by `GET /sojourn/policy`.
+BATCHES_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Observations:
+    """What a replica observed between two ticks.
+
+    Attributes
+    ----------
+    batches : list of BatchRecord
+        Batches that ended.
+    response_times_s : list of float
+        Response times of the requests answered; `ReplicaObserver` says which are counted.
+    late_answers : int
+        Number of these requests that were late.
+    offered_rows : int
+        Rows that arrived, refused ones included.
+    """
+
+    batches: list[BatchRecord]
+    response_times_s: list[float]
+    late_answers: int
+    offered_rows: int
+
+
+class ReplicaObserver:
+    """Count answers, decide which are late, and collect what happens between ticks.
+
+    An answer is late if its response time exceeds `sla`, the part of the SLA's response time that
+    the way to the replica and back leaves. Requests without an answer count as follows:
+
+    - A request that misses its own deadline is late if that deadline allowed at least the response
+      time of `sla`; with a tighter deadline it is not counted.
+    - A request whose client left is late if the client had waited longer than `sla` allows;
+      otherwise it is not counted.
+    - Other failed requests, refused ones included, are not counted.
+
+    Parameters
+    ----------
+    sla : ServiceLevelObjective
+        The SLA at the replica; assign the attribute to change it.
+
+    Attributes
+    ----------
+    answered_rows, late_rows : int
+        Rows of the requests counted since the start, and of the late ones among them.
+    last_batches : deque of (float, BatchRecord)
+        The last `BATCHES_SHOWN` batches, each with the time when it ended, by `time.monotonic`.
+    """
+
+    def __init__(self, sla: ServiceLevelObjective) -> None:
+        self.sla = sla
+        self.answered_rows = 0
+        self.late_rows = 0
+        self.last_batches: deque[tuple[float, BatchRecord]] = deque(maxlen=BATCHES_SHOWN)
+        self._batches: list[BatchRecord] = []
+        self._response_times_s: list[float] = []
+        self._late_answers = 0
+        self._offered_rows = 0
+
+    def batch_ended(self, record: BatchRecord) -> None:
+        """Record a finished batch."""
+        self._batches.append(record)
+        self.last_batches.append((time.monotonic(), record))
+
+    def answered(self, rows: int, response_time_s: float) -> None:
+        """Count a request that was answered with outputs."""
+        late = self.sla.is_late(1e3 * response_time_s)
+        self._count(rows, response_time_s, late=late)
+
+    def deadline_missed(self, rows: int, response_time_s: float, deadline_ms: float) -> None:
+        """Count a request that was dropped for its own deadline, if that allowed the SLA's time."""
+        if deadline_ms >= self.sla.response_time_ms:
+            self._count(rows, response_time_s, late=True)
+
+    def client_left(self, rows: int, waited_s: float) -> None:
+        """Count a request whose client left before the answer, if it was late by then."""
+        if self.sla.is_late(1e3 * waited_s):
+            self._count(rows, waited_s, late=True)
+
+    def _count(self, rows: int, response_time_s: float, *, late: bool) -> None:
+        self._response_times_s.append(response_time_s)
+        self.answered_rows += rows
+        if late:
+            self._late_answers += 1
+            self.late_rows += rows
+
+    def take(self, offered_rows: int) -> Observations:
+        """Return what was observed since the last call.
+
+        Parameters
+        ----------
+        offered_rows : int
+            Rows that arrived since the start.
+        """
+        seen = Observations(
+            self._batches,
+            self._response_times_s,
+            self._late_answers,
+            offered_rows - self._offered_rows,
+        )
+        self._batches, self._response_times_s, self._late_answers = [], [], 0
+        self._offered_rows = offered_rows
+        return seen

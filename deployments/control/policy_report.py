@@ -1,0 +1,36 @@
+"""The controller's part of `GET /sojourn/policy`: the policy in force, and why."""
+
+from typing import Any
+
+from deployments.batcher.core import BatcherCore
+from deployments.control.background_solver import BackgroundSolver
+from deployments.control.model_corrections import ModelCorrections
+from deployments.control.response_times import ResponseTimePercentiles
+
+
+def policy_report(
+    core: BatcherCore,
+    solver: BackgroundSolver,
+    corrections: ModelCorrections,
+    percentiles: ResponseTimePercentiles,
+    now_s: float,
+) -> dict[str, Any]:
+    """Return the policy in force at `now_s` (`time.monotonic`), as JSON-ready fields."""
+    policy = core.policy(now_s)
+    curve = solver.sla_capacity.curve
+    return {
+        "table": "solving" if solver.in_progress else "solved",
+        "arrival_rate_per_s": core.arrival_rate.per_s(now_s),
+        "index_of_dispersion": corrections.measured_index_of_dispersion,
+        "control_limit": policy.control_limit,
+        "actions": policy.actions,
+        "max_wait_ms": policy.max_wait_ms,
+        "longest_wait_ms": core.longest_wait_ms(policy),
+        "wait_factor": core.wait_factor,
+        "waiting_room": core.limits.waiting_room,
+        "sla_rate_per_s": curve and curve.sla_rate_per_s,
+        "measured_ms": percentiles.measured_ms,
+        "predicted_ms": percentiles.predicted_ms,
+        "profile_revisions": corrections.profile_revisions,
+        "profile": corrections.profile.to_dict(),
+    }

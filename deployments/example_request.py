@@ -1,0 +1,29 @@
+"""An example request for a model, as a person would write it."""
+
+from typing import Any
+
+from deployments.models.base import Model
+
+
+def example_request(model: Model) -> dict[str, Any]:
+    """Return a valid inference request of one row, ready for JSON."""
+    example = model.example(1)
+    inputs = [
+        {
+            "name": spec.name,
+            "datatype": spec.datatype,
+            "shape": [1, *spec.shape],
+            "data": [_readable(value) for value in example[spec.name].ravel().tolist()],
+        }
+        for spec in model.inputs
+    ]
+    return {"inputs": inputs}
+
+
+def _readable(value: Any) -> Any:
+    """Return a tensor's element as one would write it in JSON: 7 instead of 7.0, text as text."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value

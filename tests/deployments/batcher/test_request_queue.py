@@ -1,0 +1,76 @@
+"""The order of the queue, and its counts of rows."""
+
+import math
+
+from deployments.batcher.request_queue import RequestQueue
+from deployments.batcher.requests import Request, Slice
+
+HEAD_START_S = 0.1
+
+
+def queue_of(*requests: Request) -> RequestQueue:
+    queue = RequestQueue()
+    for request in requests:
+        queue.append(request)
+    return queue
+
+
+def take(
+    queue: RequestQueue, size: int, done_s: float = 0.0
+) -> tuple[list[tuple[object, int, int]], list[Request]]:
+    """Return the slices taken, and the requests that missed their deadline."""
+    missed: list[Request] = []
+
+    def miss(request: Request) -> None:
+        missed.append(request)
+        request.cancelled = True
+        queue.discard(request)
+
+    slices = queue.take(size, done_s, HEAD_START_S, miss)
+    return [(request.content, start, stop) for request, start, stop in slices], missed
+
+
+def test_rows_are_taken_in_order_and_counted() -> None:
+    first, second = Request(0.0, 3, "a"), Request(0.0, 2, "b")
+    queue = queue_of(first, second)
+    assert take(queue, 4)[0] == [("a", 0, 3), ("b", 0, 1)]
+    assert (queue.rows, first.rows_queued, second.rows_queued) == (1, 0, 1)
+    assert take(queue, 4)[0] == [("b", 1, 2)]
+    assert queue.rows == 0
+
+
+def test_returned_slices_go_first_and_can_be_cut() -> None:
+    queue = queue_of(Request(0.0, 1, "new"))
+    returned = [Slice(Request(0.0, 5, "a"), 2, 5), Slice(Request(0.0, 1, "b"), 0, 1)]
+    queue.put_back(returned)
+    assert (queue.rows, queue.has_returned_slices) == (5, True)
+    assert take(queue, 2)[0] == [("a", 2, 4)]
+    assert take(queue, 9)[0] == [("a", 4, 5), ("b", 0, 1), ("new", 0, 1)]
+    assert (queue.rows, queue.has_returned_slices) == (0, False)
+
+
+def test_high_priority_has_a_head_start() -> None:
+    queue = queue_of(
+        Request(0.0, 1, "early"), Request(0.15, 1, "late"), Request(0.2, 1, "high", priority=1)
+    )
+    assert [content for content, _, _ in take(queue, 3)[0]] == ["early", "high", "late"]
+
+
+def test_a_request_that_would_be_too_late_is_missed_and_the_next_one_taken() -> None:
+    hurried = Request(0.0, 4, "hurried", deadline_s=0.9)
+    queue = queue_of(hurried, Request(0.0, 1, "relaxed", deadline_s=1.0))
+    assert queue.earliest_deadline_s() == 0.9
+    assert take(queue, 2, done_s=1.0) == ([("relaxed", 0, 1)], [hurried])
+    assert queue.rows == 0
+    assert queue.earliest_deadline_s() == math.inf
+
+
+def test_the_oldest_arrival_is_of_a_request_that_still_waits() -> None:
+    first, second = Request(1.0, 1), Request(2.0, 1, priority=1)
+    queue = queue_of(first, second)
+    assert queue.oldest_arrival_s() == 1.0
+    first.cancelled = True
+    queue.discard(first)
+    assert queue.oldest_arrival_s() == 2.0
+    assert queue.requests() == [second]
+    assert RequestQueue().oldest_arrival_s() == math.inf

@@ -1,0 +1,47 @@
+"""An `InferenceService` in front of an emulated device, for tests without HTTP or Ray."""
+
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+
+from deployments.config import ModelConfig, parse_user_config
+from deployments.http.inference_protocol import InferenceRequest, RequestedOutput
+from deployments.models.emulated import Emulated
+from deployments.service import InferenceService
+from policy.profile import Profile
+
+
+@contextlib.asynccontextmanager
+async def emulated_service(
+    profile: Profile, device: Profile | None = None, **user_config: Any
+) -> AsyncIterator[InferenceService]:
+    """Run a service whose initial profile is `profile`.
+
+    Parameters
+    ----------
+    profile : Profile
+        The profile that the service starts with.
+    device : Profile, optional
+        What batches really take; by default, what `profile` says.
+    **user_config
+        Content of `user_config`.
+    """
+    device = device or profile
+    config = ModelConfig(name="m", import_path="emulated", max_batch_size=device.max_batch_size)
+    service = InferenceService(config, Emulated(device.to_dict()), profile)
+    try:
+        await service.configure(parse_user_config(user_config))
+        yield service
+    finally:
+        await service.close()
+
+
+async def infer(service: InferenceService, rows: int = 1, **options: Any) -> None:
+    """Send a request of `rows` rows that arrives now; `options` as of `InferenceRequest`."""
+    (output,) = Emulated.outputs
+    inputs = {"input": np.ones((rows, 1), np.float32)}
+    request = InferenceRequest(inputs, rows, (RequestedOutput(output, False),), None, **options)
+    await service.infer(request, time.monotonic())
