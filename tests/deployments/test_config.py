@@ -9,8 +9,8 @@ import yaml
 
 from deployments.config import load_service_config, parse_user_config
 from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
-from policy.table import ServiceLevelObjective, Weights
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 
@@ -26,7 +26,7 @@ def test_an_empty_user_config_has_the_default_sla() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint"),
+    ("content", "message"),
     [
         (
             {"sla": {"percentile": 100}},
@@ -47,10 +47,10 @@ def test_an_empty_user_config_has_the_default_sla() -> None:
         ({"autoscaler": {"horizon": 1}}, "autoscaler: "),
     ],
 )
-def test_says_in_one_line_what_is_wrong(content: dict[str, Any], complaint: str) -> None:
+def test_a_wrong_user_config_is_rejected_in_one_line(content: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         parse_user_config(content)
-    assert complaint in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -61,12 +61,18 @@ WITH_ENERGY = Profile("m", "d", np.arange(1.0, 5.0), energy_mj=np.arange(1.0, 5.
 def test_the_objective_follows_the_config() -> None:
     sla = {"response_time_ms": 50, "percentile": 95}
     by_default = parse_user_config({"sla": sla})
-    assert by_default.objective(WITH_ENERGY) == ServiceLevelObjective(45.0, 95.0)
-    assert by_default.objective(WITHOUT_ENERGY) == Weights()
+    assert by_default.policy_objective(WITH_ENERGY) == ServiceLevelObjective(45.0, 95.0)
+    assert by_default.policy_objective(WITHOUT_ENERGY) == Weights()
     by_sla = parse_user_config({"sla": sla, "policy": {"objective": "sla"}})
-    assert by_sla.objective(WITHOUT_ENERGY) == ServiceLevelObjective(45.0, 95.0)
+    assert by_sla.policy_objective(WITHOUT_ENERGY) == ServiceLevelObjective(45.0, 95.0)
     by_weights = parse_user_config({"policy": {"objective": "weights", "energy_weight": 2}})
-    assert by_weights.objective(WITH_ENERGY) == Weights(1.0, 2.0)
+    assert by_weights.policy_objective(WITH_ENERGY) == Weights(1.0, 2.0)
+
+
+def test_the_sla_at_the_replica_leaves_the_delays_to_the_network() -> None:
+    delays = {"request_delay_ms": 3.0, "reply_delay_ms": 2.0}
+    config = parse_user_config({"sla": {"response_time_ms": 50}, "autoscaler": delays})
+    assert config.sla_at_replica() == ServiceLevelObjective(45.0, 99.0)
 
 
 def write(tmp_path: Path, content: object) -> Path:
@@ -83,7 +89,7 @@ APPLICATION = {
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint"),
+    ("content", "message"),
     [
         ("a: [", "not YAML in line"),
         ("just words", "applications: missing"),
@@ -109,14 +115,16 @@ APPLICATION = {
         ),
     ],
 )
-def test_says_what_is_wrong_with_a_file(tmp_path: Path, content: object, complaint: str) -> None:
+def test_a_wrong_file_is_rejected_with_its_path(
+    tmp_path: Path, content: object, message: str
+) -> None:
     path = write(tmp_path, content)
     with pytest.raises(InvalidInputError) as caught:
         load_service_config(path)
     assert str(path) in str(caught.value)
-    assert complaint in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
+def test_a_missing_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="No such file"):
         load_service_config(tmp_path / "none.yaml")

@@ -1,92 +1,77 @@
-"""The service behind the HTTP face: what it follows, tick by tick."""
+"""The service without HTTP: what it adjusts every tick, what it counts, and how it drains."""
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator
-from typing import Any
 
 import numpy as np
 import pytest
 
+from autoscaler.reports import ReplicaReport
+from deployments.batcher.asyncio_batcher import BatchRecord
+from deployments.batcher.requests import StartReason
 from deployments.config import ModelConfig, parse_user_config
-from deployments.control.policy_controller import REVISE_EVERY
-from deployments.errors import BusyError, DeviceError
-from deployments.http.inference_protocol import InferenceRequest, RequestedOutput
-from deployments.models.emulated import Emulated
-from deployments.service import BATCHES_SHOWN, InferenceService, load_service
+from deployments.control.latency_refit import LatencyRefit
+from deployments.control.model_corrections import REVISE_EVERY
+from deployments.control.observations import BATCHES_SHOWN
+from deployments.control.wait_correction import WaitCorrection
+from deployments.errors import BusyError, DeadlineError, DeviceError
+from deployments.service import InferenceService, load_service
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile
+from tests.support.device_thread import end_device_thread
+from tests.support.emulated_service import emulated_service, infer, until_solved
 
-TRUE = {"max_batch_size": 4, "latency_ms": {"per_request": 1.0, "fixed": 3.0}}
-
-
-@contextlib.asynccontextmanager
-async def serving(
-    profile: Profile, device: Profile | None = None, **user_config: Any
-) -> AsyncIterator[InferenceService]:
-    """An emulated device, and a service that believes `profile` of it."""
-    model = Emulated(device.to_dict() if device else TRUE)
-    config = ModelConfig(name="m", import_path="emulated", max_batch_size=4)
-    service = InferenceService(config, model, profile)
-    try:
-        await service.configure(parse_user_config(user_config))
-        yield service
-    finally:
-        await service.close()
+LATENCY = {"max_batch_size": 4, "latency_ms": {"per_request": 1.0, "fixed": 3.0}}
+PROFILE = Profile.from_dict(LATENCY)
+WITH_ENERGY = Profile.from_dict({**LATENCY, "energy_mj": {"per_request": 1, "fixed": 9}})
 
 
-async def ask(service: InferenceService, **more: Any) -> None:
-    (output,) = Emulated.outputs
-    request = InferenceRequest(
-        {"input": np.ones((1, 1), np.float32)}, 1, (RequestedOutput(output, False),), None, **more
-    )
-    await service.infer(request, time.monotonic())
+def observe_batches(service: InferenceService) -> None:
+    """Report batches of every size that take what `PROFILE` says."""
+    for size, latency_ms in enumerate(PROFILE.latency_ms.tolist(), start=1):
+        record = BatchRecord(size, StartReason.FULL, 0, 0.0, 1e-3 * latency_ms, None, False)
+        for _ in range(LatencyRefit.MIN_BATCHES):
+            service.observer.batch_ended(record)
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
-async def test_a_profile_that_is_wrong_by_two_is_mended_and_reported(factor: float) -> None:
-    believed = Profile.from_dict(
-        {
-            "max_batch_size": 4,
-            "latency_ms": [factor * (3.0 + size) for size in range(1, 5)],
-        }
-    )
-    async with serving(believed) as service:
-        for _ in range(20):
-            await asyncio.gather(*(ask(service) for _ in range(4)))
+async def test_a_profile_that_is_wrong_by_two_is_refitted_and_reported(factor: float) -> None:
+    wrong = Profile("m", "d", factor * PROFILE.latency_ms)
+    async with emulated_service(wrong) as service:
+        observe_batches(service)
         for _ in range(2 * REVISE_EVERY):
             await service.tick()
+        profile = service.controller.profile
+        np.testing.assert_allclose(profile.latency_ms, PROFILE.latency_ms)
         assert service.controller.profile_revisions == 1
         assert service.explain()["profile_revisions"] == 1
-        # The machine may be late, the emulated device never is early.
-        assert 3.9 <= service.controller.profile.latency_ms[0] < 7.0
-        limits = service.batcher.core.limits
-        assert limits.latency_ms == service.controller.profile.latency_ms.tolist()
+        assert service.batcher.core.limits.latency_ms == profile.latency_ms.tolist()
 
 
-async def test_a_right_profile_stays() -> None:
-    async with serving(Profile.from_dict(TRUE)) as service:
-        await asyncio.gather(*(ask(service) for _ in range(8)))
+async def test_a_right_profile_is_not_refitted() -> None:
+    async with emulated_service(PROFILE) as service:
+        observe_batches(service)
         for _ in range(2 * REVISE_EVERY):
             await service.tick()
         assert service.controller.profile_revisions == 0
 
 
-async def test_waits_are_cut_while_too_many_are_late() -> None:
+async def test_waits_shrink_while_too_many_answers_are_late() -> None:
     sla = {"response_time_ms": 0.5, "percentile": 50}
     profile = Profile("m", "d", np.full(4, 0.1))
-    async with serving(profile, sla=sla, policy={"objective": "weights"}) as service:
+    async with emulated_service(
+        profile, device=PROFILE, sla=sla, policy={"objective": "weights"}
+    ) as service:
         for _ in range(12):
-            await asyncio.gather(*(ask(service) for _ in range(4)))
+            await asyncio.gather(*(infer(service) for _ in range(4)))
             await service.tick()
         assert service.batcher.core.wait_factor < 1.0
         assert service.explain()["wait_factor"] < 1.0
 
 
-async def test_what_was_observed_is_handed_over_once() -> None:
-    async with serving(Profile.from_dict(TRUE)) as service:
-        await asyncio.gather(*(ask(service) for _ in range(4)))
+async def test_observations_are_handed_over_once() -> None:
+    async with emulated_service(PROFILE) as service:
+        await asyncio.gather(*(infer(service) for _ in range(4)))
         seen = await service.tick()
         assert len(seen.response_times_s) == 4
         assert sum(record.size for record in seen.batches) == 4
@@ -94,45 +79,91 @@ async def test_what_was_observed_is_handed_over_once() -> None:
         assert (again.batches, again.response_times_s) == ([], [])
 
 
-async def test_the_solved_table_is_swapped_in() -> None:
+async def test_policy_report_autoscaler_and_wait_correction_count_the_same_late_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    corrections: list[tuple[int, int]] = []
+
+    def revise(self: WaitCorrection, requests: int, late: int, late_share_allowed: float) -> float:
+        corrections.append((requests, late))
+        return self.factor
+
+    monkeypatch.setattr(WaitCorrection, "revise", revise)
+    minute_ms = 60_000
+    expected = Profile("m", "d", np.array([4.0]))
+    slow = Profile("m", "d", np.array([100.0]))
+    sla = {"response_time_ms": minute_ms}
+    async with emulated_service(expected, device=slow, sla=sla) as service:
+        in_time = asyncio.create_task(infer(service))
+        await asyncio.sleep(0)
+        late = asyncio.create_task(infer(service, sent_s_ago=61))
+        leaves_in_time = asyncio.create_task(infer(service))
+        leaves_late = asyncio.create_task(infer(service, sent_s_ago=61))
+        # The device is expected to be free in 4 ms, but is busy for 100 ms.
+        with pytest.raises(DeadlineError):
+            await infer(service, deadline_ms=20)
+        with pytest.raises(DeadlineError):
+            await infer(service, sent_s_ago=60, deadline_ms=minute_ms + 20)
+        for task in (leaves_in_time, leaves_late):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await asyncio.gather(in_time, late)
+        await service.tick()
+        rows, stats = service.explain()["rows"], service.autoscaling_stats()
+    # Late: one answer, one client that left, and the deadline of more than a minute.
+    assert rows["late"] == stats["late_total"] == 3
+    assert stats["answered_total"] == 4
+    assert corrections == [(4, 3)]
+    assert rows["deadline_missed"] == 2
+
+
+async def test_late_answers_count_in_rows() -> None:
+    async with emulated_service(PROFILE, sla={"response_time_ms": 20_000}) as service:
+        await infer(service, rows=3)
+        await infer(service, rows=6, sent_s_ago=20.0)
+        report = ReplicaReport.from_floats("a", 1.0, service.autoscaling_stats())
+    assert (report.answered_total, report.late_total) == (9, 6)
+
+
+async def test_the_solved_table_is_put_in_force() -> None:
     sla = {"response_time_ms": 50, "percentile": 99}
-    profile = Profile.from_dict({**TRUE, "energy_mj": {"per_request": 1, "fixed": 9}})
-    async with serving(profile, sla=sla) as service:
+    async with emulated_service(WITH_ENERGY, sla=sla) as service:
         assert service.explain()["control_limit"] == 1
         before = service.batcher.core.table
-        while service.explain()["table"] == "solving":
-            await asyncio.sleep(0.01)
+        await until_solved(service)
         assert service.batcher.core.table != before
         assert service.explain()["config_error"] is None
-        await ask(service)
+        await infer(service)
 
 
-async def test_an_impossible_sla_is_refused_and_what_was_in_force_stays() -> None:
-    profile = Profile.from_dict({**TRUE, "energy_mj": {"per_request": 1, "fixed": 9}})
-    async with serving(profile) as service:
+async def test_an_infeasible_sla_is_rejected_and_the_old_configuration_stays() -> None:
+    async with emulated_service(WITH_ENERGY) as service:
         impossible = parse_user_config({"sla": {"response_time_ms": 2, "percentile": 99}})
         with pytest.raises(InfeasibleError, match="less than a batch of one takes"):
             await service.configure(impossible)
         assert service.explain()["sla"]["response_time_ms"] == 100
-        await ask(service)
+        await infer(service)
 
 
-def test_a_profile_beyond_the_cap_is_refused() -> None:
+def test_a_profile_beyond_the_maximum_batch_size_is_rejected() -> None:
     config = ModelConfig(
-        name="m", import_path="emulated", max_batch_size=2, options={"profile": TRUE}
+        name="m", import_path="emulated", max_batch_size=2, options={"profile": LATENCY}
     )
-    with pytest.raises(InvalidInputError, match="goes to batch size 4, max_batch_size is 2"):
+    with pytest.raises(
+        InvalidInputError, match="goes to batch size 4, which exceeds max_batch_size 2"
+    ):
         load_service(config)
 
 
-async def test_a_device_that_hangs_makes_the_replica_unhealthy_and_leaves_nobody_waiting(
+async def test_a_device_that_hangs_makes_the_replica_unhealthy_and_answers_its_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("deployments.service.STUCK_AFTER_S", 0.0)
     monkeypatch.setattr("deployments.service.STUCK_AFTER_BATCHES", 0)
-    async with serving(Profile.from_dict(TRUE)) as service:
+    async with emulated_service(PROFILE) as service:
         assert service.ready
-        asking = [asyncio.create_task(ask(service)) for _ in range(3)]
+        asking = [asyncio.create_task(infer(service)) for _ in range(3)]
         await asyncio.sleep(0)
         assert service.stuck()
         assert not service.ready
@@ -142,42 +173,42 @@ async def test_a_device_that_hangs_makes_the_replica_unhealthy_and_leaves_nobody
                 await task
         with pytest.raises(DeviceError, match="does not answer"):
             service.has_room()
-        await asyncio.sleep(0.01)
-        assert not service.ready, "a replica that hung is replaced, though its batch ended"
+        await end_device_thread(service.batcher)
+        assert not service.ready, "a replica that hung is replaced even if its batch ends"
         assert service.answers[503] == 4
 
 
 async def test_the_last_batches_are_explained() -> None:
-    async with serving(Profile.from_dict(TRUE), policy={"objective": "weights"}) as service:
+    async with emulated_service(PROFILE, policy={"objective": "weights"}) as service:
         for _ in range(BATCHES_SHOWN):
-            await ask(service)
-        await asyncio.gather(*(ask(service) for _ in range(4)))
+            await infer(service)
+        await asyncio.gather(*(infer(service) for _ in range(4)))
         batches = service.explain()["last_batches"]
     assert len(batches) == BATCHES_SHOWN
     newest, oldest = batches[0], batches[-1]
     assert (newest["size"], oldest["size"]) == (3, 1)
     assert (newest["reason"], newest["queue_length_left"], newest["failed"]) == ("limit", 0, False)
-    # The three had waited for the one that came with them.
+    # The three waited for the batch of the first of the four.
     assert newest["oldest_wait_ms"] >= 3.9
     assert newest["duration_ms"] >= 5.9
     assert newest["ended_s_ago"] <= oldest["ended_s_ago"]
 
 
-async def test_draining_answers_what_was_accepted_within_its_time() -> None:
-    async with serving(Profile.from_dict(TRUE)) as service:
-        asking = [asyncio.create_task(ask(service)) for _ in range(9)]
+async def test_draining_answers_accepted_requests() -> None:
+    async with emulated_service(PROFILE) as service:
+        asking = [asyncio.create_task(infer(service)) for _ in range(9)]
         await asyncio.sleep(0)
         assert await service.drain(timeout_s=10.0)
         assert all(task.done() for task in asking)
         assert service.batcher.completed_rows == 9
         with pytest.raises(BusyError):
-            await ask(service)
+            await infer(service)
 
 
-async def test_draining_ends_where_the_device_does_not(caplog: pytest.LogCaptureFixture) -> None:
+async def test_draining_gives_up_after_its_timeout(caplog: pytest.LogCaptureFixture) -> None:
     slow = Profile.from_dict({"max_batch_size": 1, "latency_ms": [200.0]})
-    async with serving(slow, device=slow) as service:
-        asking = [asyncio.create_task(ask(service)) for _ in range(2)]
+    async with emulated_service(slow) as service:
+        asking = [asyncio.create_task(infer(service)) for _ in range(2)]
         await asyncio.sleep(0)
         assert not await service.drain(timeout_s=0.01)
         assert "1 rows were not answered within 0.01 s" in caplog.text

@@ -1,4 +1,4 @@
-"""What is no objective is refused, in one line that says why."""
+"""The objectives: their ranges, and what the SLA says of a response time."""
 
 import math
 
@@ -19,7 +19,7 @@ from policy.objective import ServiceLevelObjective, Weights
         ({"max_wait_ms": math.nan}, "max wait: must be at least 0 ms, not nan"),
     ],
 )
-def test_weights_out_of_range(arguments, message):
+def test_weights_out_of_range_are_rejected(arguments, message):
     with pytest.raises(InvalidInputError, match=message):
         Weights(**arguments)
 
@@ -34,6 +34,28 @@ def test_weights_out_of_range(arguments, message):
         (10, math.nan, "percentile: must be between 0 and 100, not nan"),
     ],
 )
-def test_service_levels_out_of_range(response_time_ms, percentile, message):
+def test_service_levels_out_of_range_are_rejected(response_time_ms, percentile, message):
     with pytest.raises(InvalidInputError, match=message):
         ServiceLevelObjective(response_time_ms, percentile)
+
+
+def test_a_response_time_that_equals_the_limit_is_not_late():
+    sla = ServiceLevelObjective(100.0, 99.0)
+    assert not sla.is_late(100.0)
+    assert sla.is_late(math.nextafter(100.0, math.inf))
+
+
+def test_delays_leave_the_rest_of_the_response_time():
+    sla = ServiceLevelObjective(100.0, 99.0)
+    assert sla.after(0.5) == ServiceLevelObjective(99.5, 99.0)
+
+
+@pytest.mark.parametrize("delays_ms", [100.0, 250.0])
+def test_delays_that_take_the_whole_response_time_leave_an_sla_that_no_batch_meets(delays_ms):
+    assert 0 < ServiceLevelObjective(100.0, 99.0).after(delays_ms).response_time_ms < 0.01
+
+
+def test_the_sla_in_words_and_its_late_share():
+    sla = ServiceLevelObjective(100.0, 99.5)
+    assert sla.in_words() == "99.5% of requests within 100 ms"
+    assert sla.late_share_allowed == pytest.approx(0.005)

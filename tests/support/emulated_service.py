@@ -1,5 +1,6 @@
 """An `InferenceService` in front of an emulated device, for tests without HTTP or Ray."""
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
@@ -39,9 +40,18 @@ async def emulated_service(
         await service.close()
 
 
-async def infer(service: InferenceService, rows: int = 1, **options: Any) -> None:
-    """Send a request of `rows` rows that arrives now; `options` as of `InferenceRequest`."""
+async def infer(
+    service: InferenceService, rows: int = 1, sent_s_ago: float = 0.0, **options: Any
+) -> None:
+    """Send a request that arrived `sent_s_ago`; `options` as of `InferenceRequest`."""
     (output,) = Emulated.outputs
     inputs = {"input": np.ones((rows, 1), np.float32)}
     request = InferenceRequest(inputs, rows, (RequestedOutput(output, False),), None, **options)
-    await service.infer(request, time.monotonic())
+    await service.infer(request, time.monotonic() - sent_s_ago)
+
+
+async def until_solved(service: InferenceService) -> None:
+    """Wait until the policy asked for is solved, or has failed."""
+    async with asyncio.timeout(60):
+        while service.explain()["table"] == "solving":
+            await asyncio.sleep(0.01)

@@ -27,6 +27,7 @@ from deployments.errors import (
 from deployments.models.base import Model, TensorSpec
 from policy.batching_policy import BatchingPolicy
 from tests.support.batcher_core import FixedPolicy
+from tests.support.device_thread import end_device_thread
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -194,9 +195,7 @@ async def test_a_device_given_up_fails_its_batch_and_every_waiting_request_at_on
             await ask(batcher, 3)
         # If the batch ends after all, its results are discarded and nothing starts.
         model.gate.set()
-        while model.batches != [[1]]:
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(0.01)
+        await end_device_thread(batcher)
         await batcher.drain()
         assert (batcher.completed_rows, model.batches) == (0, [[1]])
 

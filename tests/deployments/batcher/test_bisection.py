@@ -56,7 +56,7 @@ def test_an_incomplete_test_leaves_the_culprit_in_doubt() -> None:
     bisection.next_test(8)
     bisection.test_incomplete()
     bisection.test_passed()
-    assert names(bisection.next_test(8)[0]) == "cd", "tested whole: perhaps none of them is a culprit"
+    assert names(bisection.next_test(8)[0]) == "cd", "tested whole: there may be no culprit"
 
 
 def test_a_group_without_a_known_culprit_is_tested_whole_up_to_the_largest_batch() -> None:

@@ -292,7 +292,9 @@ def test_every_accepted_row_is_served_once_and_in_order(
         batch = core.next_batch(now_s)
         if batch is None:
             if core.queue_length and not core.device_busy:
-                assert core.wake_at_s is not None, "a free device with a queue must have a time to wake"
+                assert core.wake_at_s is not None, (
+                    "a free device with a queue must have a time to wake"
+                )
             continue
         assert 1 <= batch.size <= cap
         assert batch.size == sum(part.stop - part.start for part in batch.slices)

@@ -1,4 +1,4 @@
-"""Reading the autoscaler's log: seldom, beside the event loop, and never for nothing."""
+"""Reading the autoscaler's log at most once a second, without blocking the event loop."""
 
 import asyncio
 import threading
@@ -26,7 +26,9 @@ async def test_the_log_of_this_deployment_is_read() -> None:
     assert await DecisionReader("shop", "Other", kept.get).content() != LOG
 
 
-async def test_it_is_read_once_a_second_however_many_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_log_is_read_once_a_second_however_many_requests_ask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     reads: list[str] = []
 
     def read(key: str) -> bytes:
@@ -41,8 +43,7 @@ async def test_it_is_read_once_a_second_however_many_ask(monkeypatch: pytest.Mon
     assert len(reads) == 2
 
 
-async def test_a_store_that_does_not_answer_keeps_nobody_waiting() -> None:
-    """But the one who asked first."""
+async def test_only_the_first_request_waits_for_a_slow_store() -> None:
     result = threading.Event()
 
     def read(key: str) -> bytes:
@@ -57,7 +58,7 @@ async def test_a_store_that_does_not_answer_keeps_nobody_waiting() -> None:
     assert await first == LOG
 
 
-async def test_the_last_log_stays_where_the_store_is_away() -> None:
+async def test_the_last_log_stays_if_the_store_does_not_answer() -> None:
     answers = iter([orjson.dumps(LOG), None])
     reader = DecisionReader("shop", "Model", lambda key: next(answers))
     assert await reader.content() == LOG

@@ -1,0 +1,68 @@
+"""Which answers a replica counts, and which of them are late."""
+
+import math
+
+from deployments.batcher.asyncio_batcher import BatchRecord
+from deployments.batcher.requests import StartReason
+from deployments.control.observations import BATCHES_SHOWN, Observations, ReplicaObserver
+from policy.objective import ServiceLevelObjective
+
+# 125 ms is exact in binary as seconds, too.
+SLA = ServiceLevelObjective(125.0, 99.0)
+LIMIT_S = 0.125
+
+
+def counts(observer: ReplicaObserver) -> tuple[int, int]:
+    return observer.answered_rows, observer.late_rows
+
+
+def test_a_response_time_that_equals_the_limit_is_not_late() -> None:
+    observer = ReplicaObserver(SLA)
+    observer.answered(3, LIMIT_S)
+    assert counts(observer) == (3, 0)
+    observer.answered(2, math.nextafter(LIMIT_S, 1.0))
+    assert counts(observer) == (5, 2)
+
+
+def test_a_missed_deadline_is_late_if_it_allowed_the_time_of_the_sla() -> None:
+    observer = ReplicaObserver(SLA)
+    observer.deadline_missed(1, 0.1, deadline_ms=124.0)
+    assert counts(observer) == (0, 0)
+    # The deadline could not be met any more, and was given up before the limit.
+    observer.deadline_missed(2, 0.1, deadline_ms=125.0)
+    assert counts(observer) == (2, 2)
+
+
+def test_a_client_that_leaves_is_late_once_it_waited_longer_than_the_sla_allows() -> None:
+    observer = ReplicaObserver(SLA)
+    observer.client_left(1, LIMIT_S)
+    assert counts(observer) == (0, 0)
+    observer.client_left(1, 0.126)
+    assert counts(observer) == (1, 1)
+
+
+def test_a_changed_sla_judges_the_answers_after_it() -> None:
+    observer = ReplicaObserver(SLA)
+    observer.answered(1, 0.1)
+    observer.sla = SLA.after(50.0)
+    observer.answered(1, 0.1)
+    assert counts(observer) == (2, 1)
+
+
+def test_observations_count_requests_and_are_handed_over_once() -> None:
+    observer = ReplicaObserver(SLA)
+    observer.answered(4, 0.01)
+    observer.answered(4, 0.5)
+    observer.deadline_missed(4, 0.2, deadline_ms=200.0)
+    assert observer.take(offered_rows=20) == Observations([], [0.01, 0.5, 0.2], 2, 20)
+    assert observer.take(offered_rows=25) == Observations([], [], 0, 5)
+    assert counts(observer) == (12, 8)
+
+
+def test_the_last_batches_are_kept_and_each_is_handed_over_once() -> None:
+    observer = ReplicaObserver(SLA)
+    for size in range(1, BATCHES_SHOWN + 3):
+        observer.batch_ended(BatchRecord(size, StartReason.FULL, 0, 0.0, 0.01, None, False))
+    assert len(observer.take(0).batches) == BATCHES_SHOWN + 2
+    assert observer.take(0).batches == []
+    assert [record.size for _, record in observer.last_batches] == list(range(3, BATCHES_SHOWN + 3))
