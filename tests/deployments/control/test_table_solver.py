@@ -73,12 +73,6 @@ async def test_the_child_process_reports_its_error() -> None:
         await solver.solve_in_subprocess(replace(REQUEST, profile=without_energy))
 
 
-@pytest.mark.parametrize("objective", [REQUEST.objective, ServiceLevelObjective(8.0, 95.0)])
-def test_a_request_survives_its_dict(objective: Weights | ServiceLevelObjective) -> None:
-    request = replace(REQUEST, objective=objective)
-    assert SolveRequest.from_dict(request.to_dict()).same_as(request)
-
-
 def test_the_first_table_starts_whenever_the_device_is_free() -> None:
     table = solver.work_conserving_table(PROFILE, Weights())
     for rate in (0.0, 10.0, 1e6):

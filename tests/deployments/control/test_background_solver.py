@@ -1,0 +1,124 @@
+"""Which requests are solved, and what stays in force meanwhile."""
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from deployments.config import SLAConfig
+from deployments.control import background_solver
+from deployments.control.background_solver import BackgroundSolver
+from deployments.control.solve_request import SolveRequest, SolveResult
+from deployments.control.table_solver import work_conserving_table
+from policy.errors import InfeasibleError
+from policy.objective import ServiceLevelObjective, Weights
+from policy.profile import Profile
+
+PROFILE = Profile("m", "d", np.array([2.0, 3.0]))
+SLA = SLAConfig(response_time_ms=10)
+REQUEST = SolveRequest(PROFILE, Weights(), ServiceLevelObjective(9.5, 99.0), waiting_room=2)
+OTHER = replace(REQUEST, waiting_room=4)
+
+
+class Solves:
+    """Solve requests when the test says so."""
+
+    def __init__(self) -> None:
+        self.requests: list[SolveRequest] = []
+        self.cancelled: list[SolveRequest] = []
+        self._results: list[asyncio.Future[SolveResult]] = []
+
+    async def __call__(self, request: SolveRequest) -> SolveResult:
+        self.requests.append(request)
+        self._results.append(asyncio.get_running_loop().create_future())
+        try:
+            return await self._results[-1]
+        except asyncio.CancelledError:
+            self.cancelled.append(request)
+            raise
+
+    async def finish(self, error: Exception | None = None) -> None:
+        """End the latest solve."""
+        if error is None:
+            table = work_conserving_table(PROFILE, Weights())
+            self._results[-1].set_result(SolveResult(table, None))
+        else:
+            self._results[-1].set_exception(error)
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def solves(monkeypatch: pytest.MonkeyPatch) -> Solves:
+    solves = Solves()
+    monkeypatch.setattr(background_solver, "solve_in_subprocess", solves)
+    return solves
+
+
+async def test_a_solution_is_announced_once_it_is_there(solves: Solves) -> None:
+    announced: list[bool] = []
+    solver = BackgroundSolver(SLA, lambda: announced.append(solver.in_progress))
+    assert solver.in_progress
+    solver.solve(REQUEST, SLA)
+    await asyncio.sleep(0)
+    assert (solver.table, announced) == (None, [])
+    await solves.finish()
+    assert solver.table is not None
+    assert len(announced) == 1
+    assert not solver.in_progress
+    assert solver.sla_capacity.out_of_reach
+
+
+async def test_the_same_request_is_solved_once(solves: Solves) -> None:
+    solver = BackgroundSolver(SLA, lambda: None)
+    solver.solve(REQUEST, SLA)
+    await asyncio.sleep(0)
+    solver.solve(REQUEST, SLA)
+    await solves.finish()
+    solver.solve(REQUEST, SLA)
+    await asyncio.sleep(0)
+    assert solves.requests == [REQUEST]
+
+
+async def test_a_new_request_replaces_an_unfinished_one(solves: Solves) -> None:
+    solver = BackgroundSolver(SLA, lambda: None)
+    solver.solve(REQUEST, SLA)
+    await asyncio.sleep(0)
+    solver.solve(OTHER, SLA)
+    await asyncio.sleep(0)
+    assert solves.cancelled == [REQUEST]
+    await solves.finish()
+    assert solver.table is not None
+    await solver.close()
+
+
+async def test_after_a_failure_the_old_table_stays_and_the_same_request_is_tried_again(
+    solves: Solves, caplog: pytest.LogCaptureFixture
+) -> None:
+    solver = BackgroundSolver(SLA, lambda: None)
+    solver.solve(REQUEST, SLA)
+    await asyncio.sleep(0)
+    await solves.finish()
+    table = solver.table
+    solver.solve(OTHER, SLA)
+    await asyncio.sleep(0)
+    await solves.finish(InfeasibleError("no policy in so short a time"))
+    assert solver.error == "no policy in so short a time"
+    assert "the policy in force stays: no policy" in caplog.text
+    assert (solver.table, solver.in_progress) == (table, False)
+    assert solver.sla_capacity.curve is None
+    solver.solve(OTHER, SLA)
+    assert (solver.error, solver.in_progress) == (None, True)
+    await asyncio.sleep(0)
+    await solves.finish()
+    assert solves.requests == [REQUEST, OTHER, OTHER]
+    assert (solver.error, solver.in_progress) == (None, False)
+
+
+async def test_closing_cancels_an_unfinished_request(solves: Solves) -> None:
+    solver = BackgroundSolver(SLA, lambda: None)
+    solver.solve(REQUEST, SLA)
+    await asyncio.sleep(0)
+    await solver.close()
+    assert solves.cancelled == [REQUEST]

@@ -1,0 +1,71 @@
+"""Measured and predicted percentiles of the response time."""
+
+import numpy as np
+import pytest
+
+from deployments.batcher.core import BatcherCore
+from deployments.batcher.limits import Limits
+from deployments.control import response_times
+from deployments.control.response_times import PREDICT_EVERY, ResponseTimePercentiles
+from policy.batching_policy import BatchingPolicy
+from policy.profile import Profile
+from policy.response_time.evaluation import evaluate
+from tests.support.batcher_core import FixedPolicy
+
+PROFILE = Profile("m", "d", np.array([4.0, 5.0, 6.0, 7.0]))
+LIMIT_2 = BatchingPolicy.from_control_limit(2, 4, max_wait_ms=30.0)
+
+
+def core_at(
+    rate_per_s: float, policy: BatchingPolicy, monkeypatch: pytest.MonkeyPatch
+) -> BatcherCore:
+    core = BatcherCore(FixedPolicy(policy), Limits(20.0, 8, PROFILE.latency_ms.tolist()))
+    monkeypatch.setattr(core.arrival_rate, "per_s", lambda now_s: rate_per_s)
+    return core
+
+
+async def predicted_ms(core: BatcherCore) -> dict[str, float]:
+    percentiles = ResponseTimePercentiles()
+    for _ in range(PREDICT_EVERY):
+        assert percentiles.predicted_ms == {}
+        await percentiles.tick([], PROFILE, core)
+    return percentiles.predicted_ms
+
+
+async def test_predicts_the_policy_with_the_wait_that_the_limits_allow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bounded = BatchingPolicy.from_control_limit(2, 4, max_wait_ms=20.0)
+    evaluation = evaluate(PROFILE, bounded, 100.0)
+    assert await predicted_ms(core_at(100.0, LIMIT_2, monkeypatch)) == {
+        f"{p:g}": evaluation.response_percentile_ms(p) for p in (50.0, 95.0, 99.0)
+    }
+
+
+@pytest.mark.parametrize("intensity", [0.0, 0.98, 1.2])
+async def test_predicts_nothing_without_load_or_near_the_capacity(
+    intensity: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = core_at(intensity * PROFILE.capacity_per_s, LIMIT_2, monkeypatch)
+    assert await predicted_ms(core) == {}
+
+
+async def test_predicts_nothing_for_a_policy_that_is_no_control_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(response_times, "evaluate", None)
+    policy = BatchingPolicy((0, 1, 1, 3, 4), None)
+    assert policy.actions != BatchingPolicy.from_control_limit(policy.control_limit, 4).actions
+    assert await predicted_ms(core_at(100.0, policy, monkeypatch)) == {}
+
+
+async def test_measured_percentiles_stay_over_a_tick_without_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    percentiles = ResponseTimePercentiles()
+    core = core_at(0.0, LIMIT_2, monkeypatch)
+    await percentiles.tick([0.001 * n for n in range(1, 102)], PROFILE, core)
+    measured_ms = percentiles.measured_ms
+    assert measured_ms == pytest.approx({"50": 51.0, "95": 96.0, "99": 100.0})
+    await percentiles.tick([], PROFILE, core)
+    assert percentiles.measured_ms == measured_ms

@@ -1,0 +1,37 @@
+"""Solve requests as JSON, and the files of their results."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deployments.control.solve_request import SolveCache, SolveRequest, SolveResult
+from deployments.control.table_solver import work_conserving_table
+from policy.errors import InvalidInputError
+from policy.load_lateness import LoadLatenessCurve
+from policy.objective import ServiceLevelObjective, Weights
+from policy.profile import Profile
+
+PROFILE = Profile("m", "d", 1.0 + 0.5 * np.arange(1, 5), energy_mj=np.arange(2.0, 6.0))
+REQUEST = SolveRequest(PROFILE, Weights(1.0, 2.0), ServiceLevelObjective(9.5, 99.0), waiting_room=8)
+
+
+@pytest.mark.parametrize("objective", [REQUEST.objective, ServiceLevelObjective(8.0, 95.0)])
+def test_a_request_survives_json(objective: Weights | ServiceLevelObjective) -> None:
+    request = replace(REQUEST, objective=objective)
+    assert SolveRequest.from_dict(json.loads(json.dumps(request.to_dict()))).same_as(request)
+
+
+@pytest.mark.parametrize("curve", [None, LoadLatenessCurve(10.0, (0.0, 0.01, 0.5))])
+def test_a_stored_result_is_loaded(tmp_path: Path, curve: LoadLatenessCurve | None) -> None:
+    cache = SolveCache(tmp_path)
+    table = work_conserving_table(PROFILE, REQUEST.objective)
+    assert not cache.has_table(REQUEST)
+    cache.store_table(REQUEST, table)
+    assert cache.has_table(REQUEST)
+    with pytest.raises(InvalidInputError, match="curve: not stored"):
+        cache.load(REQUEST)
+    cache.store_curve(REQUEST, curve)
+    assert cache.load(REQUEST) == SolveResult(table, curve)
