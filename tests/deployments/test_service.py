@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from autoscaler.reports import ReplicaReport
 from deployments.batcher.asyncio_batcher import BatchRecord
 from deployments.batcher.requests import StartReason
 from deployments.config import ModelConfig, parse_user_config
+from deployments.control import table_solver
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.model_corrections import REVISE_EVERY
 from deployments.control.observations import BATCHES_SHOWN
@@ -126,7 +128,10 @@ async def test_late_answers_count_in_rows() -> None:
     assert (report.answered_total, report.late_total) == (9, 6)
 
 
-async def test_the_solved_table_is_put_in_force() -> None:
+async def test_the_solved_table_is_put_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_solver, "cache_folder", lambda: tmp_path)
     sla = {"response_time_ms": 50, "percentile": 99}
     async with emulated_service(WITH_ENERGY, sla=sla) as service:
         assert service.explain()["control_limit"] == 1

@@ -16,6 +16,7 @@ from policy.profile import Profile
 
 PROFILE = Profile("m", "d", 1.0 + 0.5 * np.arange(1, 5), energy_mj=np.arange(2.0, 6.0))
 REQUEST = SolveRequest(PROFILE, Weights(1.0, 2.0), ServiceLevelObjective(9.5, 99.0), waiting_room=8)
+CURVE = LoadLatenessCurve(10.0, tuple(np.linspace(0, 1, 16).tolist()))
 
 
 @pytest.mark.parametrize("objective", [REQUEST.objective, ServiceLevelObjective(8.0, 95.0)])
@@ -24,7 +25,7 @@ def test_a_request_survives_json(objective: Weights | ServiceLevelObjective) -> 
     assert SolveRequest.from_dict(json.loads(json.dumps(request.to_dict()))).same_as(request)
 
 
-@pytest.mark.parametrize("curve", [None, LoadLatenessCurve(10.0, (0.0, 0.01, 0.5))])
+@pytest.mark.parametrize("curve", [None, CURVE])
 def test_a_stored_result_is_loaded(tmp_path: Path, curve: LoadLatenessCurve | None) -> None:
     cache = SolveCache(tmp_path)
     table = work_conserving_table(PROFILE, REQUEST.objective)
