@@ -18,14 +18,14 @@ ADAPTERS = {
 }
 
 
-def imports(path: Path) -> set[str]:
-    """Top-level packages that the file imports, also within functions."""
+def imported_modules(path: Path) -> set[str]:
+    """Return the modules that the file imports, including those imported inside functions."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module.partition(".")[0])
+            names.add(node.module)
     return names
 
 
@@ -34,11 +34,22 @@ def test_only_the_adapters_import_ray() -> None:
         str(path.relative_to(ROOT))
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
-        if "ray" in imports(path)
+        if any(module.partition(".")[0] == "ray" for module in imported_modules(path))
     }
     assert found == ADAPTERS
     design = (ROOT / "docs/design.md").read_text()
     assert all(adapter in design for adapter in ADAPTERS)
+
+
+def test_no_test_imports_from_another_test() -> None:
+    """Shared helpers live in `tests/support`."""
+    found = [
+        f"{path.relative_to(ROOT)}: {module}"
+        for path in (ROOT / "tests").rglob("*.py")
+        for module in imported_modules(path)
+        if module.split(".")[0] == "tests" and module.split(".")[1:2] != ["support"]
+    ]
+    assert not found
 
 
 def test_the_pins_of_the_project_and_of_its_lock_agree() -> None:

@@ -1,8 +1,6 @@
 """What the README shows is true: every block in it is run."""
 
 import re
-import shlex
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,18 +12,7 @@ from deployments.config import parse_user_config
 from deployments.http.inference_protocol import Signature, parse_request
 from deployments.models.base import TensorSpec
 from sojourn.cli import COMMANDS, cli
-
-ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
-
-
-def commands() -> list[list[str]]:
-    lines = "\n".join(blocks("bash")).splitlines()
-    return [shlex.split(line) for line in lines if line and not line.startswith("#")]
+from tests.support.readme import README, ROOT, blocks, commands
 
 
 def test_a_model_of_ones_own_works_as_shown() -> None:

@@ -12,8 +12,8 @@ import pytest
 import tritonclient.http as triton
 
 from loadtests.digits import held_out
+from tests.support.readme import commands as readme_commands
 from tests.support.services import BIN, Running, load_document, serving, wait_for
-from tests.test_readme import commands as readme_commands
 
 pytestmark = pytest.mark.integration
 

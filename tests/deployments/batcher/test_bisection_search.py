@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deployments.batcher.core import Batch, BatcherCore, Refusal, Request, StartReason
-from tests.deployments.batcher.test_core import make_core, names
+from tests.support.batcher_cores import make_core, names
 
 FIXED_MS, ROW_MS = 50.0, 0.5
 

@@ -1,7 +1,6 @@
 """The batcher's core on virtual time."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deployments.batcher.core import (
-    Batch,
     BatcherCore,
     Refusal,
     Request,
@@ -17,35 +15,7 @@ from deployments.batcher.core import (
 )
 from deployments.batcher.limits import Limits
 from policy.batching_policy import BatchingPolicy
-
-
-@dataclass(frozen=True)
-class Always:
-    """The same policy at every arrival rate."""
-
-    policy: BatchingPolicy
-
-    def lookup(self, arrival_rate_per_s: float) -> BatchingPolicy:
-        return self.policy
-
-
-def make_core(
-    control_limit: int = 1,
-    max_batch_size: int = 4,
-    max_wait_ms: float | None = None,
-    max_age_ms: float = 1000.0,
-    waiting_room: int = 100,
-    batch_ms: float = 10.0,
-    head_start_ms: float = 0.0,
-) -> BatcherCore:
-    policy = BatchingPolicy.from_control_limit(control_limit, max_batch_size, max_wait_ms)
-    latency_ms = [batch_ms] * max_batch_size
-    return BatcherCore(Always(policy), Limits(max_age_ms, waiting_room, latency_ms, head_start_ms))
-
-
-def names(batch: Batch | None) -> list[object]:
-    assert batch is not None
-    return [part.request.content for part in batch.slices]
+from tests.support.batcher_cores import Always, make_core, names
 
 
 def test_starts_at_once_when_the_limit_is_one() -> None:

@@ -30,7 +30,7 @@ from deployments.http.inference_protocol import Signature, parse_request
 from deployments.http.openapi import document
 from deployments.models.base import Model, TensorSpec
 from deployments.service import InferenceService
-from tests.deployments.http.test_app import PROFILE, USER_CONFIG
+from tests.support.doubles_service import PROFILE, USER_CONFIG
 
 MOST_ROWS = USER_CONFIG["limits"]["max_rows_per_request"]
 PACK = {"gzip": gzip.compress, "deflate": zlib.compress}

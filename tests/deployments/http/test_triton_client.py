@@ -16,8 +16,7 @@ from deployments.config import ModelConfig, parse_user_config
 from deployments.http.app import InferenceApp
 from deployments.models.base import Model, TensorSpec
 from deployments.service import InferenceService
-from tests.deployments.http.test_app import PROFILE, USER_CONFIG
-from tests.deployments.test_middleware import listening
+from tests.support.doubles_service import PROFILE, USER_CONFIG, listening
 
 
 class Shouts(Model):
