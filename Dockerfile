@@ -16,7 +16,7 @@ RUN grep '^setuptools==' requirements.lock > /tmp/needed \
  && pip install --only-binary=:all: --constraint requirements.lock --requirement /tmp/needed \
  && rm /tmp/needed
 
-COPY README.md ./
+COPY README.md LICENSE ./
 COPY sojourn sojourn
 COPY policy policy
 COPY autoscaler autoscaler

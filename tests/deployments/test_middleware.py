@@ -68,8 +68,8 @@ async def test_takes_the_models_requests_once_it_knows_the_prefix(
     app = InferenceApp(service, "1")
     wrapper = Wrapper(app, prefix)
     open_fast_path(app)
-    (middleware,) = middlewares()
-    async with client_of(middleware.cls(wrapper)) as client:
+    assert all(middleware.cls is FastPath for middleware in middlewares())
+    async with client_of(FastPath(wrapper)) as client:
         infer = f"{prefix}/v2/models/doubles/infer"
         for _ in range(3):
             answer = await client.post(infer, json=body((1, 2)))

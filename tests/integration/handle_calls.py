@@ -125,8 +125,8 @@ class Front:
 
 def shared(args: dict[str, Any]) -> serve.Application:
     """Build an application of two models that share a budget."""
-    models = [Emulated.options(name=name).bind() for name in MODELS]
-    return Front.bind(*models)
+    models = [Emulated.options(name=name).bind() for name in MODELS]  # type: ignore[attr-defined]
+    return Front.bind(*models)  # type: ignore[attr-defined]
 
 
 def shared_document() -> dict[str, Any]:
@@ -226,7 +226,8 @@ def main() -> None:
 def observed(dashboard: str) -> dict[str, Any]:
     serve.start(proxy_location="Disabled")
     deploy(shared_document(), dashboard)
-    handle = serve.run(Caller.bind(Worker.bind()), name="rand", route_prefix=None)
+    caller = Caller.bind(Worker.bind())  # type: ignore[attr-defined]
+    handle = serve.run(caller, name="rand", route_prefix=None)
     seen = {
         "spread": handle.spread.remote().result(),
         "beside_full_ones": handle.beside_full_ones.remote(CALLS_BESIDE_FULL_ONES).result(),

@@ -45,7 +45,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @contextmanager
 def load(service: Running) -> Iterator[None]:
-    command = [BIN / "sojourn", "loadtest", "--url", service.url, "--model", "googlenet"]
+    command = [str(BIN / "sojourn"), "loadtest", "--url", service.url, "--model", "googlenet"]
     options = ["--rate", str(RATE_PER_S), "--duration-s", "300", "--json"]
     process = subprocess.Popen(
         [*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import numpy as np
@@ -103,8 +104,8 @@ def test_a_changed_sla_acts_without_restarting_a_replica(service: Running) -> No
     assert set(service.replicas()) == before
 
 
-def policy(service: Running) -> dict[str, object]:
-    content: dict[str, object] = httpx.get(f"{service.url}/sojourn/policy").json()
+def policy(service: Running) -> dict[str, Any]:
+    content: dict[str, Any] = httpx.get(f"{service.url}/sojourn/policy").json()
     return content
 
 

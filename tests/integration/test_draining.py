@@ -25,7 +25,7 @@ def document(replicas: int, version: str) -> dict[str, Any]:
 
 
 def start_load(service: Running, duration_s: int) -> "subprocess.Popen[str]":
-    command = [BIN / "sojourn", "loadtest", "--url", service.url, "--model", "googlenet"]
+    command = [str(BIN / "sojourn"), "loadtest", "--url", service.url, "--model", "googlenet"]
     options = ["--rate", str(RATE_PER_S), "--duration-s", str(duration_s), "--json"]
     return subprocess.Popen(
         [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

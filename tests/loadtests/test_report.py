@@ -12,7 +12,7 @@ from loadtests.schedule import Schedule, Step
 SLA = SLAConfig(response_time_ms=100, percentile=90)
 
 
-def made(response_ms, outcome, step_s=10.0, lag_ms=0.0, queued=False):
+def made(response_ms, outcome, step_s=10.0, lag_ms=0.0, queued=False) -> tuple[Records, Schedule]:
     """Requests due evenly over two steps, the second of them twice as long."""
     n = len(response_ms)
     scheduled_s = np.arange(n) * 3 * step_s / n

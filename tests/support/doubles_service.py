@@ -46,7 +46,7 @@ class Doubles(Model):
 
 # The least mean response time: its table is solved in no time.
 POLICY = {"objective": "weights"}
-USER_CONFIG = {
+USER_CONFIG: dict[str, Any] = {
     "policy": POLICY,
     "sla": {"response_time_ms": 50, "percentile": 95},
     "limits": {"waiting_room": 8, "max_rows_per_request": 6, "max_body_bytes": 2000},

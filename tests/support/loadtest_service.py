@@ -12,10 +12,11 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
-options = {
+options: dict[str, Any] = {
     "delay_s": 0.001,
     "wrong": [],
     "busy": [],

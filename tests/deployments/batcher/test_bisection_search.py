@@ -70,7 +70,7 @@ class Device:
 
 
 def queued(core: BatcherCore, count: int, **options: float) -> list[Request]:
-    requests = [Request(0.0, 1, number, **options) for number in range(count)]  # type: ignore[arg-type]
+    requests = [Request(0.0, 1, number, **options) for number in range(count)]
     for request in requests:
         assert core.arrive(0.0, request) is None
     return requests
@@ -399,7 +399,7 @@ def test_a_device_in_overload_with_poison_still_answers_most_in_time() -> None:
                 continue
             device.now_s += 1e-3 * (FIXED_MS + ROW_MS * batch.size)
             core.device_free()
-            in_time += sum(device.now_s - due_s[name] <= 0.15 for name in names(batch))  # type: ignore[call-overload]
+            in_time += sum(device.now_s - due_s[name] <= 0.15 for name in names(batch))
         return in_time
 
     assert good(0.01) > 0.7 * good(0.0)

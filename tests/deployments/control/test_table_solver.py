@@ -1,5 +1,6 @@
 """Policy tables and service curves solved aside."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,7 +40,7 @@ async def test_no_rate_that_meets_the_sla_is_an_answer() -> None:
 
 async def test_the_next_replica_finds_the_answer_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     result = await solver.solve_in_subprocess(QUESTION)
-    monkeypatch.setattr(solver.sys, "executable", "/none")
+    monkeypatch.setattr(sys, "executable", "/none")
     assert await solver.solve_in_subprocess(QUESTION) == result
     for other in (
         replace(QUESTION, objective=Weights(1.0, 3.0)),

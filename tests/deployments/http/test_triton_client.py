@@ -43,7 +43,7 @@ class Shouts(Model):
         }
 
 
-ARRAYS = {
+ARRAYS: dict[str, NDArray[Any]] = {
     "half": np.array([[0.5, 1], [2, 3]], np.float16),
     "single": np.array([[0.1, 1e30], [-2, 3]], np.float32),
     "flag": np.array([True, False]),
