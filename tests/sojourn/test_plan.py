@@ -119,7 +119,7 @@ def test_the_theorem_says_how_far_it_can_be_trusted(capsys):
     assert plan(capsys)["theorem_error_bound"] is None
     assert 0.01 < plan(capsys, "--estimator", "rand")["theorem_error_bound"] < 0.2
     assert main([*arguments(), "--estimator", "rand"]) == 0
-    assert "points less may be in time" in capsys.readouterr().out
+    assert "points lower" in capsys.readouterr().out
 
 
 def test_plot_is_drawn(capsys, tmp_path):

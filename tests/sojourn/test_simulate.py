@@ -188,7 +188,7 @@ def test_table_for_people(capsys, trace):
     assert main(fixed()) == 0
     out = capsys.readouterr().out
     assert "predicted" in out
-    assert "By the model the SLA needs 1," in out
+    assert "According to the model, the SLA needs 1," in out
 
 
 def test_report(capsys, trace, tmp_path):
@@ -223,7 +223,7 @@ def test_report_of_a_fixed_fleet(tmp_path):
         (["--scale", "inf"], "--scale"),
         (["--start-time-s", "nan"], "--start-time-s"),
         (["--percentile", "100"], "--percentile"),
-        (["--replicas", "3"], "--replicas: is for a fixed fleet"),
+        (["--replicas", "3"], "--replicas: applies to a fixed fleet"),
         (["--trace", "no-such-file"], "no-such-file"),
         (["--trace", str(PROFILE)], "second,requests"),
         (["--profile", str(CONFIGS / "digits.yaml")], "digits.yaml"),
@@ -245,7 +245,7 @@ def test_mistake_ends_in_one_line_and_status_2(capsys, trace, more, message):
     [
         ([], "give --trace FILE, or --arrival-rate and --replicas"),
         (["--arrival-rate=5"], "give --trace FILE, or --arrival-rate and --replicas"),
-        (["--arrival-rate=5", "--replicas=1", "--scale=2"], "--scale: is for a trace"),
+        (["--arrival-rate=5", "--replicas=1", "--scale=2"], "--scale: needs --trace"),
         (["--arrival-rate=1e-9", "--replicas=1"], "longer than a year"),
     ],
 )
