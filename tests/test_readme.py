@@ -26,14 +26,6 @@ def test_a_model_of_ones_own_works_as_shown() -> None:
     np.testing.assert_array_equal(model.forward(batch)["y"], 2 * batch["x"])
 
 
-def test_the_simulation_in_the_docs_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = re.findall(r"```python\n(.*?)```", (ROOT / "docs/simulator.md").read_text(), re.DOTALL)
-    monkeypatch.chdir(ROOT)
-    names: dict[str, Any] = {}
-    exec(source[0], names)
-    assert names["run"].service_level > 0.95
-
-
 def test_the_config_shown_is_valid_and_has_the_defaults() -> None:
     (shown,) = blocks("yaml")
     content = yaml.safe_load(shown)["user_config"]

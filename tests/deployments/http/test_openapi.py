@@ -115,7 +115,7 @@ CONFIG = SchemathesisConfig.from_dict(
 )
 QUICK = settings(
     derandomize=True,
-    max_examples=100,
+    max_examples=60,
     deadline=None,
     database=None,
     phases=[Phase.explicit, Phase.generate],
