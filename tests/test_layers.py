@@ -1,7 +1,12 @@
-"""Ray is touched in a few thin adapters, and nowhere else (docs/design.md names them)."""
+"""What the layers between packages forbid beyond import-linter's contracts, and the pins."""
 
 import ast
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("sojourn", "policy", "autoscaler", "deployments", "simulator", "loadtests")
@@ -52,9 +57,15 @@ def test_no_test_imports_from_another_test() -> None:
     assert not found
 
 
-def test_the_pins_of_the_project_and_of_its_lock_agree() -> None:
-    import tomllib
+@pytest.mark.parametrize("package", ["policy", "autoscaler", "simulator", "loadtests"])
+def test_importing_a_package_imports_neither_ray_nor_torch_nor_locust(package: str) -> None:
+    """In a process of its own, as other tests have imported them here."""
+    script = f"import sys, {package}; print(*{{'ray', 'torch', 'locust'}} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
 
+
+def test_the_pins_of_the_project_agree_with_its_lock() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = list(project["dependencies"])
     for extra in project["optional-dependencies"].values():
