@@ -1,4 +1,4 @@
-"""What the README shows is true: every block in it is run."""
+"""Every block of the README works as shown."""
 
 import re
 from typing import Any
@@ -15,7 +15,7 @@ from sojourn.cli import COMMANDS, cli
 from tests.support.readme import README, ROOT, blocks, commands
 
 
-def test_a_model_of_ones_own_works_as_shown() -> None:
+def test_the_users_model_works_as_shown() -> None:
     (source,) = blocks("python")
     names: dict[str, Any] = {}
     exec(source, names)
@@ -48,7 +48,7 @@ def test_every_command_shown_exists() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_explains_itself(name: str) -> None:
+def test_every_command_has_a_help_text(name: str) -> None:
     result = CliRunner().invoke(cli, [name, "--help"])
     assert result.exit_code == 0
     assert "--json" in result.output
@@ -60,7 +60,7 @@ def test_the_environment_for_a_cluster_can_be_sourced() -> None:
     assert "export RAY_SERVE_ENABLE_HA_PROXY=1" in result.output.splitlines()
 
 
-def test_every_file_linked_is_there() -> None:
+def test_every_linked_file_exists() -> None:
     links = re.findall(r"\]\((?!http)([^)]+)\)", README)
     assert links
     for link in links:

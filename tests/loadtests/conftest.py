@@ -1,4 +1,4 @@
-"""A real HTTP service to load, in a process of its own."""
+"""A real HTTP service under load, in its own process."""
 
 import json
 import subprocess

@@ -24,7 +24,7 @@ PROFILE = Profile.from_dict(
 
 
 class Doubles(Model):
-    """Doubles `x`; 13 is poison, and everything waits while the gate is shut."""
+    """Doubles `x`; fails on the value 13, and blocks while the gate is closed."""
 
     inputs = (TensorSpec("x", "FP32", (2,)),)
     outputs = (TensorSpec("y", "FP32", (2,)),)
@@ -44,7 +44,7 @@ class Doubles(Model):
         return {"y": 2 * batch["x"]}
 
 
-# The least mean response time: its table is solved in no time.
+# The table of this objective is the fastest to solve.
 POLICY = {"objective": "weights"}
 USER_CONFIG: dict[str, Any] = {
     "policy": POLICY,
@@ -75,7 +75,7 @@ def body(*rows: tuple[float, float], **more: Any) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def listening(app: Any) -> AsyncIterator[tuple[uvicorn.Server, int]]:
-    """A real uvicorn on a free port, as Ray runs one in each replica."""
+    """Run a real uvicorn on a free port, as Ray does in each replica."""
     config = uvicorn.Config(app, port=0, log_level="critical", lifespan="off", ws="none")
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server._serve())
