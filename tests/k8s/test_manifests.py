@@ -59,7 +59,7 @@ def serve_config_of(kustomization: str) -> dict[str, Any]:
 
 
 def strict(schema: Any) -> Any:
-    """Return a Kubernetes schema as JSON Schema; like `kubectl apply`, it forbids unknown fields."""
+    """Return a Kubernetes schema as JSON Schema that forbids unknown fields, as `kubectl` does."""
     if isinstance(schema, list):
         return [strict(part) for part in schema]
     if not isinstance(schema, dict):

@@ -76,7 +76,7 @@ def test_the_locustfile_run_by_hand_checks_answers(start_service, tmp_path):
     url = start_service(wrong=[7])
     command = [
         *(sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--host", url, "--model", "echo"),
-        *("--headless", "-u", "30", "-r", "30", "-t", "2s", "--json", "--only-summary"),
+        *("--headless", "-u", "30", "-r", "30", "-t", "5s", "--json", "--only-summary"),
     ]
     ended = subprocess.run(
         command, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True

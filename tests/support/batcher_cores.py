@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from deployments.batcher.core import Batch, BatcherCore, Limits
+from deployments.batcher.core import Batch, BatcherCore
+from deployments.batcher.limits import Limits
 from policy.batching_policy import BatchingPolicy
 
 
