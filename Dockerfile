@@ -1,13 +1,13 @@
-# One image for Ray's head and its workers. Built on python:slim and not on rayproject/ray: there, a Python environment of
-# its own comes along, whose versions are not those that requirements.lock was tested with.
+# One image for Ray's head and its workers. It is built on python:slim, not on rayproject/ray, whose own Python
+# environment has other versions than requirements.lock, with which Sojourn is tested.
 FROM python:3.11-slim-bookworm
 
 # For NVIDIA GPUs: --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu130
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 
-# Into the system's Python, since KubeRay starts `ray` in a login shell, which forgets a PATH set here.
-# What the service needs, at the versions of the lock; the lock also has what tests need, which stays out.
+# Install into the system's Python, because KubeRay starts `ray` in a login shell, which resets a PATH set here.
+# Install only what the service needs, at the versions of the lock; the lock also lists the tests' packages.
 WORKDIR /opt/sojourn
 COPY requirements.lock pyproject.toml ./
 RUN grep '^setuptools==' requirements.lock > /tmp/needed \
@@ -16,7 +16,7 @@ RUN grep '^setuptools==' requirements.lock > /tmp/needed \
  && pip install --only-binary=:all: --constraint requirements.lock --requirement /tmp/needed \
  && rm /tmp/needed
 
-COPY README.md ./
+COPY README.md LICENSE ./
 COPY sojourn sojourn
 COPY policy policy
 COPY autoscaler autoscaler

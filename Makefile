@@ -1,20 +1,36 @@
-# Sojourn: `make serve` brings a model up under its SLA; `make test` checks everything.
+# Sojourn: `make serve` brings up a model under its SLA; `make help` lists the rest.
 PYTHON ?= python3.11
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: serve setup test clean
+.DEFAULT_GOAL := serve
+.PHONY: help serve setup lint format unit integration test clean
 
-serve: $(STAMP)
+serve: $(STAMP)  ## Serve the digits model on this machine, until Ctrl-C
 	@$(VENV)/bin/sojourn serve
 
-setup: $(STAMP)
+setup: $(STAMP)  ## Make the environment in .venv
 
-test: $(STAMP)
+lint: $(STAMP)  ## Check style, types and layers
+	@scripts/lint
+
+format: $(STAMP)  ## Format the code and apply ruff's safe fixes
+	@scripts/format
+
+unit: $(STAMP)  ## Run the unit tests, without Ray
+	@scripts/unit
+
+integration: $(STAMP)  ## Run the tests that start a real Ray cluster
+	@scripts/integration
+
+test: $(STAMP)  ## Run everything that CI runs: lint, unit, integration
 	@scripts/check
 
-clean:
+clean:  ## Remove the environment
 	rm -rf $(VENV)
+
+help:  ## Show this list
+	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
 $(STAMP): requirements.lock pyproject.toml scripts/setup
 	@PYTHON=$(PYTHON) scripts/setup $(VENV)

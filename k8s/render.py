@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Write the files of k8s/ that say what is said elsewhere: the Serve config and Ray's environment.
+"""Generate the files in k8s/ that repeat other sources: the Serve config and Ray's environment.
 
-``k8s/render.py`` writes them; ``k8s/render.py --check`` names those that are out of date. Run it
-after a change of configs/digits.yaml or deployments/routing.py.
+Run ``k8s/render.py`` after a change of configs/digits.yaml or deployments/routing.py.
+``k8s/render.py --check`` fails if a generated file is out of date.
 """
 
 import argparse
@@ -19,7 +19,7 @@ GPUS_PER_REPLICA = 1
 
 
 def render() -> dict[Path, str]:
-    """Give the content of each written file, by its path from the root."""
+    """Return the content of each generated file, by its path from the root."""
     from deployments.routing import serve_environment
 
     variables = "".join(f"{name}={value}\n" for name, value in serve_environment().items())
@@ -32,10 +32,10 @@ def render() -> dict[Path, str]:
 
 
 def serve_config(gpus_per_replica: int = 0) -> dict[str, Any]:
-    """Give the Serve config of the source, for a cluster.
+    """Return the source's Serve config, adapted to a cluster.
 
-    It listens on every interface of its pod, since clients come from outside it; the source's
-    address is for a laptop. With GPUs, each replica asks for them.
+    The service listens on all interfaces of its pod, because clients are outside it; the source's
+    address is for a laptop. With GPUs, each replica requests that many.
     """
     config: dict[str, Any] = yaml.safe_load((ROOT / SOURCE).read_text())
     config["http_options"] = {**config.get("http_options", {}), "host": "0.0.0.0"}
@@ -48,9 +48,9 @@ def serve_config(gpus_per_replica: int = 0) -> dict[str, Any]:
 
 
 def main() -> str | None:
-    """Write the files, or with --check say which are out of date."""
+    """Write the files or, with --check, report the first one that is out of date."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="only say what is out of date")
+    parser.add_argument("--check", action="store_true", help="only check for out-of-date files")
     check = parser.parse_args().check
     sys.path.insert(0, str(ROOT))
     for path, content in render().items():

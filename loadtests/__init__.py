@@ -1,1 +1,1 @@
-"""Load tests: Locust users, and the report."""
+"""Load tests of a running service: schedules, Locust users, and the report."""

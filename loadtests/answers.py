@@ -1,4 +1,4 @@
-"""Is an answer the right one? Requests with known answers, and the comparison."""
+"""Requests with known answers, and the comparison of what the service returned."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,8 @@ import orjson
 from policy.errors import InvalidInputError
 
 TOLERANCE = 1e-4
-"""Largest difference between two floats that counts as none: batches of another size round
-differently."""
+"""Largest difference between two floats that still counts as equal: rounding depends on the size of
+the batch that a request was in."""
 
 _FLOATS = ("FP16", "FP32", "FP64", "BF16")
 
@@ -24,13 +24,13 @@ class Case:
     Attributes
     ----------
     body : str
-        The request, JSON of the Open Inference Protocol v2.
+        The request, as JSON of the Open Inference Protocol v2.
     outputs : tuple of mapping
-        The tensors that a right answer has, as the protocol writes them: name, datatype, shape,
-        data (flat). Empty: any answer with outputs is right.
+        The tensors of the right answer in the protocol's form: name, datatype, shape, data (flat).
+        If empty, any answer with outputs is right.
     label_true : bool or None
-        Whether the label of the right answer, which is the model's own, is also the true one; None
-        where that is not known.
+        Whether the model's label, which is the right answer here, is also the true label; None if
+        the true label is unknown.
     """
 
     body: str
@@ -38,17 +38,17 @@ class Case:
     label_true: bool | None = None
 
     def fault(self, answer: bytes) -> str | None:
-        """Say what is wrong with an answer; None where it is right.
+        """Return what is wrong with an answer, or None if it is right.
 
         Parameters
         ----------
         answer : bytes
-            Body of an HTTP 200.
+            Body of an HTTP 200 response.
 
         Returns
         -------
         str or None
-            One line.
+            A message of one line.
         """
         given = _outputs(answer)
         if given is None:
@@ -82,7 +82,7 @@ def _tensor_fault(expected: Mapping[str, Any], given: Mapping[str, Any] | None) 
     if not all(isinstance(value, int | float) for value in data):
         return "data must be numbers"
     error = max((abs(a - b) for a, b in zip(data, expected["data"], strict=True)), default=0.0)
-    # `not <=`, so that NaN is an error.
+    # `not <=` makes NaN an error.
     if not error <= TOLERANCE or not math.isfinite(sum(data)):
         return f"off by {error:.3g}, more than {TOLERANCE:g}"
     return None
@@ -94,22 +94,22 @@ def write_cases(path: Path, cases: Sequence[Mapping[str, Any]]) -> None:
     Parameters
     ----------
     path : Path
-        Where to.
+        The file to write.
     cases : sequence of mapping
-        Each an inference request ({"inputs": …}) with the "outputs" of its right answer added,
-        and a "truth", the true label, where there is one.
+        Inference requests ({"inputs": …}), each with the "outputs" of its right answer and, if
+        known, the true label as "truth".
     """
     option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
     path.write_bytes(b"".join(orjson.dumps(case, option=option) for case in cases))
 
 
 def read_cases(path: Path) -> list[Case]:
-    """Read what `write_cases` wrote, or what a user wrote for a model of their own.
+    """Read requests and answers, written by `write_cases` or by a user.
 
     Parameters
     ----------
     path : Path
-        A JSON object per line; ``outputs`` and ``truth`` may be left out.
+        One JSON object per line; ``outputs`` and ``truth`` are optional.
 
     Returns
     -------
@@ -118,13 +118,13 @@ def read_cases(path: Path) -> list[Case]:
     Raises
     ------
     InvalidInputError
-        A line is not of this form; the message names it.
+        The file cannot be read or is empty, or a line is malformed; the message names the line.
     """
     cases = []
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
-        raise InvalidInputError(f"{path}: cannot be read: {error.strerror}") from None
+        raise InvalidInputError(f"{path}: cannot read: {error.strerror}") from None
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -138,7 +138,7 @@ def read_cases(path: Path) -> list[Case]:
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
             raise InvalidInputError(
                 f'{path}: line {number}: must be {{"inputs": […], "outputs": […]}} with tensors '
-                "as the Open Inference Protocol writes them"
+                "in the form of the Open Inference Protocol"
             ) from None
         label = next((tensor["data"] for tensor in outputs if tensor["name"] == "label"), None)
         known = label is not None and "truth" in fields
@@ -150,5 +150,5 @@ def read_cases(path: Path) -> list[Case]:
             )
         )
     if not cases:
-        raise InvalidInputError(f"{path}: has no requests")
+        raise InvalidInputError(f"{path}: no requests")
     return cases

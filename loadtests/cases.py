@@ -1,8 +1,7 @@
-"""Requests with known answers for the models that come with Sojourn.
+"""Requests with known answers for the models that ship with Sojourn.
 
-The answers of the digits model are the model's own, computed here from the same weights: a load
-test then sees whether each client got the answer to its own image, and not whether the model
-is clever.
+The expected answers of the digits model are computed here from the same weights. So a load test
+checks whether each client got the answer to its own image, not whether the model is accurate.
 """
 
 import sys
@@ -20,8 +19,8 @@ ECHOED_VALUES = 4096
 
 
 def digits_cases() -> list[dict[str, Any]]:
-    """Make a request of every held-out digit, with the model's answer and the true label."""
-    # torch and scikit-learn take seconds to import; only this model needs them.
+    """Make one request per held-out digit, with the model's answer and the true label."""
+    # Importing torch and scikit-learn takes seconds, and only this model needs them.
     from deployments.models.digits import Digits
     from loadtests.digits import held_out
 
@@ -45,8 +44,8 @@ def digits_cases() -> list[dict[str, Any]]:
 
 
 def echo_cases() -> list[dict[str, Any]]:
-    """Make requests to an emulated model: each value is its own answer, and no other's."""
-    # Quarters are exact in 32 bits, so an echo is exact too.
+    """Make requests to an emulated model, which echoes its input; all values differ."""
+    # Quarters are exact in 32-bit floats, so the echo is exact too.
     values = np.arange(ECHOED_VALUES, dtype=np.float32) / 4
     return [
         {
@@ -73,21 +72,21 @@ def prepare_cases(metadata: Mapping[str, Any], path: Path, own: Path | None = No
     Parameters
     ----------
     metadata : mapping
-        The model's, as ``GET /v2/models/NAME`` gives it.
+        The model's metadata, from ``GET /v2/models/NAME``.
     path : Path
-        Where to; `loadtests.answers.read_cases` reads it.
+        The file to write, for `loadtests.answers.read_cases`.
     own : Path, optional
-        A file of the user's own requests, taken as it is.
+        A file with the user's own requests, which is copied unchanged.
 
     Returns
     -------
     int
-        How many there are.
+        The number of requests.
 
     Raises
     ------
     InvalidInputError
-        `own` is malformed, or there is none and the model is not one that comes with Sojourn.
+        `own` is malformed; or it is not given and the model is not one that ships with Sojourn.
     """
     if own is not None:
         number = len(read_cases(own))
@@ -100,12 +99,12 @@ def prepare_cases(metadata: Mapping[str, Any], path: Path, own: Path | None = No
             for tensor in metadata[kind]
         )
     except (KeyError, TypeError):
-        raise InvalidInputError("the model's metadata names no inputs and outputs") from None
+        raise InvalidInputError("the model's metadata lists no inputs and outputs") from None
     make = _KNOWN.get(specs)
     if make is None:
         raise InvalidInputError(
-            f"the inputs and outputs of model {metadata.get('name')!r} are neither those of the "
-            "digits model nor of an emulated one: give requests and their answers with --cases FILE"
+            f"model {metadata.get('name')!r} does not have the inputs and outputs of the digits "
+            "model or of an emulated model; give requests and their answers with --cases FILE"
         )
     cases = make()
     write_cases(path, cases)

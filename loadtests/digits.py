@@ -1,8 +1,8 @@
-"""Real input for the digits model: scikit-learn's 1,797 handwritten digits, split once for all.
+"""Data of the digits model: scikit-learn's 1,797 handwritten digits, with a fixed split.
 
-Every fourth image (indices 3, 7, 11, …; 449 of them) is held out; the model has never seen it. The
-other 1,348 are for training. The rule needs no random numbers, so the split is the same everywhere.
-Images are 8 × 8, pixels 0 to 16, by 13 writers, each of whom is on both sides.
+Every fourth image (indices 3, 7, 11, …; 449 images) is held out; the other 1,348 are for training.
+The split uses no random numbers, so it is the same everywhere. Images are 8 × 8 with pixels from 0
+to 16. The digits are by 13 writers, and both parts contain digits by every writer.
 """
 
 import numpy as np
@@ -14,13 +14,13 @@ Labels = NDArray[np.int64]
 
 
 def train() -> tuple[Images, Labels]:
-    """Give the images, shape (1348, 8, 8), and labels, shape (1348,), to train on."""
+    """Return the training images, shape (1348, 8, 8), and their labels, shape (1348,)."""
     images, labels, held = _load()
     return images[~held], labels[~held]
 
 
 def held_out() -> tuple[Images, Labels]:
-    """Give the images, shape (449, 8, 8), and labels, shape (449,), to test with."""
+    """Return the held-out images, shape (449, 8, 8), and their labels, shape (449,)."""
     images, labels, held = _load()
     return images[held], labels[held]
 

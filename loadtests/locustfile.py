@@ -1,8 +1,8 @@
-"""Locust by hand: ``locust -f loadtests/locustfile.py --host http://127.0.0.1:8000``.
+"""A locustfile to run by hand: ``locust -f loadtests/locustfile.py --host http://127.0.0.1:8000``.
 
-Each user sends one request per second on average, at random (Poisson). A user that is kept waiting
-sends what became due in the meantime right after, and response times count from when a request was
-due. `sojourn loadtest` follows a rate exactly, and needs no choice of users.
+Each user sends one request per second on average, at random (Poisson arrivals). A user that waits
+for a slow answer then sends at once whatever became due meanwhile, and response times are measured
+from when a request was due. `sojourn loadtest` follows a rate exactly and needs no number of users.
 """
 
 import random
@@ -29,17 +29,17 @@ cases: list[Case] = []
 
 
 class ModelUser(InferenceUser):
-    """Sends real inputs, and checks that each answer is the model's own."""
+    """A user that sends real inputs and checks each answer against the model's own."""
 
     host = "http://127.0.0.1:8000"
     due_s = 0.0
 
     def on_start(self) -> None:
-        """Begin with a request at once."""
+        """Make the first request due at once."""
         self.due_s = time.perf_counter()
 
     def wait_time(self) -> float:
-        """Seconds until the next request is due; none if it is overdue."""
+        """Return the seconds until the next request is due; 0 if it is overdue."""
         self.due_s += random.expovariate(REQUESTS_PER_S)
         return max(0.0, self.due_s - time.perf_counter())
 
@@ -62,7 +62,8 @@ def _prepare(environment: Environment, **_: Any) -> None:
     url = (environment.host or ModelUser.host).rstrip("/")
     with TemporaryDirectory(prefix="sojourn-loadtest-") as name:
         path = Path(name) / "cases.jsonl"
-        # The model's own answers come from torch, which a patched process had better not import.
+        # The expected answers come from torch, which must not be imported into a process that
+        # gevent has patched.
         command = [sys.executable, "-m", "loadtests.cases", url, ModelUser.model, str(path)]
         made = subprocess.run(command, capture_output=True, text=True)
         if made.returncode != 0:

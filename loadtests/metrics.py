@@ -1,4 +1,4 @@
-"""Prometheus metrics of a running load test: what its clients saw."""
+"""Prometheus metrics of a running load test, as its clients see the service."""
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 
@@ -8,33 +8,33 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 
 class Metrics:
-    """Instruments of one load test, served where a port is given.
+    """Metrics of one load test, served over HTTP if a port is given.
 
     Parameters
     ----------
     host : str
         Address to listen on.
     port : int or None
-        None: nothing is served.
+        Port to listen on; None serves nothing.
     """
 
     def __init__(self, host: str, port: int | None) -> None:
         registry = CollectorRegistry()
         self._requests = Counter(
             "sojourn_loadtest_requests",
-            "Requests that ended, by outcome: ok, wrong, timeout, connection, or an HTTP status.",
+            "Finished requests by outcome: ok, wrong, timeout, connection, or an HTTP status.",
             ["outcome"],
             registry=registry,
         )
         self._response_time = Histogram(
             "sojourn_loadtest_response_time_seconds",
-            "Response time of right answers, from when the request was due.",
+            "Response time of right answers, measured from when the request was due.",
             buckets=_SECONDS,
             registry=registry,
         )
         self._send_delay = Histogram(
             "sojourn_loadtest_send_delay_seconds",
-            "From when a request was due until it was sent.",
+            "Time from when a request was due until it was sent.",
             buckets=_SECONDS,
             registry=registry,
         )
@@ -42,7 +42,7 @@ class Metrics:
             start_http_server(port, addr=host, registry=registry)
 
     def observe(self, outcome: int, response_time_s: float, send_delay_s: float) -> None:
-        """Count a request that ended; `send_delay_s` is NaN where it was never sent."""
+        """Record a finished request; `send_delay_s` is NaN if it was never sent."""
         label = str(outcome) if outcome >= 100 else Outcome(outcome).name.lower()
         self._requests.labels(label).inc()
         if outcome == Outcome.OK:

@@ -1,8 +1,8 @@
-"""The locustfile of `sojourn loadtest`: sends what a schedule says, when it says so.
+"""The locustfile of `sojourn loadtest`, which sends requests on a fixed schedule.
 
-A dispatcher puts each request into a queue when it is due; Locust users take them from there, as
-many at a time as there are connections. The load test shape keeps those users, and ends the test
-when every request has ended or has had its time.
+A dispatcher queues each request when it is due. Locust users, one per connection, take requests
+from that queue. The load test shape keeps those users running, and ends the test when every request
+has finished or timed out.
 """
 
 import os
@@ -23,7 +23,7 @@ from loadtests.records import Outcome, Records
 from loadtests.run import SETTINGS_VARIABLE, Settings
 from loadtests.user import InferenceUser, share_connections
 
-# Time for the users to be there before the first request is due.
+# Time for the users to start before the first request is due.
 HEAD_START_S = 0.25
 PROGRESS_EVERY_S = 1.0 if sys.stderr.isatty() else 10.0
 
@@ -31,12 +31,12 @@ settings = Settings.load(Path(os.environ[SETTINGS_VARIABLE]))
 
 
 class OpenLoop:
-    """The test in progress: what is due, and what has become of the rest."""
+    """A running test: the requests that are due, and the records of the others."""
 
     def __init__(self) -> None:
         self.records = Records.begin(np.load(settings.schedule))
         self.cases = read_cases(Path(settings.cases))
-        # Neighbours in time should not be neighbours in the file.
+        # Consecutive requests should not be consecutive in the file.
         self.order = np.random.default_rng(settings.seed).permutation(len(self.cases)).tolist()
         self.due: SimpleQueue[int] = SimpleQueue()
         self.outstanding = 0
@@ -45,7 +45,7 @@ class OpenLoop:
         self.metrics = Metrics(settings.metrics_host, settings.metrics_port)
 
     def dispatch(self) -> None:
-        """Put each request into the queue when it is due."""
+        """Queue each request when it is due."""
         assert self.start_s is not None
         for number, due_s in enumerate(self.records.scheduled_s.tolist()):
             wait_s = self.start_s + due_s - time.perf_counter()
@@ -57,14 +57,14 @@ class OpenLoop:
             self.due.put(number)
 
     def send_next(self, user: InferenceUser) -> None:
-        """Send the next request that is due, as soon as there is one."""
+        """Wait for the next request that is due, and send it."""
         number = self.due.get()
         assert self.start_s is not None
         records = self.records
         due_s = self.start_s + records.scheduled_s[number]
         case = self.cases[self.order[number % len(self.order)]]
         if time.perf_counter() - due_s > settings.timeout_s:
-            # Its client would have left while it waited for a connection.
+            # Its client would have given up while the request waited for a connection.
             outcome, sent_s, finished_s = int(Outcome.TIMEOUT), np.nan, time.perf_counter()
         else:
             outcome, sent_s, finished_s = user.infer(case, due_s)
@@ -78,20 +78,20 @@ class OpenLoop:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the first request could be due."""
+        """Seconds since the start of the schedule."""
         return 0.0 if self.start_s is None else max(0.0, time.perf_counter() - self.start_s)
 
     @property
     def ended(self) -> bool:
-        """Whether every request has ended, or has had its time."""
+        """Whether every request has finished or timed out."""
         scheduled_s = self.records.scheduled_s
         if self.dispatched == scheduled_s.size:
-            patience_s = settings.timeout_s + 1
-            return self.outstanding == 0 or self.elapsed_s > scheduled_s[-1] + patience_s
+            last_timeout_s = scheduled_s[-1] + settings.timeout_s + 1
+            return self.outstanding == 0 or self.elapsed_s > last_timeout_s
         return False
 
     def report_progress(self) -> None:
-        """Tell people on stderr how far it is."""
+        """Print the progress on stderr, again and again."""
         line_end = "\r" if sys.stderr.isatty() else "\n"
         while True:
             gevent.sleep(PROGRESS_EVERY_S)
@@ -101,7 +101,7 @@ class OpenLoop:
             line = (
                 f"loadtest: {min(self.elapsed_s, settings.duration_s):.0f} of "
                 f"{settings.duration_s:.0f} s: {self.dispatched} requests, {ok} right, "
-                f"{wrong} wrong, {failed} failed, {self.outstanding} on their way"
+                f"{wrong} wrong, {failed} failed, {self.outstanding} in flight"
             )
             print(f"{line:<100}", end=line_end, file=sys.stderr, flush=True)  # noqa: T201
 
@@ -111,7 +111,7 @@ parent = os.getppid()
 
 
 class ScheduledUser(InferenceUser):
-    """Sends whatever is due next."""
+    """A user that sends whichever request is due next."""
 
     model = settings.model
 
@@ -125,10 +125,10 @@ share_connections(ScheduledUser, settings.connections, settings.timeout_s)
 
 
 class UntilAnswered(LoadTestShape):
-    """Keeps a user per connection until the test has ended, or the process that began it has."""
+    """Keeps one user per connection until the test, or the process that started it, has ended."""
 
     def tick(self) -> tuple[int, float] | None:
-        """Give the number of users; None ends the test."""
+        """Return the number of users and the spawn rate; None ends the test."""
         if test.ended or os.getppid() != parent:
             return None
         return settings.connections, settings.connections
@@ -142,7 +142,7 @@ def _begin(user_count: int, **_: Any) -> None:
 
 
 def _end(environment: Environment, **_: Any) -> None:
-    # Locust's own status speaks of failed requests; those are this test's result.
+    # Locust exits with an error after failed requests; here they are part of the result.
     environment.process_exit_code = 0
     test.records.save(Path(settings.records))
     if sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""A load test as a picture: what was asked, what came back when, and the SLA."""
+"""The plot of a load test: rates, response times and the share within the SLA, over time."""
 
 from pathlib import Path
 from typing import Any
@@ -11,27 +11,27 @@ from numpy.typing import NDArray
 
 from deployments.config import SLAConfig
 
-# Distinct in grey and to colour-blind eyes (Okabe and Ito).
+# Distinct in grey and to colour-blind readers (Okabe and Ito).
 _BLACK, _BLUE, _ORANGE, _RED, _GREEN = "#222222", "#0072B2", "#E69F00", "#D55E00", "#009E73"
 
 
 def save_plot(path: Path, rows: list[dict[str, Any]], result: dict[str, Any], title: str) -> None:
-    """Draw a load test over time.
+    """Plot a load test over time.
 
     Parameters
     ----------
     path : Path
-        Where to; its suffix is the format.
+        The file to write; its suffix sets the format.
     rows : list of dict
-        As `loadtests.report.per_second` gives them.
+        The result of `loadtests.report.per_second`.
     result : dict
-        As `loadtests.report.report` gives it.
+        The result of `loadtests.report.report`.
     title : str
-        Heading.
+        Title of the plot.
     """
     sla = SLAConfig(**result["sla"])
     second = np.array([row["second"] for row in rows])
-    # Constrained layout leaves room for the legends beside the panels.
+    # The constrained layout leaves room for the legends beside the panels.
     figure = Figure(figsize=(10, 7.5), layout="constrained", dpi=110)
     FigureCanvasAgg(figure)
     rate, response, share = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 1.6))

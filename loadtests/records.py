@@ -1,4 +1,4 @@
-"""What became of each request of a load test."""
+"""The record of each request of a load test."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -11,22 +11,22 @@ FloatArray = NDArray[np.float64]
 
 
 class Outcome(IntEnum):
-    """How a request ended; an HTTP error is its status, 100 and above."""
+    """How a request ended. Other values, 100 and above, are HTTP error statuses."""
 
     UNANSWERED = 0
-    """No answer by the end of the test: still on its way, or never sent."""
+    """No answer by the end of the test: still in flight, or never sent."""
     OK = 1
     """HTTP 200 with the right answer."""
     WRONG = 2
-    """HTTP 200 with another answer than the model's own."""
+    """HTTP 200 with an answer that differs from the model's own."""
     TIMEOUT = 3
-    """No answer within the client's patience."""
+    """No answer within the client's timeout."""
     CONNECTION = 4
-    """The connection was refused, or broke before the answer was whole."""
+    """The connection was refused, or closed before the answer was complete."""
 
 
 LOST = (Outcome.UNANSWERED, Outcome.TIMEOUT, Outcome.CONNECTION)
-"""Outcomes in which the client never got an answer at all."""
+"""Outcomes without any answer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,17 +36,18 @@ class Records:
     Attributes
     ----------
     scheduled_s : ndarray of float, shape (n,)
-        When each was due.
+        When each request was due.
     sent_s : ndarray of float, shape (n,)
-        When it was sent; NaN where it never was.
+        When it was sent; NaN if it never was.
     finished_s : ndarray of float, shape (n,)
-        When its answer, or its failure, was there; NaN where neither came.
+        When it was answered or failed; NaN if neither happened.
     outcome : ndarray of int16, shape (n,)
         An `Outcome`, or the status of an HTTP error.
     queued : ndarray of bool, shape (n,)
-        Whether it found every connection taken when it was due, and had to wait for one.
+        Whether every connection was busy when it was due, so that it waited for one.
     label_true : ndarray of int8, shape (n,)
-        For right answers to an input whose true label is known: whether the model had it. Else -1.
+        1 if the model's label was the true one, 0 if not, -1 if the answer was not right or the
+        true label is unknown.
     """
 
     scheduled_s: FloatArray
@@ -58,7 +59,7 @@ class Records:
 
     @classmethod
     def begin(cls, scheduled_s: FloatArray) -> "Records":
-        """Make the records of requests none of which has been sent."""
+        """Return the records of a test in which nothing has been sent yet."""
         n = scheduled_s.size
         return cls(
             scheduled_s=scheduled_s,
@@ -70,21 +71,21 @@ class Records:
         )
 
     def save(self, path: Path) -> None:
-        """Write them to an ``.npz`` file."""
+        """Write the records to an ``.npz`` file."""
         np.savez(path, allow_pickle=False, **vars(self))
 
     @classmethod
     def load(cls, path: Path) -> "Records":
-        """Read what `save` wrote."""
+        """Read records that `save` wrote."""
         with np.load(path, allow_pickle=False) as file:
             return cls(**{name: file[name] for name in file.files})
 
     @property
     def response_ms(self) -> FloatArray:
-        """Response times, each from when the request was due; NaN where there was no end."""
+        """Response times from when each request was due, shape (n,); NaN without an end."""
         return (self.finished_s - self.scheduled_s) * 1000
 
     @property
     def lost(self) -> NDArray[np.bool_]:
-        """Which requests never got an answer."""
+        """Mask of the requests that got no answer, shape (n,)."""
         return np.isin(self.outcome, LOST)

@@ -1,7 +1,7 @@
-"""What a load test found: rates, response times, the share within the SLA, and what went wrong.
+"""The report of a load test: rates, response times, the share within the SLA, and failures.
 
-Response times are those of right answers, each from the moment its request was due. A request
-that failed has none; it counts as outside the SLA.
+Response times are those of right answers, measured from when each request was due. A failed request
+has no response time and counts as outside the SLA.
 """
 
 import csv
@@ -17,7 +17,7 @@ from loadtests.records import Outcome, Records
 from loadtests.schedule import Schedule
 
 PERCENTILES = (50, 90, 95, 99, 99.9)
-# A generator later than this share of the SLA blurs what it measures.
+# The generator fell behind if it sends requests later than this share of the SLA.
 BEHIND_SHARE_OF_SLA = 0.1
 
 Mask = NDArray[np.bool_]
@@ -29,19 +29,19 @@ def report(records: Records, schedule: Schedule, sla: SLAConfig) -> dict[str, An
     Parameters
     ----------
     records : Records
-        What became of each request.
+        The record of each request.
     schedule : Schedule
-        When each was due, and the steps.
+        When each request was due, and the steps.
     sla : SLAConfig
-        What the service promised.
+        The SLA to judge by.
 
     Returns
     -------
     dict
-        Ready for JSON. Rates are requests per second: `target_rate_per_s` from the steps,
-        `achieved_rate_per_s` what was sent while requests were due, `throughput_per_s` right
-        answers until the last one. `failed` is by HTTP status, or by how no answer came (`lost`).
-        ``requests = ok + wrong_answers + all of failed``.
+        Ready for JSON. Rates are in requests per second: `target_rate_per_s` is that of the steps,
+        `achieved_rate_per_s` what was sent while requests were due, and `throughput_per_s` the
+        right answers up to the last one. `failed` counts by HTTP status or, without an answer
+        (`lost`), by outcome. ``requests = ok + wrong_answers + sum of failed``.
     """
     everything = np.ones(records.outcome.size, dtype=np.bool_)
     whole = _part(records, sla, everything, 0.0, schedule.duration_s)
@@ -90,9 +90,9 @@ def per_second(records: Records, schedule: Schedule, sla: SLAConfig) -> list[dic
     Returns
     -------
     list of dict
-        One per second: `second`, `scheduled`, `sent` (within that second), `ok`, `failed` (wrong
-        and lost ones too), `p50_ms`, `p99_ms`, `sla_percentile_ms` (the SLA's own percentile),
-        `within_sla_share`; None where there is nothing to take it of.
+        One per second: `second`, `scheduled`, `sent` (within that second), `ok`, `failed`
+        (including wrong and lost), `p50_ms`, `p99_ms`, `sla_percentile_ms` (at the SLA's
+        percentile), `within_sla_share`; None where no request counts.
     """
     seconds = int(np.ceil(schedule.duration_s))
     due = np.floor(records.scheduled_s).astype(np.int64)
@@ -124,7 +124,7 @@ def per_second(records: Records, schedule: Schedule, sla: SLAConfig) -> list[dic
 
 
 def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write `per_second`'s rows; an empty cell is None."""
+    """Write the rows of `per_second` as CSV; None becomes an empty cell."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, rows[0], lineterminator="\n")
         writer.writeheader()
@@ -165,13 +165,13 @@ def _failures(outcome: NDArray[np.int16]) -> Mapping[str, int]:
 
 
 def _within(records: Records, sla: SLAConfig) -> Mask:
-    # NaN compares false: a request without an end was not in time.
+    # NaN compares false, so a request without an end is not in time.
     within: Mask = (records.response_ms <= sla.response_time_ms) & (records.outcome == Outcome.OK)
     return within
 
 
 def _generator_lag_ms(records: Records) -> NDArray[np.float64]:
-    # Who found every connection taken waited for the service, not for the generator.
+    # A request that found every connection busy waited for the service, not for the generator.
     own = np.isfinite(records.sent_s) & ~records.queued
     return (records.sent_s - records.scheduled_s)[own] * 1000
 
@@ -182,7 +182,8 @@ def _throughput_per_s(records: Records) -> float | None:
 
 
 def _percentile(values: NDArray[np.float64], percentile: float) -> float | None:
-    # The smallest value that this share of the values does not exceed: never between two.
+    # The smallest value that at least this percentage of the values does not exceed: an observed
+    # value, never an interpolated one.
     if not values.size:
         return None
     return float(np.percentile(values, percentile, method="inverted_cdf"))

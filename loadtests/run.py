@@ -1,4 +1,4 @@
-"""Runs Locust in a process of its own: it patches the standard library of the one it is in."""
+"""Run Locust in its own process, because it patches the standard library."""
 
 import importlib.util
 import json
@@ -23,24 +23,24 @@ STOP_TIMEOUT_S = 10
 
 @dataclass(frozen=True)
 class Settings:
-    """What Locust's process is told, through a JSON file.
+    """Settings for Locust's process, passed through a JSON file.
 
     Attributes
     ----------
     model : str
         Name of the model at the service.
     connections : int
-        Most requests on their way at a time.
+        Maximum number of requests in flight.
     timeout_s : float
         How long a client waits for an answer.
     duration_s : float
-        How long requests are due.
+        Length of the schedule.
     seed : int
-        Orders the requests.
+        Seed of the order of the requests.
     metrics_host, metrics_port : str, int or None
-        Where Prometheus may scrape the test; no port: nowhere.
+        Where Prometheus can scrape the test; without a port, nowhere.
     schedule, cases, records : str
-        Files: when requests are due, the requests, and where their records go.
+        File names: of the due times, the requests with their answers, and the records.
     """
 
     model: str
@@ -55,19 +55,19 @@ class Settings:
     records: str = "records.npz"
 
     def save(self, path: Path) -> None:
-        """Write them as JSON."""
+        """Write the settings as JSON."""
         path.write_text(json.dumps(asdict(self)))
 
     @classmethod
     def load(cls, path: Path) -> "Settings":
-        """Read what `save` wrote."""
+        """Read settings that `save` wrote."""
         return cls(**json.loads(path.read_text()))
 
 
 def run(
     url: str, schedule: Schedule, settings: Settings, prepare_cases: Callable[[Path], object]
 ) -> Records:
-    """Run a load test and wait for its end.
+    """Run a load test and wait for it to end.
 
     Parameters
     ----------
@@ -76,9 +76,9 @@ def run(
     schedule : Schedule
         When requests are due.
     settings : Settings
-        The rest; the names of its files are within a temporary folder.
+        All other settings; the files are in a temporary folder.
     prepare_cases : callable
-        Given a path, writes the requests there.
+        Writes the requests to the path that it is given.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def run(
     InvalidInputError
         Locust is not installed.
     StartError
-        Locust ended without a result; the message is its last line.
+        Locust ended without a result; the message has the last line of its log.
     """
     if importlib.util.find_spec("locust") is None:
         raise InvalidInputError("load tests need Locust: pip install 'sojourn[loadtest]'")
@@ -116,7 +116,7 @@ def run(
             env=_environment(folder),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            # Ctrl-C is for this process, which then ends Locust in peace.
+            # Ctrl-C reaches only this process, which then stops Locust cleanly.
             start_new_session=True,
         )
         try:
@@ -130,7 +130,7 @@ def run(
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    # A user's own Locust settings, in the environment or at home, are for their own tests.
+    # Ignore the user's own Locust settings, in the environment and in the home folder.
     kept = {key: value for key, value in os.environ.items() if not key.startswith("LOCUST_")}
     return kept | {"HOME": str(folder), SETTINGS_VARIABLE: str(folder / "settings.json")}
 

@@ -1,9 +1,10 @@
-"""When each request of a load test is due: an open loop, fixed before the test begins.
+"""The schedule of a load test: when each request is due, fixed before the test begins.
 
 Arrivals are a Poisson process whose rate changes in steps, or follow a trace of requests per
-second. They are due whether or not the service keeps up, as they are for a service with real
-clients: a response time counts from the moment a request was due, so a stall of the service
-is seen by every request that was due during it ("coordinated omission" hides all but the first).
+second. This is an open loop: as with real clients, requests become due whether or not the service
+keeps up. Response times are measured from when a request was due, so every request that was due
+during a stall of the service shows it. A generator that waits for answers before it sends the next
+request shows only one ("coordinated omission").
 """
 
 import math
@@ -25,19 +26,19 @@ _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True)
 class Step:
-    """A stretch of the test with one arrival rate.
+    """A part of the test with a constant arrival rate.
 
     Attributes
     ----------
     duration_s : float
-        Positive.
+        Length in seconds, above 0.
     arrival_rate_per_s : float
-        Requests per second, 0 for a pause.
+        Requests per second; 0 is a pause.
 
     Raises
     ------
     InvalidInputError
-        Either is negative or not finite, or the duration is 0.
+        The duration is not finite and above 0, or the rate is not finite and at least 0.
     """
 
     duration_s: float
@@ -61,7 +62,7 @@ class Schedule:
     arrivals_s : ndarray of float, shape (n,)
         Seconds from the start at which each request is due, ascending.
     steps : tuple of Step
-        The rates they were drawn from, one after the other; a trace is one step of its mean rate.
+        The rates that the arrivals were drawn from, in order; a trace is one step at its mean rate.
     """
 
     arrivals_s: FloatArray
@@ -69,17 +70,17 @@ class Schedule:
 
     @property
     def duration_s(self) -> float:
-        """Seconds in which requests become due."""
+        """Length of the schedule in seconds."""
         return sum(step.duration_s for step in self.steps)
 
     @property
     def step_starts_s(self) -> FloatArray:
-        """Seconds at which each step starts, and the end of the last: shape (steps + 1,)."""
+        """Start of each step and end of the last, in seconds, shape (steps + 1,)."""
         return np.cumsum([0.0, *(step.duration_s for step in self.steps)])
 
 
 def parse_shape(text: str) -> tuple[Step, ...]:
-    """Read steps written ``DURATION:RATE,…``, such as ``20s:50,1m:150,30s:50``.
+    """Parse steps of the form ``DURATION:RATE,…``, such as ``20s:50,1m:150,30s:50``.
 
     Parameters
     ----------
@@ -93,7 +94,7 @@ def parse_shape(text: str) -> tuple[Step, ...]:
     Raises
     ------
     InvalidInputError
-        A step is not of this form.
+        A step is malformed.
     """
     steps = []
     for part in text.split(","):
@@ -127,7 +128,7 @@ def poisson_schedule(steps: Sequence[Step], seed: int) -> Schedule:
     Raises
     ------
     InvalidInputError
-        No request would be expected, or more than 20 million.
+        The expected number of requests is 0 or more than 20 million.
     """
     expected = sum(step.duration_s * step.arrival_rate_per_s for step in steps)
     if not 0 < expected <= MAX_REQUESTS:
@@ -138,7 +139,7 @@ def poisson_schedule(steps: Sequence[Step], seed: int) -> Schedule:
     pieces = []
     start_s = 0.0
     for step in steps:
-        # Given their number, the points of a Poisson process are uniform.
+        # Given their number, the arrivals of a Poisson process are independent and uniform.
         count = random.poisson(step.duration_s * step.arrival_rate_per_s)
         pieces.append(np.sort(random.uniform(start_s, start_s + step.duration_s, count)))
         start_s += step.duration_s
@@ -151,18 +152,18 @@ def trace_schedule(
     seed: int,
     duration_s: float | None = None,
 ) -> Schedule:
-    """Replay a trace: exactly its requests, spread at random within each of its seconds.
+    """Replay a trace: exactly its requests, at random times within each second.
 
     Parameters
     ----------
     requests_per_second : ndarray of int, shape (seconds,)
-        As `simulator.trace.load_trace` gives it.
+        The trace, as from `simulator.trace.load_trace`.
     speedup : float
-        Seconds of the trace that pass in a second of the test; rates grow with it.
+        Seconds of the trace per second of the test; it multiplies the rates.
     seed : int
         The same seed gives the same arrivals.
     duration_s : float, optional
-        Length of the test, where the trace is longer.
+        Length of the test, if the trace is longer.
 
     Returns
     -------
@@ -171,7 +172,8 @@ def trace_schedule(
     Raises
     ------
     InvalidInputError
-        The speed-up or the duration is not above 0; no request would be due, or over 20 million.
+        The speed-up or the duration is not above 0, or the number of requests is 0 or more than
+        20 million.
     """
     if not 0 < speedup < math.inf:
         raise InvalidInputError(f"speedup: must be above 0, not {speedup}")
@@ -188,6 +190,6 @@ def trace_schedule(
     arrivals = np.sort(seconds + random.uniform(size=seconds.size))
     arrivals_s = arrivals[arrivals < trace_s] / speedup
     if not arrivals_s.size:
-        raise InvalidInputError("trace: no request is due in the part that would be replayed")
+        raise InvalidInputError("trace: no requests in the part to replay")
     length_s = trace_s / speedup
     return Schedule(arrivals_s, (Step(length_s, arrivals_s.size / length_s),))

@@ -1,4 +1,4 @@
-"""The service under test, asked what it serves and what it has promised."""
+"""Queries to the service under test: the model's metadata and the SLA."""
 
 import json
 import urllib.error
@@ -13,24 +13,24 @@ ASK_TIMEOUT_S = 10.0
 
 
 def model_metadata(url: str, model: str) -> dict[str, Any]:
-    """Ask what `model` takes and gives.
+    """Return the metadata of a model that the service hosts.
 
     Parameters
     ----------
     url : str
-        Root of the service, ``http://HOST:PORT``.
+        Root URL of the service, ``http://HOST:PORT``.
     model : str
-        Its name there.
+        Name of the model.
 
     Returns
     -------
     dict
-        As the Open Inference Protocol has it: name, inputs, outputs.
+        As in the Open Inference Protocol: name, inputs, outputs.
 
     Raises
     ------
     InvalidInputError
-        `url` is none, nothing answers there, or it has no such model.
+        `url` is not a URL, no service answers there, or it has no such model.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -49,12 +49,12 @@ def model_metadata(url: str, model: str) -> dict[str, Any]:
     except ValueError:
         metadata = None
     if not isinstance(metadata, dict) or not {"inputs", "outputs"} <= metadata.keys():
-        raise InvalidInputError(f"what answers at {url} does not speak the Open Inference Protocol")
+        raise InvalidInputError(f"the service at {url} does not speak the Open Inference Protocol")
     return metadata
 
 
 def service_sla(url: str) -> SLAConfig | None:
-    """Ask for the SLA in force; None where the service does not tell."""
+    """Return the SLA in force, or None if the service does not report one."""
     try:
         return SLAConfig.model_validate(_get(f"{url}/sojourn/policy")["sla"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,6 +1,7 @@
-"""A Locust user that sends one inference request and judges the answer.
+"""A Locust user that sends an inference request and checks the answer.
 
-Imports Locust, which patches the standard library for gevent: only Locust's own process may.
+This module imports Locust, which patches the standard library for gevent. Import it only in
+Locust's own process.
 """
 
 import time
@@ -14,30 +15,30 @@ from loadtests.records import Outcome
 
 
 class InferenceUser(FastHttpUser):
-    """Sends requests of the Open Inference Protocol over connections that all users share.
+    """A user that sends requests of the Open Inference Protocol over shared connections.
 
-    Sharing lets a few warm connections carry a low rate, instead of each user keeping its own.
+    With shared connections a low rate uses a few warm connections, instead of one per user.
     """
 
     abstract = True
     model = "digits"
 
     def infer(self, case: Case, due_s: float) -> tuple[int, float, float]:
-        """Send a request and judge its answer; Locust's own statistics learn of it too.
+        """Send a request, check its answer, and report both to Locust's statistics.
 
         Parameters
         ----------
         case : Case
-            The request, and its right answer.
+            The request and its right answer.
         due_s : float
-            When it was due, by ``time.perf_counter``: the response time counts from here.
+            When the request was due, by ``time.perf_counter``; the response time starts here.
 
         Returns
         -------
         outcome : int
             An `Outcome`, or the status of an HTTP error.
         sent_s, finished_s : float
-            By ``time.perf_counter``.
+            When it was sent and when it finished, by ``time.perf_counter``.
         """
         sent_s = time.perf_counter()
         with self.client.post(
@@ -65,16 +66,16 @@ class InferenceUser(FastHttpUser):
 
 
 def share_connections(user: type[InferenceUser], connections: int, timeout_s: float) -> None:
-    """Give all users of a class one pool of connections, made as they are needed.
+    """Make all users of a class share one pool of connections, opened on demand.
 
     Parameters
     ----------
     user : type
-        The class.
+        The class of users.
     connections : int
-        How many at most.
+        Maximum number of connections.
     timeout_s : float
-        How long a user waits to be connected, and then for an answer.
+        Timeout of connecting, and then of waiting for the answer.
     """
     user.client_pool = HTTPClientPool(
         concurrency=connections, connection_timeout=timeout_s, network_timeout=timeout_s

@@ -1,8 +1,8 @@
 #!/usr/bin/env python
-"""Train the digits model, and write the weights that Sojourn ships.
+"""Train the digits model and write the weights that ship with Sojourn.
 
-Seeded, on one thread, with torch's deterministic algorithms: the same machine writes the same
-bytes. The held-out images decide nothing; they are only counted at the end.
+Training is seeded and uses one thread and torch's deterministic algorithms, so the same machine
+writes the same bytes. The held-out images only measure the accuracy at the end.
 
     .venv/bin/python scripts/train_digits.py [--out FILE]
 """
@@ -27,14 +27,14 @@ REQUIRED_ACCURACY = 0.97
 
 
 def shift(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Move a batch by up to one pixel either way: people do not centre what they write."""
+    """Shift a batch by up to one pixel in each direction, as handwriting is not centred."""
     padded = nn.functional.pad(images, (1, 1, 1, 1))
     down, right = torch.randint(0, 3, (2,), generator=generator).tolist()
     return padded[:, :, down : down + 8, right : right + 8]
 
 
 def train() -> nn.Sequential:
-    """Train from scratch; about half a minute on one core."""
+    """Train the network from scratch, in about half a minute on one core."""
     torch.manual_seed(SEED)
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)
@@ -62,7 +62,7 @@ def train() -> nn.Sequential:
 
 
 def main() -> int:
-    """Train, save, and test what was saved."""
+    """Train, save, and test the saved weights."""
     parser = argparse.ArgumentParser(description="Train the digits model.")
     parser.add_argument("--out", type=Path, default=WEIGHTS)
     out: Path = parser.parse_args().out

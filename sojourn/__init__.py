@@ -1,1 +1,1 @@
-"""Sojourn: response-time SLAs on Ray Serve with the fewest replicas and the least energy."""
+"""Sojourn keeps response-time SLAs on Ray Serve with the fewest replicas and the least energy."""

@@ -1,7 +1,7 @@
-"""The command line: `sojourn COMMAND`, each command a module of `sojourn.commands`.
+"""The command line, `sojourn COMMAND`: each command is a module of `sojourn.commands`.
 
-Modules are imported only when their command is asked for, so that `sojourn solve` waits for
-neither ray nor torch.
+A command's module is imported only when that command runs, so `sojourn solve` does not wait for Ray
+or torch to load.
 """
 
 import importlib
@@ -14,11 +14,11 @@ from policy.errors import SojournError
 
 COMMANDS = {
     "loadtest": "Send Locust load to a running service and check every answer.",
-    "plan": "How many replicas an arrival rate needs under an SLA.",
-    "profile": "Measure what a model costs on a device, per batch size.",
+    "plan": "Compute how many replicas an arrival rate needs under an SLA.",
+    "profile": "Measure a model's latency and energy on a device, per batch size.",
     "serve": "Serve a model on this machine under its SLA.",
-    "simulate": "What a fleet would do on your trace, beside other autoscalers.",
-    "solve": "The optimal batching policy of a profile at an arrival rate.",
+    "simulate": "Simulate a fleet on your trace and compare autoscalers.",
+    "solve": "Compute the optimal batching policy of a profile at an arrival rate.",
 }
 
 
@@ -47,12 +47,12 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
-    A user's mistake ends in one line on stderr and status 2, never in a traceback.
+    A user error prints one line on stderr and exits with status 2, never with a traceback.
 
     Parameters
     ----------
     arguments : sequence of str, optional
-        The words after `sojourn`; those of the process if not given.
+        The words after `sojourn`; by default those of this process.
 
     Returns
     -------

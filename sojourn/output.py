@@ -1,4 +1,4 @@
-"""What the commands print: a table for people, or one JSON object for programs."""
+"""Output of the commands: a table for people, or one JSON object for programs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,13 +13,13 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print `value` as the one JSON object on stdout; numpy arrays and scalars are fine."""
+    """Print `value` to stdout as a JSON object; it may contain numpy arrays and scalars."""
     options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2
     click.echo(orjson.dumps(value, option=options).decode())
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """Print a table for people: the first column left, the rest right."""
+    """Print a table: the first column aligned left, the others right."""
     table = Table(title=title or None, title_justify="left")
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="left" if number == 0 else "right")
@@ -29,7 +29,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], title
 
 
 def say(line: str) -> None:
-    """Print a line for people on stderr, where it cannot spoil `--json`."""
+    """Print a line on stderr, where it does not mix with `--json` on stdout."""
     click.echo(line, err=True)
 
 

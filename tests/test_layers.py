@@ -1,7 +1,12 @@
-"""Ray is touched in a few thin adapters, and nowhere else (docs/design.md names them)."""
+"""What the layers between packages forbid beyond import-linter's contracts, and the pins."""
 
 import ast
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("sojourn", "policy", "autoscaler", "deployments", "simulator", "loadtests")
@@ -16,16 +21,17 @@ ADAPTERS = {
     "deployments/rand_router.py",
     "deployments/replica.py",
 }
+TESTS_WITH_BENCHMARKS = ("tests/benchmarks/", "tests/policy/", "tests/support/echo_server.py")
 
 
-def imports(path: Path) -> set[str]:
-    """Top-level packages that the file imports, also within functions."""
+def imported_modules(path: Path) -> set[str]:
+    """Return the modules that the file imports, including those imported inside functions."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module.partition(".")[0])
+            names.add(node.module)
     return names
 
 
@@ -34,16 +40,39 @@ def test_only_the_adapters_import_ray() -> None:
         str(path.relative_to(ROOT))
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
-        if "ray" in imports(path)
+        if any(module.partition(".")[0] == "ray" for module in imported_modules(path))
     }
     assert found == ADAPTERS
     design = (ROOT / "docs/design.md").read_text()
     assert all(adapter in design for adapter in ADAPTERS)
 
 
-def test_the_pins_of_the_project_and_of_its_lock_agree() -> None:
-    import tomllib
+def test_tests_import_neither_other_tests_nor_benchmarks() -> None:
+    """Shared helpers live in `tests/support`; tests of the benchmarks import those, of course."""
+    found = [
+        f"{file}: {module}"
+        for path in (ROOT / "tests").rglob("*.py")
+        for file in [str(path.relative_to(ROOT))]
+        for module in imported_modules(path)
+        if (module.startswith("tests.") and not module.startswith("tests.support."))
+        or (module.startswith("benchmarks") and not file.startswith(TESTS_WITH_BENCHMARKS))
+    ]
+    assert not found
 
+
+@pytest.mark.parametrize("package", ["policy", "autoscaler", "simulator", "loadtests"])
+def test_importing_a_package_imports_neither_ray_nor_torch_nor_locust(package: str) -> None:
+    """Nor do the names that it exports. A new process has not imported anything yet."""
+    script = (
+        f"import sys, {package} as package\n"
+        "for name in getattr(package, '__all__', ()): getattr(package, name)\n"
+        "print(*{'ray', 'torch', 'locust'} & sys.modules.keys())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+
+
+def test_the_pins_of_the_project_agree_with_its_lock() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = list(project["dependencies"])
     for extra in project["optional-dependencies"].values():

@@ -1,1 +1,1 @@
-"""The commands of the CLI, one module each: `command` in `sojourn.commands.NAME`."""
+"""The commands of the CLI: `sojourn.commands.NAME.command` is the click command NAME."""

@@ -1,4 +1,4 @@
-"""`sojourn loadtest`: Locust load on a running service, every answer checked."""
+"""`sojourn loadtest`: send Locust load to a running service and check every answer."""
 
 import functools
 from pathlib import Path
@@ -32,35 +32,49 @@ OUTPUT_FILES = ("report.json", "seconds.csv", "plot.png")
 
 
 @click.command("loadtest")
-@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="The service.")
-@click.option("--model", default="digits", show_default=True, help="Its model.")
-@click.option("--rate", type=float, help="Requests per second, Poisson.  [default: 50]")
-@click.option("--duration-s", type=float, help="Length of the test.  [default: 30, or the trace's]")
-@click.option("--shape", help="Rates in steps: 20s:50,40s:150,30s:50.")
-@click.option("--trace", type=existing_file, help="CSV second,requests (or .gz) to replay.")
 @click.option(
-    "--speedup", type=float, default=1.0, show_default=True, help="Trace seconds per second."
+    "--url", default="http://127.0.0.1:8000", show_default=True, help="URL of the service."
 )
-@click.option("--response-time-ms", type=float, help="Of the SLA.  [default: the service's]")
-@click.option("--percentile", type=float, help="Of the SLA.  [default: the service's]")
+@click.option("--model", default="digits", show_default=True, help="Name of its model.")
+@click.option("--rate", type=float, help="Poisson arrivals, requests per second.  [default: 50]")
 @click.option(
-    "--cases", type=existing_file, help="Own requests: JSON lines with inputs and outputs."
+    "--duration-s",
+    type=float,
+    help="Length of the test.  [default: 30, or the length of the trace]",
+)
+@click.option("--shape", help="Arrival rates in steps, as in 20s:50,40s:150,30s:50.")
+@click.option(
+    "--trace",
+    type=existing_file,
+    help="Trace to replay: CSV with the header second,requests, or its .gz.",
+)
+@click.option(
+    "--speedup", type=float, default=1.0, show_default=True, help="Seconds of the trace per second."
+)
+@click.option(
+    "--response-time-ms", type=float, help="The SLA's response time.  [default: the service's]"
+)
+@click.option("--percentile", type=float, help="The SLA's percentile.  [default: the service's]")
+@click.option(
+    "--cases", type=existing_file, help="Your own requests: JSON lines with inputs and outputs."
 )
 @click.option(
     "--connections",
     type=click.IntRange(1, 10_000),
     default=512,
     show_default=True,
-    help="Most requests on their way at a time.",
+    help="Maximum number of requests in flight.",
 )
 @click.option(
-    "--timeout-s", type=float, default=10.0, show_default=True, help="Patience of a client."
+    "--timeout-s", type=float, default=10.0, show_default=True, help="How long a client waits."
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
     "--metrics-port", type=click.IntRange(1, 65535), help="Serve Prometheus metrics here."
 )
-@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address for them.")
+@click.option(
+    "--metrics-host", default="127.0.0.1", show_default=True, help="Address of the metrics."
+)
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -90,8 +104,8 @@ def command(
 ) -> None:
     """Send Locust load to a running service and check every answer.
 
-    Requests become due at random times (Poisson) whether or not the service keeps up, and response
-    times count from then. Status 1: an answer was wrong, or never came.
+    Requests become due at random times (Poisson arrivals), whether or not the service keeps up.
+    Response times are measured from then. The exit status is 1 if an answer was wrong or missing.
     """
     if not 0 < timeout_s < float("inf"):
         raise InvalidInputError(f"timeout: must be above 0 s, not {timeout_s}")
@@ -124,10 +138,10 @@ def command(
     if as_json:
         print_json(result)
     else:
-        _print_people(result, sla)
+        _print_report(result, sla)
     if result["generator_fell_behind"]:
         say(
-            "loadtest: the generator itself fell behind, so response times are overstated: "
+            "loadtest: the load generator fell behind, so response times are overstated; "
             "use a lower rate or a machine with idle cores"
         )
     context.exit(1 if result["wrong_answers"] or result["lost"] else 0)
@@ -146,10 +160,10 @@ def _schedule(
     if trace is not None:
         return trace_schedule(load_trace(trace), speedup, seed, duration_s)
     if speedup != 1.0:
-        raise InvalidInputError("--speedup is for a --trace")
+        raise InvalidInputError("--speedup needs --trace")
     if shape is not None:
         if duration_s is not None:
-            raise InvalidInputError("--shape has its own durations: leave --duration-s out")
+            raise InvalidInputError("--shape sets its own durations; omit --duration-s")
         return poisson_schedule(parse_shape(shape), seed)
     step = Step(
         DEFAULT_DURATION_S if duration_s is None else duration_s,
@@ -159,11 +173,14 @@ def _schedule(
 
 
 def _sla(url: str, response_time_ms: float | None, percentile: float | None) -> SLAConfig:
-    told = service_sla(url)
-    if told is None and (response_time_ms is None or percentile is None):
-        say("loadtest: the service tells no SLA; --response-time-ms and --percentile set one")
+    announced = service_sla(url)
+    if announced is None and (response_time_ms is None or percentile is None):
+        say(
+            "loadtest: the service reports no SLA; set one with --response-time-ms and --percentile"
+        )
     given = {"response_time_ms": response_time_ms, "percentile": percentile}
-    chosen = (told or SLAConfig()).model_dump() | {k: v for k, v in given.items() if v is not None}
+    overrides = {name: value for name, value in given.items() if value is not None}
+    chosen = (announced or SLAConfig()).model_dump() | overrides
     try:
         return SLAConfig.model_validate(chosen)
     except ValidationError as error:
@@ -174,10 +191,10 @@ def _make_folder(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidInputError(f"{out}: cannot be made: {error.strerror}") from None
+        raise InvalidInputError(f"--out: cannot create {out}: {error.strerror}") from None
 
 
-def _print_people(result: dict[str, Any], sla: SLAConfig) -> None:
+def _print_report(result: dict[str, Any], sla: SLAConfig) -> None:
     steps = result["by_step"]
     shown = steps if 1 < len(steps) <= MAX_STEPS_SHOWN else []
     parts = [_column(part) for part in (*shown, result)]
@@ -185,11 +202,11 @@ def _print_people(result: dict[str, Any], sla: SLAConfig) -> None:
     rows = ([name, *(part.get(name, 0) for part in parts)] for name in _row_names(parts))
     print_table(headings, rows, title=f"SLA: {sla.objective.in_words()}")
     if result["labels_true_share"] is not None:
-        click.echo(f"{100 * result['labels_true_share']:.2f}% of the labels are the true ones")
+        click.echo(f"{100 * result['labels_true_share']:.2f}% of the labels match the ground truth")
 
 
 def _row_names(parts: list[dict[str, object]]) -> list[str]:
-    # A step may lack a kind of failure that another has.
+    # A kind of failure may occur in one step only.
     return list(dict.fromkeys(name for part in parts for name in part))
 
 

@@ -1,4 +1,4 @@
-"""`sojourn plan`: how many replicas an arrival rate needs under an SLA, and how they batch."""
+"""`sojourn plan`: compute how many replicas an arrival rate needs under an SLA."""
 
 import math
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ from policy.profile import Profile
 from policy.solvers.constrained import solve_constrained
 from sojourn.output import existing_file, json_option, print_json, print_table
 
-#: More replicas than the least that are looked at for the least cost, and for the plot.
-_FURTHER = 8
+#: Replicas beyond the minimum that the search for the lowest cost and the plot consider.
+_MAX_EXTRA_REPLICAS = 8
 
 
 @dataclass(frozen=True)
-class _Row:
-    """A number of replicas, what they do, and how they batch."""
+class _Plan:
+    """A number of replicas, their predicted service level, and their batching policy."""
 
     prediction: Prediction
     policy: BatchingPolicy | None
@@ -34,13 +34,13 @@ class _Row:
 
 @dataclass(frozen=True)
 class _Prices:
-    """What replicas and energy cost, in one currency."""
+    """Prices of replicas and energy, in one currency."""
 
     per_replica_h: float
     per_kwh: float
 
-    def per_h(self, row: _Row) -> float:
-        """Cost of an hour; infinite where the replicas cannot carry the load."""
+    def per_h(self, row: _Plan) -> float:
+        """Return the cost per hour; infinite if the replicas cannot carry the load."""
         if row.mean_power_w is None:
             return math.inf
         replicas = row.prediction.replicas
@@ -48,7 +48,7 @@ class _Prices:
 
 
 class _Planner:
-    """Answers with either estimator, and with the batching policy that goes with the answer."""
+    """Plans a number of replicas and their batching policy with one of the two estimators."""
 
     def __init__(
         self, profile: Profile, objective: ServiceLevelObjective, delays: TryDelays, by: str
@@ -62,16 +62,16 @@ class _Planner:
             else BatchQueueEstimator(profile, delays)
         )
 
-    def least(self, arrival_rate_per_s: float, max_replicas: int) -> _Row:
+    def least(self, arrival_rate_per_s: float, max_replicas: int) -> _Plan:
         found = least_replicas(
             self._estimator, arrival_rate_per_s, self._objective, 1, max_replicas
         )
-        return self._row(found, arrival_rate_per_s)
+        return self._plan(found, arrival_rate_per_s)
 
-    def cheapest(self, arrival_rate_per_s: float, max_replicas: int, prices: _Prices) -> _Row:
-        """Find the number of replicas, and their policy, of the least cost under the SLA."""
+    def cheapest(self, arrival_rate_per_s: float, max_replicas: int, prices: _Prices) -> _Plan:
+        """Find the replicas and the policy with the lowest cost under the SLA."""
         best = self.least(arrival_rate_per_s, max_replicas)
-        last = min(best.prediction.replicas + _FURTHER, max_replicas)
+        last = min(best.prediction.replicas + _MAX_EXTRA_REPLICAS, max_replicas)
         for replicas in range(best.prediction.replicas + 1, last + 1):
             if replicas * prices.per_replica_h >= prices.per_h(best):
                 break
@@ -81,7 +81,7 @@ class _Planner:
         return best
 
     def theorem_error(self, arrival_rate_per_s: float, replicas: int) -> float | None:
-        """Bound what Theorem 2 overstates; None for the other estimator."""
+        """Bound the error of Theorem 2; None for the other estimator, which does not use it."""
         estimator = self._estimator
         if not isinstance(estimator, FullBatchEstimator):
             return None
@@ -90,16 +90,16 @@ class _Planner:
             intensity, replicas, self._delays.try_ms, estimator.execution_time_ms
         )
 
-    def at(self, replicas: int, arrival_rate_per_s: float) -> _Row:
+    def at(self, replicas: int, arrival_rate_per_s: float) -> _Plan:
         found = self._estimator.predict(arrival_rate_per_s, replicas, self._objective)
-        return self._row(found, arrival_rate_per_s)
+        return self._plan(found, arrival_rate_per_s)
 
-    def _row(self, prediction: Prediction, arrival_rate_per_s: float) -> _Row:
+    def _plan(self, prediction: Prediction, arrival_rate_per_s: float) -> _Plan:
         if isinstance(prediction, BatchQueuePrediction):
-            return _Row(prediction, prediction.policy, prediction.mean_power_w)
+            return _Plan(prediction, prediction.policy, prediction.mean_power_w)
         share_per_s = arrival_rate_per_s / prediction.replicas
         if share_per_s >= self._estimator.capacity_per_s:
-            return _Row(prediction, None, None)
+            return _Plan(prediction, None, None)
         solution = solve_constrained(
             self._profile,
             share_per_s,
@@ -107,7 +107,7 @@ class _Planner:
             percentile=self._objective.percentile,
         )
         power_w = solution.mean_power_w
-        return _Row(
+        return _Plan(
             prediction,
             solution.policy,
             None if power_w is None else prediction.replicas * power_w,
@@ -123,7 +123,7 @@ _delay = click.FloatRange(min=0)
     "--arrival-rate",
     type=click.FloatRange(min=0, min_open=True),
     required=True,
-    help="Requests per second, of all replicas together.",
+    help="Requests per second, over all replicas.",
 )
 @click.option(
     "--response-time-ms",
@@ -136,66 +136,66 @@ _delay = click.FloatRange(min=0)
     type=click.FloatRange(min=0, max=100, min_open=True, max_open=True),
     default=99.0,
     show_default=True,
-    help="Percent of the requests to be answered within it.",
+    help="Percentage of requests to answer within it.",
 )
 @click.option(
     "--estimator",
     type=click.Choice(["batch", "rand"]),
     default="batch",
     show_default=True,
-    help="batch: RAND over replicas that batch by their policy; rand: over replicas that do one "
-    "full batch at a time (Theorem 2 of Swayam).",
+    help="batch: replicas that queue and batch by their policy, under random routing with "
+    "retries; rand: replicas that run one full batch at a time (Theorem 2 of Swayam).",
 )
 @click.option(
     "--request-delay-ms",
     type=_delay,
     default=TryDelays.request_delay_ms,
     show_default=True,
-    help="From the load balancer to a replica.",
+    help="Delay from the load balancer to a replica.",
 )
 @click.option(
     "--reply-delay-ms",
     type=_delay,
     default=TryDelays.reply_delay_ms,
     show_default=True,
-    help="From a busy replica back to the load balancer.",
+    help="Delay of a busy replica's refusal back to the load balancer.",
 )
 @click.option(
     "--retry-delay-ms",
     type=_delay,
     default=TryDelays.retry_delay_ms,
     show_default=True,
-    help="What the load balancer waits before it tries another replica.",
+    help="Delay before the load balancer tries another replica.",
 )
 @click.option(
     "--retries",
     type=click.IntRange(min=0),
-    help="Retries before the load balancer gives up.  [default: as many as are in time]",
+    help="Retries before the load balancer gives up.  [default: as many as fit in the SLA]",
 )
 @click.option(
     "--max-replicas",
     type=click.IntRange(min=1),
     default=10_000,
     show_default=True,
-    help="The most to consider.",
+    help="Maximum number of replicas to consider.",
 )
 @click.option(
     "--energy-price",
     type=click.FloatRange(min=0),
-    help="Per kWh: plan for the least cost of replicas and energy, with up to 8 replicas more.",
+    help="Price per kWh: minimize the cost of replicas and energy, with up to 8 extra replicas.",
 )
 @click.option(
     "--replica-price",
     type=click.FloatRange(min=0),
     default=0.0,
     show_default=True,
-    help="Per replica and hour, in the currency of --energy-price.",
+    help="Price per replica and hour, in the currency of --energy-price.",
 )
 @click.option(
     "--plot",
     "plot_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw service level and power over the number of replicas to this file.",
+    help="Plot service level and power against the number of replicas to this file.",
 )
 @json_option
 def command(
@@ -214,7 +214,7 @@ def command(
     plot_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Say how many replicas an arrival rate needs under an SLA, and how they batch."""
+    """Compute how many replicas an arrival rate needs under an SLA, and how they batch."""
     for name, value in (
         ("arrival-rate", arrival_rate),
         ("response-time-ms", response_time_ms),
@@ -232,7 +232,7 @@ def command(
     profile = Profile.load(profile_file)
     if energy_price is not None and profile.energy_mj is None:
         raise InvalidInputError(
-            "--energy-price: the profile knows no energy; measure one that does"
+            "--energy-price: the profile has no energy; measure a profile with energy"
         )
     planner = _Planner(profile, objective, delays, estimator)
     prices = None if energy_price is None else _Prices(replica_price, energy_price)
@@ -269,9 +269,9 @@ def command(
         click.echo(f"* costs {prices.per_h(chosen):.4g} an hour")
     if theorem_error is not None and theorem_error > 1 - percentile / 100:
         click.echo(
-            f"Theorem 2 takes tries as independent; with {replicas} replicas and tries this short, "
-            f"up to {100 * theorem_error:.3g} points less may be in time. --estimator batch knows "
-            "queues and batches."
+            f"Theorem 2 assumes independent tries; with {replicas} replicas and tries this short, "
+            f"the service level may be up to {100 * theorem_error:.3g} points lower. "
+            "--estimator batch models queues and batches."
         )
 
 
@@ -279,13 +279,14 @@ def _plot(
     path: Path,
     planner: _Planner,
     arrival_rate_per_s: float,
-    chosen: _Row,
+    chosen: _Plan,
     objective: ServiceLevelObjective,
 ) -> None:
-    from autoscaler.sizing.plots import save_plan  # matplotlib takes most of a second to import
+    from autoscaler.sizing.plots import save_plan  # importing matplotlib takes most of a second
 
     replicas = chosen.prediction.replicas
-    numbers = range(max(1, replicas - _FURTHER // 2), replicas + _FURTHER // 2 + 1)
+    margin = _MAX_EXTRA_REPLICAS // 2
+    numbers = range(max(1, replicas - margin), replicas + margin + 1)
     rows = [planner.at(number, arrival_rate_per_s) for number in numbers]
     try:
         save_plan(
@@ -300,7 +301,9 @@ def _plot(
         raise InvalidInputError(f"--plot: {error}") from None
 
 
-def _content(row: _Row, objective: ServiceLevelObjective, prices: _Prices | None) -> dict[str, Any]:
+def _content(
+    row: _Plan, objective: ServiceLevelObjective, prices: _Prices | None
+) -> dict[str, Any]:
     prediction, policy = row.prediction, row.policy
     return {
         "replicas": prediction.replicas,
@@ -319,7 +322,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _cells(row: _Row, chosen: _Row) -> list[object]:
+def _cells(row: _Plan, chosen: _Plan) -> list[object]:
     prediction, policy = row.prediction, row.policy
     wait_ms = None if policy is None else policy.max_wait_ms
     return [

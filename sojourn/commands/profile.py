@@ -1,4 +1,4 @@
-"""`sojourn profile`: measure what a model costs on a device, per batch size."""
+"""`sojourn profile`: measure a model's latency and energy on a device, per batch size."""
 
 import datetime
 import sys
@@ -33,13 +33,13 @@ DEFAULT_MAX_BATCH_SIZE = 32
     "--out",
     required=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The profile file to write.",
+    help="Profile file to write.",
 )
-@click.option("--name", help="The model's name in the profile.  [default: its class's]")
+@click.option("--name", help="Name of the model in the profile.  [default: the name of its class]")
 @click.option(
     "--max-batch-size",
     type=click.IntRange(min=1),
-    help=f"[default: the model's own profile's, else {DEFAULT_MAX_BATCH_SIZE}]",
+    help=f"Largest batch.  [default: that of the model's own profile, or {DEFAULT_MAX_BATCH_SIZE}]",
 )
 @click.option(
     "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the model."
@@ -49,7 +49,7 @@ DEFAULT_MAX_BATCH_SIZE = 32
     type=click.IntRange(min=1),
     default=100,
     show_default=True,
-    help="Batches measured of each size.",
+    help="Batches to measure of each size.",
 )
 @json_option
 def command(
@@ -62,10 +62,10 @@ def command(
     repeats: int,
     as_json: bool,
 ) -> None:
-    """Measure what a model costs on a device, per batch size."""
+    """Measure a model's latency and energy on a device, per batch size."""
     if not out.parent.is_dir():
         raise InvalidInputError(f"--out: there is no folder {out.parent}")
-    sys.path.insert(0, str(Path.cwd()))  # one's own model lies where one stands
+    sys.path.insert(0, str(Path.cwd()))  # the user's model may be in the working directory
     model = load_model(import_path, parse_options(options), device)
     own = model.profile()
     if max_batch_size is None:
@@ -97,12 +97,12 @@ def command(
     if as_json:
         print_json(profile.to_dict())
     else:
-        _print_for_people(profile)
+        _print_profile(profile)
         say(f"written to {out}")
 
 
 def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
-    """Read ``key=value`` pairs; a value is YAML, as it would be in the config.
+    """Parse ``key=value`` pairs; the values are YAML, as in the config.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-def _print_for_people(profile: Profile) -> None:
+def _print_profile(profile: Profile) -> None:
     headings = ["batch size", "p50 ms", "p99 ms", "fitted ms", "requests/s"]
     if profile.energy_mj is not None:
         headings.append("energy mJ")
@@ -142,6 +142,6 @@ def _print_for_people(profile: Profile) -> None:
     if fit["form"] == "line":
         say(f"latency: {fit['fixed']:.4g} ms + {fit['per_request']:.4g} ms per request")
     else:
-        say("latency: no line fits; the table is the isotonic regression of the medians")
+        say("latency: not linear; the table is the isotonic regression of the medians")
     none = "none; " if profile.energy_mj is None else ""
     say(f"energy: {none}{profile.measured['energy_source']}")

@@ -1,4 +1,4 @@
-"""`sojourn serve`: a model on this machine, under its SLA, until Ctrl-C."""
+"""`sojourn serve`: serve a model on this machine under its SLA, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -21,26 +21,28 @@ if TYPE_CHECKING:
     from deployments.local import LocalService
 
 
-#: How long to wait for the solved policy table before saying what is in force.
+#: How long to wait for the solved policy table before printing the policy in force.
 TABLE_TIMEOUT_S = 10.0
 
 
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path), default=Path("configs/digits.yaml"))
-@click.option("--host", help="Address to listen on, instead of the config's.")
-@click.option("--port", type=click.IntRange(1, 65535), help="Port, instead of the config's.")
+@click.option("--host", help="Address to listen on; overrides the config.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="Port to listen on; overrides the config."
+)
 @click.option(
     "--balance",
     type=click.Choice(list(BALANCES)),
     default="random",
     show_default=True,
-    help="How HAProxy chooses the replica to try.",
+    help="How HAProxy picks a replica.",
 )
-@click.option("--check", is_flag=True, help="Only check the config file.")
+@click.option("--check", is_flag=True, help="Check the config file and exit.")
 @click.option(
     "--environment",
     is_flag=True,
-    help="Only print the environment that `ray start` needs on a cluster of one's own.",
+    help="Print the environment that `ray start` needs on your own cluster, and exit.",
 )
 @json_option
 def command(
@@ -69,7 +71,7 @@ def command(
 
 
 def _serve(service: ServiceConfig, balance: str, as_json: bool) -> int:
-    from deployments.local import local_service  # psutil and Ray's start, for this command alone
+    from deployments.local import local_service  # imports Ray, which --check does not need
 
     stop = threading.Event()
     started_s = time.monotonic()
@@ -82,7 +84,7 @@ def _serve(service: ServiceConfig, balance: str, as_json: bool) -> int:
                 print_json(summary)
             else:
                 _print_summary(summary)
-            # From here on a signal ends the wait instead of what is under way.
+            # From here on, a signal only ends the wait below.
             stop.set()
             signal.pause()
     except KeyboardInterrupt:

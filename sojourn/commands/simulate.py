@@ -1,4 +1,4 @@
-"""`sojourn simulate`: what a fleet would do, on a trace or at a constant rate."""
+"""`sojourn simulate`: simulate a fleet on a trace, or at a constant rate."""
 
 import math
 import shlex
@@ -56,31 +56,31 @@ _above_0 = click.FloatRange(min=0, min_open=True)
     type=click.FloatRange(min=0, max=100, min_open=True, max_open=True),
     default=99.0,
     show_default=True,
-    help="Percent of the requests to be answered within it.",
+    help="Percentage of requests to answer within it.",
 )
 @click.option(
     "--trace",
     "trace_file",
     type=existing_file,
-    help="Requests of each second, CSV with the header second,requests; may be .gz.",
+    help="Requests per second: CSV with the header second,requests, or its .gz.",
 )
 @click.option(
-    "--scale", type=_above_0, default=1.0, show_default=True, help="Times the trace's requests."
+    "--scale", type=_above_0, default=1.0, show_default=True, help="Factor on the trace's requests."
 )
 @click.option(
     "--start-time-s",
     type=click.FloatRange(min=0),
     default=60.0,
     show_default=True,
-    help="Time from ordering a replica until it serves.",
+    help="Time from ordering a replica until it serves requests.",
 )
 @click.option(
     "--autoscaler",
     "names",
     default=",".join(catalog.DEFAULT),
     show_default=True,
-    help=f"What scales the fleet on the trace: {', '.join(catalog.CATALOG)}, several with commas; "
-    "NAME:VALUE turns its knob.",
+    help=f"Autoscalers to compare on the trace, comma-separated: {', '.join(catalog.CATALOG)}; "
+    "NAME:VALUE sets the autoscaler's parameter.",
 )
 @click.option("--max-replicas", type=click.IntRange(min=1), default=1000, show_default=True)
 @click.option(
@@ -88,13 +88,13 @@ _above_0 = click.FloatRange(min=0, min_open=True)
     type=_above_0,
     help="Instead of a trace: Poisson arrivals at a fixed fleet, requests per second.",
 )
-@click.option("--replicas", type=click.IntRange(min=1), help="Of the fixed fleet.")
+@click.option("--replicas", type=click.IntRange(min=1), help="Size of the fixed fleet.")
 @click.option(
     "--requests",
     type=click.IntRange(min=1),
     default=100_000,
     show_default=True,
-    help="About how many the fixed fleet is sent.",
+    help="Approximate number of requests sent to the fixed fleet.",
 )
 @click.option(
     "--batching",
@@ -114,7 +114,7 @@ _above_0 = click.FloatRange(min=0, min_open=True)
     "--report",
     "report_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write all of it, with plots, to an HTML file.",
+    help="Write the results, with plots, to this HTML file.",
 )
 @json_option
 @click.pass_context
@@ -139,8 +139,8 @@ def command(
 ) -> None:
     """Simulate a fleet under its SLA, with the live service's own batching and autoscaling.
 
-    On a trace, autoscalers are run on the same arrivals and set beside an oracle that knows them.
-    With --arrival-rate and --replicas, a fixed fleet is set beside what the model predicts.
+    On a trace, compare autoscalers on the same arrivals, with an oracle that knows them in advance.
+    With --arrival-rate and --replicas, compare a fixed fleet with what the model predicts.
     """
     for name, value in (
         ("response-time-ms", response_time_ms),
@@ -179,7 +179,9 @@ def command(
         predicted = predict_fixed(scenario, arrival_rate, replicas)
         least = least_predicted(scenario, arrival_rate)
     if report_file is not None:
-        from simulator.reporting.report import save_report  # matplotlib takes half a second
+        from simulator.reporting.report import (
+            save_report,
+        )  # importing matplotlib takes half a second
 
         load = _load_in_words(trace_file, scale, arrival_rate)
         setting = _setting(context, scenario, () if replicas else choices, load)
@@ -199,7 +201,7 @@ def _load_in_words(trace_file: Path | None, scale: float, arrival_rate: float | 
 
 
 def _check_mode(context: click.Context, on_trace: bool) -> None:
-    """See that the options of one mode are given, and none of the other's."""
+    """Check that the options of one mode are given, and none of the other's."""
     given = {
         name
         for name in context.params
@@ -210,18 +212,18 @@ def _check_mode(context: click.Context, on_trace: bool) -> None:
     if on_trace:
         wrong = [option for name, option in fixed.items() if name in given]
         if wrong:
-            raise InvalidInputError(f"{wrong[0]}: is for a fixed fleet; leave it or --trace out")
+            raise InvalidInputError(f"{wrong[0]}: applies to a fixed fleet; omit it or --trace")
         return
     if not {"arrival_rate", "replicas"} <= given:
         raise InvalidInputError("give --trace FILE, or --arrival-rate and --replicas")
     wrong = [option for name, option in traced.items() if name in given]
     if wrong:
-        raise InvalidInputError(f"{wrong[0]}: is for a trace, and --trace is missing")
+        raise InvalidInputError(f"{wrong[0]}: needs --trace")
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, float], None]]:
-    """Show a bar while simulating, on stderr where that is a terminal."""
+    """Show a progress bar on stderr, if that is a terminal."""
     columns = (
         TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn(),
     )  # fmt: skip
@@ -245,7 +247,7 @@ def _content(
         "verdict": comparison.verdict(),
     }
     if replicas is not None:
-        # Nothing that knows the future does better at a constant rate than the least that will do.
+        # At a constant rate the oracle runs the least number of replicas that meets the SLA.
         rows[FIXED]["over_oracle"] = None if least is None else replicas / least
         content["least_replicas"] = least
         content["predicted"] = predicted and {
@@ -267,9 +269,9 @@ def _print(
         click.echo(sentence)
     if replicas is not None:
         click.echo(
-            "By the model no number of replicas allowed here would do."
+            "According to the model, no allowed number of replicas meets the SLA."
             if least is None
-            else f"By the model the SLA needs {least}, batching as a live replica does."
+            else f"According to the model, the SLA needs {least}, batching as a live replica does."
         )
 
 
@@ -324,43 +326,44 @@ def _print_beside_prediction(comparison: Comparison, predicted: Predicted | None
 def _setting(
     context: click.Context, scenario: Scenario, choices: Sequence[catalog.Choice], load: str
 ) -> "Setting":
-    """Say in words what was simulated, and what to type for the same again."""
+    """Describe what was simulated, and the command that repeats it."""
     from simulator.reporting.report import Setting
 
     profile, delays = scenario.profile, scenario.delays
     limits = scenario.replica_model().limits
     fleet = (
         f"{scenario.start_time.median_s:g} s from order to service; at most "
-        f"{scenario.max_replicas}; all begin with what the oracle begins with, static with its own"
+        f"{scenario.max_replicas}; all begin with the oracle's first number of replicas, static "
+        "with its own"
     )
     return Setting(
         title=f"{load}, {profile.model} on {profile.device}",
-        command=_typed(context),
+        command=_command_line(context),
         assumptions=(
             ("arrivals", f"{load}, seed {scenario.seed}"),
             (
                 "replica",
                 f"{profile.model} on {profile.device}: batches up to {profile.max_batch_size}, "
-                f"{profile.capacity_per_s:.4g} requests/s at most, room for "
-                f"{limits.waiting_room} that wait",
+                f"{profile.capacity_per_s:.4g} requests/s at most, waiting room for "
+                f"{limits.waiting_room} requests",
             ),
-            ("batching", f"{context.params['batching']}, one request a row"),
+            ("batching", f"{context.params['batching']}, one row per request"),
             (
                 "routing",
-                f"{scenario.routing.value}; who finds no room is tried elsewhere, up to "
-                f"{delays.retries} times; {delays.request_delay_ms:g} ms there, "
+                f"{scenario.routing.value}; a refused request is sent to another replica, up to "
+                f"{delays.retries} times; {delays.request_delay_ms:g} ms to a replica, "
                 f"{delays.reply_delay_ms:g} ms back",
             ),
             *((("starts", fleet),) if choices else ()),
-            ("cost", "a replica is paid for from its order until it has gone"),
-            ("batch times", "always those of the profile; nothing fails"),
+            ("cost", "a replica is paid for from its order until it has stopped"),
+            ("batch times", "exactly those of the profile; no batch fails"),
         ),
         autoscalers=tuple((choice.label, choice.rule) for choice in choices),
     )
 
 
-def _typed(context: click.Context) -> str:
-    """Give the command line, as far as it is not the default."""
+def _command_line(context: click.Context) -> str:
+    """Return the command line, without options left at their defaults."""
     words = [".venv/bin/sojourn", "simulate"]
     for parameter in context.command.params:
         name = parameter.name or ""

@@ -1,4 +1,4 @@
-"""`sojourn solve`: the optimal batching policy of a profile at an arrival rate."""
+"""`sojourn solve`: compute the optimal batching policy of a profile at an arrival rate."""
 
 import time
 from itertools import groupby
@@ -23,22 +23,30 @@ _DEFAULT_PERCENTILE = 99.0
 
 
 @click.command(name="solve")
-@click.option("--profile", "profile_file", type=existing_file, required=True, help="JSON file.")
+@click.option("--profile", "profile_file", type=existing_file, required=True, help="Profile file.")
 @click.option(
     "--arrival-rate", type=float, required=True, help="Poisson arrivals, requests per second."
 )
 @click.option(
-    "--latency-weight", type=float, default=1.0, show_default=True, help="Of the mean response, ms."
+    "--latency-weight",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Per ms of mean response time.",
 )
 @click.option(
-    "--energy-weight", type=float, default=0.0, show_default=True, help="Of the mean power, W."
+    "--energy-weight", type=float, default=0.0, show_default=True, help="Per W of mean power."
 )
-@click.option("--max-wait-ms", type=float, help="Start when the oldest has waited this long.")
-@click.option("--response-time-ms", type=float, help="An SLA instead: least power that keeps it.")
-@click.option("--percentile", type=float, help="Of the SLA.  [default: 99]")
-@click.option("--batching", help=f"A policy by name instead: {', '.join(FORMS)}.")
 @click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw it to a PNG file."
+    "--max-wait-ms", type=float, help="Start a batch when the oldest request has waited this long."
+)
+@click.option("--response-time-ms", type=float, help="Minimize power under this SLA instead.")
+@click.option("--percentile", type=float, help="The SLA's percentile.  [default: 99]")
+@click.option("--batching", help=f"Evaluate a named policy instead: {', '.join(FORMS)}.")
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Plot the policy to this PNG file.",
 )
 @json_option
 def command(
@@ -53,22 +61,22 @@ def command(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Find the optimal batching policy of a profile at an arrival rate.
+    """Compute the optimal batching policy of a profile at an arrival rate.
 
-    Optimal is the least latency weight x mean response + energy weight x mean power; or, with
-    --response-time-ms, the least power whose percentile keeps to it. The average cost, the
-    percentiles and the power are computed, not simulated.
+    It minimizes latency weight x mean response time + energy weight x mean power or, with
+    --response-time-ms, the power under that SLA. The average cost, the percentiles and the power
+    are computed, not simulated.
     """
     profile = Profile.load(profile_file)
     weights = Weights(latency_weight, energy_weight, max_wait_ms)
     objective = _service_level(response_time_ms, percentile)
     if batching is not None and (objective or max_wait_ms is not None):
         raise InvalidInputError(
-            "--batching: names the whole policy; leave --response-time-ms, --percentile and "
-            "--max-wait-ms out"
+            "--batching: fixes the whole policy; omit --response-time-ms, --percentile and "
+            "--max-wait-ms"
         )
     if objective and max_wait_ms is not None:
-        raise InvalidInputError("--max-wait-ms: is found by --response-time-ms; leave it out")
+        raise InvalidInputError("--max-wait-ms: --response-time-ms computes it; omit one of them")
     energy_for(profile, weights)
     profile.arrivals_per_ms(arrival_rate)
 
@@ -90,7 +98,7 @@ def command(
     if constrained and objective and not constrained.meets_sla:
         say(
             f"No policy keeps {objective.percentile:g}% within {objective.response_time_ms:g} ms "
-            f"at this rate on one device; this one comes closest."
+            f"at this rate on one device; this policy comes closest."
         )
 
 
@@ -99,7 +107,7 @@ def _service_level(
 ) -> ServiceLevelObjective | None:
     if response_time_ms is None:
         if percentile is not None:
-            raise InvalidInputError("--percentile: belongs to --response-time-ms, which is missing")
+            raise InvalidInputError("--percentile: needs --response-time-ms")
         return None
     return ServiceLevelObjective(
         response_time_ms, _DEFAULT_PERCENTILE if percentile is None else percentile
@@ -153,19 +161,19 @@ def _plot(
     policy: BatchingPolicy,
     objective: ServiceLevelObjective | None,
 ) -> None:
-    from policy.plots import save_report  # matplotlib takes a second to import
+    from policy.plots import save_report  # importing matplotlib takes a second
 
     try:
         save_report(path, profile, arrival_rate_per_s, policy, objective)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise InvalidInputError(f"--plot {path}: {reason}") from error
-    say(f"Drawn to {path}.")
+    say(f"Plot written to {path}.")
 
 
 def _print(profile: Profile, result: dict[str, Any], policy: BatchingPolicy) -> None:
     rows: list[tuple[str, object]] = [
-        ("load, of what it can serve", f"{result['traffic_intensity']:.1%}"),
+        ("load (share of capacity)", f"{result['traffic_intensity']:.1%}"),
         ("control limit", result["control_limit"]),
         ("max wait (ms)", "none" if policy.max_wait_ms is None else policy.max_wait_ms),
         ("mean batch size", result["mean_batch_size"]),
@@ -174,18 +182,18 @@ def _print(profile: Profile, result: dict[str, Any], policy: BatchingPolicy) -> 
             (f"p{percentile} response (ms)", value)
             for percentile, value in result["response_percentiles_ms"].items()
         ),
-        ("mean power (W)", "not known" if profile.energy_mj is None else result["mean_power_w"]),
+        ("mean power (W)", "unknown" if profile.energy_mj is None else result["mean_power_w"]),
         ("average cost", result["average_cost"]),
         ("solved in (ms)", result["solve_ms"]),
     ]
     if "service_level" in result:
         rows.insert(-1, ("requests in time", f"{result['service_level']:.3%}"))
     print_table(("", "value"), rows, title=f"{profile.model} on {profile.device}")
-    print_table(("requests that wait", "the free device"), _in_words(policy))
+    print_table(("queue length", "a free device"), _action_rows(policy))
 
 
-def _in_words(policy: BatchingPolicy) -> list[tuple[str, str]]:
-    """Give what the policy does by ranges of the queue length."""
+def _action_rows(policy: BatchingPolicy) -> list[tuple[str, str]]:
+    """Describe the policy by ranges of the queue length."""
 
     def kind(length: int) -> tuple[str, int]:
         size = policy.actions[length]

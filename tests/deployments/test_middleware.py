@@ -1,20 +1,18 @@
 """The short way in, and what it takes over from Ray's wrapper."""
 
 import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 
 from deployments.http.app import InferenceApp
 from deployments.middleware import FastPath, middlewares, open_fast_path
 from deployments.service import InferenceService
-from tests.deployments.http.test_app import Doubles, body, make_service
+from tests.support.doubles_service import Doubles, body, listening, make_service
 
 
 class Wrapper:
@@ -70,8 +68,8 @@ async def test_takes_the_models_requests_once_it_knows_the_prefix(
     app = InferenceApp(service, "1")
     wrapper = Wrapper(app, prefix)
     open_fast_path(app)
-    (middleware,) = middlewares()
-    async with client_of(middleware.cls(wrapper)) as client:
+    assert all(middleware.cls is FastPath for middleware in middlewares())
+    async with client_of(FastPath(wrapper)) as client:
         infer = f"{prefix}/v2/models/doubles/infer"
         for _ in range(3):
             answer = await client.post(infer, json=body((1, 2)))
@@ -107,21 +105,6 @@ async def test_passes_on_when_user_code_runs_on_another_loop(service: InferenceS
         await client.get("/v2")
     other.close()
     assert wrapper.paths == ["/v2"]
-
-
-@contextlib.asynccontextmanager
-async def listening(app: Any) -> AsyncIterator[tuple[uvicorn.Server, int]]:
-    """A real uvicorn on a free port, as Ray runs one in each replica."""
-    config = uvicorn.Config(app, port=0, log_level="critical", lifespan="off", ws="none")
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server._serve())
-    while not server.started:
-        await asyncio.sleep(0.001)
-    try:
-        yield server, server.servers[0].sockets[0].getsockname()[1]
-    finally:
-        server.should_exit = True
-        await serving
 
 
 def raw_request(*rows: tuple[float, float]) -> bytes:

@@ -1,6 +1,6 @@
-"""Handle calls between deployments on a real Ray, for `test_handles`; prints what was seen.
+"""Make handle calls between deployments on a real Ray for `test_handles`, and print the results.
 
-A process of its own: Ray reads its settings from the environment when it is imported, and ends
+This runs in its own process, because Ray reads its settings from the environment on import and ends
 with the process.
 """
 
@@ -33,7 +33,7 @@ SPREAD_CALLS = 400
 CALLS_BESIDE_FULL_ONES = 40
 BUDGET = 3
 MODELS = ("First", "Second")
-#: One replica of the emulated device carries 148 rows/s.
+#: One replica of the emulated device serves 148 rows/s.
 OFFERED_PER_S = 220.0
 ROWS = 64
 LOAD_TIMEOUT_S = 180
@@ -50,7 +50,7 @@ LIGHT = {"num_cpus": 0.01}
     ),
 )
 class Worker:
-    """Is full with one call."""
+    """A replica that is full with one call."""
 
     async def work(self, duration_s: float) -> str:
         await asyncio.sleep(duration_s)
@@ -63,14 +63,14 @@ class Caller:
         self._worker = worker
 
     async def spread(self) -> dict[str, int]:
-        """Call one after the other; count the calls by replica."""
+        """Make calls one after the other; count them by replica."""
         calls = [await self._worker.work.remote(0) for _ in range(SPREAD_CALLS)]
         return dict(Counter(calls))
 
     async def beside_full_ones(self, calls: int) -> dict[str, Any]:
-        """Keep three of four replicas full; say where the calls go meanwhile, and how long."""
+        """Keep three of four replicas full; return where other calls go, and how long they take."""
         busy = [asyncio.ensure_future(self._called(60.0)) for _ in range(3)]
-        # No reply tells that they have begun; a call that goes through at once does.
+        # Nothing reports that these calls have started, so leave them time to.
         await asyncio.sleep(0.5)
         replicas, durations_s = [], []
         for _ in range(calls):
@@ -88,7 +88,7 @@ class Caller:
 
 @serve.deployment(ray_actor_options=LIGHT, max_ongoing_requests=10_000)
 class Emulated:
-    """An emulated device behind its batcher, without HTTP; as the autoscaler sees a replica."""
+    """An emulated device behind its batcher, without HTTP, that reports to the autoscaler."""
 
     def __init__(self) -> None:
         document = load_document("emulated-p4.yaml")
@@ -106,7 +106,7 @@ class Emulated:
         await self._service.configure(parse_user_config(user_config))
 
     async def infer(self) -> bool:
-        """Serve a request of several rows; False where there is no room for it."""
+        """Serve a request of several rows; return False if the waiting room is full."""
         request = parse_request(self._body, None, self._service.signature)
         try:
             await self._service.infer(request, time.monotonic())
@@ -125,8 +125,8 @@ class Front:
 
 def shared(args: dict[str, Any]) -> serve.Application:
     """Build an application of two models that share a budget."""
-    models = [Emulated.options(name=name).bind() for name in MODELS]
-    return Front.bind(*models)
+    models = [Emulated.options(name=name).bind() for name in MODELS]  # type: ignore[attr-defined]
+    return Front.bind(*models)  # type: ignore[attr-defined]
 
 
 def shared_document() -> dict[str, Any]:
@@ -163,7 +163,7 @@ def shared_document() -> dict[str, Any]:
 
 
 def replicas_of(*names: str) -> int:
-    """Replicas of models that run or start, all at one time; those that stop count no more."""
+    """Count the models' running and starting replicas, all at the same instant."""
     deployments = serve.status().applications["shared"].deployments
     return sum(
         number
@@ -174,7 +174,7 @@ def replicas_of(*names: str) -> int:
 
 
 async def load_one(name: str, until: Callable[[], bool]) -> dict[str, Any]:
-    """Offer more than one replica can carry to one model, until `until`; give the counts seen."""
+    """Overload one replica of a model until `until` holds; return the observed counts."""
     handle = serve.get_deployment_handle(name, "shared")
     deadline_s = time.monotonic() + LOAD_TIMEOUT_S
     calls, most = [], 0
@@ -192,7 +192,7 @@ async def load_one(name: str, until: Callable[[], bool]) -> dict[str, Any]:
 
 
 async def share() -> list[dict[str, Any]]:
-    """Load the one model, then the other."""
+    """Load one model, then the other."""
     first, second = MODELS
     return [
         await load_one(first, lambda: replicas_of(first) == 2),
@@ -226,7 +226,8 @@ def main() -> None:
 def observed(dashboard: str) -> dict[str, Any]:
     serve.start(proxy_location="Disabled")
     deploy(shared_document(), dashboard)
-    handle = serve.run(Caller.bind(Worker.bind()), name="rand", route_prefix=None)
+    caller = Caller.bind(Worker.bind())  # type: ignore[attr-defined]
+    handle = serve.run(caller, name="rand", route_prefix=None)
     seen = {
         "spread": handle.spread.remote().result(),
         "beside_full_ones": handle.beside_full_ones.remote(CALLS_BESIDE_FULL_ONES).result(),

@@ -1,6 +1,6 @@
-"""The autoscaler in Ray's controller: an emulated device, real load, and a config that changes.
+"""The autoscaler in Ray's controller: an emulated device, real load, and a changing config.
 
-One service for all tests, which follow each other: each leaves it as the next one wants it.
+All tests share one service and run in order; each leaves it in the state that the next one needs.
 """
 
 import os
@@ -20,14 +20,14 @@ from tests.support.services import BIN, Running, load_document, serving, wait_fo
 
 pytestmark = pytest.mark.integration
 
-#: One replica carries 140/s under the config's SLA of 500 ms, and 83/s under the strict one.
+#: One replica serves 140/s under the config's SLA of 500 ms, and 83/s under the strict one.
 RATE_PER_S = 80
 STRICT = {"response_time_ms": 200, "percentile": 99.99}
 TIMES = {"hold_s": 5, "window_s": 6, "idle_s": 2}
 
 
 def document_of(**changes: Any) -> dict[str, Any]:
-    """Give the config, with changes of the SLA, the autoscaler, or the least replicas."""
+    """Return the config with changes to the SLA, the autoscaler, or the minimum of replicas."""
     document = load_document("emulated-p4.yaml")
     (deployment,) = document["applications"][0]["deployments"]
     deployment["user_config"]["autoscaler"] = {**TIMES, **changes.get("autoscaler", {})}
@@ -45,7 +45,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @contextmanager
 def load(service: Running) -> Iterator[None]:
-    command = [BIN / "sojourn", "loadtest", "--url", service.url, "--model", "googlenet"]
+    command = [str(BIN / "sojourn"), "loadtest", "--url", service.url, "--model", "googlenet"]
     options = ["--rate", str(RATE_PER_S), "--duration-s", "300", "--json"]
     process = subprocess.Popen(
         [*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -78,7 +78,7 @@ def test_a_changed_sla_changes_the_replicas_and_a_restart_of_the_controller_does
         os.kill(controller.pid, signal.SIGKILL)
         controller.wait(10)
         killed_s = newest(service)["time_s"]
-        # The new one decides, from what the old one knew; so its first decisions are no guesses.
+        # The new controller continues with the history of the old one.
         assert wait_for(lambda: newest(service)["time_s"] > killed_s + 2, timeout_s=40)
         after = log(service)
         assert after["decisions"][: len(before["decisions"])] == before["decisions"]
@@ -91,7 +91,7 @@ def test_a_changed_sla_changes_the_replicas_and_a_restart_of_the_controller_does
         assert replicas <= set(service.replicas())
 
 
-def test_every_decision_is_a_metric_too(service: Running) -> None:
+def test_every_decision_is_exported_as_metrics(service: Running) -> None:
     wanted = {
         "replicas_decided",
         "replicas_required",
@@ -99,7 +99,7 @@ def test_every_decision_is_a_metric_too(service: Running) -> None:
         "forecast_requests_per_second",
         "horizon_seconds",
     }
-    # A controller that is new has not exported all of them yet.
+    # A new controller has not exported all of them yet.
     assert wait_for(lambda: wanted <= set(autoscaler_metrics(service)), timeout_s=40)
     assert autoscaler_metrics(service)["replicas_decided"] >= 1
 
@@ -114,7 +114,7 @@ def test_an_idle_service_goes_to_zero_and_its_next_requests_are_answered(
             return list(clients.map(lambda number: infer(service, number), numbers))
 
         service.redeploy(document_of(min_replicas=0))
-        # Into the last replica's draining, too.
+        # Also send requests while the last replica drains.
         assert wait_for(lambda: target(service) == 0, timeout_s=60)
         assert answers() == numbers
         assert wait_for(lambda: not service.replicas(), timeout_s=60)
@@ -133,12 +133,12 @@ def log(service: Running) -> dict[str, Any]:
 
 
 def newest(service: Running) -> dict[str, Any]:
-    # There is none before the first decision.
+    # There is no decision at first.
     return log(service)["newest"] or {"reason": "", "target_replicas": 0, "time_s": 0.0}
 
 
 def deployment_of(service: Running) -> dict[str, Any]:
-    """What Serve says of the deployment."""
+    """Return the status of the deployment from Serve's API."""
     details = httpx.get(f"{service.summary['dashboard']}/api/serve/applications/").json()
     deployment: dict[str, Any] = details["applications"]["googlenet"]["deployments"]["Replica"]
     return deployment
@@ -149,7 +149,7 @@ def target(service: Running) -> int:
 
 
 def all_run(service: Running) -> bool:
-    """Whether as many replicas run as were ordered, and none starts."""
+    """Return whether exactly the ordered replicas run."""
     deployment = deployment_of(service)
     states = [replica["state"] for replica in deployment["replicas"]]
     return states == ["RUNNING"] * deployment["target_num_replicas"]

@@ -1,10 +1,11 @@
-"""The newcomer's way, on real Ray Serve behind real HAProxy: the digits model."""
+"""The digits model on real Ray Serve behind real HAProxy, as in the README."""
 
 import json
 import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import numpy as np
@@ -12,8 +13,8 @@ import pytest
 import tritonclient.http as triton
 
 from loadtests.digits import held_out
+from tests.support.readme import commands as readme_commands
 from tests.support.services import BIN, Running, load_document, serving, wait_for
-from tests.test_readme import commands as readme_commands
 
 pytestmark = pytest.mark.integration
 
@@ -25,7 +26,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield running
 
 
-def test_the_summary_says_what_a_newcomer_needs(service: Running) -> None:
+def test_the_summary_shows_the_sla_and_the_policy(service: Running) -> None:
     assert service.summary["sla"] == "99% of requests within 100 ms"
     assert service.summary["control_limit"] >= 1
 
@@ -90,21 +91,21 @@ def test_a_changed_sla_acts_without_restarting_a_replica(service: Running) -> No
     user_config["sla"] = {"response_time_ms": 40, "percentile": 95}
     service.redeploy(document)
     assert wait_for(lambda: policy(service)["sla_in_words"] == "95% of requests within 40 ms")
-    # A wrong one is not taken, and takes nothing down.
+    # An invalid SLA is rejected, and the service keeps running.
     user_config["sla"] = {"response_time_ms": -1}
     service.redeploy(document)
     assert wait_for(lambda: policy(service)["config_error"] is not None)
     assert "sla.response_time_ms" in policy(service)["config_error"]
     assert policy(service)["sla_in_words"] == "95% of requests within 40 ms"
-    # Corrected, so that a replica that starts later finds a right one.
+    # Correct it, so that a replica that starts later gets a valid config.
     service.redeploy(load_document("digits.yaml"))
     assert wait_for(lambda: policy(service)["config_error"] is None)
     assert policy(service)["sla_in_words"] == "99% of requests within 100 ms"
     assert set(service.replicas()) == before
 
 
-def policy(service: Running) -> dict[str, object]:
-    content: dict[str, object] = httpx.get(f"{service.url}/sojourn/policy").json()
+def policy(service: Running) -> dict[str, Any]:
+    content: dict[str, Any] = httpx.get(f"{service.url}/sojourn/policy").json()
     return content
 
 

@@ -1,4 +1,4 @@
-"""Replicas that go while requests come: scaled in, and replaced by a new version."""
+"""Replicas that stop under load: scaled in, and replaced by a new version."""
 
 import json
 import subprocess
@@ -25,20 +25,20 @@ def document(replicas: int, version: str) -> dict[str, Any]:
 
 
 def start_load(service: Running, duration_s: int) -> "subprocess.Popen[str]":
-    command = [BIN / "sojourn", "loadtest", "--url", service.url, "--model", "googlenet"]
+    command = [str(BIN / "sojourn"), "loadtest", "--url", service.url, "--model", "googlenet"]
     options = ["--rate", str(RATE_PER_S), "--duration-s", str(duration_s), "--json"]
     return subprocess.Popen(
         [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
 
 
-def test_a_replica_that_goes_loses_nothing(tmp_path: Path) -> None:
+def test_a_stopping_replica_loses_no_request(tmp_path: Path) -> None:
     with serving(tmp_path / "emulated.yaml", document(2, "1")) as service:
         assert wait_for(lambda: len(service.replicas()) == 2)
         first = set(service.replicas())
         load = start_load(service, 50)
         try:
-            # A new version replaces both, one after the other.
+            # A new version replaces both replicas, one after the other.
             service.redeploy(document(2, "2"))
             assert wait_for(
                 lambda: len(service.replicas()) == 2 and not first & set(service.replicas()), 40

@@ -1,6 +1,6 @@
-"""Calls between deployments on a real Ray: RAND routing, and a budget of replicas that is shared.
+"""Calls between deployments on a real Ray: RAND routing, and a shared budget of replicas.
 
-What is seen there comes from `handle_calls`, in a process of its own.
+`handle_calls` runs in its own process and prints what it observed.
 """
 
 import json
@@ -46,7 +46,7 @@ def seen() -> dict[str, Any]:
 
 
 def test_calls_spread_evenly_over_the_replicas(seen: dict[str, Any]) -> None:
-    """Within five standard deviations of a fair draw between four."""
+    """Each count is within five standard deviations of a fair draw from four replicas."""
     counts = seen["spread"].values()
     calls = sum(counts)
     assert len(counts) == 4
@@ -54,15 +54,16 @@ def test_calls_spread_evenly_over_the_replicas(seen: dict[str, Any]) -> None:
     assert all(abs(count - mean) < 5 * deviation for count in counts)
 
 
-def test_the_calls_of_full_replicas_go_to_one_that_is_not(seen: dict[str, Any]) -> None:
+def test_calls_refused_by_full_replicas_go_to_the_free_one(seen: dict[str, Any]) -> None:
     (free,) = set(seen["beside_full_ones"]["replicas"])
     assert free in seen["spread"]
 
 
-def test_each_try_waits_as_long_as_the_one_before(seen: dict[str, Any]) -> None:
-    """Three of four are full: 2.25 tries fail on average; a delay that doubled would have no mean.
+def test_the_delay_between_tries_is_constant(seen: dict[str, Any]) -> None:
+    """With constant delays, 2.25 tries fail on average; doubling delays would have no mean.
 
-    Never the one that just refused: first 3 of 4 are full, then 2 of the 3 others each time.
+    A retry never goes to the replica that just refused: 3 of 4 replicas are full for the first try,
+    2 of 3 for each further try.
     """
     delay_s = 1e-3 * seen["retry_delay_ms"]
     delays = [duration_s / delay_s for duration_s in seen["beside_full_ones"]["durations_s"]]
@@ -80,7 +81,7 @@ def test_a_budget_goes_where_requests_would_be_late_and_is_never_exceeded(
     assert loaded_second["most_together"] <= seen["budget"]
 
 
-def test_who_gives_a_replica_away_says_why(seen: dict[str, Any]) -> None:
+def test_a_deployment_that_gives_up_a_replica_logs_why(seen: dict[str, Any]) -> None:
     giver, _ = seen["decisions"].values()
     reasons = [entry["reason"] for entry in giver["decisions"]]
     assert any(f"as all have {seen['budget']} together" in reason for reason in reasons)

@@ -1,4 +1,4 @@
-"""The Dockerfile names what is there, at the project's versions. Its build needs Docker."""
+"""The Dockerfile copies files that exist, at the project's versions. Building it needs Docker."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""The manifests build, fit KubeRay's schema, and say what the project says elsewhere."""
+"""The manifests build, are valid under KubeRay's schema, and agree with the project."""
 
 import gzip
 import shutil
@@ -23,13 +23,13 @@ needs_kubectl = pytest.mark.skipif(
     shutil.which("kubectl") is None, reason="kubectl is not installed"
 )
 needs_schema = pytest.mark.skipif(
-    not SCHEMA.exists(), reason=f"KubeRay's schema is not there: {SCHEMA}"
+    not SCHEMA.exists(), reason=f"KubeRay's schema is missing: {SCHEMA}"
 )
 
 
 @cache
 def build(kustomization: str) -> dict[str, dict[str, Any]]:
-    """The resources of a kustomization, by kind."""
+    """Return the resources of a kustomization, by kind."""
     built = subprocess.run(
         ["kubectl", "kustomize", str(ROOT / kustomization)], capture_output=True, text=True
     )
@@ -59,7 +59,7 @@ def serve_config_of(kustomization: str) -> dict[str, Any]:
 
 
 def strict(schema: Any) -> Any:
-    """A Kubernetes schema as JSON Schema: unknown fields are errors, as in `kubectl apply`."""
+    """Return a Kubernetes schema as JSON Schema that forbids unknown fields, as `kubectl` does."""
     if isinstance(schema, list):
         return [strict(part) for part in schema]
     if not isinstance(schema, dict):
@@ -88,7 +88,7 @@ def rayservice_schema() -> Any:
     return strict(schema)
 
 
-def test_written_files_are_those_of_their_sources():
+def test_generated_files_are_up_to_date():
     checked = subprocess.run(
         [sys.executable, ROOT / "k8s/render.py", "--check"], capture_output=True, text=True
     )
@@ -98,13 +98,13 @@ def test_written_files_are_those_of_their_sources():
 @needs_kubectl
 @needs_schema
 @pytest.mark.parametrize("kustomization", KUSTOMIZATIONS)
-def test_rayservice_fits_the_schema(kustomization):
+def test_the_rayservice_is_valid_under_kuberays_schema(kustomization):
     jsonschema.validate(build(kustomization)["RayService"], rayservice_schema())
 
 
 @needs_kubectl
 @needs_schema
-def test_schema_check_finds_a_misspelled_field():
+def test_the_schema_check_finds_a_misspelled_field():
     wrong = yaml.safe_load(yaml.safe_dump(build("k8s/base")["RayService"]))
     wrong["spec"]["rayClusterConfig"]["headGroupSpecs"] = {}
     with pytest.raises(jsonschema.ValidationError, match="headGroupSpecs"):
@@ -112,7 +112,7 @@ def test_schema_check_finds_a_misspelled_field():
 
 
 @needs_kubectl
-def test_serve_config_is_the_projects_but_for_the_address():
+def test_the_serve_config_differs_from_the_source_only_in_the_address():
     ours = yaml.safe_load((ROOT / "configs/digits.yaml").read_text())
     ours["http_options"]["host"] = "0.0.0.0"
     assert serve_config_of("k8s/base") == ours
@@ -203,7 +203,7 @@ def test_network_policy_opens_only_the_service_to_everyone():
     http_port = serve_config_of("k8s/base")["http_options"]["port"]
     to_anyone = [rule["ports"] for rule in policy["ingress"] if "from" not in rule]
     assert to_anyone == [[{"port": http_port, "protocol": "TCP"}]]
-    # HAProxy's metrics and stats, and the replicas' own ports: the cluster's pods only.
+    # HAProxy's metrics and stats, and the replicas' own ports, are for the cluster's pods only.
     for rule in policy["ingress"]:
         if rule.get("from") == [{"podSelector": {"matchLabels": label}}]:
             continue

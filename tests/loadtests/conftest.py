@@ -1,4 +1,4 @@
-"""A real HTTP service to load, in a process of its own."""
+"""A real HTTP service under load, in its own process."""
 
 import json
 import subprocess
@@ -13,8 +13,8 @@ START_TIMEOUT_S = 20
 
 @pytest.fixture
 def start_service(tmp_path):
-    """Start `service.py` with options; gives its URL."""
-    processes = []
+    """Start the echo service of `tests/support` with options, and return its URL."""
+    processes: list[subprocess.Popen[bytes]] = []
 
     def start(**options):
         port_file = tmp_path / f"port{len(processes)}"

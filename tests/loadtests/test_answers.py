@@ -72,13 +72,13 @@ def test_wrong_answers(case, wrong, complaint):
 
 
 @pytest.mark.parametrize(("truth", "known"), [(3, True), (8, False)])
-def test_truth_is_compared_with_the_models_label(tmp_path, truth, known):
+def test_the_true_label_is_compared_with_the_models_label(tmp_path, truth, known):
     path = tmp_path / "cases.jsonl"
     write_cases(path, [{**CASE, "truth": truth}])
     assert read_cases(path)[0].label_true is known
 
 
-def test_own_cases_need_no_answers(tmp_path):
+def test_a_users_cases_need_no_answers(tmp_path):
     path = tmp_path / "cases.jsonl"
     path.write_bytes(orjson.dumps({"inputs": CASE["inputs"]}) + b"\n\n")
     (case,) = read_cases(path)

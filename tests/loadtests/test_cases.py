@@ -23,7 +23,7 @@ EMULATED = {
 }
 
 
-def test_digits_are_the_held_out_ones_with_the_models_answers(tmp_path):
+def test_digits_requests_are_the_held_out_images_with_the_models_answers(tmp_path):
     path = tmp_path / "cases.jsonl"
     images, _ = held_out()
     assert prepare_cases(DIGITS, path) == len(images)
@@ -37,7 +37,7 @@ def test_digits_are_the_held_out_ones_with_the_models_answers(tmp_path):
     assert sum(case.label_true for case in cases) / len(cases) >= 0.97
 
 
-def test_one_digits_answer_is_wrong_for_another(tmp_path):
+def test_the_answer_to_one_digit_is_wrong_for_another(tmp_path):
     path = tmp_path / "cases.jsonl"
     prepare_cases(DIGITS, path)
     first, second = read_cases(path)[:2]
@@ -45,14 +45,14 @@ def test_one_digits_answer_is_wrong_for_another(tmp_path):
     assert first.fault(orjson.dumps({"outputs": second.outputs})) is not None
 
 
-def test_every_echo_is_another(tmp_path):
+def test_all_echoed_values_differ(tmp_path):
     path = tmp_path / "cases.jsonl"
     prepare_cases(EMULATED, path)
     values = [case.outputs[0]["data"][0] for case in read_cases(path)]
     assert len(set(values)) == len(values)
 
 
-def test_other_models_need_own_cases(tmp_path):
+def test_other_models_need_the_users_own_cases(tmp_path):
     other = {**EMULATED, "inputs": [tensor("text", "BYTES", -1)]}
     path, own = tmp_path / "cases.jsonl", tmp_path / "own.jsonl"
     with pytest.raises(InvalidInputError, match="--cases FILE"):

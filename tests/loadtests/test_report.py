@@ -12,8 +12,8 @@ from loadtests.schedule import Schedule, Step
 SLA = SLAConfig(response_time_ms=100, percentile=90)
 
 
-def made(response_ms, outcome, step_s=10.0, lag_ms=0.0, queued=False):
-    """Requests due evenly over two steps, the second of them twice as long."""
+def made(response_ms, outcome, step_s=10.0, lag_ms=0.0, queued=False) -> tuple[Records, Schedule]:
+    """Return records of requests due evenly over two steps; the second is twice as long."""
     n = len(response_ms)
     scheduled_s = np.arange(n) * 3 * step_s / n
     records = Records.begin(scheduled_s)
@@ -37,7 +37,7 @@ def test_every_request_is_counted_once():
     assert sum(step["requests"] for step in found["by_step"]) == 30
 
 
-def test_percentiles_are_of_right_answers_and_never_between_two():
+def test_percentiles_are_observed_response_times_of_right_answers():
     response_ms = [*range(1, 101), 5000]
     found = report(*made(response_ms, [Outcome.OK] * 100 + [503]), SLA)
     percentiles = found["response_percentiles_ms"]
@@ -45,13 +45,13 @@ def test_percentiles_are_of_right_answers_and_never_between_two():
 
 
 @pytest.mark.parametrize(("late", "met"), [(3, True), (4, False)])
-def test_sla_is_met_by_the_share_that_was_in_time(late, met):
+def test_the_sla_is_judged_by_the_share_in_time(late, met):
     found = report(*made([101] * late + [100 - 1e-6] * (30 - late), [Outcome.OK] * 30), SLA)
     assert found["share_within_sla"] == pytest.approx(1 - late / 30)
     assert found["sla_met"] is met
 
 
-def test_quick_refusals_do_not_help_the_sla():
+def test_fast_refusals_do_not_help_the_sla():
     found = report(*made([1] * 30, [Outcome.OK] * 26 + [503] * 4), SLA)
     assert found["response_percentiles_ms"]["99"] == pytest.approx(1)
     assert found["sla_met"] is False
@@ -66,19 +66,19 @@ def test_steps_have_their_own_numbers():
     assert first["achieved_rate_per_s"] == pytest.approx(1.0)
 
 
-def test_late_generator_is_named():
+def test_a_late_generator_is_reported():
     found = report(*made([50] * 30, [Outcome.OK] * 30, lag_ms=20), SLA)
     assert found["generator_lag_ms"]["p99"] == pytest.approx(20)
     assert found["generator_fell_behind"] is True
 
 
-def test_waiting_for_a_connection_is_not_the_generators_lag():
+def test_waiting_for_a_connection_is_not_generator_lag():
     found = report(*made([50] * 30, [Outcome.OK] * 30, lag_ms=20, queued=True), SLA)
     assert found["generator_fell_behind"] is False
     assert found["waited_for_connection"] == 30
 
 
-def test_nothing_answered_is_a_report_too():
+def test_a_test_without_any_answer_has_a_report():
     records, schedule = made([0] * 30, [Outcome.UNANSWERED] * 30)
     records.sent_s[:] = records.finished_s[:] = np.nan
     found = report(records, schedule, SLA)
@@ -88,7 +88,7 @@ def test_nothing_answered_is_a_report_too():
     assert len(per_second(records, schedule, SLA)) == 30
 
 
-def test_share_of_true_labels_is_of_known_ones():
+def test_the_share_of_true_labels_counts_only_known_labels():
     records, schedule = made([10] * 30, [Outcome.OK] * 30)
     assert report(records, schedule, SLA)["labels_true_share"] is None
     records.label_true[:4] = [1, 1, 1, 0]
@@ -109,14 +109,14 @@ def test_seconds_add_up_to_the_whole(tmp_path):
     assert read[29]["p99_ms"] == ""
 
 
-def test_plot_is_drawn_even_where_nothing_came_back(tmp_path):
+def test_a_plot_is_drawn_even_without_any_answer(tmp_path):
     records, schedule = made([10] * 30, [Outcome.OK] * 15 + [503] * 15)
     result = report(records, schedule, SLA)
     save_plot(tmp_path / "plot.png", per_second(records, schedule, SLA), result, "Load test")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_records_survive_the_file(tmp_path):
+def test_records_are_read_as_they_were_written(tmp_path):
     records, _ = made([10] * 30, [Outcome.OK] * 30)
     records.save(tmp_path / "records.npz")
     for name, read in vars(Records.load(tmp_path / "records.npz")).items():

@@ -1,4 +1,4 @@
-"""Locust against a real service: what it does to it, the report must say."""
+"""Locust against a real service: the report shows what the service did."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ LOCUSTFILE = Path(__file__).resolve().parents[2] / "loadtests/locustfile.py"
 
 @pytest.fixture
 def loadtest(capfd):
-    """Run `sojourn loadtest --json`; gives its status, its report, and what it said."""
+    """Run `sojourn loadtest --json`; return its status, its report, and its stderr."""
 
     def run(url, *options):
         status = main(["loadtest", "--url", url, "--model", "echo", "--json", *options])
@@ -25,7 +25,7 @@ def loadtest(capfd):
     return run
 
 
-def test_sound_service_gets_a_clean_report(start_service, loadtest, tmp_path):
+def test_a_sound_service_gets_a_clean_report(start_service, loadtest, tmp_path):
     url = start_service(delay_s=0.005, sla={"response_time_ms": 250, "percentile": 95})
     status, report, said = loadtest(url, "--shape", "1s:50,1s:150", "--out", str(tmp_path / "out"))
     assert status == 0
@@ -52,19 +52,19 @@ def test_every_fault_is_found(start_service, loadtest):
 
 
 def test_stall_counts_for_every_request_due_in_it(start_service, loadtest):
-    # Coordinated omission: of four connections that wait for each answer only four would notice.
+    # With coordinated omission, only one request on each of the four connections would show it.
     url = start_service(stall=[50, 0.8])
     status, report, _ = loadtest(url, "--rate", "100", "--duration-s", "2", "--connections", "4")
     assert status == 0
     assert report["ok"] == report["requests"]
-    # About 80 are due in those 0.8 s, and wait 0.4 s on average.
+    # About 80 requests are due in those 0.8 s, and wait 0.4 s on average.
     late = (1 - report["share_within_sla"]) * report["requests"]
     assert late >= 50
     assert 600 <= report["response_percentiles_ms"]["99"] <= 1200
     assert report["waited_for_connection"] >= 40
 
 
-def test_service_that_dies_is_reported(start_service, loadtest):
+def test_a_service_that_dies_is_reported(start_service, loadtest):
     url = start_service(die_at=40)
     status, report, _ = loadtest(url, "--rate", "100", "--duration-s", "1")
     assert status == 1
@@ -72,11 +72,11 @@ def test_service_that_dies_is_reported(start_service, loadtest):
     assert report["lost"] == report["failed"]["connection"] == report["requests"] - report["ok"]
 
 
-def test_locustfile_by_hand_checks_answers(start_service, tmp_path):
+def test_the_locustfile_run_by_hand_checks_answers(start_service, tmp_path):
     url = start_service(wrong=[7])
     command = [
         *(sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--host", url, "--model", "echo"),
-        *("--headless", "-u", "30", "-r", "30", "-t", "2s", "--json", "--only-summary"),
+        *("--headless", "-u", "30", "-r", "30", "-t", "5s", "--json", "--only-summary"),
     ]
     ended = subprocess.run(
         command, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True
@@ -87,7 +87,7 @@ def test_locustfile_by_hand_checks_answers(start_service, tmp_path):
     assert "wrong answer: output output: off by 1" in ended.stderr
 
 
-def test_command_does_not_import_what_locust_patches():
+def test_the_command_does_not_import_locust():
     code = "import sys, sojourn.commands.loadtest; print({'gevent', 'locust'} & {*sys.modules})"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "set()"

@@ -15,7 +15,7 @@ from policy.errors import InvalidInputError
 steps = st.lists(st.builds(Step, st.floats(0.5, 60), st.floats(1, 500)), min_size=1, max_size=4)
 
 
-def test_shape_is_read_with_its_units():
+def test_a_shape_is_parsed_with_its_units():
     assert parse_shape("20s:50, 1.5m:150,500ms:0") == (Step(20, 50), Step(90, 150), Step(0.5, 0))
 
 
@@ -42,7 +42,7 @@ def test_gaps_are_exponential():
     assert stats.kstest(np.diff(arrivals_s), stats.expon(scale=1 / 200).cdf).pvalue > 0.01
 
 
-def test_seed_decides():
+def test_the_seed_determines_the_schedule():
     step = Step(10, 50)
     first, again, other = (poisson_schedule([step], seed).arrivals_s for seed in (1, 1, 2))
     assert np.array_equal(first, again)
@@ -64,7 +64,7 @@ def test_trace_is_replayed_exactly(counts, speedup):
     assert schedule.duration_s == pytest.approx(counts.size / speedup)
 
 
-def test_trace_may_be_cut():
+def test_a_trace_can_be_cut_short():
     schedule = trace_schedule(np.array([10, 20, 30, 40]), speedup=2.0, seed=0, duration_s=1.0)
     assert schedule.arrivals_s.size == 30
     assert schedule.duration_s == 1.0

@@ -173,7 +173,7 @@ def test_energy_is_unknown_where_the_profile_has_none():
 
 
 def test_progress_is_told_to_the_end():
-    told = []
+    told: list[float] = []
     simulate(scenario(counts=np.ones(450)), Steady(2), progress=told.append)
     assert told == sorted(set(told))
     assert told[-1] == 450

@@ -1,4 +1,4 @@
-"""A user's mistakes end in one line and status 2, before any load is sent."""
+"""User errors print one line and exit with status 2, before any load is sent."""
 
 import socket
 

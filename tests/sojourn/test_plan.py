@@ -54,7 +54,7 @@ def test_keys_and_alternatives(capsys, estimator):
     }
 
 
-def test_rand_is_theorem_2(capsys):
+def test_the_rand_estimator_is_theorem_2(capsys):
     content = plan(capsys, "--estimator", "rand", *DELAYS, response_time_ms=30)
     profile = Profile.load(PROFILE)
     full_ms = float(profile.latency_ms[-1])
@@ -63,8 +63,8 @@ def test_rand_is_theorem_2(capsys):
         assert row["predicted_service_level"] == pytest.approx(float(expected))
 
 
-def test_batch_is_the_evaluation_of_the_policy_it_gives(capsys):
-    """At a load without refusals the fleet is so many replicas by themselves."""
+def test_the_batch_estimator_agrees_with_the_evaluation_of_its_policy(capsys):
+    """At a load without refusals, the replicas of a fleet are independent."""
     content = plan(capsys, rate=2000, response_time_ms=50)
     assert content["replicas"] == 1
     policy = BatchingPolicy.from_actions(content["actions"], content["max_wait_ms"])
@@ -74,18 +74,18 @@ def test_batch_is_the_evaluation_of_the_policy_it_gives(capsys):
     assert content["predicted_service_level"] == pytest.approx(alone.service_level(49.75))
 
 
-def test_batching_needs_fewer_than_full_batches_one_at_a_time(capsys):
+def test_the_batch_estimator_needs_fewer_replicas_than_the_rand_estimator(capsys):
     batch = plan(capsys, *DELAYS)
     rand = plan(capsys, "--estimator", "rand", *DELAYS)
     assert batch["replicas"] < rand["replicas"]
 
 
-def test_one_replica_has_no_fewer(capsys):
+def test_one_replica_has_no_alternative_with_fewer(capsys):
     content = plan(capsys, rate=100, response_time_ms=100)
     assert [row["replicas"] for row in content["alternatives"]] == [1, 2]
 
 
-def test_fewer_that_cannot_carry_the_load_have_no_policy(capsys):
+def test_too_few_replicas_for_the_load_have_no_policy(capsys):
     content = plan(capsys, rate=5000, response_time_ms=100)
     assert content["replicas"] == 2
     fewer = content["alternatives"][0]
@@ -94,15 +94,15 @@ def test_fewer_that_cannot_carry_the_load_have_no_policy(capsys):
         assert fewer[key] is None
 
 
-def test_table_for_people(capsys):
+def test_prints_a_table(capsys):
     assert main(arguments()) == 0
     out = capsys.readouterr().out
     assert "99% of requests within 15 ms: 9 replicas" in out
     assert "9 *" in out
 
 
-def test_with_prices_the_least_cost_is_chosen(capsys):
-    """Replicas for nothing: as many more as still save energy; dear ones: the least."""
+def test_with_prices_the_lowest_cost_is_chosen(capsys):
+    """Free replicas: as many as still save energy. Expensive ones: as few as possible."""
     dear = plan(capsys, "--energy-price", "0.3", "--replica-price", "10")
     free = plan(capsys, "--energy-price", "0.3", rate=800, response_time_ms=15)
     least = plan(capsys)
@@ -115,14 +115,14 @@ def test_with_prices_the_least_cost_is_chosen(capsys):
     assert free["cost_per_h"] == min(costs)
 
 
-def test_the_theorem_says_how_far_it_can_be_trusted(capsys):
+def test_the_error_bound_of_theorem_2_is_reported(capsys):
     assert plan(capsys)["theorem_error_bound"] is None
     assert 0.01 < plan(capsys, "--estimator", "rand")["theorem_error_bound"] < 0.2
     assert main([*arguments(), "--estimator", "rand"]) == 0
-    assert "points less may be in time" in capsys.readouterr().out
+    assert "points lower" in capsys.readouterr().out
 
 
-def test_plot_is_drawn(capsys, tmp_path):
+def test_draws_a_plot(capsys, tmp_path):
     picture = tmp_path / "plan.png"
     assert main([*arguments(), "--plot", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -146,7 +146,7 @@ def test_plot_is_drawn(capsys, tmp_path):
         (["--profile", "no-such-file"], "no-such-file"),
     ],
 )
-def test_mistake_ends_in_one_line_and_status_2(capsys, more, message):
+def test_a_user_error_is_one_line_and_status_2(capsys, more, message):
     assert main([*arguments(), *more]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -162,7 +162,7 @@ def test_profile_without_energy_has_no_power(capsys, tmp_path):
     assert content["control_limit"] >= 1
 
 
-def test_neither_torch_nor_ray_is_waited_for():
+def test_imports_neither_torch_nor_ray():
     code = (
         "import sys, sojourn.commands.plan; "
         "sys.exit(any(name in sys.modules for name in ('torch', 'ray')))"

@@ -18,7 +18,7 @@ EMULATED = [
 
 @pytest.fixture
 def out(tmp_path, monkeypatch):
-    # The command lets models be imported from where one stands: undone after the test.
+    # The command adds the working directory to sys.path; undo that after the test.
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path / "profile.json"
@@ -34,7 +34,7 @@ def test_json_is_one_profile_and_the_file_is_the_same(out, capsys):
     assert profile.measured["date"]
 
 
-def test_people_get_a_table_on_stdout_and_the_progress_on_stderr(out, capsys):
+def test_prints_a_table_on_stdout_and_the_progress_on_stderr(out, capsys):
     assert main(["profile", "--model", "digits", "--repeats", "2", "--out", str(out)]) == 0
     printed = capsys.readouterr()
     assert "digits on cpu" in printed.out
@@ -45,7 +45,7 @@ def test_people_get_a_table_on_stdout_and_the_progress_on_stderr(out, capsys):
     assert Profile.load(out).max_batch_size == 32
 
 
-def test_a_model_of_ones_own_is_found_where_one_stands(out, capsys):
+def test_a_users_model_is_found_in_the_working_directory(out, capsys):
     (out.parent / "own_model_of_test_profile.py").write_text(
         "from deployments.models.base import Model, TensorSpec\n"
         "class Echo(Model):\n"
@@ -74,7 +74,7 @@ def test_a_model_of_ones_own_is_found_where_one_stands(out, capsys):
         ([*EMULATED, "--out", "p.json", "--max-batch-size", "3"], "profile ends at 2, not 3"),
     ],
 )
-def test_a_mistake_is_one_line_and_status_2(out, capsys, words, message):
+def test_a_user_error_is_one_line_and_status_2(out, capsys, words, message):
     assert main(["profile", *words]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -89,7 +89,7 @@ def test_cuda_without_a_gpu_is_one_line_and_status_2(out, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_options_are_read_as_the_config_would_be():
+def test_options_are_parsed_as_in_the_config():
     assert parse_options(["threads=2", "path=a=b", "on=true", "text='7'", "empty="]) == {
         "threads": 2,
         "path": "a=b",

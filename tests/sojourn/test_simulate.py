@@ -29,7 +29,7 @@ KEYS = {
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):
-    """Five minutes: quiet, then three times as much."""
+    """A trace of five minutes whose load triples after two."""
     path = tmp_path_factory.mktemp("traces") / "step.csv"
     counts = np.where(np.arange(300) < 120, 20, 60)
     rows = "\n".join(f"{second},{count}" for second, count in enumerate(counts))
@@ -39,7 +39,7 @@ def trace(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def slow_profile(tmp_path_factory):
-    """50 ms and half of one for each request: 485 requests a second at most."""
+    """A batch takes 50 ms plus 0.5 ms per request: at most 485 requests/s."""
     path = tmp_path_factory.mktemp("profiles") / "slow.json"
     line = {"max_batch_size": 32, "latency_ms": {"per_request": 0.5, "fixed": 50}}
     path.write_text(json.dumps({"model": "m", "device": "d", **line}))
@@ -76,7 +76,7 @@ def simulate(capsys, arguments):
     return json.loads(capsys.readouterr().out)
 
 
-def test_keys_of_every_autoscaler(capsys, trace, slow_profile):
+def test_the_result_has_the_same_keys_for_every_autoscaler(capsys, trace, slow_profile):
     names = ",".join(CATALOG)
     arguments = on_trace(trace, f"--autoscaler={names}", "--scale=20", profile=slow_profile)
     content = simulate(capsys, arguments)
@@ -98,7 +98,7 @@ def test_keys_of_every_autoscaler(capsys, trace, slow_profile):
 
 
 def test_the_oracle_pays_for_each_replica_from_its_order(capsys, trace, slow_profile):
-    """One replica takes 400/s, three take 1200/s; two are ordered 20 s before they are needed."""
+    """One replica serves 400/s, three serve 1200/s; two are ordered 20 s before they are needed."""
     profile = Profile.load(slow_profile)
     curve = solve_load_lateness_curve(profile, ServiceLevelObjective(199.5, 99), waiting_room=64)
     assert 400 < curve.sla_rate_per_s < 600
@@ -107,7 +107,7 @@ def test_the_oracle_pays_for_each_replica_from_its_order(capsys, trace, slow_pro
     assert oracle["replica_seconds"] == pytest.approx(100 + 3 * 200)
 
 
-def test_the_oracle_is_the_measure_though_it_is_not_shown(capsys, trace):
+def test_costs_are_relative_to_the_oracle_even_if_it_is_not_listed(capsys, trace):
     content = simulate(capsys, on_trace(trace, "--autoscaler=static:3"))
     assert list(content["autoscalers"]) == ["static:3"]
     static = content["autoscalers"]["static:3"]
@@ -121,7 +121,7 @@ def test_the_default_list(capsys, trace):
     assert list(content["autoscalers"]) == ["sojourn", "ray", "static", "oracle"]
 
 
-def test_a_seed_gives_the_same_run_and_another_another(capsys, trace):
+def test_a_seed_repeats_a_run_and_another_seed_does_not(capsys, trace):
     once = simulate(capsys, on_trace(trace, "--scale=30"))
     again = simulate(capsys, on_trace(trace, "--scale=30"))
     other = simulate(capsys, on_trace(trace, "--scale=30", "--seed=1"))
@@ -129,19 +129,19 @@ def test_a_seed_gives_the_same_run_and_another_another(capsys, trace):
     assert once != other
 
 
-def test_who_comes_first_does_not_change_what_another_gets(capsys, trace):
+def test_the_order_of_the_autoscalers_does_not_change_their_results(capsys, trace):
     both = simulate(capsys, on_trace(trace, "--autoscaler=ray,peak"))
     turned = simulate(capsys, on_trace(trace, "--autoscaler=peak,ray"))
     assert both["autoscalers"] == turned["autoscalers"]
 
 
-def test_the_knob_of_an_autoscaler(capsys, trace):
+def test_an_autoscalers_parameter_can_be_set(capsys, trace):
     content = simulate(capsys, on_trace(trace, "--scale=30", "--autoscaler=ray,ray:64"))
     stock, turned = content["autoscalers"].values()
     assert turned["replica_seconds"] < stock["replica_seconds"]
 
 
-def test_a_fixed_fleet_is_as_predicted(capsys):
+def test_a_fixed_fleet_agrees_with_the_prediction(capsys):
     content = simulate(capsys, fixed(rate=2000, replicas=2, requests=200_000))
     (row,) = content["autoscalers"].values()
     assert row.keys() >= KEYS
@@ -154,7 +154,7 @@ def test_a_fixed_fleet_is_as_predicted(capsys):
         assert value == pytest.approx(predicted["response_percentiles_ms"][name], rel=0.03)
 
 
-def test_a_fixed_fleet_beside_the_least_that_would_do(capsys):
+def test_a_fixed_fleet_is_compared_with_the_smallest_that_meets_the_sla(capsys):
     content = simulate(capsys, fixed(rate=2000, replicas=2))
     assert content["least_replicas"] == 1
     assert content["autoscalers"]["fixed"]["over_oracle"] == 2
@@ -179,7 +179,7 @@ def test_better_routing_is_not_slower(capsys, routing):
     assert p99[1] <= p99[0]
 
 
-def test_table_for_people(capsys, trace):
+def test_prints_a_table(capsys, trace):
     assert main(on_trace(trace)) == 0
     out = capsys.readouterr().out
     for label in ("Sojourn", "Ray's default", "Static at peak", "Oracle"):
@@ -188,7 +188,7 @@ def test_table_for_people(capsys, trace):
     assert main(fixed()) == 0
     out = capsys.readouterr().out
     assert "predicted" in out
-    assert "By the model the SLA needs 1," in out
+    assert "According to the model, the SLA needs 1," in out
 
 
 def test_report(capsys, trace, tmp_path):
@@ -223,7 +223,7 @@ def test_report_of_a_fixed_fleet(tmp_path):
         (["--scale", "inf"], "--scale"),
         (["--start-time-s", "nan"], "--start-time-s"),
         (["--percentile", "100"], "--percentile"),
-        (["--replicas", "3"], "--replicas: is for a fixed fleet"),
+        (["--replicas", "3"], "--replicas: applies to a fixed fleet"),
         (["--trace", "no-such-file"], "no-such-file"),
         (["--trace", str(PROFILE)], "second,requests"),
         (["--profile", str(CONFIGS / "digits.yaml")], "digits.yaml"),
@@ -232,7 +232,7 @@ def test_report_of_a_fixed_fleet(tmp_path):
         (["--report", "no-such-folder/out.html"], "no folder no-such-folder"),
     ],
 )
-def test_mistake_ends_in_one_line_and_status_2(capsys, trace, more, message):
+def test_a_user_error_is_one_line_and_status_2(capsys, trace, more, message):
     assert main([*on_trace(trace), *more]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -245,24 +245,24 @@ def test_mistake_ends_in_one_line_and_status_2(capsys, trace, more, message):
     [
         ([], "give --trace FILE, or --arrival-rate and --replicas"),
         (["--arrival-rate=5"], "give --trace FILE, or --arrival-rate and --replicas"),
-        (["--arrival-rate=5", "--replicas=1", "--scale=2"], "--scale: is for a trace"),
+        (["--arrival-rate=5", "--replicas=1", "--scale=2"], "--scale: needs --trace"),
         (["--arrival-rate=1e-9", "--replicas=1"], "longer than a year"),
     ],
 )
-def test_one_load_must_be_given(capsys, more, message):
+def test_exactly_one_load_must_be_given(capsys, more, message):
     assert main(["simulate", f"--profile={PROFILE}", "--response-time-ms=50", *more]) == 2
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.err.count("\n") == 1
 
 
-def test_the_trace_that_comes_along(capsys):
+def test_the_trace_that_ships_with_sojourn(capsys):
     trace = CONFIGS / "traces" / "azure_llm_2023_conv.csv.gz"
     content = simulate(capsys, on_trace(trace, "--autoscaler=static:1"))
     assert content["requests"] == 19_366
 
 
-def test_neither_torch_nor_ray_nor_matplotlib_is_waited_for():
+def test_imports_neither_torch_nor_ray_nor_matplotlib():
     code = (
         "import sys, sojourn.commands.simulate; "
         "sys.exit(any(name in sys.modules for name in ('torch', 'ray', 'matplotlib')))"

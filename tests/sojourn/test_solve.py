@@ -47,7 +47,7 @@ def test_the_setting_of_the_paper(capsys):
     assert content["solve_ms"] > 0
 
 
-def test_the_percentile_distribution_has_the_mean_of_the_solver(capsys):
+def test_the_response_time_distribution_has_the_solvers_mean(capsys):
     content = solve(capsys, "--energy-weight", "1", rate=900)
     solution = exact.solve(Profile.load(PROFILE), 900, Weights(1, 1))
     assert content["mean_response_ms"] == pytest.approx(solution.mean_response_ms, rel=1e-8)
@@ -63,13 +63,13 @@ def test_an_sla_is_kept_with_less_power_than_by_starting_whenever_free(capsys):
     assert sla["mean_power_w"] < 0.8 * greedy["mean_power_w"]
 
 
-def test_an_sla_out_of_reach_is_said_to_be(capsys):
+def test_an_infeasible_sla_is_reported(capsys):
     assert solve(capsys, "--response-time-ms", "10")["meets_sla"] is False
     assert main(arguments("--response-time-ms", "10")) == 0
     assert "No policy keeps 99% within 10 ms" in capsys.readouterr().err
 
 
-def test_a_max_wait_is_part_of_what_is_reported(capsys):
+def test_the_max_wait_is_reported(capsys):
     without = solve(capsys, "--energy-weight", "20", rate=300)
     limited = solve(capsys, "--energy-weight", "20", "--max-wait-ms", "4", rate=300)
     assert limited["max_wait_ms"] == 4
@@ -77,7 +77,7 @@ def test_a_max_wait_is_part_of_what_is_reported(capsys):
     assert limited["average_cost"] > without["average_cost"]
 
 
-def test_the_table_for_people(capsys):
+def test_prints_a_table(capsys):
     assert main(arguments("--energy-weight", "1")) == 0
     output = capsys.readouterr().out
     for text in ("control limit", "66.13", "0 to 6", "waits", "7 to 31", "32 or more", "starts 32"):
@@ -117,11 +117,15 @@ def test_a_profile_without_energy(capsys, tmp_path):
         (["--response-time-ms=1"], 900.0, "takes 1.3571 ms"),
         (["--response-time-ms=9", "--percentile=0"], 900.0, "percentile: must be between 0 and"),
         (["--response-time-ms=9", "--percentile=100"], 900.0, "percentile: must be between 0 and"),
-        (["--percentile=99"], 900.0, "--percentile: belongs to --response-time-ms"),
-        (["--response-time-ms=9", "--max-wait-ms=1"], 900.0, "--max-wait-ms: is found by"),
+        (["--percentile=99"], 900.0, "--percentile: needs --response-time-ms"),
+        (
+            ["--response-time-ms=9", "--max-wait-ms=1"],
+            900.0,
+            "--max-wait-ms: --response-time-ms computes",
+        ),
         (["--batching=best"], 900.0, "must be one of work-conserving, static:B, timeout:B:T"),
         (["--batching=static:0"], 900.0, "the batch size must be 1 to 32, not 0"),
-        (["--batching=static:8", "--max-wait-ms=1"], 900.0, "--batching: names the whole policy"),
+        (["--batching=static:8", "--max-wait-ms=1"], 900.0, "--batching: fixes the whole policy"),
         (["--plot=/none/such/policy.png"], 900.0, "--plot /none/such/policy.png: No such file"),
         (["--plot=policy.xyz"], 900.0, "--plot policy.xyz: "),
     ],
@@ -156,7 +160,7 @@ def test_bad_profiles_are_one_line_and_status_2(capsys, tmp_path, content, messa
     assert message in refusal(capsys, rate=100.0, profile=path)
 
 
-def test_it_imports_neither_ray_nor_torch_nor_matplotlib():
+def test_imports_neither_ray_nor_torch_nor_matplotlib():
     program = (
         "import sys; from sojourn.cli import main\n"
         f"status = main({arguments('--json')!r})\n"

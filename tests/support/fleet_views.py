@@ -1,4 +1,4 @@
-"""Fleets made by hand, on virtual time."""
+"""Hand-made views of a fleet, on virtual time."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ def view(
     start_times_s: tuple[float, ...] = (),
     reports: tuple[ReplicaReport, ...] = (),
 ) -> FleetView:
-    """A fleet at the end of a second; all that is ordered serves, unless said otherwise."""
+    """Return the view at the end of a second; by default all ordered replicas are ready."""
     return FleetView(
         now_s=now_s,
         ordered=ready if ordered is None else ordered,
@@ -30,7 +30,7 @@ def view(
 
 
 def follow(policy: ScalingPolicy, offered: list[float], ongoing_per_request: float = 0.0):
-    """Obey a policy at once, second by second, and give the fleet's sizes."""
+    """Apply a policy's decisions at once, second by second; return the sizes of the fleet."""
     sizes = [1]
     for second, requests in enumerate(offered, start=1):
         seen = view(

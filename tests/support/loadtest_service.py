@@ -1,9 +1,9 @@
-"""A small service that speaks the Open Inference Protocol and misbehaves on request.
+"""A small service that speaks the Open Inference Protocol and misbehaves on demand.
 
-Run as ``python service.py PORT_FILE [OPTIONS_JSON]``; it echoes like an emulated model, after
-`delay_s`. Requests are counted from 1: those in `wrong` get another value, those in `busy` a 503,
-those in `drop` a closed connection, those in `mute` no answer. `stall` is [FIRST, SECONDS]: from
-request FIRST on nothing is answered until SECONDS have passed. At request `die_at` it exits.
+Run it as ``python loadtest_service.py PORT_FILE [OPTIONS_JSON]``. Like an emulated model, it echoes
+its input, after `delay_s`. The options list requests by number, from 1: `wrong` get a wrong value,
+`busy` a 503, `drop` a closed connection, `mute` no answer. With `stall` = [FIRST, SECONDS], nothing
+is answered for SECONDS from request FIRST on. At request `die_at` the service exits.
 """
 
 import asyncio
@@ -12,10 +12,11 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
-options = {
+options: dict[str, Any] = {
     "delay_s": 0.001,
     "wrong": [],
     "busy": [],

@@ -1,7 +1,7 @@
 """The contexts that Ray Serve passes to an autoscaling policy, made up for tests."""
 
 import warnings
-from collections import Counter
+from collections import defaultdict
 
 from autoscaler.settings import AutoscalerSettings
 
@@ -18,7 +18,7 @@ class Offered:
     """The rows offered to each replica so far."""
 
     def __init__(self) -> None:
-        self._totals: Counter[ReplicaID] = Counter()
+        self._totals: defaultdict[ReplicaID, float] = defaultdict(float)
         self._counted_until_s: dict[str, float] = {}
 
     def add(self, name: str, now_s: float, rate_per_s: float, replicas: list[ReplicaID]) -> None:

@@ -1,4 +1,4 @@
-"""Real services for the integration tests: `sojourn serve` in a process of its own."""
+"""Real services for the integration tests: `sojourn serve` in its own process."""
 
 import json
 import os
@@ -32,7 +32,7 @@ class Running:
     config: Path
 
     def replicas(self) -> dict[int, psutil.Process]:
-        """The replicas' processes by their ids."""
+        """Return the processes of the replicas by process id."""
         found = {}
         for child in self.process.children(recursive=True):
             try:
@@ -62,7 +62,7 @@ def free_port() -> int:
 
 @contextmanager
 def serving(config: Path, document: dict[str, Any]) -> Iterator[Running]:
-    """Serve `document` from the file `config` until the context ends; leave nothing behind."""
+    """Write `document` to `config` and serve it until the context ends; leave no process behind."""
     config.write_text(yaml.safe_dump(document))
     command = [BIN / "sojourn", "serve", str(config), "--port", str(free_port()), "--json"]
     log = config.with_suffix(".log")
@@ -99,7 +99,7 @@ def load_document(name: str) -> dict[str, Any]:
 
 
 def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> bool:
-    """Whether `condition` came true in time; a real cluster is asked again and again."""
+    """Poll `condition`, which asks a real cluster; return whether it came true in time."""
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
         try:

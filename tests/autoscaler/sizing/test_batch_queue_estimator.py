@@ -141,7 +141,8 @@ def simulate_fleet(policy, rate_per_s, replicas, waiting_room, *, requests):
     arrivals_ms = np.cumsum(rng.exponential(1e3 / rate_per_s, requests)).tolist()
     picks = iter(rng.integers(replicas, size=5 * requests).tolist())
     wait_ms = math.inf if policy.max_wait_ms is None else policy.max_wait_ms
-    queues = [deque() for _ in range(replicas)]  # (accepted at, request)
+    # (accepted at, request)
+    queues: list[deque[tuple[float, int]]] = [deque() for _ in range(replicas)]
     busy_until = [0.0] * replicas
     response_ms = np.empty(requests)
     tries = refusals = 0

@@ -305,6 +305,6 @@ def test_every_accepted_row_is_served_once_and_in_order(
             order.append(part.request.content)
     assert order == sorted(order), "first in, first out"
     for request in accepted:
-        rows = served.get(request.content, [])
-        assert rows == list(range(request.rows)) or request.cancelled
+        answered = served.get(request.content, [])
+        assert answered == list(range(request.rows)) or request.cancelled
     assert core.queue_length == 0

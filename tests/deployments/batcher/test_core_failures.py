@@ -78,7 +78,7 @@ class Device:
 
 
 def queued(core: BatcherCore, count: int, **options: float) -> list[Request]:
-    requests = [Request(0.0, 1, number, **options) for number in range(count)]  # type: ignore[arg-type]
+    requests = [Request(0.0, 1, number, **options) for number in range(count)]
     for request in requests:
         assert core.arrive(0.0, request) is None
     return requests
@@ -408,7 +408,7 @@ def test_an_overloaded_device_with_poison_still_answers_most_in_time() -> None:
                 continue
             device.now_s += 1e-3 * (FIXED_MS + ROW_MS * batch.size)
             core.device_free()
-            in_time += sum(device.now_s - due_s[name] <= 0.15 for name in contents(batch))  # type: ignore[call-overload]
+            in_time += sum(device.now_s - due_s[name] <= 0.15 for name in contents(batch))
         return in_time
 
     assert answers_in_time(0.01) > 0.7 * answers_in_time(0.0)

@@ -1,5 +1,6 @@
 """Policy tables and load-lateness curves solved in a child process."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,7 +41,7 @@ async def test_an_sla_that_no_rate_meets_has_no_curve() -> None:
 
 async def test_the_next_replica_loads_the_stored_result(monkeypatch: pytest.MonkeyPatch) -> None:
     result = await solver.solve_in_subprocess(REQUEST)
-    monkeypatch.setattr(solver.sys, "executable", "/none")
+    monkeypatch.setattr(sys, "executable", "/none")
     assert await solver.solve_in_subprocess(REQUEST) == result
     for other in (
         replace(REQUEST, objective=Weights(1.0, 3.0)),

@@ -1,78 +1,22 @@
 """The replica's HTTP face over a real service: an emulated device, the real batcher."""
 
 import asyncio
-import contextlib
 import gzip
 import json
 import logging
-import threading
 import zlib
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable
 
 import httpx
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from starlette.types import Message
 
-from deployments.config import ModelConfig, parse_user_config
+from deployments.config import parse_user_config
 from deployments.http.app import InferenceApp
 from deployments.http.inference_protocol import InferenceRequest, Tensors
-from deployments.models.base import Model, TensorSpec
 from deployments.service import InferenceService
-from policy.profile import Profile
-
-PROFILE = Profile.from_dict(
-    {
-        "max_batch_size": 4,
-        "latency_ms": {"per_request": 0.1, "fixed": 0.5},
-        "energy_mj": {"per_request": 1, "fixed": 2},
-    }
-)
-
-
-class Doubles(Model):
-    """Doubles `x`; 13 is poison, and everything waits while the gate is shut."""
-
-    inputs = (TensorSpec("x", "FP32", (2,)),)
-    outputs = (TensorSpec("y", "FP32", (2,)),)
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-        self.gate.set()
-        self.rows: list[int] = []
-
-    def load(self, device: str) -> None: ...
-
-    def forward(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        assert self.gate.wait(10)
-        self.rows.append(len(batch["x"]))
-        if (batch["x"] == 13).any():
-            raise ArithmeticError("/secret/path: poison")
-        return {"y": 2 * batch["x"]}
-
-
-# The least mean response time: its table is solved in no time.
-POLICY = {"objective": "weights"}
-USER_CONFIG = {
-    "policy": POLICY,
-    "sla": {"response_time_ms": 50, "percentile": 95},
-    "limits": {"waiting_room": 8, "max_rows_per_request": 6, "max_body_bytes": 2000},
-}
-
-
-@contextlib.asynccontextmanager
-async def make_service(model: Doubles | None = None) -> AsyncIterator[InferenceService]:
-    model = model or Doubles()
-    config = ModelConfig(name="doubles", import_path="unused:Unused", max_batch_size=4)
-    made = InferenceService(config, model, PROFILE)
-    await made.configure(parse_user_config(USER_CONFIG))
-    try:
-        yield made
-    finally:
-        model.gate.set()
-        await made.close()
+from tests.support.doubles_service import POLICY, body, make_service
 
 
 @pytest.fixture
@@ -86,11 +30,6 @@ async def client(service: InferenceService) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app=InferenceApp(service, "9.9"))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as made:
         yield made
-
-
-def body(*rows: tuple[float, float], **more: Any) -> dict[str, Any]:
-    tensor = {"name": "x", "datatype": "FP32", "shape": [len(rows), 2], "data": rows}
-    return {"inputs": [tensor], **more}
 
 
 INFER = "/v2/models/doubles/infer"

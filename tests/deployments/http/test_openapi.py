@@ -7,7 +7,7 @@ import itertools
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -30,10 +30,10 @@ from deployments.http.inference_protocol import Signature, parse_request
 from deployments.http.openapi import document
 from deployments.models.base import Model, TensorSpec
 from deployments.service import InferenceService
-from tests.deployments.http.test_app import PROFILE, USER_CONFIG
+from tests.support.doubles_service import PROFILE, USER_CONFIG
 
 MOST_ROWS = USER_CONFIG["limits"]["max_rows_per_request"]
-PACK = {"gzip": gzip.compress, "deflate": zlib.compress}
+PACK: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
 INFER = "/v2/models/mixed/infer"
 
 
@@ -115,7 +115,7 @@ CONFIG = SchemathesisConfig.from_dict(
 )
 QUICK = settings(
     derandomize=True,
-    max_examples=100,
+    max_examples=60,
     deadline=None,
     database=None,
     phases=[Phase.explicit, Phase.generate],
@@ -223,7 +223,7 @@ def test_all_that_is_right_is_allowed_and_answered_as_the_document_says(
     jsonschema.validate(answer.json(), SCHEMAS["Response"])
     given_back = {output["name"]: output["data"] for output in answer.json()["outputs"]}
     assert list(given_back) == (outputs or ["y", "odd"])
-    assert np.float32(given_back["y"]).tolist() == (x / 2).ravel().tolist()
+    assert np.array(given_back["y"], np.float32).tolist() == (x / 2).ravel().tolist()
 
 
 @pytest.mark.parametrize("datatype", ["BOOL", "UINT8", "INT64", "FP16", "FP32", "FP64", "BYTES"])

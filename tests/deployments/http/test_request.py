@@ -24,7 +24,11 @@ from deployments.http.request import (
     read_timeout_ms,
 )
 
-PACK = {b"gzip": gzip.compress, b"x-gzip": gzip.compress, b"deflate": zlib.compress}
+PACK: dict[bytes, Callable[[bytes], bytes]] = {
+    b"gzip": gzip.compress,
+    b"x-gzip": gzip.compress,
+    b"deflate": zlib.compress,
+}
 
 
 class Sender:

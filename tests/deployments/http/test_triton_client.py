@@ -16,8 +16,7 @@ from deployments.config import ModelConfig, parse_user_config
 from deployments.http.app import InferenceApp
 from deployments.models.base import Model, TensorSpec
 from deployments.service import InferenceService
-from tests.deployments.http.test_app import PROFILE, USER_CONFIG
-from tests.deployments.test_middleware import listening
+from tests.support.doubles_service import PROFILE, USER_CONFIG, listening
 
 
 class Shouts(Model):
@@ -44,7 +43,7 @@ class Shouts(Model):
         }
 
 
-ARRAYS = {
+ARRAYS: dict[str, NDArray[Any]] = {
     "half": np.array([[0.5, 1], [2, 3]], np.float16),
     "single": np.array([[0.1, 1e30], [-2, 3]], np.float32),
     "flag": np.array([True, False]),

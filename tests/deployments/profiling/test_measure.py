@@ -161,7 +161,7 @@ def test_a_budget_ends_the_rounds_but_leaves_one():
 def test_progress_rises_to_one(monkeypatch):
     monkeypatch.setattr(profiling, "ENERGY_WINDOW_S", 0.0)
     for meter in (None, ConstantPower()):
-        shares = []
+        shares: list[float] = []
         measure(Sleeper(LINE), energy_meter=meter, progress=shares.append)
         assert shares == sorted(shares)
         assert shares[0] > 0

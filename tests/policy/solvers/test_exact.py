@@ -76,7 +76,8 @@ def test_without_batching_it_is_the_queue_of_pollaczek_and_khinchine(load):
     ids=lambda value: str(value) if isinstance(value, int) else "",
 )
 def test_the_average_cost_is_that_of_a_long_truncation_to_1e_9(problem, max_queue_length):
-    expected = brute_force(*problem, max_queue_length)
+    profile, rate, weights = problem
+    expected = brute_force(profile, rate, weights, max_queue_length)
     assert exact.solve(*problem).average_cost == pytest.approx(expected, rel=1e-9)
 
 

@@ -2,6 +2,7 @@
 
 import warnings
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -55,7 +56,8 @@ def test_decides_as_rays_own_function(load, target, up, down, delays) -> None:
     }
     config = AutoscalingConfig(min_replicas=0, max_replicas=10**9, **chosen)
     ours = DelayedTarget(RaySettings(**chosen))
-    now_s, ordered, state = 1000.0, 3, {}
+    now_s, ordered = 1000.0, 3
+    state: dict[str, Any] = {}
     for ongoing, running, wait_s in load:
         now_s += wait_s
         context = AutoscalingContext(

@@ -17,6 +17,7 @@ from simulator.fleet import Failures, StartTime
 from simulator.run import Scenario, Simulation
 
 LARGEST = 6
+DELAYS_MS = [0.0, 0.25, 3.0, 400.0]
 PROFILES = [
     Profile("model", "device", np.array(times_ms), 10 + np.array(times_ms))
     for times_ms in ([2.0] * LARGEST, [1.0, 2.5, 3.0, 3.0, 8.0, 9.5], np.linspace(8, 30, LARGEST))
@@ -64,7 +65,9 @@ def scenarios(draw):
         seed=draw(st.integers(0, 1000)),
         routing=draw(st.sampled_from(Routing)),
         delays=TryDelays(
-            *(draw(st.sampled_from([0.0, 0.25, 3.0, 400.0])) for _ in range(3)),
+            draw(st.sampled_from(DELAYS_MS)),
+            draw(st.sampled_from(DELAYS_MS)),
+            draw(st.sampled_from(DELAYS_MS)),
             draw(st.integers(0, 5)),
         ),
         batching=table,

@@ -1,0 +1,88 @@
+"""A real inference service over a tiny model, for the tests of the HTTP side."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import uvicorn
+from numpy.typing import NDArray
+
+from deployments.config import ModelConfig, parse_user_config
+from deployments.models.base import Model, TensorSpec
+from deployments.service import InferenceService
+from policy.profile import Profile
+
+PROFILE = Profile.from_dict(
+    {
+        "max_batch_size": 4,
+        "latency_ms": {"per_request": 0.1, "fixed": 0.5},
+        "energy_mj": {"per_request": 1, "fixed": 2},
+    }
+)
+
+
+class Doubles(Model):
+    """Doubles `x`; fails on the value 13, and blocks while the gate is closed."""
+
+    inputs = (TensorSpec("x", "FP32", (2,)),)
+    outputs = (TensorSpec("y", "FP32", (2,)),)
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.rows: list[int] = []
+
+    def load(self, device: str) -> None: ...
+
+    def forward(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        assert self.gate.wait(10)
+        self.rows.append(len(batch["x"]))
+        if (batch["x"] == 13).any():
+            raise ArithmeticError("/secret/path: poison")
+        return {"y": 2 * batch["x"]}
+
+
+# The table of this objective is the fastest to solve.
+POLICY = {"objective": "weights"}
+USER_CONFIG: dict[str, Any] = {
+    "policy": POLICY,
+    "sla": {"response_time_ms": 50, "percentile": 95},
+    "limits": {"waiting_room": 8, "max_rows_per_request": 6, "max_body_bytes": 2000},
+}
+
+
+@contextlib.asynccontextmanager
+async def make_service(model: Doubles | None = None) -> AsyncIterator[InferenceService]:
+    """Serve `model` over the real batcher until the context ends."""
+    model = model or Doubles()
+    config = ModelConfig(name="doubles", import_path="unused:Unused", max_batch_size=4)
+    made = InferenceService(config, model, PROFILE)
+    await made.configure(parse_user_config(USER_CONFIG))
+    try:
+        yield made
+    finally:
+        model.gate.set()
+        await made.close()
+
+
+def body(*rows: tuple[float, float], **more: Any) -> dict[str, Any]:
+    """Return the JSON body of an inference request for `rows`."""
+    tensor = {"name": "x", "datatype": "FP32", "shape": [len(rows), 2], "data": rows}
+    return {"inputs": [tensor], **more}
+
+
+@contextlib.asynccontextmanager
+async def listening(app: Any) -> AsyncIterator[tuple[uvicorn.Server, int]]:
+    """Run a real uvicorn on a free port, as Ray does in each replica."""
+    config = uvicorn.Config(app, port=0, log_level="critical", lifespan="off", ws="none")
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server._serve())
+    while not server.started:
+        await asyncio.sleep(0.001)
+    try:
+        yield server, server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        await serving
