@@ -101,7 +101,7 @@ async def test_policy_endpoint_explains_the_policy_in_force(client: httpx.AsyncC
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status", "complaint"),
+    ("method", "path", "status", "problem"),
     [
         ("GET", "/", 404, "the model is at /v2/models/doubles"),
         ("GET", "/v3", 404, "there is no path '/v3'"),
@@ -114,12 +114,12 @@ async def test_policy_endpoint_explains_the_policy_in_force(client: httpx.AsyncC
     ],
 )
 async def test_errors_have_the_form_of_the_protocol(
-    client: httpx.AsyncClient, method: str, path: str, status: int, complaint: str
+    client: httpx.AsyncClient, method: str, path: str, status: int, problem: str
 ) -> None:
     answer = await client.request(method, path)
     assert answer.status_code == status
     assert list(answer.json()) == ["error"]
-    assert complaint in answer.json()["error"]
+    assert problem in answer.json()["error"]
 
 
 async def test_a_body_over_the_limit_is_rejected_by_its_content_length(
