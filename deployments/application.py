@@ -1,4 +1,4 @@
-"""The application that a config file names: `import_path: deployments.application:build`."""
+"""Application builder. A config file names it as ``import_path: deployments.application:build``."""
 
 from typing import Any
 
@@ -11,12 +11,17 @@ from policy.errors import InvalidInputError
 
 
 def build(args: dict[str, Any]) -> serve.Application:
-    """Build the Serve application of `args`.
+    """Build the Serve application.
+
+    Parameters
+    ----------
+    args : dict
+        The ``args`` of the application in the config file.
 
     Raises
     ------
     InvalidInputError
-        One line: the first thing that is wrong in `args`, and what is allowed.
+        `args` are invalid. The message names the first problem and what is allowed.
     """
     try:
         checked = ReplicaArgs.model_validate(args)

@@ -1,22 +1,24 @@
-"""What the service and its HTTP front raise.
+"""Errors of the service and its HTTP interface.
 
-Each message is one line for the person who reads it; a `RequestError`'s goes to the client.
+Every message is one line for the person who reads it. The message of a `RequestError` is sent to
+the client. A model of your own may raise `RowsError` and any `RequestError`, imported from here;
+`deployments.models.base.Model.forward` says what follows from each.
 ::
 
     SojournError (policy.errors)
-    ├── StartError            the service could not start on this machine
-    ├── RowsError             some rows of a batch failed; carries each row's error
-    └── RequestError          one request failed; carries its HTTP status
-        ├── BadRequestError       400  the request is malformed
-        ├── NotFoundError         404  no such model, version or path
-        ├── MethodNotAllowedError 405  the path exists, the method does not
-        ├── TooLargeError         413  the body or the number of rows exceeds the limit
+    ├── StartError                     the service could not start on this machine
+    ├── RowsError                      some rows of a batch failed; maps each row to its error
+    └── RequestError                   one request failed; carries its HTTP status
+        ├── BadRequestError          400  the request is malformed
+        ├── NotFoundError            404  no such model, version or path
+        ├── MethodNotAllowedError    405  the path exists, but not for this method
+        ├── TooLargeError            413  the body or its number of rows exceeds the limit
         ├── UnsupportedEncodingError 415  unknown Content-Encoding
-        ├── CrowdedOutError       429  its batch failed and the retry queue is full
-        ├── ModelError            500  the model failed on this request
-        ├── BusyError             503  no room now; another replica, or a later try, may have some
-        ├── DeviceError           503  this replica's device hangs or is lost; another may answer
-        └── DeadlineError         504  its own deadline passed, or can no longer be met
+        ├── CrowdedOutError          429  the batch failed and the retry queue is full
+        ├── ModelError               500  the model failed on this request
+        ├── BusyError                503  this replica has no room; another may have
+        ├── DeviceError              503  this replica's device hangs or is lost; another may answer
+        └── DeadlineError            504  the request's deadline passed or can no longer be met
 """
 
 from collections.abc import Mapping
@@ -25,18 +27,24 @@ from policy.errors import SojournError
 
 
 class StartError(SojournError):
-    """The service could not be brought up on this machine."""
+    """The service could not start on this machine."""
 
 
 class RowsError(SojournError):
-    """Some rows of a batch failed: raised by a model that knows which.
+    """Some rows of a batch failed. Raised by a model that knows which ones.
 
-    Their requests are told; all others of the batch are run again at once.
+    Each failed row's error goes to the client that sent the row. All other requests of the batch
+    are run again at once.
 
     Parameters
     ----------
     errors : mapping of int to RequestError
-        What the sender of each row is told, by the row's place in the batch, from 0.
+        The error of each failed row, by the row's index in the batch, starting at 0.
+
+    Raises
+    ------
+    TypeError
+        A value is not a `RequestError`.
     """
 
     def __init__(self, errors: Mapping[int, "RequestError"]) -> None:
@@ -47,51 +55,63 @@ class RowsError(SojournError):
 
 
 class RequestError(SojournError):
-    """One request failed.
+    """One request failed; the client receives the message.
 
     Attributes
     ----------
     status : int
-        HTTP status code of the answer.
+        HTTP status code of the response.
     """
 
     status = 500
 
 
 class BadRequestError(RequestError):
-    """The request is wrong: the message says what, and what is allowed."""
+    """The request is malformed. The message says what is wrong and what is allowed."""
 
     status = 400
 
 
 class NotFoundError(RequestError):
-    """There is no such model, version or path."""
+    """The model, version or path does not exist."""
 
     status = 404
 
 
 class MethodNotAllowedError(RequestError):
-    """The path exists, but not with this method."""
+    """The path exists, but not for this HTTP method.
+
+    Parameters
+    ----------
+    message : str
+    allowed : tuple of str
+        The methods that the path accepts; they are sent in the ``Allow`` header.
+    """
 
     status = 405
 
+    def __init__(self, message: str, allowed: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
 
 class TooLargeError(RequestError):
-    """The body, or its number of rows, is over the limit."""
+    """The body, or its number of rows, exceeds the limit."""
 
     status = 413
 
 
 class UnsupportedEncodingError(RequestError):
-    """The body is packed in a way that is not known here."""
+    """The request's Content-Encoding is not supported."""
 
     status = 415
 
 
 class CrowdedOutError(RequestError):
-    """Its batch failed, as so many did that there is no room to find out whose fault it is.
+    """The request's batch failed, and the queue of requests to retry is full.
 
-    Not 503, which another replica would be tried after: it may be the one that fails batches.
+    The status is not 503, because HAProxy would then send the request to another replica, and the
+    request may be the one that makes batches fail.
     """
 
     status = 429
@@ -104,21 +124,21 @@ class ModelError(RequestError):
 
 
 class BusyError(RequestError):
-    """There is no room now: another replica, or a later try, may have some."""
+    """The replica has no room. Another replica may have some, and this one may later."""
 
     status = 503
 
 
 class DeviceError(RequestError):
-    """The device of this replica hangs or is lost: another replica may answer.
+    """The replica's device hangs or is lost. Another replica may answer.
 
-    It may be sent there at once, since inference has no side effects.
+    HAProxy retries there at once; inference has no side effects, so that is safe.
     """
 
     status = 503
 
 
 class DeadlineError(RequestError):
-    """The request's own deadline passed before its answer, or cannot be met any more."""
+    """The request's own deadline passed, or can no longer be met."""
 
     status = 504

@@ -1,4 +1,4 @@
-"""A local run: one machine's Ray with Serve in HAProxy mode, brought up and taken down whole."""
+"""A local run: start Ray with Serve in HAProxy mode on this machine, and stop all of it again."""
 
 import logging
 import os
@@ -21,7 +21,7 @@ from deployments.config import ServiceConfig
 from deployments.errors import StartError
 from deployments.routing import serve_environment
 
-#: What Ray, Serve and one replica of a small model take.
+#: Memory that Ray, Serve and one replica of a small model use.
 NEEDED_MEMORY_BYTES = 2 << 30
 OBJECT_STORE_BYTES = 128 << 20
 READY_TIMEOUT_S = 120.0
@@ -30,16 +30,16 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True)
 class LocalService:
-    """Where a local run answers.
+    """The addresses of a local run.
 
     Attributes
     ----------
     url : str
-        The service.
+        URL of the service, with its route prefix.
     dashboard : str
-        Ray's dashboard, and the address for `serve deploy -a`.
+        URL of Ray's dashboard; also the address for ``serve deploy -a``.
     metrics_url : str
-        What Prometheus scrapes.
+        URL of the Prometheus metrics.
     """
 
     url: str
@@ -49,39 +49,39 @@ class LocalService:
 
 @contextmanager
 def local_service(
-    config: ServiceConfig, say: Callable[[str], None], balance: str = "random"
+    config: ServiceConfig, report: Callable[[str], None], balance: str = "random"
 ) -> Iterator[LocalService]:
-    """Serve `config` on this machine while the context lasts, and leave no process behind.
+    """Serve `config` on this machine while the context lasts. Leave no process behind.
 
     Parameters
     ----------
     config : ServiceConfig
-        What to serve, and where to listen.
-    say : callable
-        Told in a line what is going on.
+        The model to serve and the address to listen on.
+    report : callable
+        Called with one line of text at each step.
     balance : str
         How HAProxy chooses a replica: a key of `deployments.routing.BALANCES`.
 
     Yields
     ------
     LocalService
-        Where it answers.
+        The addresses of the running service.
 
     Raises
     ------
     StartError
-        The port is taken, memory is short, or the model does not come up; one line.
+        The port is in use, there is too little memory, or the model does not start.
     """
     _check_machine(config)
-    # Short, and so not below $TMPDIR: a Unix socket's path may have about 100 characters.
+    # Not below $TMPDIR, to keep it short: the path of a Unix socket is limited to 107 bytes.
     directory = Path(tempfile.mkdtemp(prefix="sojourn-", dir="/tmp"))
-    os.environ.update(_environment(directory, balance))
-    import ray  # after its settings are in the environment
+    os.environ.update(_ray_environment(directory, balance))
+    import ray  # only now: it reads its settings from the environment
     from ray import serve
 
     try:
-        say("starting Ray")
-        with _as_start_error("Ray did not start"):
+        report("starting Ray")
+        with _raise_as_start_error("Ray did not start"):
             context = ray.init(
                 address="local",
                 include_dashboard=True,
@@ -91,8 +91,8 @@ def local_service(
                 configure_logging=True,
             )
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
-        say(f"deploying {config.args.model.name}")
-        with _as_start_error("Serve did not start"):
+        report(f"deploying {config.args.model.name}")
+        with _raise_as_start_error("Serve did not start"):
             serve.start(
                 proxy_location="HeadOnly",
                 http_options={"host": config.http_host, "port": config.http_port},
@@ -105,26 +105,39 @@ def local_service(
         metrics_url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
         yield LocalService(url, dashboard, metrics_url)
     finally:
-        say("stopping")
+        report("stopping")
         processes = _processes_of(directory)
         with suppress(Exception):
             serve.shutdown()
         with suppress(Exception):
             ray.shutdown()
-        _end({*processes, *_processes_of(directory)})
+        _stop({*processes, *_processes_of(directory)})
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def deploy(document: dict[str, Any], dashboard: str) -> None:
-    """Hand the content of a config file to a running cluster, as `serve deploy` does."""
+    """Deploy the content of a config file to a running cluster, as ``serve deploy`` does.
+
+    Parameters
+    ----------
+    document : dict
+        The parsed config file.
+    dashboard : str
+        URL of the cluster's dashboard.
+
+    Raises
+    ------
+    StartError
+        The cluster rejects the config or cannot be reached.
+    """
     from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 
-    with _as_start_error("the cluster did not take the config"):
+    with _raise_as_start_error("the cluster did not accept the config"):
         ServeSubmissionClient(dashboard).deploy_applications(document)
 
 
-def _environment(directory: Path, balance: str) -> dict[str, str]:
-    """Ray's settings for this run: ours, free ports for HAProxy's own pages, private files."""
+def _ray_environment(directory: Path, balance: str) -> dict[str, str]:
+    """Return Ray's settings for this run, with free ports and private files for HAProxy."""
     return {
         **serve_environment(balance=balance),
         "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "disabled"),
@@ -136,10 +149,10 @@ def _environment(directory: Path, balance: str) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(directory),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": f"{directory}/server-state",
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": f"{directory}/metrics.sock",
-        # The one HAProxy hears of a stopping replica at once.
+        # There is one HAProxy, and it learns of a stopping replica at once.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
         "RAY_USAGE_STATS_ENABLED": os.environ.get("RAY_USAGE_STATS_ENABLED", "0"),
-        # Replicas import a user's model from where the command was run.
+        # Let replicas import a user's model from the working directory of this process.
         "PYTHONPATH": os.pathsep.join(
             filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")])
         ),
@@ -152,26 +165,26 @@ def _check_machine(config: ServiceConfig) -> None:
     owner = _port_owner(config.http_host, config.http_port)
     if owner is not None:
         raise StartError(
-            f"port {config.http_port} of {config.http_host} is taken{owner}: stop that, or choose "
-            "another with --port"
+            f"port {config.http_port} of {config.http_host} is in use{owner}; free it or choose "
+            "another one with --port"
         )
     available = psutil.virtual_memory().available
     if available < NEEDED_MEMORY_BYTES:
         raise StartError(
-            f"{available >> 20} MB of memory are free: Ray and a replica need "
-            f"{NEEDED_MEMORY_BYTES >> 20} MB"
+            f"only {available >> 20} MiB of memory are free; Ray and a replica need "
+            f"{NEEDED_MEMORY_BYTES >> 20} MiB"
         )
 
 
 def _port_owner(host: str, port: int) -> str | None:
-    """None where `port` is free; else who has it, as far as can be seen."""
+    """Return None if `port` is free. Otherwise describe its owner, or return "" if unknown."""
     with closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
             if isinstance(error, PermissionError):
-                return " (this user may not listen there)"
+                return " (no permission to listen there)"
         else:
             return None
     with suppress(psutil.AccessDenied, psutil.NoSuchProcess):
@@ -186,33 +199,33 @@ def _port_owner(host: str, port: int) -> str | None:
 
 
 def _free_port(wanted: int) -> int:
-    """Give `wanted` where it is free, else any free port."""
+    """Return `wanted` if that port is free, otherwise any free port."""
     for port in (wanted, 0):
         with closing(socket.socket()) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with suppress(OSError):
                 probe.bind(("", port))
                 return int(probe.getsockname()[1])
-    raise StartError("no free port on this machine")
+    raise StartError("this machine has no free port")
 
 
 def _wait_until_ready(config: ServiceConfig, url: str, dashboard: str) -> None:
-    """Wait until the model answers through HAProxy, or say why it never will."""
+    """Wait until the model answers through HAProxy. Raise `StartError` if it does not start."""
     ready = f"{url}/v2/models/{config.args.model.name}/ready"
     deadline_s = time.monotonic() + READY_TIMEOUT_S
     while time.monotonic() < deadline_s:
         with suppress(OSError), urllib.request.urlopen(ready, timeout=5) as answer:
             if answer.status == 200:
                 return
-        failure = _failure(config.application, dashboard)
+        failure = _deployment_failure(config.application, dashboard)
         if failure:
             raise StartError(f"{config.args.model.name} did not start: {failure}")
         time.sleep(_POLL_S)
     raise StartError(f"{config.args.model.name} did not answer within {READY_TIMEOUT_S:g} s")
 
 
-def _failure(application: str, dashboard: str) -> str | None:
-    """Why the application failed to deploy; None while it has not failed."""
+def _deployment_failure(application: str, dashboard: str) -> str | None:
+    """Return why the application failed to deploy, or None if it has not failed."""
     from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 
     details = ServeSubmissionClient(dashboard).get_serve_details()
@@ -224,17 +237,29 @@ def _failure(application: str, dashboard: str) -> str | None:
 
 
 def last_error(messages: list[str]) -> str:
-    """Find the one line that says what went wrong in what Ray says of a failed deployment."""
+    """Return the line that names the error in Ray's messages about a failed deployment.
+
+    Parameters
+    ----------
+    messages : list of str
+        The messages of the application and its deployments; they contain tracebacks.
+
+    Returns
+    -------
+    str
+        The message of the last exception; if there is none, the last line.
+    """
     lines = [line.strip() for message in messages for line in message.splitlines() if line.strip()]
     for line in reversed(lines):
         name, colon, message = line.partition(": ")
         if colon and name.rpartition(".")[2].endswith(("Error", "Exception")):
             return message
-    return lines[-1] if lines else "Ray gives no reason"
+    return lines[-1] if lines else "Ray gave no reason"
 
 
 @contextmanager
-def _as_start_error(what: str) -> Iterator[None]:
+def _raise_as_start_error(what: str) -> Iterator[None]:
+    """Raise any error as a `StartError` of one line that begins with `what`."""
     try:
         yield
     except StartError:
@@ -245,8 +270,8 @@ def _as_start_error(what: str) -> Iterator[None]:
 
 
 def _processes_of(directory: Path) -> set[psutil.Process]:
-    """All that this process started, and every HAProxy that runs on a file of `directory`."""
-    # A HAProxy outlives the actor that started it, and is then nobody's child.
+    """Return this process's descendants and every process with `directory` in its command line."""
+    # HAProxy outlives the actor that started it, and is then no longer a descendant.
     found = set(psutil.Process().children(recursive=True))
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -256,7 +281,7 @@ def _processes_of(directory: Path) -> set[psutil.Process]:
     return found
 
 
-def _end(processes: set[psutil.Process]) -> None:
+def _stop(processes: set[psutil.Process]) -> None:
     for process in processes:
         with suppress(psutil.Error):
             process.terminate()

@@ -1,14 +1,14 @@
-"""RAND for handle calls between deployments: a request router class of Ray Serve.
+"""RAND routing for handle calls between deployments: a request router class for Ray Serve.
 
-HAProxy does the same for HTTP (`deployments.routing`). In a deployment's part of the config file::
+For HTTP requests, HAProxy does the same (`deployments.routing`). Enable the router in the section
+of a deployment in the config file::
 
     request_router_config:
       request_router_class: deployments.rand_router:RandRequestRouter
       request_router_kwargs: {retry_delay_ms: 10}
 
-Without this, Serve's own router takes the less busy of two replicas, and when both are full waits
-25 ms, then 50, up to half a second: too long for most SLAs. A replica is full when it has
-`max_ongoing_requests` in hand.
+Serve's own router picks the less busy of two replicas. If both are full, it waits 25 ms, then 50,
+up to half a second: too long for most SLAs. A replica is full when it has `max_ongoing_requests`.
 """
 
 import asyncio
@@ -24,20 +24,25 @@ from ray.serve.request_router import (
 
 from policy.errors import InvalidInputError
 
-#: RAND's Δ unless the config gives another: about what a try costs.
+#: Default of RAND's retry delay Δ: about the cost of one try.
 RETRY_DELAY_MS = 5.0
 
 
 class RandRequestRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
-    """Sends a request to a random replica; is that full, to another random one after a delay Δ."""
+    """Sends a request to a random replica and, if that is full, to another one after a delay Δ."""
 
     def initialize_state(self, retry_delay_ms: float = RETRY_DELAY_MS) -> None:
-        """Take `request_router_kwargs`.
+        """Set the options from `request_router_kwargs`.
+
+        Parameters
+        ----------
+        retry_delay_ms : float
+            Delay before each retry.
 
         Raises
         ------
         InvalidInputError
-            The delay is negative.
+            The delay is not at least 0.
         """
         if not retry_delay_ms >= 0:
             raise InvalidInputError(f"retry_delay_ms: must be at least 0, not {retry_delay_ms}")
@@ -48,7 +53,7 @@ class RandRequestRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
         candidate_replicas: list[RunningReplica],
         pending_request: PendingRequest | None = None,
     ) -> list[list[RunningReplica]]:
-        """Give one replica to try; Ray asks again when that is full."""
+        """Return one replica to try. Ray calls this again if that replica is full."""
         context = pending_request and pending_request.routing_context
         full: ReplicaID | None = getattr(context, "tried_replica_id", None)
         if full is not None:
@@ -62,4 +67,4 @@ class RandRequestRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
         return [[chosen]]
 
     async def _backoff(self, attempt: int) -> None:
-        """Leave Ray's growing delay out: `choose_replicas` waits, always for as long."""
+        """Skip Ray's growing delay; `choose_replicas` waits for a constant one instead."""

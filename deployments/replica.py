@@ -1,4 +1,4 @@
-"""The Ray Serve deployment: a thin adapter around `deployments.service`."""
+"""The Ray Serve deployment: a thin adapter around `deployments.service.InferenceService`."""
 
 import asyncio
 import importlib.metadata
@@ -20,23 +20,23 @@ from policy.errors import SojournError
 
 logger = logging.getLogger("ray.serve")
 
-#: A replica that goes waits so long for what it has accepted, within `graceful_shutdown_timeout_s`.
+#: How long a stopping replica waits for accepted requests; below `graceful_shutdown_timeout_s`.
 DRAIN_TIMEOUT_S = 20.0
 
 
 @serve.deployment(
     name=DEPLOYMENT,
-    # Queueing and refusing are the batcher's; Ray's own queue before it must never fill.
+    # The batcher queues and refuses requests, so Ray's own limit must never be reached.
     max_ongoing_requests=100_000,
     health_check_period_s=5,
     health_check_timeout_s=10,
     graceful_shutdown_timeout_s=60,
-    # A line for each request costs more than its batch does; the counters say as much.
+    # An access-log line costs more than a request's share of its batch; counters tell as much.
     logging_config={"enable_access_log": False},
 )
 @serve.ingress()
 class Replica:
-    """One replica: a model on a device, behind a batcher, answering HTTP."""
+    """One replica: a model on a device, behind a batcher and an HTTP interface."""
 
     def __init__(self, model: dict[str, Any]) -> None:
         started_s = time.monotonic()
@@ -49,17 +49,23 @@ class Replica:
         self._decisions = DecisionReader(context.app_name, context.deployment, ray_store.read)
 
     def __serve_build_asgi_app__(self) -> InferenceApp:
-        """Give Serve the app, once the model is loaded."""
+        """Return the ASGI app. Serve calls this after the constructor has loaded the model."""
         version = importlib.metadata.version("sojourn")
         app = InferenceApp(self._service, version, self._decisions.content)
         open_fast_path(app)
         return app
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
-        """Take a changed `user_config`; Ray calls this at the start, too.
+        """Apply a `user_config`. Ray calls this at the start and after each change.
 
-        A wrong one ends a replica that starts. One that runs keeps what it has, and says so in its
-        log and under `/sojourn/policy`: a typing error must not take a service down.
+        An invalid config fails a starting replica. A running replica keeps its present config and
+        reports the error in its log and at ``/sojourn/policy``, so that a typo cannot take a
+        service down.
+
+        Raises
+        ------
+        SojournError
+            The config is invalid and the replica has no earlier one.
         """
         service = self._service
         try:
@@ -69,22 +75,22 @@ class Replica:
             if not service.configured:
                 raise
             service.config_error = str(error)
-            logger.error("the changed configuration is not taken: %s", error)
+            logger.error("user_config rejected, the previous one stays in force: %s", error)
         if self._metrics_task is None:
-            self._metrics_task = asyncio.create_task(self._tick_for_ever())
+            self._metrics_task = asyncio.create_task(self._tick_forever())
             self._start_time_s = time.monotonic() - self._started_s
 
-    async def _tick_for_ever(self) -> None:
+    async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             try:
                 self._metrics.flush(await self._service.tick())
             except Exception:
-                # The next second may fare better; the requests must not suffer from this one.
-                logger.exception("a replica's tick failed")
+                # A failed tick must not prevent later ones.
+                logger.exception("the replica's periodic update failed")
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """Tell Ray, and so the autoscaler, how this replica fares."""
+        """Return this replica's statistics, which Ray passes to the autoscaler."""
         if self._start_time_s is None:
             return {}
         user_config = self._service.controller.user_config
@@ -95,12 +101,18 @@ class Replica:
         }
 
     def check_health(self) -> None:
-        """Raise where the replica must be replaced."""
+        """Raise if Ray must replace this replica.
+
+        Raises
+        ------
+        RuntimeError
+            The device hangs.
+        """
         if self._service.stuck():
-            raise RuntimeError("the device has been on one batch for too long")
+            raise RuntimeError("the device hangs: it has been running one batch for too long")
 
     async def __del__(self) -> None:
         if hasattr(self, "_service"):
-            # Ray has let the HTTP server finish; this is for who came another way, or late.
+            # Ray has stopped the HTTP server; this finishes late requests and calls by handle.
             await self._service.drain(DRAIN_TIMEOUT_S)
             await self._service.close()

@@ -1,16 +1,16 @@
-"""Routing as Swayam's RAND: Ray Serve's HAProxy picks a replica at random, a busy one says so.
+"""Settings that make Ray Serve's HAProxy route requests as RAND, Swayam's load balancing, does.
 
-Ray reads its settings from the environment of the processes that run Serve's controller, HAProxy
-and replicas: the environment of `ray start` (or of `ray.init` for a local run), not that of
-`serve deploy`. This is the one place that holds them.
+HAProxy sends a request to a random replica; a busy replica refuses it, and HAProxy tries another.
+Ray reads these settings from the environment of Serve's controller, HAProxy and the replicas: the
+environment of ``ray start``, or of ``ray.init`` in a local run, but not that of ``serve deploy``.
 """
 
 from policy.errors import InvalidInputError
 
-#: How often HAProxy tries another replica after a refusal, as RAND's retries.
+#: How many times HAProxy tries another replica after a refusal: RAND's retries.
 RETRIES = 5
-#: How HAProxy chooses the replica to try, by the name we give it: at random, as RAND does; of two
-#: at random the less busy one; or the least busy of all, as far as one HAProxy can tell.
+#: HAProxy's algorithm for each `--balance`: a random replica, as in RAND; the less busy of two
+#: random ones; or the least busy of all, as far as this HAProxy knows.
 BALANCES = {
     "random": "random(1)",
     "power-of-two": "random(2)",
@@ -19,38 +19,42 @@ BALANCES = {
 
 
 def serve_environment(max_body_bytes: int = 64 << 10, balance: str = "random") -> dict[str, str]:
-    """Give the environment in which Ray must be started.
+    """Return the environment variables with which Ray must be started.
 
     Parameters
     ----------
     max_body_bytes : int
-        Largest request that is retried at another replica; HAProxy must hold it whole to send it
-        again. A larger one is served, but a refusal of it reaches the client.
+        Largest request that HAProxy can retry, since it must buffer a whole request to send it
+        again. Larger requests are served, but a replica's refusal goes to the client.
     balance : str
         A key of `BALANCES`.
+
+    Returns
+    -------
+    dict of str to str
 
     Raises
     ------
     InvalidInputError
-        There is no such balance.
+        `balance` is not a key of `BALANCES`.
     """
     if balance not in BALANCES:
         raise InvalidInputError(f"balance: must be one of {', '.join(BALANCES)}, not {balance!r}")
     return {
-        # Clients talk to HAProxy, HAProxy to the replicas: no Python proxy between them.
+        # HAProxy connects clients to replicas directly, without a Python proxy.
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "deployments.middleware.middlewares",
-        # RAND: a random replica; a busy one answers 503, and another is tried. Inference
-        # has no side effects, so what a dying replica left unanswered is sent to another, too.
+        # A busy replica answers 503, and HAProxy tries another. Inference has no side effects, so
+        # HAProxy may also resend requests that a dying replica left unanswered.
         "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM": BALANCES[balance],
         "RAY_SERVE_HAPROXY_RETRY_ON": "503 conn-failure empty-response",
         "RAY_SERVE_HAPROXY_RETRIES": str(RETRIES),
         "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(max_body_bytes),
-        # HAProxy would write a line for each request, and a Python process of Ray's count it: 15 µs
-        # of CPU each. The replicas count what they answer.
+        # For HAProxy's metrics, a Python process of Ray's parses one log line per request: 15 µs of
+        # CPU each. The replicas count their requests themselves.
         "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
-        # A replica that is scaled in stays reachable until every HAProxy has heard of it.
+        # A draining replica stays reachable until every HAProxy has learned of it.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",
     }

@@ -1,1 +1,9 @@
-"""The replica's HTTP interface: the Open Inference Protocol v2."""
+"""The replica's HTTP interface: the Open Inference Protocol v2 as an ASGI app.
+
+The app needs no Ray. Put any `Service` behind it and run it with an ASGI server such as uvicorn.
+"""
+
+from deployments.http.app import InferenceApp, Service
+from deployments.http.inference_protocol import InferenceRequest, Signature
+
+__all__ = ["InferenceApp", "InferenceRequest", "Service", "Signature"]

@@ -1,7 +1,7 @@
-"""The replica's HTTP face: a raw ASGI app that speaks the Open Inference Protocol v2.
+"""The replica's HTTP interface: an ASGI app for the Open Inference Protocol v2.
 
-No framework stands between the socket and the batcher: a request is parsed once, checked, and
-awaited. The app knows neither Ray nor the model; it is given a `Service`.
+The app uses no web framework: it parses each request once and passes it to the batcher. It depends
+on neither Ray nor the model, only on a `Service`.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ from deployments.http.inference_protocol import (
     encode_response,
     parse_request,
 )
-from deployments.http.openapi import document, tensor_metadata
+from deployments.http.openapi import openapi_document, tensor_metadata
 from deployments.http.request import (
     HEADER_LENGTH,
     REQUEST_ID,
     Headers,
-    check_single,
+    check_single_valued,
     read_body,
     read_header_length,
     read_priority,
@@ -45,10 +45,10 @@ from deployments.http.request import (
 logger = logging.getLogger("sojourn.http")
 
 _MODEL_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(?:/(infer|ready))?")
-_READING = ("GET", "HEAD")
+_READ_METHODS = ("GET", "HEAD")
 _JSON = (b"content-type", b"application/json")
 _BINARY = (b"content-type", b"application/octet-stream")
-#: What an error of a status tells besides its message.
+#: Extra header of error responses, by status.
 _ERROR_HEADERS = {
     415: (b"accept-encoding", b"gzip, deflate"),
     429: (b"retry-after", b"1"),
@@ -57,7 +57,7 @@ _ERROR_HEADERS = {
 
 
 class Service(Protocol):
-    """What the app serves: one model behind its batcher."""
+    """One model behind its batcher, as the app needs it."""
 
     model_name: str
     model_version: str
@@ -67,19 +67,19 @@ class Service(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether the model can answer."""
+        """Whether the model can answer requests."""
 
     def has_room(self) -> bool:
-        """Whether one more row can wait; what finds no room is counted as refused."""
+        """Return whether one more row can wait. If not, count the request as refused."""
 
     async def infer(self, request: InferenceRequest, arrival_s: float) -> Tensors:
-        """Answer a checked request that reached the process at `arrival_s`."""
+        """Run a checked request. `arrival_s` is its arrival on the monotonic clock, in seconds."""
 
     def explain(self) -> Mapping[str, Any]:
-        """Give the content of `GET /sojourn/policy`."""
+        """Return the content of ``GET /sojourn/policy``."""
 
     def example_request(self) -> Mapping[str, Any]:
-        """Give a valid request of one row, for `GET /sojourn/example`."""
+        """Return a valid request of one row, for ``GET /sojourn/example``."""
 
 
 async def _no_autoscaler() -> Mapping[str, Any]:
@@ -87,14 +87,15 @@ async def _no_autoscaler() -> Mapping[str, Any]:
 
 
 class InferenceApp:
-    """An ASGI app for one `Service`.
+    """ASGI app for one `Service`.
 
     Parameters
     ----------
     service : Service
     server_version : str
-    autoscaler : callable, optional
-        Gives the content of `GET /sojourn/autoscaler`.
+        The version that ``GET /v2`` reports.
+    autoscaler : async callable, optional
+        Returns the content of ``GET /sojourn/autoscaler``. The default reports no decisions.
     """
 
     def __init__(
@@ -110,30 +111,30 @@ class InferenceApp:
         self._infer_path = f"/v2/models/{service.model_name}/infer"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request, or the server's lifespan messages."""
+        """Answer one HTTP request, or the server's lifespan events."""
         if scope["type"] == "lifespan":
             await _lifespan(receive, send)
             return
         if scope["type"] != "http":
             return
         arrival_s = time.monotonic()
-        # Of fields given twice this holds the last; where that matters, it is refused.
+        # This keeps the last of repeated fields; `_infer` rejects those where that matters.
         fields = dict(scope["headers"])
         try:
-            status, body, headers = await self._answer(scope, fields, receive, arrival_s)
+            status, body, headers = await self._route(scope, fields, receive, arrival_s)
         except asyncio.CancelledError:
-            # The client left, or the server gives up; in both cases there is nobody to answer.
+            # The client disconnected or the server is shutting down: nobody waits for an answer.
             return
         except RequestError as error:
             status, body, headers = error.status, orjson.dumps({"error": str(error)}), [_JSON]
             if status in _ERROR_HEADERS:
                 headers.append(_ERROR_HEADERS[status])
-            elif isinstance(error, _WrongMethodError):
-                headers.append((b"allow", error.allowed.encode()))
+            elif isinstance(error, MethodNotAllowedError):
+                headers.append((b"allow", ", ".join(error.allowed).encode()))
         except Exception:
-            logger.exception("an answer could not be made")
+            logger.exception("internal error while answering a request")
             status, headers = 500, [_JSON]
-            body = orjson.dumps({"error": "the service failed on this request"})
+            body = orjson.dumps({"error": "internal error while answering this request"})
         headers.append((b"content-length", b"%d" % len(body)))
         if REQUEST_ID in fields:
             headers.append((REQUEST_ID, fields[REQUEST_ID]))
@@ -142,7 +143,7 @@ class InferenceApp:
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(
+    async def _route(
         self, scope: Scope, fields: Mapping[bytes, bytes], receive: Receive, arrival_s: float
     ) -> tuple[int, bytes, Headers]:
         path = scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/")
@@ -150,24 +151,28 @@ class InferenceApp:
         if path == self._infer_path and method == "POST":
             return await self._infer(scope, fields, receive, arrival_s)
         if path == "/sojourn/autoscaler":
-            _check_method(method, *_READING)
-            return _json(await self._autoscaler())
+            _check_method(method, *_READ_METHODS)
+            return _json_answer(await self._autoscaler())
         found = _MODEL_PATH.fullmatch(path)
         if found is None:
-            content = self._server_content(path, scope.get("root_path", ""))
-            _check_method(method, *_READING)
-            return content
+            answer = self._server_answer(path, scope.get("root_path", ""))
+            _check_method(method, *_READ_METHODS)
+            return answer
         name, version, verb = found.groups()
         self._check_model(name, version)
         if verb == "infer":
             _check_method(method, "POST")
             return await self._infer(scope, fields, receive, arrival_s)
-        _check_method(method, *_READING)
-        return self._ready({"name": name}) if verb == "ready" else _json(self._metadata())
+        _check_method(method, *_READ_METHODS)
+        return (
+            self._readiness_answer({"name": name})
+            if verb == "ready"
+            else _json_answer(self._metadata())
+        )
 
-    def _server_content(self, path: str, root_path: str) -> tuple[int, bytes, Headers]:
+    def _server_answer(self, path: str, root_path: str) -> tuple[int, bytes, Headers]:
         if path == "/v2":
-            return _json(
+            return _json_answer(
                 {
                     "name": "sojourn",
                     "version": self._server_version,
@@ -175,31 +180,32 @@ class InferenceApp:
                 }
             )
         if path == "/v2/health/live":
-            return _json({"live": True})
+            return _json_answer({"live": True})
         if path == "/v2/health/ready":
-            return self._ready({})
+            return self._readiness_answer({})
         if path == "/sojourn/policy":
-            return _json(self._service.explain())
+            return _json_answer(self._service.explain())
         if path == "/sojourn/example":
-            return _json(self._service.example_request())
+            return _json_answer(self._service.example_request())
         if path == "/sojourn/openapi.json":
-            return _json(self._document(root_path))
+            return _json_answer(self._openapi(root_path))
         model_path = f"/v2/models/{self._service.model_name}"
-        raise NotFoundError(f"there is no {_shown(path)}: the model answers under {model_path}")
+        raise NotFoundError(f"there is no path {_quote(path)}; the model is at {model_path}")
 
-    def _ready(self, content: Mapping[str, Any]) -> tuple[int, bytes, Headers]:
+    def _readiness_answer(self, content: Mapping[str, Any]) -> tuple[int, bytes, Headers]:
         ready = self._service.ready
-        return _json({**content, "ready": ready}, 200 if ready else 503)
+        return _json_answer({**content, "ready": ready}, 200 if ready else 503)
 
     def _check_model(self, name: str, version: str | None) -> None:
         service = self._service
         if name != service.model_name:
             raise NotFoundError(
-                f"there is no model {_shown(name)} here, only {service.model_name!r}"
+                f"there is no model {_quote(name)}; this service has {service.model_name!r}"
             )
         if version is not None and version != service.model_version:
             raise NotFoundError(
-                f"model {name!r} has no version {_shown(version)}, only {service.model_version!r}"
+                f"model {name!r} has no version {_quote(version)}; "
+                f"its version is {service.model_version!r}"
             )
 
     def _metadata(self) -> Mapping[str, Any]:
@@ -212,9 +218,9 @@ class InferenceApp:
             "outputs": tensor_metadata(service.signature.outputs),
         }
 
-    def _document(self, root_path: str) -> Mapping[str, Any]:
+    def _openapi(self, root_path: str) -> Mapping[str, Any]:
         service = self._service
-        return document(
+        return openapi_document(
             model_name=service.model_name,
             model_version=service.model_version,
             signature=service.signature,
@@ -229,12 +235,12 @@ class InferenceApp:
     ) -> tuple[int, bytes, Headers]:
         service = self._service
         if len(fields) < len(scope["headers"]):
-            check_single(scope["headers"])
+            check_single_valued(scope["headers"])
         header_length = read_header_length(fields)
         timeout_ms, priority = read_timeout_ms(fields), read_priority(fields)
         body = await read_body(receive, fields, service.max_body_bytes)
         if not service.has_room():
-            raise BusyError("this replica is full")
+            raise BusyError("this replica is full; try again later")
         request = parse_request(body, header_length, service.signature, timeout_ms, priority)
         task = asyncio.current_task()
         assert task is not None
@@ -250,32 +256,26 @@ class InferenceApp:
         except RequestError:
             raise
         except Exception:
-            logger.exception("the model's outputs could not be encoded")
-            raise ModelError("the model's outputs could not be encoded") from None
+            logger.exception("failed to encode the model's outputs")
+            raise ModelError("the model returned outputs that cannot be encoded") from None
         if length is None:
             return 200, body, [_JSON]
         return 200, body, [_BINARY, (HEADER_LENGTH, b"%d" % length)]
 
 
-class _WrongMethodError(MethodNotAllowedError):
-    """Knows which methods are allowed, for the header that says so."""
-
-    def __init__(self, method: str, allowed: tuple[str, ...]) -> None:
-        super().__init__(f"the method must be {' or '.join(allowed)}, not {_shown(method)}")
-        self.allowed = ", ".join(allowed)
-
-
-def _json(content: Mapping[str, Any], status: int = 200) -> tuple[int, bytes, Headers]:
+def _json_answer(content: Mapping[str, Any], status: int = 200) -> tuple[int, bytes, Headers]:
     return status, orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY), [_JSON]
 
 
 def _check_method(method: str, *allowed: str) -> None:
     if method not in allowed:
-        raise _WrongMethodError(method, allowed)
+        raise MethodNotAllowedError(
+            f"the method must be {' or '.join(allowed)}, not {_quote(method)}", allowed
+        )
 
 
-def _shown(text: str) -> str:
-    """`text` as an answer may repeat it: not too long, and always valid Unicode."""
+def _quote(text: str) -> str:
+    """Quote the client's text for an error message: shortened, and always valid Unicode."""
     return reprlib.repr(text)
 
 

@@ -1,50 +1,57 @@
-"""Noticing that clients have left, without a task for each request."""
+"""Detect clients that disconnect, without a task per request."""
 
 import asyncio
 from typing import Any
 
 from starlette.types import Receive
 
-#: How often requests are looked at; who leaves is noticed after two such periods at most.
-PERIOD_S = 0.005
+#: A request gets a listener one to two periods after it was added.
+CHECK_PERIOD_S = 0.005
 
-_Waiting = dict[asyncio.Task[Any], Receive]
+_Requests = dict[asyncio.Task[Any], Receive]
 
 
 class DisconnectWatch:
-    """Cancels the tasks of requests whose clients leave.
+    """Cancels the tasks of requests whose clients disconnect.
 
-    ASGI tells it only to who waits for it, so somebody has to wait beside each request. A task for
-    that costs about as much as the rest of a quick request; one that is answered within a period
-    goes without, and costs an entry in a dict.
+    ASGI reports a disconnect only to a pending `receive()`, so something must wait in it beside
+    each request. A task for that costs about as much as the rest of a quick request. The watch
+    therefore starts one only for a request that is older than a full period; a request that is
+    answered sooner costs two dictionary operations.
     """
 
     def __init__(self) -> None:
-        self._new: _Waiting = {}
-        self._seen: _Waiting = {}
+        self._added_this_period: _Requests = {}
+        self._added_last_period: _Requests = {}
         self._listeners: dict[asyncio.Task[Any], asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, task: asyncio.Task[Any], receive: Receive) -> None:
-        """Cancel `task` if `receive` says that its client has left, until it is removed."""
-        self._new[task] = receive
+        """Cancel `task` when `receive` reports a disconnect, until the task is removed."""
+        self._added_this_period[task] = receive
         if self._timer is None:
-            self._timer = task.get_loop().call_later(PERIOD_S, self._look)
+            self._timer = task.get_loop().call_later(CHECK_PERIOD_S, self._end_period)
 
     def remove(self, task: asyncio.Task[Any]) -> None:
-        """Leave `task` alone."""
-        if self._new.pop(task, None) is None and self._seen.pop(task, None) is None:
+        """Stop watching the client of `task`."""
+        if (
+            self._added_this_period.pop(task, None) is None
+            and self._added_last_period.pop(task, None) is None
+        ):
             self._listeners.pop(task).cancel()
 
-    def _look(self) -> None:
-        for task, receive in self._seen.items():
-            self._listeners[task] = task.get_loop().create_task(_listen(receive, task))
-        self._seen, self._new = self._new, {}
+    def _end_period(self) -> None:
+        """Start a listener for each request added before this period."""
+        for task, receive in self._added_last_period.items():
+            self._listeners[task] = task.get_loop().create_task(
+                _cancel_on_disconnect(receive, task)
+            )
+        self._added_last_period, self._added_this_period = self._added_this_period, {}
         self._timer = None
-        if self._seen:
-            self._timer = asyncio.get_running_loop().call_later(PERIOD_S, self._look)
+        if self._added_last_period:
+            self._timer = asyncio.get_running_loop().call_later(CHECK_PERIOD_S, self._end_period)
 
 
-async def _listen(receive: Receive, task: asyncio.Task[Any]) -> None:
+async def _cancel_on_disconnect(receive: Receive, task: asyncio.Task[Any]) -> None:
     if (await receive())["type"] == "http.disconnect":
         task.cancel()

@@ -1,7 +1,8 @@
-"""What a replica serves, as an OpenAPI document that is made from its model's signature.
+"""Build a replica's OpenAPI document from the signature of its model.
 
-JSON Schema cannot say that a tensor's "data" has as many entries as its "shape" multiplies to, nor
-that all inputs have as many rows; all else that a request must fulfil is in the document.
+The document states every rule of a request but two, which JSON Schema cannot express: the number of
+values in a tensor's "data" is the product of its "shape", and all inputs have the same number of
+rows.
 """
 
 import math
@@ -10,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from deployments.http.inference_protocol import MOST_TIMEOUT_MS, PRIORITIES, Signature
+from deployments.http.inference_protocol import Signature
+from deployments.http.parameters import MAX_TIMEOUT_MS, PRIORITIES
 from deployments.models.base import TensorSpec
 
 Schema = dict[str, Any]
@@ -23,7 +25,7 @@ _ERROR: Schema = {
 }
 _OBJECT: Schema = {"type": "object"}
 _BOOLEAN: Schema = {"type": "boolean"}
-_TIMEOUT: Schema = {"type": "number", "exclusiveMinimum": 0, "maximum": MOST_TIMEOUT_MS}
+_TIMEOUT: Schema = {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_TIMEOUT_MS}
 _PRIORITY: Schema = {"type": "integer", "enum": list(PRIORITIES)}
 _NO_SHARED_MEMORY: Schema = {"^shared_memory_": False}
 _BINARY_SIZE: Schema = {"type": "integer", "minimum": 0}
@@ -38,17 +40,17 @@ _DECISION: Schema = {
     },
 }
 _ERRORS = {
-    "400": "The request is wrong; the message says what, and what is allowed",
-    "413": "The body, or its number of rows, is over the limit",
-    "415": "Content-Encoding is neither gzip, deflate nor identity",
-    "429": "Its batch failed, as too many do here: try again later",
+    "400": "The request is malformed; the message says what is wrong and what is allowed",
+    "413": "The body, or its number of rows, exceeds the limit",
+    "415": "The Content-Encoding is not gzip, deflate or identity",
+    "429": "The batch failed and the retry queue is full; try again later",
     "500": "The model failed on this request",
-    "503": "No room, or the deadline cannot be met here: another replica may have room",
+    "503": "This replica has no room or cannot meet the deadline; another replica may",
     "504": "The request's deadline passed",
 }
 
 
-def document(
+def openapi_document(
     *,
     model_name: str,
     model_version: str,
@@ -58,22 +60,20 @@ def document(
     server_version: str,
     root_path: str,
 ) -> Schema:
-    """Describe what a replica serves.
+    """Return the OpenAPI document of a replica.
 
     Parameters
     ----------
     model_name, model_version : str
-        Of its model.
     signature : Signature
-        What the model takes and gives.
+        The inputs and outputs of the model.
     max_body_bytes : int
-        How large a body may be.
+        Maximum size of a request's body.
     example : mapping
         A valid request.
     server_version : str
-        Version of the server.
     root_path : str
-        What stands before all paths.
+        Prefix of all paths.
 
     Returns
     -------
@@ -82,37 +82,45 @@ def document(
     """
     model = f"/v2/models/{model_name}"
     version = f"{model}/versions/{model_version}"
-    ready = {
-        "200": _json("Ready", "Ready"),
-        "503": _json("Not ready: the model is not loaded, or its device is stuck", "Ready"),
+    readiness = {
+        "200": _json_response("Ready", "Ready"),
+        "503": _json_response("Not ready: the model is not loaded, or its device hangs", "Ready"),
     }
     gets = {
-        "/v2": ("server", "Name, version and extensions of the server", _ok("Server")),
-        "/v2/health/live": ("live", "Whether the process answers", _ok("Live")),
-        "/v2/health/ready": ("ready", "Whether the model can answer", ready),
-        model: ("model", "What the model takes and gives", _ok("Model")),
-        f"{model}/ready": ("modelReady", "Whether the model can answer", ready),
-        version: ("modelVersion", "What the model takes and gives", _ok("Model")),
-        f"{version}/ready": ("modelVersionReady", "Whether the model can answer", ready),
-        "/sojourn/policy": ("policy", "The batching policy in force, explained", _ok("Object")),
+        "/v2": ("server", "Name, version and extensions of the server", _ok_response("Server")),
+        "/v2/health/live": ("live", "Whether the server is running", _ok_response("Live")),
+        "/v2/health/ready": ("ready", "Whether the model can answer requests", readiness),
+        model: ("model", "Inputs and outputs of the model", _ok_response("Model")),
+        f"{model}/ready": ("modelReady", "Whether the model can answer requests", readiness),
+        version: ("modelVersion", "Inputs and outputs of the model", _ok_response("Model")),
+        f"{version}/ready": (
+            "modelVersionReady",
+            "Whether the model can answer requests",
+            readiness,
+        ),
+        "/sojourn/policy": (
+            "policy",
+            "The batching policy in force, and why it was chosen",
+            _ok_response("Object"),
+        ),
         "/sojourn/autoscaler": (
             "autoscaler",
-            "The autoscaler's latest hundred decisions, and why",
-            _ok("Autoscaler"),
+            "The autoscaler's last hundred decisions and their reasons",
+            _ok_response("Autoscaler"),
         ),
-        "/sojourn/example": ("example", "A valid request of one row", _ok("Request")),
-        "/sojourn/openapi.json": ("openapi", "This document", _ok("Object")),
+        "/sojourn/example": ("example", "A valid request of one row", _ok_response("Request")),
+        "/sojourn/openapi.json": ("openapi", "This document", _ok_response("Object")),
     }
     paths: dict[str, Schema] = {
         path: {"get": {"operationId": name, "summary": summary, "responses": responses}}
         for path, (name, summary, responses) in gets.items()
     }
     for path, name in ((f"{model}/infer", "infer"), (f"{version}/infer", "inferVersion")):
-        paths[path] = {"post": _infer(name, max_body_bytes, example)}
+        paths[path] = {"post": _infer_operation(name, max_body_bytes, example)}
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": f"{model_name}, by the Open Inference Protocol",
+            "title": f"{model_name} (Open Inference Protocol)",
             "version": server_version,
         },
         "servers": [{"url": root_path or "/"}],
@@ -121,12 +129,12 @@ def document(
             "schemas": {
                 "Error": _ERROR,
                 "Object": _OBJECT,
-                "Server": _record(
+                "Server": _exact_object(
                     name={"const": "sojourn"},
                     version={"const": server_version},
                     extensions={"type": "array", "items": {"type": "string"}},
                 ),
-                "Live": _record(live={"const": True}),
+                "Live": _exact_object(live={"const": True}),
                 "Ready": {**_OBJECT, "required": ["ready"], "properties": {"ready": _BOOLEAN}},
                 "Autoscaler": {
                     **_OBJECT,
@@ -136,14 +144,14 @@ def document(
                         "decisions": {"type": "array", "items": _DECISION},
                     },
                 },
-                "Model": _record(
+                "Model": _exact_object(
                     name={"const": model_name},
                     versions={"const": [model_version]},
                     platform={"type": "string"},
                     inputs={"const": tensor_metadata(signature.inputs)},
                     outputs={"const": tensor_metadata(signature.outputs)},
                 ),
-                "Request": _request(signature),
+                "Request": _request_schema(signature),
                 "Response": {
                     **_OBJECT,
                     "required": ["model_name", "model_version", "outputs"],
@@ -151,7 +159,9 @@ def document(
                         "model_name": {"const": model_name},
                         "model_version": {"const": model_version},
                         "id": {"type": "string"},
-                        "outputs": _list_of([_output(s, signature) for s in signature.outputs]),
+                        "outputs": _tensor_list(
+                            [_output_schema(s, signature) for s in signature.outputs]
+                        ),
                     },
                 },
             }
@@ -160,13 +170,13 @@ def document(
 
 
 def tensor_metadata(specs: Sequence[TensorSpec]) -> list[Mapping[str, Any]]:
-    """Describe tensors as the protocol does; -1 stands for any number of rows."""
+    """Return the protocol's metadata of tensors; -1 stands for any number of rows."""
     return [
         {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *spec.shape]} for spec in specs
     ]
 
 
-def _infer(name: str, max_body_bytes: int, example: Mapping[str, Any]) -> Schema:
+def _infer_operation(name: str, max_body_bytes: int, example: Mapping[str, Any]) -> Schema:
     def header(name: str, schema: Schema, description: str) -> Schema:
         return {"name": name, "in": "header", "schema": schema, "description": description}
 
@@ -182,28 +192,29 @@ def _infer(name: str, max_body_bytes: int, example: Mapping[str, Any]) -> Schema
             "headers": {
                 "Inference-Header-Content-Length": {
                     "schema": length,
-                    "description": "Length of the JSON part, where raw tensors follow it",
+                    "description": "Length of the JSON part in bytes, if raw tensors follow it",
                 }
             },
         },
-        **{status: _json(description, "Error") for status, description in _ERRORS.items()},
+        **{status: _json_response(description, "Error") for status, description in _ERRORS.items()},
     }
     return {
         "operationId": name,
         "summary": "Infer",
         "description": (
-            f"A body has {max_body_bytes} bytes at most, packed and unpacked. Unknown parameters "
-            "are ignored. Of a deadline, or a priority, given twice, the stricter counts."
+            f"The body may have at most {max_body_bytes} bytes, before and after decompression. "
+            "Unknown parameters are ignored. If a header and a parameter both set a deadline, the "
+            "earlier one applies; of two priorities, the higher one."
         ),
         "parameters": [
-            header("X-Request-Id", {"type": "string"}, "Comes back in the same header"),
-            header("X-Request-Timeout-Ms", _TIMEOUT, "How long the answer is of use, in ms"),
+            header("X-Request-Id", {"type": "string"}, "The response repeats this header"),
+            header("X-Request-Timeout-Ms", _TIMEOUT, "Deadline in ms after the request's arrival"),
             header("X-Request-Priority", _PRIORITY, "0 is normal, 1 is high"),
-            header("Content-Encoding", codings, "How the body is packed"),
+            header("Content-Encoding", codings, "Compression of the body"),
             header(
                 "Inference-Header-Content-Length",
                 length,
-                "Length of the JSON part of the unpacked body, where raw tensors follow it",
+                "Length of the JSON part of the decompressed body, if raw tensors follow it",
             ),
         ],
         "requestBody": {
@@ -217,14 +228,14 @@ def _infer(name: str, max_body_bytes: int, example: Mapping[str, Any]) -> Schema
     }
 
 
-def _request(signature: Signature) -> Schema:
+def _request_schema(signature: Signature) -> Schema:
     names = [spec.name for spec in signature.outputs]
     output = {
         **_OBJECT,
         "required": ["name"],
         "properties": {
             "name": {"enum": names},
-            "parameters": _parameters(binary_data=_BOOLEAN, classification=False),
+            "parameters": _parameters_schema(binary_data=_BOOLEAN, classification=False),
         },
     }
     return {
@@ -232,14 +243,14 @@ def _request(signature: Signature) -> Schema:
         "required": ["inputs"],
         "properties": {
             "id": {"type": ["string", "null"]},
-            "parameters": _parameters(
+            "parameters": _parameters_schema(
                 binary_data_output=_BOOLEAN,
                 timeout={**_TIMEOUT, "type": ["number", "null"]},
                 priority=_PRIORITY,
             ),
             "inputs": {
-                **_list_of([_input(spec, signature) for spec in signature.inputs]),
-                "allOf": [{"contains": _named(spec)} for spec in signature.inputs],
+                **_tensor_list([_input_schema(spec, signature) for spec in signature.inputs]),
+                "allOf": [{"contains": _has_name_of(spec)} for spec in signature.inputs],
             },
             "outputs": {
                 "type": ["array", "null"],
@@ -250,52 +261,52 @@ def _request(signature: Signature) -> Schema:
     }
 
 
-def _list_of(tensors: list[Schema]) -> Schema:
-    """Describe a list of tensors, in any order."""
+def _tensor_list(tensors: list[Schema]) -> Schema:
+    """Return the schema of a list of tensors in any order."""
     items = tensors[0] if len(tensors) == 1 else {"oneOf": tensors}
     return {"type": "array", "items": items, "maxItems": len(tensors)}
 
 
-def _named(spec: TensorSpec) -> Schema:
+def _has_name_of(spec: TensorSpec) -> Schema:
     return {"properties": {"name": {"const": spec.name}}, "required": ["name"]}
 
 
-def _input(spec: TensorSpec, signature: Signature) -> Schema:
-    entry = _entry(spec)
+def _input_schema(spec: TensorSpec, signature: Signature) -> Schema:
+    value = _value_schema(spec)
     size = math.prod(spec.shape)
     flat = {
         "type": "array",
-        "items": entry,
+        "items": value,
         "minItems": size,
         "maxItems": size * signature.max_rows,
     }
-    nested = entry
+    nested = value
     for length in reversed(spec.shape):
         nested = {"type": "array", "items": nested, "minItems": length, "maxItems": length}
     nested = {"type": "array", "items": nested, "minItems": 1, "maxItems": signature.max_rows}
     return {
-        **_tensor(spec, signature),
+        **_tensor_schema(spec, signature),
         "required": ["name", "datatype", "shape", "data"],
         "properties": {
-            **_tensor(spec, signature)["properties"],
+            **_tensor_schema(spec, signature)["properties"],
             "data": {"anyOf": [flat, nested]} if spec.shape else flat,
-            # The size of what follows the JSON part; a body of JSON alone has nothing there.
-            "parameters": _parameters(binary_data_size={"type": "null"}),
+            # binary_data_size is for raw tensors after the JSON part; this is a body of JSON alone.
+            "parameters": _parameters_schema(binary_data_size={"type": "null"}),
         },
     }
 
 
-def _output(spec: TensorSpec, signature: Signature) -> Schema:
-    entry = _entry(spec)
+def _output_schema(spec: TensorSpec, signature: Signature) -> Schema:
+    value = _value_schema(spec)
     if spec.numpy_dtype.kind == "f":
-        entry = {"type": ["number", "null"], "description": "null: NaN or infinite"}
-    tensor = _tensor(spec, signature)
-    tensor["properties"]["data"] = {"type": "array", "items": entry}
-    tensor["properties"]["parameters"] = _record(binary_data_size=_BINARY_SIZE)
+        value = {"type": ["number", "null"], "description": "null: NaN or infinite"}
+    tensor = _tensor_schema(spec, signature)
+    tensor["properties"]["data"] = {"type": "array", "items": value}
+    tensor["properties"]["parameters"] = _exact_object(binary_data_size=_BINARY_SIZE)
     return tensor
 
 
-def _tensor(spec: TensorSpec, signature: Signature) -> Schema:
+def _tensor_schema(spec: TensorSpec, signature: Signature) -> Schema:
     rows = {"type": "integer", "minimum": 1, "maximum": signature.max_rows}
     return {
         **_OBJECT,
@@ -313,21 +324,21 @@ def _tensor(spec: TensorSpec, signature: Signature) -> Schema:
     }
 
 
-def _entry(spec: TensorSpec) -> Schema:
-    """One entry of a tensor, as JSON."""
+def _value_schema(spec: TensorSpec) -> Schema:
+    """Return the schema of one value of a tensor."""
     dtype = spec.numpy_dtype
     if dtype.kind == "O":
         return {"type": "string"}
     if dtype.kind == "b":
         return _BOOLEAN
     if dtype.kind == "f":
-        most = float(np.finfo(dtype).max)
-        return {"type": "number", "minimum": -most, "maximum": most}
+        largest = float(np.finfo(dtype).max)
+        return {"type": "number", "minimum": -largest, "maximum": largest}
     limits = np.iinfo(dtype)
     return {"type": "integer", "minimum": int(limits.min), "maximum": int(limits.max)}
 
 
-def _parameters(**known: Schema | bool) -> Schema:
+def _parameters_schema(**known: Schema | bool) -> Schema:
     return {
         "type": ["object", "null"],
         "properties": known,
@@ -335,7 +346,7 @@ def _parameters(**known: Schema | bool) -> Schema:
     }
 
 
-def _record(**properties: Schema) -> Schema:
+def _exact_object(**properties: Schema) -> Schema:
     return {**_OBJECT, "required": list(properties), "properties": properties}
 
 
@@ -343,12 +354,12 @@ def _ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _json(description: str, schema: str) -> Schema:
+def _json_response(description: str, schema: str) -> Schema:
     return {
         "description": description,
         "content": {"application/json": {"schema": _ref(schema)}},
     }
 
 
-def _ok(schema: str) -> dict[str, Schema]:
-    return {"200": _json("Told", schema)}
+def _ok_response(schema: str) -> dict[str, Schema]:
+    return {"200": _json_response("OK", schema)}

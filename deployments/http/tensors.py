@@ -1,7 +1,7 @@
-"""Tensors on the wire: as JSON, and as the raw bytes of the binary tensor extension.
+"""Encode and decode tensors, as JSON and as the raw bytes of the binary tensor extension.
 
-A codec is made once per tensor of the model, and holds all that need not be looked up again for
-each request.
+Each tensor of the model gets one codec, made ahead. It holds everything that would otherwise be
+looked up again for each request.
 """
 
 import math
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from deployments.errors import BadRequestError
 from deployments.models.base import TensorSpec
 
-#: What JSON may hold, by the kind of the array: the types that it is parsed to, and their name.
+#: By kind of numpy dtype: the Python types that JSON values may parse to, and their name.
 _JSON_TYPES = {
     "f": (frozenset({float, int}), "numbers"),
-    "i": (frozenset({int}), "whole numbers"),
-    "u": (frozenset({int}), "whole numbers"),
+    "i": (frozenset({int}), "integers"),
+    "u": (frozenset({int}), "integers"),
     "b": (frozenset({bool}), "true and false"),
     "O": (frozenset({str}), "strings"),
 }
@@ -27,12 +27,12 @@ _LENGTH_BYTES = 4
 
 
 class TensorCodec:
-    """Reads and writes the arrays of one input or output.
+    """Encodes and decodes one input or output of any datatype but BYTES.
 
     Parameters
     ----------
     spec : TensorSpec
-        Which; of any datatype but BYTES.
+        The tensor's name, datatype and row shape.
     """
 
     def __init__(self, spec: TensorSpec) -> None:
@@ -40,47 +40,73 @@ class TensorCodec:
         self.dtype = spec.numpy_dtype
         self.row_shape = list(spec.shape)
         self.row_size = math.prod(spec.shape)
-        self._types, self._types_name = _JSON_TYPES[self.dtype.kind]
-        self._may_be_infinite = self.dtype.kind == "f" and not spec.allow_nan
+        self._json_types, self._json_types_name = _JSON_TYPES[self.dtype.kind]
+        self._must_be_finite = self.dtype.kind == "f" and not spec.allow_nan
 
     def from_json(self, data: object, shape: list[int]) -> NDArray[Any]:
-        """Make the array of a tensor's "data", which may be flat or nested.
+        """Decode a tensor's "data", which may be flat or nested.
+
+        Parameters
+        ----------
+        data : object
+            The value of "data", as parsed from JSON.
+        shape : list of int
+            The whole shape, with the number of rows first.
+
+        Returns
+        -------
+        ndarray, of the given shape
 
         Raises
         ------
         BadRequestError
-            It is no list, or its shape, types or values are not the tensor's.
+            `data` is not a list, or has the wrong shape, types or values.
         """
         if not isinstance(data, list):
-            raise self.refusal('"data" must be a list')
-        flat = _flattened(data, shape) if data and type(data[0]) is list else data
+            raise self.bad_request('"data" must be a list')
+        flat = _flatten(data, shape) if data and type(data[0]) is list else data
         if flat is None or len(flat) != shape[0] * self.row_size:
-            raise self.refusal(
-                f'"data" must have the shape {shape} or be flat with '
-                f"{shape[0] * self.row_size} entries"
+            raise self.bad_request(
+                f'"data" must be nested as the shape {shape}, or be a flat list of '
+                f"{shape[0] * self.row_size} values"
             )
         types = list(map(type, flat))
-        # Nearly always all are of one type, and counting it is quicker than making a set.
-        uniform = types[0] in self._types and types.count(types[0]) == len(types)
-        if not uniform and not self._types.issuperset(types):
-            raise self.refusal(f'"data" must hold {self._types_name} only')
-        return self._array(flat, shape)
+        # Nearly always all values have one type, and counting it is faster than building a set.
+        uniform = types[0] in self._json_types and types.count(types[0]) == len(types)
+        if not uniform and not self._json_types.issuperset(types):
+            raise self.bad_request(f'"data" must contain only {self._json_types_name}')
+        return self._to_array(flat, shape)
 
-    def _array(self, flat: list[Any], shape: list[int]) -> NDArray[Any]:
+    def _to_array(self, flat: list[Any], shape: list[int]) -> NDArray[Any]:
         try:
             with np.errstate(over="ignore"):
                 array = np.fromiter(flat, self.dtype, len(flat))
         except OverflowError:
             limits = np.iinfo(self.dtype)
-            raise self.refusal(
-                f"{self.spec.datatype} holds {limits.min} to {limits.max} only"
+            raise self.bad_request(
+                f"{self.spec.datatype} values must be from {limits.min} to {limits.max}"
             ) from None
-        return self._checked(array, shape)
+        return self._check_and_reshape(array, shape)
 
     def from_binary(
         self, raw: memoryview, offset: int, size: object, shape: list[int]
     ) -> NDArray[Any]:
-        """View the array in the `size` bytes of `raw` from `offset` on.
+        """View the `size` bytes of `raw` from `offset` as an array, without copying them.
+
+        Parameters
+        ----------
+        raw : memoryview
+            The body after its JSON part.
+        offset : int
+            Where the tensor starts in `raw`, in bytes.
+        size : object
+            The value of "binary_data_size", as parsed from JSON.
+        shape : list of int
+            The whole shape, with the number of rows first.
+
+        Returns
+        -------
+        ndarray, of the given shape
 
         Raises
         ------
@@ -90,89 +116,90 @@ class TensorCodec:
         count = shape[0] * self.row_size
         wanted = count * self.dtype.itemsize
         if type(size) is not int or size != wanted:
-            raise self.refusal(
+            raise self.bad_request(
                 f"binary_data_size must be {wanted} for shape {shape}, not {reprlib.repr(size)}"
             )
         if offset + wanted > len(raw):
-            raise self.refusal("the body ends within its tensor")
-        return self._checked(np.frombuffer(raw, self.dtype, count, offset), shape)
+            raise self.bad_request("the body ends before the end of this tensor")
+        return self._check_and_reshape(np.frombuffer(raw, self.dtype, count, offset), shape)
 
-    def _checked(self, array: NDArray[Any], shape: list[int]) -> NDArray[Any]:
-        if self._may_be_infinite and not np.isfinite(array).all():
-            raise self.refusal("NaN and infinity are not allowed")
+    def _check_and_reshape(self, array: NDArray[Any], shape: list[int]) -> NDArray[Any]:
+        if self._must_be_finite and not np.isfinite(array).all():
+            raise self.bad_request("NaN and infinity are not allowed")
         return array.reshape(shape)
 
     def to_json(self, array: NDArray[Any]) -> Any:
-        """Give what `orjson` writes as the flat "data" of `array`."""
-        # JSON knows no half precision.
-        return (array.astype(np.float32) if self.dtype == np.float16 else array).ravel()
+        """Return a flat object that `orjson` can write as the tensor's "data"."""
+        return array.ravel()
 
     def to_binary(self, array: NDArray[Any]) -> memoryview | bytes:
-        """Give the raw bytes of `array`, which is contiguous; a view where there can be one."""
+        """Return the raw bytes of a contiguous array; as a view, unless it is empty."""
         return array.data.cast("B") if array.size else b""
 
-    def refusal(self, complaint: str) -> BadRequestError:
-        """Make the error that says what is wrong with this tensor."""
-        return BadRequestError(f"input {self.spec.name!r}: {complaint}")
+    def bad_request(self, problem: str) -> BadRequestError:
+        """Return an error that names this input and its problem."""
+        return BadRequestError(f"input {self.spec.name!r}: {problem}")
 
 
 class BytesCodec(TensorCodec):
-    """Reads and writes arrays of byte strings: the datatype BYTES.
+    """Encodes and decodes arrays of byte strings: the datatype BYTES.
 
-    In JSON an element is a string in UTF-8. As raw bytes it is its length, in four bytes with the
-    lowest first, and then itself.
+    In JSON, an element is a UTF-8 string. In raw bytes, it is its length as a little-endian 32-bit
+    integer, followed by its content.
     """
 
-    def _array(self, flat: list[Any], shape: list[int]) -> NDArray[Any]:
+    def _to_array(self, flat: list[Any], shape: list[int]) -> NDArray[Any]:
         return _object_array([text.encode() for text in flat], shape)
 
     def from_binary(
         self, raw: memoryview, offset: int, size: object, shape: list[int]
     ) -> NDArray[Any]:
-        """Copy the elements out of the `size` bytes of `raw` from `offset` on.
+        """Copy the elements out of the `size` bytes of `raw` from `offset`.
 
         Raises
         ------
         BadRequestError
-            They are not as many as the shape says, or do not fill `size` bytes exactly.
+            The number of elements does not fit the shape, or they do not fill `size` bytes exactly.
         """
         count = shape[0] * self.row_size
         if type(size) is not int or size < count * _LENGTH_BYTES:
-            raise self.refusal(
+            raise self.bad_request(
                 f"binary_data_size must be at least {count * _LENGTH_BYTES} for {count} elements, "
                 f"not {reprlib.repr(size)}"
             )
         end = offset + size
         if end > len(raw):
-            raise self.refusal("the body ends within its tensor")
+            raise self.bad_request("the body ends before the end of this tensor")
         elements: list[bytes] = []
         for _ in range(count):
             start = offset + _LENGTH_BYTES
             offset = start + int.from_bytes(raw[offset:start], "little")
             if start > end or offset > end:
-                raise self.refusal(f"element {len(elements)} goes beyond binary_data_size")
+                raise self.bad_request(f"element {len(elements)} extends beyond binary_data_size")
             elements.append(bytes(raw[start:offset]))
         if offset != end:
-            raise self.refusal(f"{end - offset} bytes of binary_data_size follow its last element")
+            raise self.bad_request(
+                f"binary_data_size has {end - offset} bytes more than its {count} elements"
+            )
         return _object_array(elements, shape)
 
     def to_json(self, array: NDArray[Any]) -> Any:
-        """Give the elements as text, flat.
+        """Return the elements as a flat list of strings.
 
         Raises
         ------
         BadRequestError
-            One of them is not UTF-8: JSON cannot hold it.
+            An element is not valid UTF-8, so JSON cannot hold it.
         """
         try:
             return [element.decode() for element in array.ravel()]
         except UnicodeDecodeError:
             raise BadRequestError(
-                f"output {self.spec.name!r} is not UTF-8 text: ask for it with binary_data"
+                f"output {self.spec.name!r} is not valid UTF-8; request it with binary_data true"
             ) from None
 
     def to_binary(self, array: NDArray[Any]) -> memoryview | bytes:
-        """Give each element after its length."""
+        """Return the elements, each after its length."""
         return b"".join(
             part
             for element in array.ravel()
@@ -181,15 +208,15 @@ class BytesCodec(TensorCodec):
 
 
 def codec_of(spec: TensorSpec) -> TensorCodec:
-    """Make the codec of a tensor."""
+    """Return a codec for the tensor."""
     return BytesCodec(spec) if spec.datatype == "BYTES" else TensorCodec(spec)
 
 
-def _flattened(data: list[Any], shape: list[int]) -> list[Any] | None:
-    """Give the entries of `data` in row-major order; None where it is not nested as `shape` says.
+def _flatten(data: list[Any], shape: list[int]) -> list[Any] | None:
+    """Return the values of `data` in row-major order, or None if it is not nested as `shape`.
 
-    No array is made before all lengths are known to be right: numpy would pad what is ragged in
-    types or lengths to the longest, and a small body could take all memory.
+    All lengths are checked before any array is made. numpy would pad ragged types or lengths to
+    the longest, so that a small body could exhaust memory.
     """
     if len(data) != shape[0]:
         return None

@@ -1,6 +1,6 @@
-"""What a model is to Sojourn: `load`, `forward`, and what goes in and out.
+"""The interface of a model: its inputs and outputs, `load` and `forward`.
 
-A model of one's own is one class, named in the config by import path::
+To serve your own model, write one class and name its import path in the config::
 
     class Doubler(Model):
         inputs = (TensorSpec("x", "FP32", (3,)),)
@@ -34,9 +34,9 @@ MODELS = {
     "emulated": "deployments.models.emulated:Emulated",
     "sentences": "deployments.models.sentences:Sentences",
 }
-"""Short names of the models that come with Sojourn."""
+"""Import paths of the models that come with Sojourn, by short name."""
 
-_NUMPY_NAMES = {
+_NUMPY_DTYPES = {
     "BOOL": "bool",
     "UINT8": "uint8",
     "UINT16": "uint16",
@@ -60,18 +60,18 @@ class TensorSpec:
     Attributes
     ----------
     name : str
-        Its name in the Open Inference Protocol.
+        The tensor's name in the Open Inference Protocol.
     datatype : str
         The protocol's name of the type: BOOL, UINT8 … INT64, FP16, FP32, FP64 or BYTES.
     shape : tuple of int
-        Shape of one item, without the batch dimension; ``()`` is one number per item.
+        Shape of one row, without the batch dimension. ``()`` means one value per row.
     allow_nan : bool
-        Whether an input may hold NaN; otherwise the request is refused.
+        Whether an input may contain NaN or infinity. If not, such requests are rejected.
 
     Raises
     ------
     InvalidInputError
-        The name is empty, the datatype unknown, or a dimension below 1.
+        The name is empty, the datatype is unknown, or a dimension is below 1.
     """
 
     name: str
@@ -82,35 +82,36 @@ class TensorSpec:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise InvalidInputError(f"tensor name: must be a non-empty string, not {self.name!r}")
-        if self.datatype not in _NUMPY_NAMES:
+        if self.datatype not in _NUMPY_DTYPES:
             raise InvalidInputError(
                 f"tensor {self.name}: datatype {self.datatype!r} is not one of "
-                f"{', '.join(_NUMPY_NAMES)}"
+                f"{', '.join(_NUMPY_DTYPES)}"
             )
         if not isinstance(self.shape, tuple) or not all(
             type(length) is int and length >= 1 for length in self.shape
         ):
             raise InvalidInputError(
                 f"tensor {self.name}: shape must be a tuple of whole numbers of at least 1, "
-                f"the batch dimension left out, not {self.shape!r}"
+                f"without the batch dimension, not {self.shape!r}"
             )
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """Type of its arrays; BYTES are arrays of objects, each a `bytes` of any length."""
-        return np.dtype(_NUMPY_NAMES[self.datatype])
+        """Data type of the arrays. BYTES tensors are object arrays of `bytes` of any length."""
+        return np.dtype(_NUMPY_DTYPES[self.datatype])
 
 
 class Model(ABC):
     """A model that a replica serves.
 
-    The constructor takes the options of the config as keywords, and should do no work: that is
-    for `load`, which runs once. `forward` runs in one executor thread, never on the event loop.
+    The constructor receives the config's options as keyword arguments. It should only check and
+    store them; `load` runs once and does the work. `forward` runs in one dedicated thread, never on
+    the event loop.
 
     Attributes
     ----------
     inputs, outputs : tuple of TensorSpec
-        What one request's item is made of. May be set in the constructor or in `load`.
+        The tensors of one row. They may be set in the constructor or in `load`.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -118,54 +119,63 @@ class Model(ABC):
 
     @abstractmethod
     def load(self, device: str) -> None:
-        """Bring the model up on `device`, which is ``cpu`` or ``cuda``."""
+        """Load the model on `device`, which is ``cpu`` or ``cuda``."""
 
     @abstractmethod
     def forward(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Answer a batch; block until the answers are in host memory.
+        """Compute a batch. Block until the outputs are in host memory.
 
-        Where it raises, nobody in the batch has an answer, and one of them is to blame: halves of
-        the batch are tried until the culprit is found, who alone is told. A model that knows which
-        rows are wrong saves that search::
+        If this method raises an error, the batcher assumes that some row of the batch caused it. It
+        runs parts of the batch again until it has found that row, and fails only its request. A
+        model that knows the bad rows saves this search::
 
             raise RowsError({2: BadRequestError("the image is empty")})
 
-        tells row 2's sender, and all others are run again at once. A `ModelError` is told to the
-        whole batch.
+        The client that sent row 2 receives that error, and all other requests are run again at
+        once. A `ModelError` fails all requests of the batch.
 
         Parameters
         ----------
         batch : mapping of str to ndarray, each of shape (batch_size, *spec.shape)
-            The inputs by name.
+            The inputs, by name.
 
         Returns
         -------
         mapping of str to ndarray, each of shape (batch_size, *spec.shape)
-            The outputs by name; item ``i`` answers item ``i``.
+            The outputs, by name. Row ``i`` answers row ``i`` of the inputs.
 
         Raises
         ------
-        RowsError
-            Some rows are wrong; it says which.
-        ModelError
-            The whole batch failed, whatever is in it.
+        deployments.errors.RowsError
+            Some rows failed; the error maps each of them to the error for its client.
+        deployments.errors.ModelError
+            The whole batch failed, regardless of its rows.
         Exception
-            Any other: some row is to blame.
+            Any other error: an unknown row of the batch caused it.
         """
 
     def batch_energy_mj(self, batch_size: int) -> float | None:
-        """Energy that a batch takes, where the model itself knows; None where it does not."""
+        """Return the energy of a batch in mJ, or None if the model does not know it."""
         return None
 
     def profile(self) -> Profile | None:
-        """Profile, where the model itself knows it; None where it is to be measured."""
+        """Return the model's profile, or None if it must be measured."""
         return None
 
     def example(self, batch_size: int) -> dict[str, NDArray[Any]]:
-        """Make a valid batch to warm up and to measure with.
+        """Return a valid batch, for warming up and for measuring the profile.
 
-        Zeros, or empty `bytes`, unless a model overrides it. One whose time depends on what is in
-        the rows should: the profile is measured on these.
+        By default, all values are zero or empty `bytes`. Override this method if the time of a
+        batch depends on the content of its rows.
+
+        Parameters
+        ----------
+        batch_size : int
+
+        Returns
+        -------
+        dict of str to ndarray, each of shape (batch_size, *spec.shape)
+            The inputs, by name.
         """
         return {
             spec.name: np.full(
@@ -176,14 +186,14 @@ class Model(ABC):
 
 
 def load_model(import_path: str, options: Mapping[str, Any], device: str) -> Model:
-    """Import a model, make it with its options, and load it.
+    """Import a model class, construct the model with its options, and load it.
 
     Parameters
     ----------
     import_path : str
-        ``package.module:Class``, or a short name of `MODELS`.
+        ``package.module:Class``, or a short name from `MODELS`.
     options : mapping
-        Keyword arguments of its constructor.
+        Keyword arguments of the constructor.
     device : str
         ``cpu`` or ``cuda``.
 
@@ -195,10 +205,10 @@ def load_model(import_path: str, options: Mapping[str, Any], device: str) -> Mod
     Raises
     ------
     InvalidInputError
-        The path leads to no model, the options do not fit, the device is unknown, or the model
-        declares no proper inputs and outputs.
+        The path does not name a model class, the options do not match its constructor, the device
+        is unknown, or the model's inputs or outputs are invalid.
     StartError
-        The model's own constructor or `load` failed; the message is its own.
+        The model's constructor or `load` failed; the message contains that of the model.
     """
     if device not in DEVICES:
         raise InvalidInputError(f"device: must be {' or '.join(DEVICES)}, not {device!r}")
@@ -211,7 +221,7 @@ def load_model(import_path: str, options: Mapping[str, Any], device: str) -> Mod
         raise
     except Exception as error:
         raise StartError(
-            f"model {import_path} did not load: {type(error).__name__}: {error}"
+            f"model {import_path} failed to load: {type(error).__name__}: {error}"
         ) from error
     _check_specs(model, import_path)
     return model
@@ -228,12 +238,12 @@ def _find_class(import_path: str) -> type[Model]:
     except ModuleNotFoundError as error:
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
             raise InvalidInputError(
-                f"model {import_path!r}: no module named {error.name!r} is on the Python path"
+                f"model {import_path!r}: no module named {error.name!r} on the Python path"
             ) from error
-        raise InvalidInputError(f"model {import_path!r}: its import failed: {error}") from error
+        raise InvalidInputError(f"model {import_path!r}: import failed: {error}") from error
     except Exception as error:
         raise InvalidInputError(
-            f"model {import_path!r}: its import failed: {type(error).__name__}: {error}"
+            f"model {import_path!r}: import failed: {type(error).__name__}: {error}"
         ) from error
     found = getattr(module, class_name, None)
     if found is None:
@@ -256,7 +266,7 @@ def _check_options(model_class: type[Model], import_path: str, options: Mapping[
     except TypeError as error:
         allowed = ", ".join(signature.parameters) or "none"
         raise InvalidInputError(
-            f"model {import_path}: options: {error}; its options: {allowed}"
+            f"model {import_path}: options: {error}; the options are: {allowed}"
         ) from error
 
 
@@ -273,4 +283,6 @@ def _check_specs(model: Model, import_path: str) -> None:
             )
         names = [spec.name for spec in specs]
         if len(set(names)) != len(names):
-            raise InvalidInputError(f"model {import_path}: {kind} name a tensor twice")
+            raise InvalidInputError(
+                f"model {import_path}: {kind} contain two tensors with the same name"
+            )

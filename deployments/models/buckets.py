@@ -1,9 +1,9 @@
-"""Rows of different sizes in one batch: into which groups to split it, and what each is padded to.
+"""Split a batch of rows of different sizes into groups, so that computing it takes the least time.
 
-A model whose time depends on the size of its rows (the length of a text, say) computes a batch as
-long as its longest row, and pads the others. Split into groups of like size, less is padded; but
-each group pays the device's fixed cost again. `Bucketing.split` weighs the two exactly, with the
-device's own times, which `measure_batch_time` fits as the model loads::
+Some models' time depends on the size of the rows, for instance the length of a text. Such a model
+pads all rows of a batch to its longest one. Splitting the batch into groups of similar size needs
+less padding, but each group costs the device's fixed time again. `Bucketing.split` finds the best
+split for the device's own times, which `measure_batch_time` fits while the model loads::
 
     def load(self, device):
         ...
@@ -14,7 +14,7 @@ device's own times, which `measure_batch_time` fits as the model loads::
         rows = tokenize(batch["text"])
         return self.bucketing.run([len(row) for row in rows], lambda group: ...)
 
-Nothing here knows what the rows are.
+This module does not depend on what the rows are.
 """
 
 import itertools
@@ -32,8 +32,8 @@ from policy.errors import InvalidInputError
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-TimeOfGroup = Callable[[IntArray, IntArray], FloatArray]
-"""(counts, padded sizes), of shapes that broadcast, to milliseconds."""
+GroupTime = Callable[[IntArray, IntArray], FloatArray]
+"""Function from counts of rows and padded sizes, which broadcast, to milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class Group:
     Attributes
     ----------
     rows : tuple of int
-        Their places in the batch, increasing.
+        Indices of the rows in the batch, increasing.
     padded_size : int
-        What each is padded to.
+        The size that each row is padded to.
     """
 
     rows: tuple[int, ...]
@@ -54,24 +54,25 @@ class Group:
 
 @dataclass(frozen=True)
 class BatchTime:
-    """Time of `n` rows padded to size `s`: a + b·n + c·s + d·n·s + e·n·s², none negative.
+    """Time of a group as a function of its number of rows `n` and padded size `s`.
 
-    That is what networks over sequences cost: `d` is for layers that see each position alone, `e`
-    for attention, `c` for steps that follow one another. It never decreases, in `n` or in `s`.
+    The time in ms is ``a + b·n + c·s + d·n·s + e·n·s²``, with no negative coefficient, so it never
+    decreases in `n` or `s`. The form is that of sequence networks: ``d`` is the cost of layers that
+    treat each position separately, ``e`` that of attention, and ``c`` that of sequential steps.
 
     Attributes
     ----------
     coefficients_ms : tuple of float
-        a, b, c, d, e.
+        ``(a, b, c, d, e)``.
     max_relative_error : float
-        Over the times that it was fitted to.
+        Largest relative error at the times that the coefficients were fitted to.
     """
 
     coefficients_ms: tuple[float, float, float, float, float]
     max_relative_error: float = 0.0
 
     def __call__(self, counts: ArrayLike, sizes: ArrayLike) -> FloatArray:
-        """Time in milliseconds; the shapes broadcast."""
+        """Return times in ms, for counts and sizes whose shapes broadcast."""
         count, size = np.asarray(counts, np.float64), np.asarray(sizes, np.float64)
         a, b, c, d, e = self.coefficients_ms
         return a + c * size + count * (b + size * (d + e * size))
@@ -80,26 +81,30 @@ class BatchTime:
     def fit(
         cls, counts: Sequence[int], sizes: Sequence[int], times_ms: Sequence[float]
     ) -> "BatchTime":
-        """Fit it to measured times: least squares of the relative errors.
+        """Fit the coefficients to measured times, by least squares of the relative errors.
 
         Parameters
         ----------
         counts, sizes : sequence of int, shape (k,)
-            Rows, and what they were padded to.
+            Number of rows and padded size of each measurement.
         times_ms : sequence of float, shape (k,)
-            Above 0.
+            Measured times, above 0.
+
+        Returns
+        -------
+        BatchTime
 
         Raises
         ------
         InvalidInputError
-            There are no times, or one is not above 0.
+            There are no times, or a time is not above 0.
         """
         measured = np.array(times_ms, np.float64)
         if not measured.size or not (measured > 0).all():
-            raise InvalidInputError("batch times: must be above 0, and at least one")
+            raise InvalidInputError("batch times: must be above 0, and there must be at least one")
         count, size = np.array(counts, np.float64), np.array(sizes, np.float64)
         terms = np.stack([np.ones_like(count), count, size, count * size, count * size**2], axis=1)
-        # The terms differ by magnitudes; brought to one scale, the solver keeps its digits.
+        # The terms differ by orders of magnitude; scaling them keeps the solver accurate.
         scale = terms.max(axis=0)
         scaled, _ = nnls(terms / scale / measured[:, None], np.ones_like(measured))
         a, b, c, d, e = (scaled / scale).tolist()
@@ -113,10 +118,10 @@ class Bucketing:
     Parameters
     ----------
     time_ms : BatchTime, or another function of counts and padded sizes
-        Must not decrease with the size.
+        Time of a group in ms. It must not decrease with the size.
     buckets : sequence of int, optional
-        The sizes that a group may be padded to, increasing: for a device that is best with few
-        shapes, or with round ones. If not given, each group is padded to its longest row.
+        The sizes that a group may be padded to, increasing. Use them for a device that works best
+        with few or round shapes. By default, each group is padded to its longest row.
 
     Raises
     ------
@@ -124,7 +129,7 @@ class Bucketing:
         The buckets are not increasing whole numbers of at least 1.
     """
 
-    def __init__(self, time_ms: TimeOfGroup, buckets: Sequence[int] | None = None) -> None:
+    def __init__(self, time_ms: GroupTime, buckets: Sequence[int] | None = None) -> None:
         self._time_ms = time_ms
         self._buckets = None if buckets is None else np.array(buckets)
         if self._buckets is not None and not (
@@ -137,13 +142,21 @@ class Bucketing:
                 f"buckets: must be increasing whole numbers of at least 1, not {buckets!r}"
             )
 
-    def padded(self, sizes: Sequence[int] | IntArray) -> IntArray:
-        """Give the bucket of each size: the smallest that holds it.
+    def padded_sizes(self, sizes: Sequence[int] | IntArray) -> IntArray:
+        """Return the padded size of each row: the smallest bucket that holds it.
+
+        Parameters
+        ----------
+        sizes : sequence of int, shape (n,)
+
+        Returns
+        -------
+        ndarray of int, shape (n,)
 
         Raises
         ------
         InvalidInputError
-            A size is not at least 1, or larger than the largest bucket.
+            A size is below 1 or larger than the largest bucket.
         """
         given = np.asarray(sizes, np.int64)
         if given.size and given.min() < 1:
@@ -160,37 +173,44 @@ class Bucketing:
     def split(self, sizes: Sequence[int]) -> tuple[Group, ...]:
         """Split a batch into the groups of least total time.
 
-        Some best split is contiguous in the order of size: with the numbers of rows per group kept,
-        to give the largest rows to the group that is padded most makes no other group larger. So
-        dynamic programming over the ends of the groups finds the best of all splits, in n² steps:
-        the least time of the first j rows is the least, over the start i of the last group, of
-        that of the first i rows and the time of j - i rows padded to the size of row j.
+        Some optimal split is contiguous in the order of size: if the group with the largest padding
+        takes the largest rows, and all groups keep their numbers of rows, no other group's padding
+        grows. Dynamic programming over the ends of the groups therefore finds an optimal split, in
+        O(n²) steps. With the rows sorted by size, ``T(0) = 0`` and ::
+
+            T(j) = min over i < j of  T(i) + time(j - i rows, padded size of row j)
 
         Parameters
         ----------
-        sizes : sequence of int
+        sizes : sequence of int, shape (n,)
             Size of each row.
 
         Returns
         -------
         tuple of Group
-            Each row in one group; the groups by increasing size; none for an empty batch.
+            Each row is in exactly one group. The groups are sorted by increasing size. An empty
+            batch has no groups.
+
+        Raises
+        ------
+        InvalidInputError
+            A size is below 1 or larger than the largest bucket.
         """
         order = np.argsort(sizes, kind="stable")
-        padded = self.padded(np.asarray(sizes, np.int64)[order])
+        padded = self.padded_sizes(np.asarray(sizes, np.int64)[order])
         number = len(padded)
-        # time[count - 1, end - 1]: of the `count` rows that end before row `end`.
+        # time_ms[count - 1, end - 1] is the time of the `count` rows that end before row `end`.
         time_ms = self._time_ms(np.arange(1, number + 1)[:, None], padded[None, :])
-        least_ms = np.zeros(number + 1)
-        start_of = np.zeros(number + 1, np.intp)
+        min_total_ms = np.zeros(number + 1)
+        start_of_group = np.zeros(number + 1, np.intp)
         for end in range(1, number + 1):
-            totals_ms = least_ms[:end] + time_ms[end - 1 :: -1, end - 1]
-            start_of[end] = start = totals_ms.argmin()
-            least_ms[end] = totals_ms[start]
+            totals_ms = min_total_ms[:end] + time_ms[end - 1 :: -1, end - 1]
+            start_of_group[end] = start = totals_ms.argmin()
+            min_total_ms[end] = totals_ms[start]
         groups = []
         end = number
         while end:
-            start = start_of[end]
+            start = start_of_group[end]
             rows = tuple(sorted(order[start:end].tolist()))
             groups.append(Group(rows, int(padded[end - 1])))
             end = start
@@ -199,58 +219,62 @@ class Bucketing:
     def run(
         self, sizes: Sequence[int], forward: Callable[[Group], Mapping[str, NDArray[Any]]]
     ) -> dict[str, NDArray[Any]]:
-        """Split a batch, compute each group, and put the answers in the order of the batch.
+        """Split a batch, compute each group, and reassemble the outputs in the batch's order.
 
         Parameters
         ----------
         sizes : sequence of int, shape (batch_size,)
             Size of each row.
         forward : callable
-            Answers a group: arrays by name, a row for each of `Group.rows`, in their order.
+            Computes a group. It returns arrays by name, with one row for each of `Group.rows`, in
+            that order.
 
         Returns
         -------
-        dict of str to ndarray
-            The answers; row ``i`` is for row ``i`` of the batch.
+        dict of str to ndarray, each with batch_size rows
+            The outputs, by name. Row ``i`` belongs to row ``i`` of the batch.
 
         Raises
         ------
         ModelError
-            `forward` gave another number of rows than the group has.
+            `forward` returned a different number of rows than the group has.
+        InvalidInputError
+            A size is below 1 or larger than the largest bucket.
         """
         outputs: dict[str, NDArray[Any]] = {}
         for group in self.split(sizes):
-            for name, answer in forward(group).items():
-                if len(answer) != len(group.rows):
-                    raise ModelError(f"the model gave output {name!r} in a wrong number of rows")
-                if len(answer) == len(sizes):  # one group: its rows are in the batch's order
-                    outputs[name] = answer
+            for name, output in forward(group).items():
+                if len(output) != len(group.rows):
+                    raise ModelError(
+                        f"the model returned a wrong number of rows of output {name!r}"
+                    )
+                if len(output) == len(sizes):  # a single group is in the batch's order
+                    outputs[name] = output
                     continue
                 if name not in outputs:
-                    outputs[name] = np.empty((len(sizes), *answer.shape[1:]), answer.dtype)
-                outputs[name][list(group.rows)] = answer
+                    outputs[name] = np.empty((len(sizes), *output.shape[1:]), output.dtype)
+                outputs[name][list(group.rows)] = output
         return outputs
 
 
 def pad(
     sequences: Sequence[Sequence[int]], padded_size: int, fill: int = 0
 ) -> tuple[IntArray, NDArray[np.bool_]]:
-    """Pad sequences to one size.
+    """Pad sequences at their end to the same size.
 
     Parameters
     ----------
     sequences : sequence of sequences of int
-        Each of at most `padded_size` numbers.
+        Each has at most `padded_size` numbers.
     padded_size : int
-        Numbers per row.
     fill : int
-        What to pad with, at the end.
+        The number to pad with.
 
     Returns
     -------
     array : ndarray of int64, shape (len(sequences), padded_size)
-    mask : ndarray of bool, the same shape
-        True where `array` holds a number of the sequence.
+    mask : ndarray of bool, shape (len(sequences), padded_size)
+        False at padding.
 
     Raises
     ------
@@ -259,7 +283,9 @@ def pad(
     """
     lengths = np.array([len(sequence) for sequence in sequences], np.int64)
     if lengths.size and lengths.max() > padded_size:
-        raise InvalidInputError(f"padded size: {padded_size} cannot hold {lengths.max()}")
+        raise InvalidInputError(
+            f"padded size: must be at least {lengths.max()}, the longest row, not {padded_size}"
+        )
     mask = np.arange(padded_size) < lengths[:, None]
     array = np.full(mask.shape, fill, np.int64)
     array[mask] = np.fromiter(itertools.chain.from_iterable(sequences), np.int64)
@@ -274,31 +300,31 @@ def measure_batch_time(
     budget_s: float,
     clock_s: Callable[[], float] = time.perf_counter,
 ) -> BatchTime:
-    """Measure what a model takes on a grid of batch sizes and row sizes, within a time budget.
+    """Measure and fit the time of batches on a grid of row counts and row sizes.
 
-    From the cheapest combination to the dearest, as far as half of the budget reaches: a
-    combination is not begun when the times of those before it leave open that it takes longer than
-    is left. The rest of the budget repeats what was reached, in random order; the least times are
-    fitted, since what else runs on the machine only adds. What was not reached is extrapolated by
-    the form of `BatchTime`; where nothing but the cheapest was, that is a constant, which leaves
-    every batch in one group.
+    The measurement keeps a time budget. In the first half, it goes through the grid from the
+    cheapest point to the most expensive. It skips a point that may take longer than the time left,
+    judged by the points measured so far. The second half repeats the measured points in random
+    order. The fit uses the minimum time of each point, because other load on the machine can only
+    add time.
+    `BatchTime` extrapolates to the points that were skipped. If only the cheapest point was
+    measured, the fit is a constant, with which every batch stays in one group.
 
     Parameters
     ----------
     run : callable
-        Takes a count and a size; computes a batch of so many rows padded to that size, and
-        returns when it is done.
+        Takes a count of rows and a size. Computes a batch of that many rows, padded to that size,
+        and returns when it is done.
     counts, sizes : sequence of int
-        The grid.
+        The grid: all pairs of a count and a size are candidates.
     budget_s : float
-        Time to spend; the cheapest combination is run twice whatever it takes.
+        Time to spend. The cheapest point is run twice even if that takes longer.
     clock_s : callable
-        The clock.
+        Returns the present time in seconds.
 
     Returns
     -------
     BatchTime
-        Fitted.
     """
     cheapest, *others = sorted(
         itertools.product(counts, sizes), key=lambda point: (point[0] * point[1], point)
@@ -306,32 +332,34 @@ def measure_batch_time(
     times_s: dict[tuple[int, int], list[float]] = {}
 
     def measure(point: tuple[int, int]) -> None:
-        entered_s = clock_s()
+        started_s = clock_s()
         run(*point)
-        times_s.setdefault(point, []).append(clock_s() - entered_s)
+        times_s.setdefault(point, []).append(clock_s() - started_s)
 
-    def at_most_s(point: tuple[int, int]) -> float:
-        # No term of `BatchTime` grows faster than the count, or than the square of the size.
+    def upper_bound_s(point: tuple[int, int]) -> float:
+        # No term of `BatchTime` grows faster than linearly in n and quadratically in s.
         return min(
             taken[-1] * max(1.0, point[0] / count) * max(1.0, point[1] / size) ** 2
             for (count, size), taken in times_s.items()
         )
 
-    started_s = clock_s()
-    run(*cheapest)  # the first batch of all pays for much else
+    begin_s = clock_s()
+    run(*cheapest)  # the first batch includes one-time initialisation
     measure(cheapest)
     for point in others:
-        if clock_s() - started_s + at_most_s(point) <= budget_s / 2:
+        if clock_s() - begin_s + upper_bound_s(point) <= budget_s / 2:
             measure(point)
     shuffle = np.random.default_rng(0)
-    reached = list(times_s)
-    spent = False
-    while not spent:
-        for index in shuffle.permutation(len(reached)).tolist():
-            point = reached[index]
-            spent = clock_s() - started_s + times_s[point][-1] > budget_s
-            if spent:
+    measured_points = list(times_s)
+    exhausted = False
+    while not exhausted:
+        for index in shuffle.permutation(len(measured_points)).tolist():
+            point = measured_points[index]
+            exhausted = clock_s() - begin_s + times_s[point][-1] > budget_s
+            if exhausted:
                 break
             measure(point)
-    least_ms = [1e3 * min(taken) for taken in times_s.values()]
-    return BatchTime.fit([count for count, _ in reached], [size for _, size in reached], least_ms)
+    min_times_ms = [1e3 * min(taken) for taken in times_s.values()]
+    return BatchTime.fit(
+        [count for count, _ in measured_points], [size for _, size in measured_points], min_times_ms
+    )

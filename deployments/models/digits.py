@@ -1,4 +1,4 @@
-"""Handwritten digits, 8 × 8 pixels: a small convolutional network with its weights."""
+"""A small convolutional network, with its weights, that recognises handwritten digits."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,12 +11,12 @@ from safetensors.torch import load_file
 from torch import nn
 
 from deployments.models.base import Model, TensorSpec
-from policy.errors import InvalidInputError
+from deployments.models.torch_options import check_positive_int, use_torch
 
 WEIGHTS = Path(__file__).with_name("digits.safetensors")
 PIXEL_MAX = 16.0
 
-#: A handwritten 3: the first of the images that are held out from training.
+#: A handwritten 3: the first image of the held-out test set.
 EXAMPLE = (
     (0, 0, 7, 15, 13, 1, 0, 0),
     (0, 8, 13, 6, 15, 4, 0, 0),
@@ -30,7 +30,7 @@ EXAMPLE = (
 
 
 def make_network() -> nn.Sequential:
-    """Make the untrained network: (n, 1, 8, 8) pixels over `PIXEL_MAX` to (n, 10) logits."""
+    """Return the untrained network. It maps (n, 1, 8, 8) pixels in 0..1 to (n, 10) logits."""
     return nn.Sequential(
         nn.Conv2d(1, 16, kernel_size=3, padding=1),
         nn.ReLU(),
@@ -46,46 +46,41 @@ def make_network() -> nn.Sequential:
 
 
 class Digits(Model):
-    """Recognises a handwritten digit.
+    """Recognises handwritten digits of 8 × 8 pixels.
 
-    Trained by ``scripts/train_digits.py`` on the digits that scikit-learn bundles.
+    ``scripts/train_digits.py`` trained it on the digits that scikit-learn bundles.
 
     Parameters
     ----------
     threads : int
-        CPU threads that torch may use in this process. One is best for a network this small, and
-        lets a machine carry as many replicas as it has cores.
+        CPU threads that torch may use in this process. One is best for so small a network, and lets
+        a machine run as many replicas as it has cores.
     weights : str or None
-        A safetensors file of the same network; None is the one shipped.
+        A safetensors file for this network. None means the file that comes with Sojourn.
+
+    Raises
+    ------
+    InvalidInputError
+        `threads` is not a whole number of at least 1.
     """
 
     inputs = (TensorSpec("image", "FP32", (8, 8)),)
     outputs = (TensorSpec("label", "INT64", ()), TensorSpec("probabilities", "FP32", (10,)))
 
     def __init__(self, threads: int = 1, weights: str | None = None) -> None:
-        if type(threads) is not int or threads < 1:
-            raise InvalidInputError(
-                f"model digits: threads must be a whole number of at least 1, not {threads!r}"
-            )
-        self._threads = threads
+        self._threads = check_positive_int("digits", "threads", threads)
         self._weights = Path(weights) if weights else WEIGHTS
 
     def load(self, device: str) -> None:
-        """Read the weights to `device`."""
-        if device == "cuda" and not torch.cuda.is_available():
-            raise InvalidInputError(
-                "device cuda: torch sees no GPU here (no NVIDIA GPU, driver, or CUDA build of "
-                "torch); use device cpu"
-            )
-        torch.set_num_threads(self._threads)
-        self._device = torch.device(device)
+        """Load the weights on `device`."""
+        self._device = use_torch(device, self._threads)
         self._network = make_network()
         self._network.load_state_dict(load_file(self._weights))
         self._network.to(self._device).eval()
 
     def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Recognise the digits of a batch."""
-        # torch takes no read-only arrays; this copies only those.
+        """Return the most likely digit and the probabilities of all ten, for each image."""
+        # torch needs writeable arrays; this copies only read-only ones.
         pixels = np.require(batch["image"], np.float32, ["C", "W"])
         with torch.inference_mode():
             images = torch.from_numpy(pixels).to(self._device).unsqueeze(1) / PIXEL_MAX
@@ -95,5 +90,5 @@ class Digits(Model):
         return {"label": label, "probabilities": probabilities}
 
     def example(self, batch_size: int) -> dict[str, NDArray[Any]]:
-        """Make a batch of `EXAMPLE`."""
+        """Return a batch of copies of `EXAMPLE`."""
         return {"image": np.tile(np.array(EXAMPLE, np.float32), (batch_size, 1, 1))}

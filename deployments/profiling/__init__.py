@@ -1,1 +1,6 @@
-"""What a model costs on a device: batch times and energy."""
+"""Measure the profile of a model on a device: time and energy by batch size."""
+
+from deployments.profiling.energy import EnergyMeter, best_meter
+from deployments.profiling.measure import measure_profile
+
+__all__ = ["EnergyMeter", "best_meter", "measure_profile"]

@@ -1,7 +1,7 @@
-"""Energy meters: NVML for NVIDIA GPUs, RAPL for Intel and AMD processors.
+"""Energy meters: NVML for NVIDIA GPUs, and RAPL for Intel and AMD processors.
 
-A meter counts upwards; the energy of a span is the difference of two readings. It counts all that
-its device does: an idle machine makes a clean measurement.
+A meter counts upwards; the energy of an interval is the difference of two readings. It counts all
+that the device does, so measure on an otherwise idle machine.
 """
 
 import os
@@ -21,23 +21,23 @@ POWER_SAMPLE_INTERVAL_S = 0.02
 
 
 class EnergyMeter(Protocol):
-    """Counts the energy that a device takes.
+    """A counter of the energy that a device uses.
 
     Attributes
     ----------
     source : str
-        Where the numbers come from, for people.
+        A description of the counter, for people.
     """
 
     @property
     def source(self) -> str: ...  # noqa: D102
 
     def read_mj(self) -> float:
-        """Energy since some fixed instant, in millijoules; never decreases."""
+        """Return the energy since a fixed instant, in mJ. It never decreases."""
 
 
 def best_meter(device: str) -> tuple[EnergyMeter | None, str]:
-    """Find the meter of a device.
+    """Return the energy meter of a device, if there is one.
 
     Parameters
     ----------
@@ -47,9 +47,9 @@ def best_meter(device: str) -> tuple[EnergyMeter | None, str]:
     Returns
     -------
     meter : EnergyMeter or None
-        None where the energy cannot be read.
+        None if the energy cannot be read.
     note : str
-        The meter's source, or why there is none.
+        The meter's source, or why there is no meter.
     """
     try:
         meter: EnergyMeter = NvmlMeter() if device == "cuda" else RaplMeter()
@@ -59,14 +59,14 @@ def best_meter(device: str) -> tuple[EnergyMeter | None, str]:
 
 
 class NvmlMeter:
-    """Energy of the GPU that this process uses first.
+    """Energy meter of the first GPU of this process.
 
-    Volta and later count energy themselves; for older GPUs their power is sampled and integrated.
+    GPUs since Volta count their energy. For older GPUs, the meter integrates their sampled power.
 
     Raises
     ------
     InfeasibleError
-        There is no NVIDIA driver, no GPU, or it states neither energy nor power.
+        There is no NVIDIA driver or no GPU, or the GPU reports neither energy nor power.
     """
 
     def __init__(self) -> None:
@@ -87,20 +87,20 @@ class NvmlMeter:
                 )
             except pynvml.NVMLError as error:
                 raise InfeasibleError(
-                    f"NVML: {name} states neither energy nor power: {error}"
+                    f"NVML: {name} reports neither energy nor power: {error}"
                 ) from error
             self.source = f"NVML power of {name}, integrated"
             self._integral.start()
 
     def read_mj(self) -> float:
-        """Energy since the driver was loaded, or since the meter was made."""
+        """Return the energy in mJ since the driver was loaded, or since construction."""
         if self._integral is not None:
             return self._integral.read_mj()
         return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
 
 
 def _gpu_handle() -> Any:
-    """Find the GPU that CUDA calls 0: torch knows it, else the environment says."""
+    """Return NVML's handle of CUDA device 0, from torch or else from CUDA_VISIBLE_DEVICES."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         uuid = torch.cuda.get_device_properties(torch.cuda.current_device()).uuid
@@ -117,9 +117,9 @@ class PowerIntegral:
     Parameters
     ----------
     read_power_mw : callable
-        Gives the present power in milliwatts.
+        Returns the present power in mW.
     clock : callable
-        Gives the time in seconds.
+        Returns the time in seconds.
     """
 
     def __init__(
@@ -130,31 +130,31 @@ class PowerIntegral:
         self._read_power_mw, self._clock = read_power_mw, clock
         self._lock = threading.Lock()
         self._energy_mj = 0.0
-        self._power_mw, self._at_s = read_power_mw(), clock()
+        self._last_power_mw, self._last_time_s = read_power_mw(), clock()
 
     def start(self) -> None:
-        """Sample from a thread of its own, until the process ends."""
-        threading.Thread(target=self._sample_on, name="power-integral", daemon=True).start()
+        """Start a thread that samples until the process ends."""
+        threading.Thread(target=self._sample_forever, name="power-integral", daemon=True).start()
 
     def read_mj(self) -> float:
-        """Take a sample; give the energy since the first."""
+        """Take a sample, and return the energy in mJ since the first one."""
         with self._lock:
             power_mw, now_s = self._read_power_mw(), self._clock()
-            self._energy_mj += 0.5 * (self._power_mw + power_mw) * (now_s - self._at_s)
-            self._power_mw, self._at_s = power_mw, now_s
+            self._energy_mj += 0.5 * (self._last_power_mw + power_mw) * (now_s - self._last_time_s)
+            self._last_power_mw, self._last_time_s = power_mw, now_s
             return self._energy_mj
 
-    def _sample_on(self) -> None:
+    def _sample_forever(self) -> None:
         while True:
             time.sleep(POWER_SAMPLE_INTERVAL_S)
             try:
                 self.read_mj()
             except pynvml.NVMLError:
-                return  # whoever reads next sees the error
+                return  # the next caller of `read_mj` gets this error
 
 
 class RaplMeter:
-    """Energy of all processor packages, and of their memory where that is counted apart.
+    """Energy meter of all processor packages, and of their memory if that has its own counters.
 
     Parameters
     ----------
@@ -164,46 +164,46 @@ class RaplMeter:
     Raises
     ------
     InfeasibleError
-        The machine has no such counters (most virtual ones have none), or they are not readable.
+        The machine has no such counters, as most virtual machines, or they are not readable.
     """
 
     source = "RAPL counters of the whole machine's processors"
 
     def __init__(self, root: Path = POWERCAP) -> None:
-        # A package counts its cores; psys, and the mmio twins, would count packages again.
+        # A package includes its cores. psys and the mmio zones would count packages twice.
         zones = [
             zone
             for zone in sorted(root.glob("intel-rapl:*"))
-            if _read(zone / "name").startswith(("package", "dram"))
+            if _read_text(zone / "name").startswith(("package", "dram"))
         ]
         if not zones:
             raise InfeasibleError(f"RAPL: this machine has no energy counters under {root}")
         self._zones = [_RaplZone(zone) for zone in zones]
 
     def read_mj(self) -> float:
-        """Energy since the meter was made."""
+        """Return the energy in mJ since construction."""
         return sum(zone.read_uj() for zone in self._zones) / 1e3
 
 
 class _RaplZone:
-    """One counter of microjoules, unwrapped: it falls back to 0 past its range."""
+    """One counter in µJ, unwrapped: the kernel's counter restarts at 0 after its maximum."""
 
     def __init__(self, zone: Path) -> None:
         self._counter = zone / "energy_uj"
-        self._range_uj = int(_read(zone / "max_energy_range_uj"))
-        self._last_uj = int(_read(self._counter))
+        self._range_uj = int(_read_text(zone / "max_energy_range_uj"))
+        self._last_uj = int(_read_text(self._counter))
         self._total_uj = 0
 
     def read_uj(self) -> int:
-        now_uj = int(_read(self._counter))
+        now_uj = int(_read_text(self._counter))
         self._total_uj += (now_uj - self._last_uj) % self._range_uj
         self._last_uj = now_uj
         return self._total_uj
 
 
-def _read(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text().strip()
     except OSError as error:
-        hint = ", only root may read it" if isinstance(error, PermissionError) else ""
+        hint = "; only root may read it" if isinstance(error, PermissionError) else ""
         raise InfeasibleError(f"RAPL: {path}: {error.strerror}{hint}") from error

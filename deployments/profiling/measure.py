@@ -1,8 +1,8 @@
-"""Measuring a profile: what a model costs on a device, per batch size.
+"""Measure a profile: the time and energy of a model's batches on a device, by batch size.
 
-Batch sizes of a grid are run in rounds, each round in a new random order, so that what drifts (the
-clock rate, the neighbours) falls on all of them alike. The profile's latency is a fit of the
-medians; the quantiles are kept beside it.
+The measurement runs in rounds. Each round runs every batch size of a grid once, in a new random
+order, so that drift (clock frequency, other load) affects all sizes alike. The profile's latency is
+a fit to the median of each size; the profile also records the quantiles.
 """
 
 import platform
@@ -25,10 +25,13 @@ from policy.profile import Profile
 FloatArray = NDArray[np.float64]
 
 LINE_TOLERANCE = 0.05
-"""Largest relative distance of a measured median from the line for the line to be the fit."""
+"""The fit is a line if no measured value differs from it by more than this, relatively."""
 
 ENERGY_WINDOW_S = 0.5
-"""Batches run back to back this long per energy reading; GPUs renew their counters every 0.1 s."""
+"""How long batches run back to back per energy reading. GPUs update their counters every 0.1 s."""
+
+WARM_UP_BUDGET_SHARE = 0.3
+"""The warm-up stops after this share of the budget."""
 
 QUANTILES = {"p10_ms": 0.10, "p50_ms": 0.50, "p90_ms": 0.90, "p99_ms": 0.99}
 
@@ -48,43 +51,44 @@ def measure_profile(
     date: str | None = None,
     progress: Callable[[float], None] = lambda share_done: None,
 ) -> Profile:
-    """Measure what a loaded model costs.
+    """Measure the profile of a loaded model.
 
     Parameters
     ----------
     model : Model
-        Loaded; its `example` is what it is measured on.
+        A loaded model; it runs on its `example`.
     model_name, device : str
         Names for the profile; `device` is ``cpu`` or ``cuda``.
     max_batch_size : int
         Largest batch size.
     batch_sizes : sequence of int, optional
-        Sizes to measure; 1 and the largest are always among them. Between them the fit
-        interpolates. If not given, about three for every doubling.
+        Sizes to measure, besides 1 and the largest. The fit interpolates between them. By default,
+        the grid of `default_batch_sizes`.
     warm_up, repeats : int
-        Batches of each size that are run before, and that are measured.
+        Batches of each size to run before measuring, and to measure.
     budget_s : float, optional
-        End the rounds after this time, however many there were; each size is measured at least
-        once. The energy comes on top.
+        Stop the rounds after this time. Each size is measured at least once. The time for energy
+        readings is not included.
     energy_meter : EnergyMeter, optional
-        Measures the energy, where the model does not state its own.
+        Measures the energy, unless the model knows its own.
     energy_note : str
-        Why there is no meter; kept in the profile.
+        Why there is no meter, for the profile.
     date : str, optional
-        Kept in the profile.
+        Date for the profile.
     progress : callable
-        Told the share that is done, 0 to 1.
+        Called with the share of work done, from 0 to 1.
 
     Returns
     -------
     Profile
-        In the table form. `measured` has ``batch_sizes`` (a row of quantiles per measured size),
-        ``fit``, ``energy_source``, ``hardware``, ``versions`` and ``date``.
+        A profile in table form. Its `measured` has ``batch_sizes`` (the quantiles of each measured
+        size), ``fit``, ``energy_source``, ``hardware``, ``versions`` and ``date``.
 
     Raises
     ------
     InvalidInputError
-        A batch size or a count is not a whole number of at least 1, or a size is too large.
+        A batch size or a count is below 1, a size exceeds `max_batch_size`, or the model states the
+        energy of some batch sizes only.
     StartError
         The model failed on a batch.
     """
@@ -92,8 +96,8 @@ def measure_profile(
     for name, count in (("warm-up", warm_up), ("repeats", repeats)):
         if count < 1:
             raise InvalidInputError(f"{name}: must be at least 1, not {count}")
-    stated = model.batch_energy_mj(1) is not None
-    meter = None if stated else energy_meter
+    model_knows_energy = model.batch_energy_mj(1) is not None
+    meter = None if model_knows_energy else energy_meter
     latency_share = 1.0 if meter is None else 0.5
     times_ms = _measure_latency(
         model, sizes, warm_up, repeats, budget_s, lambda done: progress(done * latency_share)
@@ -103,11 +107,11 @@ def measure_profile(
         | {name: round(float(np.quantile(times_ms[size], q)), 6) for name, q in QUANTILES.items()}
         for size in sizes
     ]
-    latency_ms, latency_fit = fit(sizes, [row["p50_ms"] for row in rows], max_batch_size)
+    latency_ms, latency_fit = fit_table(sizes, [row["p50_ms"] for row in rows], max_batch_size)
     fits = {"latency_ms": latency_fit}
 
     energy_mj = None
-    if stated:
+    if model_knows_energy:
         energy_note = "stated by the model"
         energies_mj = [_stated_energy_mj(model, size) for size in range(1, max_batch_size + 1)]
         energy_mj = np.array(isotonic_regression(energies_mj).x)
@@ -116,7 +120,7 @@ def measure_profile(
         for number, row in enumerate(rows):
             row["energy_mj"] = round(_measure_energy_mj(model, row["batch_size"], meter), 6)
             progress(latency_share + (1 - latency_share) * (number + 1) / len(rows))
-        energy_mj, fits["energy_mj"] = fit(
+        energy_mj, fits["energy_mj"] = fit_table(
             sizes, [row["energy_mj"] for row in rows], max_batch_size
         )
     return Profile(
@@ -136,26 +140,27 @@ def measure_profile(
 
 
 def default_batch_sizes(max_batch_size: int) -> list[int]:
-    """Give the grid that is measured: 1, 2, 3, 4, 5, 6, 8, 10, 13, 16, … and the largest."""
+    """Return the default grid: about three sizes per doubling, from 1 to `max_batch_size`."""
     steps = np.arange(3 * max_batch_size.bit_length())
     sizes = np.rint(2 ** (steps / 3)).astype(int).tolist()
     return sorted({size for size in sizes if size < max_batch_size} | {max_batch_size})
 
 
-def fit(
+def fit_table(
     batch_sizes: Sequence[int], values: Sequence[float], max_batch_size: int
 ) -> tuple[FloatArray, dict[str, Any]]:
     """Fit a non-decreasing table to values measured at some batch sizes.
 
-    The line (no negative coefficient, least squares of relative errors) where it comes within
-    `LINE_TOLERANCE` of every value; else the isotonic regression, linear between measured sizes.
+    The fit is a line if that comes within `LINE_TOLERANCE` of every value; the line has no negative
+    coefficient and minimises the squared relative errors. Otherwise the fit is the isotonic
+    regression, interpolated linearly between the measured sizes.
 
     Parameters
     ----------
     batch_sizes : sequence of int, shape (k,)
-        Increasing, the last `max_batch_size`.
+        Increasing; the last one is `max_batch_size`.
     values : sequence of float, shape (k,)
-        Not negative.
+        Not negative, in the unit of the table (ms or mJ).
     max_batch_size : int
         Length of the table.
 
@@ -164,12 +169,12 @@ def fit(
     table : ndarray, shape (max_batch_size,)
         Entry ``b - 1`` is for batch size ``b``.
     description : dict
-        ``form`` ("line" or "isotonic"), the line's ``per_request`` and ``fixed``, and
-        ``max_relative_error`` over the measured sizes.
+        ``form`` ("line" or "isotonic"), ``max_relative_error`` at the measured sizes and, for a
+        line, ``per_request`` and ``fixed``.
     """
     every_size = np.arange(1, max_batch_size + 1, dtype=np.float64)
     sizes, measured = np.array(batch_sizes, float), np.array(values, float)
-    # A value of 0 (a counter too coarse) has no relative error: it weighs as the smallest other.
+    # A coarse counter may read 0, which has no relative error: weigh it as the smallest other.
     scale = np.maximum(measured, np.min(measured[measured > 0], initial=np.max(measured) or 1.0))
     (slope, fixed), _ = nnls(
         np.stack([sizes, np.ones_like(sizes)], 1) / scale[:, None], measured / scale
@@ -185,7 +190,7 @@ def fit(
 
 
 def hardware_name(device: str) -> str:
-    """Name the processor, or the GPU, of this machine."""
+    """Return the name of this machine's processor, or of its GPU for ``cuda``."""
     if device == "cuda":
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_available():
@@ -200,7 +205,7 @@ def hardware_name(device: str) -> str:
 
 
 def versions() -> Mapping[str, str]:
-    """Name what the measurement ran on: Python, the platform, and the libraries in use."""
+    """Return the versions of Python, the platform and the imported numerical libraries."""
     libraries = {
         name: str(sys.modules[name].__version__)
         for name in ("numpy", "torch")
@@ -233,25 +238,26 @@ def _measure_latency(
     shuffle = np.random.default_rng(0)
     times_ms: dict[int, list[float]] = {size: [] for size in sizes}
 
-    def spent() -> float:
+    def budget_share() -> float:
         return 0.0 if budget_s is None else (time.perf_counter() - started_s) / budget_s
 
-    for turn in range(warm_up):
-        if turn and spent() > 0.3:
+    for round_number in range(warm_up):
+        if round_number and budget_share() > WARM_UP_BUDGET_SHARE:
             break
         for size in sizes:
-            _run(model, batches[size], size)
-    for turn in range(repeats):
-        if turn and spent() >= 1.0:
+            _time_batch_ms(model, batches[size], size)
+    for round_number in range(repeats):
+        if round_number and budget_share() >= 1.0:
             break
         for size in shuffle.permutation(sizes).tolist():
-            times_ms[size].append(_run(model, batches[size], size))
-        progress(max((turn + 1) / repeats, min(spent(), 1.0)))
+            times_ms[size].append(_time_batch_ms(model, batches[size], size))
+        progress(max((round_number + 1) / repeats, min(budget_share(), 1.0)))
     return times_ms
 
 
-def _run(model: Model, batch: Mapping[str, NDArray[Any]], size: int) -> float:
-    entered_s = time.perf_counter()
+def _time_batch_ms(model: Model, batch: Mapping[str, NDArray[Any]], size: int) -> float:
+    """Run a batch and return how long it took, in ms."""
+    started_s = time.perf_counter()
     try:
         model.forward(batch)
     except SojournError:
@@ -260,15 +266,15 @@ def _run(model: Model, batch: Mapping[str, NDArray[Any]], size: int) -> float:
         raise StartError(
             f"the model failed on a batch of {size}: {type(error).__name__}: {error}"
         ) from error
-    return (time.perf_counter() - entered_s) * 1e3
+    return (time.perf_counter() - started_s) * 1e3
 
 
 def _measure_energy_mj(model: Model, size: int, meter: EnergyMeter) -> float:
-    """Energy per batch, over batches that run back to back."""
+    """Return the mean energy of a batch, over batches that run back to back."""
     batch = model.example(size)
     before_mj, started_s, batches = meter.read_mj(), time.perf_counter(), 0
     while not batches or time.perf_counter() - started_s < ENERGY_WINDOW_S:
-        _run(model, batch, size)
+        _time_batch_ms(model, batch, size)
         batches += 1
     return (meter.read_mj() - before_mj) / batches
 
@@ -276,5 +282,5 @@ def _measure_energy_mj(model: Model, size: int, meter: EnergyMeter) -> float:
 def _stated_energy_mj(model: Model, size: int) -> float:
     energy_mj = model.batch_energy_mj(size)
     if energy_mj is None:
-        raise InvalidInputError(f"the model states the energy of a batch of 1, but not of {size}")
+        raise InvalidInputError(f"the model states the energy of a batch of 1 but not of {size}")
     return energy_mj

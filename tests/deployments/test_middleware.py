@@ -1,8 +1,8 @@
-"""The short way in, and what it takes over from Ray's wrapper."""
+"""The fast path, and the duties that it takes over from Ray's wrapper."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import httpx
@@ -16,7 +16,7 @@ from tests.support.doubles_service import Doubles, body, listening, make_service
 
 
 class Wrapper:
-    """Stands where Ray's wrapper does: notes what reaches it, tells the prefix, adds an id."""
+    """A stand-in for Ray's wrapper: records paths, sets the route prefix, adds a request id."""
 
     def __init__(self, app: InferenceApp, route_prefix: str = "") -> None:
         self.paths: list[str] = []
@@ -38,9 +38,9 @@ class Wrapper:
 
 
 @pytest.fixture(autouse=True)
-def _no_entry_left() -> Iterator[None]:
+def _close_fast_path() -> Iterator[None]:
     yield
-    FastPath.entry = None
+    FastPath.hosted = None
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def client_of(app: Any) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test")
 
 
-async def test_passes_on_where_no_model_is_hosted(service: InferenceService) -> None:
+async def test_passes_requests_on_if_no_model_is_hosted(service: InferenceService) -> None:
     wrapper = Wrapper(InferenceApp(service, "1"))
     async with client_of(FastPath(wrapper)) as client:
         for _ in range(2):
@@ -62,7 +62,7 @@ async def test_passes_on_where_no_model_is_hosted(service: InferenceService) -> 
 
 
 @pytest.mark.parametrize("prefix", ["", "/digits", "/v2"])
-async def test_takes_the_models_requests_once_it_knows_the_prefix(
+async def test_answers_the_models_requests_once_the_prefix_is_known(
     service: InferenceService, prefix: str
 ) -> None:
     app = InferenceApp(service, "1")
@@ -74,14 +74,14 @@ async def test_takes_the_models_requests_once_it_knows_the_prefix(
         for _ in range(3):
             answer = await client.post(infer, json=body((1, 2)))
             assert answer.json()["outputs"][0]["data"] == [2, 4]
-        assert wrapper.paths == [infer], "the first one told the prefix"
+        assert wrapper.paths == [infer], "only the first passes, and shows the prefix"
         await client.get("/-/healthz")
         await client.get(f"{prefix}/other")
     assert wrapper.paths[1:] == ["/-/healthz", f"{prefix}/other"]
 
 
-async def test_the_request_id_is_answered_once_on_both_ways(service: InferenceService) -> None:
-    """Ray's wrapper answers with it, too; the first request goes that way."""
+async def test_the_request_id_is_returned_once_on_both_paths(service: InferenceService) -> None:
+    """Ray's wrapper adds the id, too, and the first request passes through it."""
     app = InferenceApp(service, "1")
     open_fast_path(app)
     wrapped = FastPath(Wrapper(app))
@@ -93,18 +93,26 @@ async def test_the_request_id_is_answered_once_on_both_ways(service: InferenceSe
         assert elsewhere.headers.get_list("x-request-id") == ["mine"]
 
 
-async def test_passes_on_when_user_code_runs_on_another_loop(service: InferenceService) -> None:
+async def test_passes_requests_on_if_the_app_runs_on_another_loop(
+    service: InferenceService,
+) -> None:
     app = InferenceApp(service, "1")
     wrapper = Wrapper(app)
     open_fast_path(app)
-    assert FastPath.entry is not None
+    assert FastPath.hosted is not None
     other = asyncio.new_event_loop()
-    FastPath.entry.loop = other
-    FastPath.entry.root_path = ""
+    FastPath.hosted.loop = other
+    FastPath.hosted.root_path = ""
     async with client_of(FastPath(wrapper)) as client:
         await client.get("/v2")
     other.close()
     assert wrapper.paths == ["/v2"]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Run the event loop until `condition` holds."""
+    while not condition():
+        await asyncio.sleep(0)
 
 
 def raw_request(*rows: tuple[float, float]) -> bytes:
@@ -113,38 +121,36 @@ def raw_request(*rows: tuple[float, float]) -> bytes:
     return head.encode() + b"\r\n\r\n" + content
 
 
-async def test_a_client_that_left_is_never_computed() -> None:
+async def test_the_request_of_a_client_that_left_is_never_computed() -> None:
     model = Doubles()
     model.gate.clear()
     async with make_service(model) as service, listening(InferenceApp(service, "1")) as (_, port):
         first_reader, first = await asyncio.open_connection("127.0.0.1", port)
         first.write(raw_request((1, 1)))
-        while not service.batcher.core.device_busy:
-            await asyncio.sleep(0.001)
+        await until(lambda: service.batcher.core.device_busy)
         _, leaver = await asyncio.open_connection("127.0.0.1", port)
         leaver.write(raw_request((2, 2)))
-        while not service.batcher.core.queue_length:
-            await asyncio.sleep(0.001)
+        await until(lambda: service.batcher.core.queue_length > 0)
         leaver.close()
-        while service.batcher.core.queue_length:
-            await asyncio.sleep(0.001)
+        await until(lambda: service.batcher.core.queue_length == 0)
         model.gate.set()
         assert (await first_reader.readline()).startswith(b"HTTP/1.1 200")
         first.close()
     assert model.rows == [1]
 
 
-async def test_a_stopping_server_answers_what_it_has_accepted() -> None:
+async def test_a_stopping_server_answers_accepted_requests() -> None:
     model = Doubles()
     model.gate.clear()
     async with make_service(model) as service:
         async with listening(InferenceApp(service, "1")) as (server, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(raw_request((3, 4)))
-            while not service.batcher.core.device_busy:
-                await asyncio.sleep(0.001)
+            await until(lambda: service.batcher.core.device_busy)
+            listener = server.servers[0]
             server.should_exit = True
-            asyncio.get_running_loop().call_later(0.2, model.gate.set)
+            await until(lambda: not listener.is_serving())
+            model.gate.set()
         answer = await reader.read()
         writer.close()
     assert answer.startswith(b"HTTP/1.1 200")

@@ -1,9 +1,8 @@
-"""The random choice of the request router; that it spreads real calls, tests/integration shows."""
+"""The request router's choice of a replica. tests/integration runs it under real calls."""
 
 import asyncio
 import itertools
 import random
-import time
 import warnings
 from collections import Counter
 from types import SimpleNamespace
@@ -13,12 +12,12 @@ import pytest
 from policy.errors import InvalidInputError
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Ray's own, as it is imported
+    warnings.simplefilter("ignore")  # Ray warns on import
     from deployments.rand_router import RandRequestRouter
 
 
 def router_of(retry_delay_ms: float) -> RandRequestRouter:
-    # Ray's own constructor wants a cluster; the choice needs none of what it makes.
+    # The constructor of Ray's router needs a cluster; the choice of a replica does not.
     router = RandRequestRouter.__new__(RandRequestRouter)
     router.initialize_state(retry_delay_ms=retry_delay_ms)
     return router
@@ -32,7 +31,7 @@ def new_request() -> SimpleNamespace:
     return SimpleNamespace(routing_context=SimpleNamespace())
 
 
-async def test_every_replica_is_as_likely_as_any_other() -> None:
+async def test_all_replicas_are_equally_likely() -> None:
     random.seed(1)
     router, replicas = router_of(0), replicas_of(5)
     chosen = Counter(
@@ -41,12 +40,12 @@ async def test_every_replica_is_as_likely_as_any_other() -> None:
             for _ in range(5000)
         ]
     )
-    # Five standard deviations of a fair draw.
+    # Five standard deviations of a fair choice.
     assert all(abs(count - 1000) < 5 * 28.3 for count in chosen.values())
     assert len(chosen) == 5
 
 
-async def test_the_next_try_goes_to_another_replica() -> None:
+async def test_a_retry_goes_to_another_replica() -> None:
     random.seed(2)
     router, replicas, request = router_of(0), replicas_of(3), new_request()
     tried = [(await router.choose_replicas(replicas, request))[0][0].replica_id for _ in range(200)]
@@ -54,21 +53,21 @@ async def test_the_next_try_goes_to_another_replica() -> None:
     assert set(tried) == {0, 1, 2}
 
 
-async def test_the_only_replica_is_tried_again() -> None:
+async def test_a_single_replica_is_tried_again() -> None:
     router, request = router_of(0), new_request()
     for _ in range(3):
         ((replica,),) = await router.choose_replicas(replicas_of(1), request)
         assert replica.replica_id == 0
 
 
-async def test_without_replicas_there_is_nothing_to_try() -> None:
+async def test_without_replicas_the_choice_is_empty() -> None:
     assert await router_of(0).choose_replicas([], new_request()) == []
 
 
-async def test_retry_delay_is_constant_and_the_first_try_has_none(
+async def test_retries_wait_a_constant_delay_and_the_first_try_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Ray's own router waits 25 ms, then twice as long each time, up to half a second."""
+    """Ray's own delay, which doubles with each attempt, adds nothing."""
     slept: list[float] = []
 
     async def sleep(delay_s: float) -> None:
@@ -82,12 +81,6 @@ async def test_retry_delay_is_constant_and_the_first_try_has_none(
     assert slept == [0.04] * 5
 
 
-async def test_rays_own_backoff_adds_nothing() -> None:
-    started_s = time.monotonic()
-    await router_of(0)._backoff(20)
-    assert time.monotonic() - started_s < 0.1
-
-
-def test_a_negative_delay_is_refused() -> None:
+def test_a_negative_delay_is_rejected() -> None:
     with pytest.raises(InvalidInputError, match="retry_delay_ms"):
         router_of(-1)

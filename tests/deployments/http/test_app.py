@@ -1,4 +1,4 @@
-"""The replica's HTTP face over a real service: an emulated device, the real batcher."""
+"""The replica's HTTP app over a real service: a small model behind the real batcher."""
 
 import asyncio
 import gzip
@@ -35,7 +35,7 @@ async def client(service: InferenceService) -> AsyncIterator[httpx.AsyncClient]:
 INFER = "/v2/models/doubles/infer"
 
 
-async def test_the_server_says_what_it_is(client: httpx.AsyncClient) -> None:
+async def test_server_metadata_and_health(client: httpx.AsyncClient) -> None:
     assert (await client.get("/v2")).json() == {
         "name": "sojourn",
         "version": "9.9",
@@ -45,7 +45,7 @@ async def test_the_server_says_what_it_is(client: httpx.AsyncClient) -> None:
     assert (await client.get("/v2/health/ready")).status_code == 200
 
 
-async def test_the_model_says_what_it_takes(client: httpx.AsyncClient) -> None:
+async def test_model_metadata_and_readiness(client: httpx.AsyncClient) -> None:
     metadata = (await client.get("/v2/models/doubles")).json()
     assert metadata == {
         "name": "doubles",
@@ -84,7 +84,7 @@ async def test_the_example_is_a_valid_request(client: httpx.AsyncClient) -> None
     assert (await client.post(INFER, json=example)).status_code == 200
 
 
-async def test_explains_the_policy_in_force(client: httpx.AsyncClient) -> None:
+async def test_policy_endpoint_explains_the_policy_in_force(client: httpx.AsyncClient) -> None:
     await client.post(INFER, json=body((1, 2)))
     content = (await client.get("/sojourn/policy")).json()
     assert content["sla"] == {"response_time_ms": 50, "percentile": 95}
@@ -101,36 +101,38 @@ async def test_explains_the_policy_in_force(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status", "complaint"),
+    ("method", "path", "status", "problem"),
     [
-        ("GET", "/", 404, "the model answers under /v2/models/doubles"),
-        ("GET", "/v3", 404, "there is no '/v3'"),
-        ("GET", "/v2/models/other", 404, "no model 'other' here, only 'doubles'"),
-        ("GET", "/v2/models/doubles/versions/2", 404, "has no version '2', only '1'"),
+        ("GET", "/", 404, "the model is at /v2/models/doubles"),
+        ("GET", "/v3", 404, "there is no path '/v3'"),
+        ("GET", "/v2/models/other", 404, "no model 'other'; this service has 'doubles'"),
+        ("GET", "/v2/models/doubles/versions/2", 404, "has no version '2'; its version is '1'"),
         ("GET", INFER, 405, "must be POST, not 'GET'"),
         ("POST", "/v2", 405, "must be GET or HEAD, not 'POST'"),
         ("DELETE", "/v2/models/doubles", 405, "must be GET or HEAD, not 'DELETE'"),
         ("POST", INFER, 400, "not valid JSON"),
     ],
 )
-async def test_errors_are_in_the_protocols_form(
-    client: httpx.AsyncClient, method: str, path: str, status: int, complaint: str
+async def test_errors_have_the_form_of_the_protocol(
+    client: httpx.AsyncClient, method: str, path: str, status: int, problem: str
 ) -> None:
     answer = await client.request(method, path)
     assert answer.status_code == status
     assert list(answer.json()) == ["error"]
-    assert complaint in answer.json()["error"]
+    assert problem in answer.json()["error"]
 
 
-async def test_a_body_over_the_limit_is_refused_by_its_length(client: httpx.AsyncClient) -> None:
+async def test_a_body_over_the_limit_is_rejected_by_its_content_length(
+    client: httpx.AsyncClient,
+) -> None:
     answer = await client.post(INFER, content=b" " * 2001)
     assert (answer.status_code, answer.json()) == (
         413,
-        {"error": "the body may have 2000 bytes at most"},
+        {"error": "the body is too large: at most 2000 bytes are allowed"},
     )
 
 
-async def test_a_body_of_no_stated_length_is_cut_off_at_the_limit(
+async def test_a_body_without_content_length_is_rejected_at_the_limit(
     client: httpx.AsyncClient,
 ) -> None:
     async def endless() -> AsyncIterator[bytes]:
@@ -143,10 +145,10 @@ async def test_a_body_of_no_stated_length_is_cut_off_at_the_limit(
 async def test_more_rows_than_allowed_are_too_large(client: httpx.AsyncClient) -> None:
     answer = await client.post(INFER, json=body(*[(0, 0)] * 7))
     assert answer.status_code == 413
-    assert "6 rows, not 7" in answer.json()["error"]
+    assert "at most 6 rows, not 7" in answer.json()["error"]
 
 
-async def test_a_failing_model_says_nothing_of_its_inside(
+async def test_the_error_of_a_failing_model_reveals_no_internals(
     client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.CRITICAL):
@@ -157,7 +159,7 @@ async def test_a_failing_model_says_nothing_of_its_inside(
     assert (bad.status_code, bad.json()) == (500, {"error": "the model failed on this request"})
 
 
-async def test_full_is_503_at_once_with_retry_after(
+async def test_a_full_replica_answers_503_with_retry_after(
     client: httpx.AsyncClient, service: InferenceService
 ) -> None:
     answers = await asyncio.gather(
@@ -170,7 +172,7 @@ async def test_full_is_503_at_once_with_retry_after(
     assert service.batcher.offered_rows - service.batcher.refused_rows == 3 * statuses.count(200)
 
 
-async def test_a_binary_request_gets_a_binary_answer(client: httpx.AsyncClient) -> None:
+async def test_a_binary_request_gets_a_binary_response(client: httpx.AsyncClient) -> None:
     header = (
         b'{"parameters":{"binary_data_output":true},"inputs":[{"name":"x","datatype":"FP32",'
         b'"shape":[1,2],"parameters":{"binary_data_size":8}}]}'
@@ -184,14 +186,14 @@ async def test_a_binary_request_gets_a_binary_answer(client: httpx.AsyncClient) 
     assert np.frombuffer(answer.content[length:], np.float32).tolist() == [6, 8]
 
 
-async def test_a_header_length_that_is_no_number_is_a_bad_request(
+async def test_a_header_length_that_is_not_a_number_is_a_bad_request(
     client: httpx.AsyncClient,
 ) -> None:
     answer = await client.post(INFER, headers={"Inference-Header-Content-Length": "x"})
     assert answer.status_code == 400
 
 
-async def test_a_changed_sla_is_taken_and_loses_nothing(
+async def test_changing_the_sla_loses_no_request(
     client: httpx.AsyncClient, service: InferenceService
 ) -> None:
     pending = [asyncio.ensure_future(client.post(INFER, json=body((n, n)))) for n in range(5)]
@@ -203,7 +205,7 @@ async def test_a_changed_sla_is_taken_and_loses_nothing(
 
 
 @pytest.mark.parametrize("path", ["/v2/", "/v2/models/doubles//", "/v2/models/doubl%65s"])
-async def test_a_path_may_end_in_slashes_and_hold_escapes(
+async def test_a_path_may_end_in_slashes_and_contain_escapes(
     client: httpx.AsyncClient, path: str
 ) -> None:
     assert (await client.get(path)).status_code == 200
@@ -231,7 +233,7 @@ async def test_head_is_get_without_the_body(client: httpx.AsyncClient, path: str
     ("method", "path", "allow"),
     [("GET", INFER, "POST"), ("HEAD", INFER, "POST"), ("PUT", "/v2/health/live", "GET, HEAD")],
 )
-async def test_a_wrong_method_is_told_the_right_ones(
+async def test_a_wrong_method_gets_the_allowed_ones(
     client: httpx.AsyncClient, method: str, path: str, allow: str
 ) -> None:
     answer = await client.request(method, path)
@@ -239,7 +241,7 @@ async def test_a_wrong_method_is_told_the_right_ones(
 
 
 @pytest.mark.parametrize("path", ["/v2", "/v3", INFER])
-async def test_a_requests_id_comes_back_with_answers_and_errors(
+async def test_the_request_id_is_returned_with_responses_and_errors(
     client: httpx.AsyncClient, path: str
 ) -> None:
     answer = await client.get(path, headers={"X-Request-ID": "mine-7"})
@@ -284,7 +286,7 @@ async def test_a_deadline_and_a_priority_reach_the_service(
         ([("inference-header-content-length", "9" * 18)], 400),
     ],
 )
-async def test_wrong_header_fields_are_the_clients_fault(
+async def test_wrong_header_fields_are_client_errors(
     service: InferenceService, headers: list[tuple[str, str]], status: int
 ) -> None:
     sent: list[Message] = []
@@ -310,7 +312,7 @@ async def test_wrong_header_fields_are_the_clients_fault(
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
-async def test_a_packed_bomb_is_too_large(
+async def test_a_decompression_bomb_is_too_large(
     client: httpx.AsyncClient, pack: Callable[[bytes], bytes]
 ) -> None:
     coding = "gzip" if pack is gzip.compress else "deflate"
@@ -318,10 +320,12 @@ async def test_a_packed_bomb_is_too_large(
     assert len(content) < 2000
     answer = await client.post(INFER, content=content, headers={"Content-Encoding": coding})
     assert answer.status_code == 413
-    assert answer.json() == {"error": "the body may unpack to 2000 bytes at most"}
+    assert answer.json() == {
+        "error": "the decompressed body is too large: at most 2000 bytes are allowed"
+    }
 
 
-async def test_a_body_in_chunks_is_read_whole(client: httpx.AsyncClient) -> None:
+async def test_a_chunked_body_is_read_whole(client: httpx.AsyncClient) -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for byte in json.dumps(body((3, 4))).encode():
             yield bytes([byte])

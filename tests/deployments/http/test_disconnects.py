@@ -1,4 +1,4 @@
-"""Who leaves is noticed; who is answered at once costs no task."""
+"""Disconnects are noticed; a request that is answered at once costs no task."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from deployments.http.disconnects import DisconnectWatch
 
 
 class Client:
-    """A client that waits, until it leaves."""
+    """A client that waits for its answer until `leaves` is set."""
 
     def __init__(self, watch: DisconnectWatch) -> None:
         self.listened_to = False
@@ -25,8 +25,8 @@ class Client:
 
 
 @pytest.fixture(autouse=True)
-def _look_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disconnects, "PERIOD_S", 0)
+def _check_at_every_turn_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disconnects, "CHECK_PERIOD_S", 0)
 
 
 async def turns(count: int = 10) -> None:
@@ -34,7 +34,7 @@ async def turns(count: int = 10) -> None:
         await asyncio.sleep(0)
 
 
-async def test_the_task_of_a_client_that_leaves_is_cancelled_and_no_other() -> None:
+async def test_only_the_task_of_the_client_that_leaves_is_cancelled() -> None:
     watch = DisconnectWatch()
     leaver, stayer = Client(watch), Client(watch)
     await turns()
@@ -47,7 +47,7 @@ async def test_the_task_of_a_client_that_leaves_is_cancelled_and_no_other() -> N
     stayer.task.cancel()
 
 
-async def test_a_client_that_left_before_it_was_listened_to_is_noticed() -> None:
+async def test_a_disconnect_before_the_listener_starts_is_noticed() -> None:
     watch = DisconnectWatch()
     leaver = Client(watch)
     leaver.leaves.set()
@@ -66,7 +66,7 @@ async def test_a_request_answered_within_a_period_costs_no_task(waited: int) -> 
     client.task.cancel()
 
 
-async def test_a_removed_request_is_left_alone_whatever_its_client_does() -> None:
+async def test_a_removed_request_is_not_cancelled() -> None:
     watch = DisconnectWatch()
     client = Client(watch)
     await turns()
@@ -78,7 +78,7 @@ async def test_a_removed_request_is_left_alone_whatever_its_client_does() -> Non
     client.task.cancel()
 
 
-async def test_nothing_is_left_behind_when_nobody_waits() -> None:
+async def test_no_timer_and_no_task_remain_without_requests() -> None:
     watch = DisconnectWatch()
     for _ in range(3):
         clients = [Client(watch) for _ in range(5)]

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol's bytes."""
+"""Parsing requests and encoding responses."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ SIGNATURE = Signature(
 
 
 def body(**changes: Any) -> dict[str, Any]:
-    """A valid request of two rows, with some of input `x` changed."""
+    """Return a valid request of two rows, with `changes` to input `x`."""
     x = {"name": "x", "datatype": "FP32", "shape": [2, 2, 2], "data": [0, 1, 2, 3, 4, 5, 6, 7.5]}
     k = {"name": "k", "datatype": "UINT8", "shape": [2], "data": [0, 255]}
     return {"inputs": [{**x, **changes}, k]}
@@ -50,11 +50,11 @@ def test_flat_and_nested_data_are_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "complaint"),
+    ("changes", "problem"),
     [
-        ({"name": "z"}, "there is no input 'z': the model takes 'x', 'k'"),
+        ({"name": "z"}, "unknown input 'z': the model's inputs are 'x', 'k'"),
         ({"name": "k"}, "datatype must be UINT8, not 'FP32'"),
-        ({"name": 7}, "there is no input 7"),
+        ({"name": 7}, "unknown input 7"),
         ({"datatype": "FP64"}, "datatype must be FP32, not 'FP64'"),
         ({"datatype": None}, "datatype must be FP32, not None"),
         ({"shape": [2, 4]}, "shape must be [-1, 2, 2]"),
@@ -64,19 +64,25 @@ def test_flat_and_nested_data_are_the_same() -> None:
         ({"shape": [True, 2, 2]}, "shape must be [-1, 2, 2]"),
         ({"shape": []}, "shape must be [-1, 2, 2]"),
         ({"shape": "2"}, "shape must be [-1, 2, 2]"),
-        ({"data": [1, 2, 3]}, "be flat with 8 entries"),
-        ({"data": [[0, 1, 2, 3], [4, 5, 6, 7]]}, "must have the shape [2, 2, 2]"),
-        ({"data": [[[0, 1], [2, 3]], [[4, 5], [6]]]}, "must have the shape [2, 2, 2]"),
-        ({"data": [[[0, 1, 2], [3]], [[4, 5], [6, 7]]]}, "must have the shape [2, 2, 2]"),
-        ({"data": [[[0, 1], [2, 3], [4, 5], [6, 7]]]}, "must have the shape [2, 2, 2]"),
+        ({"data": [1, 2, 3]}, "be a flat list of 8 values"),
+        ({"data": [[0, 1, 2, 3], [4, 5, 6, 7]]}, "must be nested as the shape [2, 2, 2]"),
+        ({"data": [[[0, 1], [2, 3]], [[4, 5], [6]]]}, "must be nested as the shape [2, 2, 2]"),
+        ({"data": [[[0, 1, 2], [3]], [[4, 5], [6, 7]]]}, "must be nested as the shape [2, 2, 2]"),
+        ({"data": [[[0, 1], [2, 3], [4, 5], [6, 7]]]}, "must be nested as the shape [2, 2, 2]"),
         ({"data": "1"}, '"data" must be a list'),
         ({"data": None}, '"data" must be a list'),
-        ({"data": ["1", "2", "3", "4", "5", "6", "7", "8"]}, "must hold numbers only"),
-        ({"data": [None] * 8}, "must hold numbers only"),
-        ({"data": [True] * 8}, "must hold numbers only"),
+        ({"data": ["1", "2", "3", "4", "5", "6", "7", "8"]}, "must contain only numbers"),
+        ({"data": [None] * 8}, "must contain only numbers"),
+        ({"data": [True] * 8}, "must contain only numbers"),
         ({"data": [1e39] * 8}, "NaN and infinity are not allowed"),
-        ({"parameters": {"binary_data_size": 32}}, "exclude each other"),
-        ({"parameters": {"binary_data_size": 32}, "data": ...}, "the body ends within its tensor"),
+        (
+            {"parameters": {"binary_data_size": 32}},
+            'give either "data" or binary_data_size, not both',
+        ),
+        (
+            {"parameters": {"binary_data_size": 32}, "data": ...},
+            "the body ends before the end of this tensor",
+        ),
         ({"parameters": {"binary_data_size": 31}, "data": ...}, "binary_data_size must be 32"),
         ({"parameters": {"binary_data_size": -1}, "data": ...}, "binary_data_size must be 32"),
         ({"parameters": {"binary_data_size": 32.0}, "data": ...}, "binary_data_size must be 32"),
@@ -84,32 +90,32 @@ def test_flat_and_nested_data_are_the_same() -> None:
         ({"parameters": []}, "input 'x': \"parameters\" must be an object"),
     ],
 )
-def test_says_what_is_wrong_with_an_input(changes: dict[str, Any], complaint: str) -> None:
+def test_names_the_problem_of_an_input(changes: dict[str, Any], problem: str) -> None:
     content = body(**changes)
     if content["inputs"][0]["data"] is ...:
         del content["inputs"][0]["data"]
     with pytest.raises(BadRequestError) as caught:
         parse(content)
-    assert complaint in str(caught.value)
+    assert problem in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint"),
+    ("content", "problem"),
     [
         ([], "must be a JSON object"),
         ({}, '"inputs" must be a list'),
         ({"inputs": {}}, '"inputs" must be a list'),
         ({"inputs": [1]}, '"inputs" must be a list of objects'),
         ({"inputs": body()["inputs"][:1]}, "input 'k' is missing"),
-        ({"inputs": body()["inputs"][:1] * 2}, "input 'x' is given twice"),
+        ({"inputs": body()["inputs"][:1] * 2}, "input 'x' is given more than once"),
         ({**body(), "id": 7}, '"id" must be a string'),
         ({**body(), "parameters": 7}, '"parameters" must be an object'),
         ({**body(), "parameters": []}, '"parameters" must be an object'),
         ({**body(), "parameters": {"binary_data_output": 1}}, "binary_data_output must be true"),
         ({**body(), "parameters": {"timeout": "9"}}, "timeout must be a number of milliseconds"),
         ({**body(), "parameters": {"timeout": True}}, "timeout must be a number of milliseconds"),
-        ({**body(), "parameters": {"timeout": 0}}, "over 0 and up to 86400000, not 0"),
-        ({**body(), "parameters": {"timeout": 1e300}}, "over 0 and up to 86400000, not 1e+300"),
+        ({**body(), "parameters": {"timeout": 0}}, "above 0 and at most 86400000, not 0"),
+        ({**body(), "parameters": {"timeout": 1e300}}, "above 0 and at most 86400000, not 1e+300"),
         ({**body(), "parameters": {"priority": 2}}, "0 (normal) or 1 (high), not 2"),
         ({**body(), "parameters": {"priority": True}}, "0 (normal) or 1 (high), not True"),
         ({**body(), "parameters": {"priority": 1.0}}, "0 (normal) or 1 (high), not 1.0"),
@@ -120,50 +126,56 @@ def test_says_what_is_wrong_with_an_input(changes: dict[str, Any], complaint: st
         ({**body(), "outputs": [{"name": "y", "parameters": []}]}, "must be an object"),
         ({**body(), "outputs": ["y"]}, '"outputs" must be a list of objects'),
         ({**body(), "outputs": {"name": "y"}}, '"outputs" must be a list'),
-        ({**body(), "outputs": [{"name": "z"}]}, "there is no output 'z'"),
-        ({**body(), "outputs": [{"name": "y"}, {"name": "y"}]}, "output 'y' is asked for twice"),
+        (
+            {**body(), "outputs": [{"name": "z"}]},
+            "unknown output 'z': the model's outputs are 'y', 'n'",
+        ),
+        (
+            {**body(), "outputs": [{"name": "y"}, {"name": "y"}]},
+            "output 'y' is requested more than once",
+        ),
     ],
 )
-def test_says_what_is_wrong_with_the_rest(content: Any, complaint: str) -> None:
+def test_names_the_problem_outside_the_inputs(content: Any, problem: str) -> None:
     with pytest.raises(BadRequestError) as caught:
         parse(content)
-    assert complaint in str(caught.value)
+    assert problem in str(caught.value)
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"inputs": NaN}', b"\xff\xfe", b"[" * 10_000])
-def test_what_is_no_json_is_a_bad_request(raw: bytes) -> None:
+def test_invalid_json_is_a_bad_request(raw: bytes) -> None:
     with pytest.raises(BadRequestError, match="not valid JSON"):
         parse_request(raw, None, SIGNATURE)
 
 
 @pytest.mark.parametrize(("value", "datatype"), [(256, "UINT8"), (-1, "UINT8"), (2**63, "INT64")])
-def test_integers_out_of_range_are_refused_not_wrapped(value: int, datatype: str) -> None:
+def test_integers_out_of_range_are_rejected_not_wrapped(value: int, datatype: str) -> None:
     signature = Signature((TensorSpec("k", datatype),), (), max_rows=1)
     entry = {"name": "k", "datatype": datatype, "shape": [1], "data": [value]}
-    with pytest.raises(BadRequestError, match="only"):
+    with pytest.raises(BadRequestError, match="values must be from"):
         parse_request(orjson.dumps({"inputs": [entry]}), None, signature)
 
 
-def test_fractions_are_no_integers() -> None:
+def test_fractions_are_not_integers() -> None:
     signature = Signature((TensorSpec("k", "INT32"),), (), max_rows=1)
     entry = {"name": "k", "datatype": "INT32", "shape": [1], "data": [1.5]}
-    with pytest.raises(BadRequestError, match="whole numbers"):
+    with pytest.raises(BadRequestError, match="must contain only integers"):
         parse_request(orjson.dumps({"inputs": [entry]}), None, signature)
 
 
-def test_inputs_must_have_as_many_rows() -> None:
+def test_inputs_must_have_the_same_number_of_rows() -> None:
     content = body()
     content["inputs"][1].update(shape=[1], data=[0])
-    with pytest.raises(BadRequestError, match="as many rows"):
+    with pytest.raises(BadRequestError, match="the same number of rows, not 2 and 1"):
         parse(content)
 
 
-def test_too_many_rows_are_refused_before_their_data_is_looked_at() -> None:
-    with pytest.raises(TooLargeError, match="4 rows, not 5"):
+def test_too_many_rows_are_rejected_before_their_data_is_read() -> None:
+    with pytest.raises(TooLargeError, match="at most 4 rows, not 5"):
         parse(body(shape=[5, 2, 2], data=None))
 
 
-def test_nan_passes_where_the_model_allows_it() -> None:
+def test_nan_is_accepted_if_the_model_allows_it() -> None:
     signature = Signature((TensorSpec("x", "FP32", (), allow_nan=True),), (), max_rows=1)
     header = orjson.dumps(
         {
@@ -182,7 +194,7 @@ def test_nan_passes_where_the_model_allows_it() -> None:
 
 
 @pytest.mark.parametrize("length", [-1, 10_000])
-def test_a_header_length_outside_the_body_is_refused(length: int) -> None:
+def test_a_header_length_beyond_the_body_is_rejected(length: int) -> None:
     with pytest.raises(BadRequestError, match="Inference-Header-Content-Length"):
         parse_request(b"{}", length, SIGNATURE)
 
@@ -216,7 +228,7 @@ def test_binary_and_json_carry_the_same_numbers(x: np.ndarray) -> None:
     assert binary.rows == as_json.rows == 3
 
 
-def test_the_answer_holds_what_was_asked_for_in_the_form_asked_for() -> None:
+def test_the_response_has_the_requested_outputs_in_the_requested_form() -> None:
     content = {
         **body(),
         "id": "mine",
@@ -242,7 +254,7 @@ def test_the_answer_holds_what_was_asked_for_in_the_form_asked_for() -> None:
     assert encoded[length:] == y.tobytes()
 
 
-def test_what_is_not_said_is_all_outputs_no_deadline_and_normal_priority() -> None:
+def test_the_defaults_are_all_outputs_no_deadline_and_normal_priority() -> None:
     for content in (
         body(),
         {**body(), "outputs": [], "parameters": {"custom": "x", "sequence_id": 7}},
@@ -256,25 +268,27 @@ def test_what_is_not_said_is_all_outputs_no_deadline_and_normal_priority() -> No
 
 
 @pytest.mark.parametrize(
-    ("in_body", "in_header", "counts"),
+    ("in_body", "in_header", "applies"),
     [(None, None, None), (20, None, 20), (None, 30.5, 30.5), (20, 30.5, 20), (40, 30.5, 30.5)],
 )
-def test_of_two_deadlines_the_earlier_counts(
-    in_body: float | None, in_header: float | None, counts: float | None
+def test_the_earlier_of_two_deadlines_applies(
+    in_body: float | None, in_header: float | None, applies: float | None
 ) -> None:
     content = {**body(), "parameters": {"timeout": in_body}}
-    assert parse(content, timeout_ms=in_header).deadline_ms == counts
+    assert parse(content, timeout_ms=in_header).deadline_ms == applies
 
 
 @pytest.mark.parametrize(("in_body", "in_header"), [(0, 0), (0, 1), (1, 0), (1, 1)])
-def test_of_two_priorities_the_higher_counts(in_body: int, in_header: int) -> None:
+def test_the_higher_of_two_priorities_applies(in_body: int, in_header: int) -> None:
     content = {**body(), "parameters": {"priority": in_body}}
     assert parse(content, priority=in_header).priority == max(in_body, in_header)
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
 @pytest.mark.parametrize("one", [False, True, None])
-def test_an_outputs_own_wish_for_raw_bytes_counts(everywhere: bool, one: bool | None) -> None:
+def test_binary_data_of_an_output_overrides_that_of_the_request(
+    everywhere: bool, one: bool | None
+) -> None:
     content = with_output(**({} if one is None else {"binary_data": one}))
     content["parameters"] = {"binary_data_output": everywhere}
     (output,) = parse(content).outputs
@@ -293,7 +307,7 @@ def test_an_outputs_own_wish_for_raw_bytes_counts(everywhere: bool, one: bool | 
         {"data": "DEEP"},
     ],
 )
-def test_a_complaint_never_repeats_a_large_or_deep_value_whole(changes: dict[str, Any]) -> None:
+def test_an_error_never_repeats_a_large_or_deep_value_in_full(changes: dict[str, Any]) -> None:
     content = orjson.dumps(body(**changes)).replace(b'"DEEP"', b"[" * 1000 + b"]" * 1000)
     with pytest.raises(BadRequestError) as caught:
         parse_request(content, None, SIGNATURE)
@@ -308,7 +322,7 @@ def test_half_precision_outputs_are_json_numbers() -> None:
     assert orjson.loads(encoded)["outputs"][0]["data"] == [0.5, 65504]
 
 
-def test_bfloat16_is_refused_where_the_model_takes_another_type() -> None:
+def test_bfloat16_is_rejected() -> None:
     with pytest.raises(BadRequestError, match="datatype must be FP32, not 'BF16'"):
         parse(body(datatype="BF16"))
 
@@ -320,13 +334,13 @@ def test_outputs_that_are_not_contiguous_are_written_in_row_major_order() -> Non
     assert np.frombuffer(encoded[length:], np.float32).tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
 
 
-def test_bytes_after_the_last_tensor_are_refused() -> None:
+def test_bytes_after_the_last_tensor_are_rejected() -> None:
     content = orjson.dumps(body())
-    with pytest.raises(BadRequestError, match="3 bytes follow"):
+    with pytest.raises(BadRequestError, match="3 unexpected bytes follow"):
         parse_request(content + b"abc", len(content), SIGNATURE)
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_at_all_raise_anything_but_a_request_error(raw: bytes) -> None:
+def test_arbitrary_bytes_raise_only_bad_request_errors(raw: bytes) -> None:
     with pytest.raises(BadRequestError):
         parse_request(raw, None, SIGNATURE)

@@ -1,4 +1,4 @@
-"""Header fields and bodies."""
+"""Reading header fields and bodies."""
 
 import gzip
 import tracemalloc
@@ -17,7 +17,7 @@ from deployments.errors import (
     UnsupportedEncodingError,
 )
 from deployments.http.request import (
-    check_single,
+    check_single_valued,
     read_body,
     read_header_length,
     read_priority,
@@ -32,19 +32,19 @@ PACK: dict[bytes, Callable[[bytes], bytes]] = {
 
 
 class Sender:
-    """Stands where the server does: hands over chunks, and counts what was taken."""
+    """An ASGI `receive` that delivers chunks and counts them."""
 
-    def __init__(self, chunks: Iterable[bytes], *, leaves: bool = False) -> None:
+    def __init__(self, chunks: Iterable[bytes], *, disconnects: bool = False) -> None:
         self.chunks = list(chunks)
         self.taken = 0
-        self._leaves = leaves
+        self._disconnects = disconnects
 
     async def __call__(self) -> Message:
         if self.taken == len(self.chunks):
-            assert self._leaves, "the body was read beyond its end"
+            assert self._disconnects, "the body was read beyond its end"
             return {"type": "http.disconnect"}
         self.taken += 1
-        more = self._leaves or self.taken < len(self.chunks)
+        more = self._disconnects or self.taken < len(self.chunks)
         return {
             "type": "http.request",
             "body": self.chunks[self.taken - 1],
@@ -58,18 +58,18 @@ async def read(body: bytes, max_body_bytes: int = 100, **headers: bytes) -> byte
 
 
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate", b"x-gzip", b"GZIP", b" Deflate "])
-async def test_packed_bodies_are_unpacked(coding: bytes) -> None:
-    packed = PACK[coding.strip().lower()](b"x" * 100)
-    assert await read(packed, content_encoding=coding) == b"x" * 100
+async def test_compressed_bodies_are_decompressed(coding: bytes) -> None:
+    compressed = PACK[coding.strip().lower()](b"x" * 100)
+    assert await read(compressed, content_encoding=coding) == b"x" * 100
 
 
 @pytest.mark.parametrize("coding", [b"", b"identity"])
-async def test_identity_is_no_packing(coding: bytes) -> None:
+async def test_identity_means_uncompressed(coding: bytes) -> None:
     assert await read(b"plain", content_encoding=coding) == b"plain"
 
 
 @pytest.mark.parametrize("coding", [b"br", b"zstd", b"gzip, gzip", b"gzip,deflate", b"\xff"])
-async def test_unknown_packing_is_refused_unread(coding: bytes) -> None:
+async def test_an_unknown_coding_is_rejected_before_reading(coding: bytes) -> None:
     sender = Sender([b"x"])
     with pytest.raises(UnsupportedEncodingError, match="gzip, deflate or identity"):
         await read_body(sender, {b"content-encoding": coding}, 100)
@@ -77,14 +77,14 @@ async def test_unknown_packing_is_refused_unread(coding: bytes) -> None:
 
 
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate"])
-async def test_what_unpacks_to_one_byte_too_much_is_too_large(coding: bytes) -> None:
-    with pytest.raises(TooLargeError, match="unpack to 99 bytes at most"):
+async def test_one_byte_over_the_limit_after_decompression_is_too_large(coding: bytes) -> None:
+    with pytest.raises(TooLargeError, match="decompressed body is too large: at most 99 bytes"):
         await read(PACK[coding](b"x" * 100), 99, content_encoding=coding)
     assert len(await read(PACK[coding](b"x" * 100), 100, content_encoding=coding)) == 100
 
 
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate"])
-async def test_a_bomb_is_never_unpacked_beyond_the_cap(coding: bytes) -> None:
+async def test_a_bomb_is_never_decompressed_beyond_the_limit(coding: bytes) -> None:
     bomb = PACK[coding](bytes(50_000_000))
     assert len(bomb) < 100_000
     tracemalloc.start()
@@ -98,24 +98,24 @@ async def test_a_bomb_is_never_unpacked_beyond_the_cap(coding: bytes) -> None:
 
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate"])
 @pytest.mark.parametrize(
-    ("spoil", "complaint"),
+    ("corrupt", "problem"),
     [
-        (lambda packed: packed[:-1], "ends within its"),
-        (lambda packed: b"", "ends within its"),
-        (lambda packed: packed + b"x", "bytes follow the end"),
-        (lambda packed: packed + packed, "bytes follow the end"),
-        (lambda packed: b"{}" + packed, "not valid"),
-        (lambda packed: packed[:-4] + b"\xff" * 4, "not valid"),
+        (lambda compressed: compressed[:-1], "ends too early"),
+        (lambda compressed: b"", "ends too early"),
+        (lambda compressed: compressed + b"x", "unexpected bytes follow"),
+        (lambda compressed: compressed + compressed, "unexpected bytes follow"),
+        (lambda compressed: b"{}" + compressed, "not valid"),
+        (lambda compressed: compressed[:-4] + b"\xff" * 4, "not valid"),
     ],
 )
-async def test_a_spoilt_stream_is_a_bad_request(
-    coding: bytes, spoil: Callable[[bytes], bytes], complaint: str
+async def test_a_corrupt_stream_is_a_bad_request(
+    coding: bytes, corrupt: Callable[[bytes], bytes], problem: str
 ) -> None:
-    with pytest.raises(BadRequestError, match=complaint):
-        await read(spoil(PACK[coding](b"some content")), content_encoding=coding)
+    with pytest.raises(BadRequestError, match=problem):
+        await read(corrupt(PACK[coding](b"some content")), content_encoding=coding)
 
 
-async def test_deflate_means_zlibs_format() -> None:
+async def test_deflate_means_the_zlib_format() -> None:
     raw = zlib.compressobj(wbits=-15)
     with pytest.raises(BadRequestError, match="not valid deflate"):
         await read(raw.compress(b"x" * 50) + raw.flush(), content_encoding=b"deflate")
@@ -123,21 +123,21 @@ async def test_deflate_means_zlibs_format() -> None:
 
 @given(body=st.binary(max_size=60), coding=st.sampled_from([b"gzip", b"deflate"]))
 @settings(derandomize=True, max_examples=100)
-def test_any_bytes_said_to_be_packed_are_unpacked_or_refused(body: bytes, coding: bytes) -> None:
+def test_arbitrary_bytes_are_decompressed_or_rejected(body: bytes, coding: bytes) -> None:
     read_once = read(body, 20, content_encoding=coding)
     with pytest.raises((StopIteration, RequestError)):
         read_once.send(None)
 
 
-@given(chunks=st.lists(st.binary(max_size=9), min_size=1, max_size=9), stated=st.booleans())
+@given(chunks=st.lists(st.binary(max_size=9), min_size=1, max_size=9), announced=st.booleans())
 @settings(derandomize=True, max_examples=100)
-def test_chunks_are_joined_up_to_the_limit(chunks: list[bytes], stated: bool) -> None:
+def test_chunks_are_joined_up_to_the_limit(chunks: list[bytes], announced: bool) -> None:
     body, sender = b"".join(chunks), Sender(chunks)
-    fields = {b"content-length": b"%d" % len(body)} if stated else {}
+    fields = {b"content-length": b"%d" % len(body)} if announced else {}
     limit = 30
     reading = read_body(sender, fields, limit)
     if len(body) > limit:
-        with pytest.raises(TooLargeError, match="may have 30 bytes at most"):
+        with pytest.raises(TooLargeError, match="at most 30 bytes are allowed"):
             reading.send(None)
         assert sum(map(len, chunks[: sender.taken])) < limit + 10
     else:
@@ -146,7 +146,7 @@ def test_chunks_are_joined_up_to_the_limit(chunks: list[bytes], stated: bool) ->
         assert caught.value.value == body
 
 
-async def test_a_stated_length_over_the_limit_is_refused_unread() -> None:
+async def test_a_content_length_over_the_limit_is_rejected_before_reading() -> None:
     sender = Sender([b"x"])
     with pytest.raises(TooLargeError):
         await read_body(sender, {b"content-length": b"101"}, 100)
@@ -156,16 +156,16 @@ async def test_a_stated_length_over_the_limit_is_refused_unread() -> None:
 @pytest.mark.parametrize(
     "length", [b"-1", b"+1", b"1_0", b"1.5", b"x", b"", b" 1", b"9" * 5000, b"\xb2"]
 )
-async def test_a_length_that_is_no_number_is_a_bad_request(length: bytes) -> None:
+async def test_a_length_that_is_not_a_number_is_a_bad_request(length: bytes) -> None:
     with pytest.raises(BadRequestError, match="whole number"):
         await read(b"", content_length=length)
     with pytest.raises(BadRequestError, match="whole number"):
         read_header_length({b"inference-header-content-length": length})
 
 
-async def test_a_client_that_leaves_within_its_body_is_noticed() -> None:
-    with pytest.raises(BadRequestError, match="left"):
-        await read_body(Sender([b"ab"], leaves=True), {}, 100)
+async def test_a_disconnect_before_the_end_of_the_body_is_a_bad_request() -> None:
+    with pytest.raises(BadRequestError, match="disconnected"):
+        await read_body(Sender([b"ab"], disconnects=True), {}, 100)
 
 
 @pytest.mark.parametrize(
@@ -193,8 +193,8 @@ def test_reads_the_deadline(value: bytes, timeout_ms: float) -> None:
         b"9" * 400,
     ],
 )
-def test_a_deadline_that_can_be_none_is_refused(value: bytes) -> None:
-    with pytest.raises(BadRequestError, match="milliseconds over 0"):
+def test_an_invalid_deadline_is_rejected(value: bytes) -> None:
+    with pytest.raises(BadRequestError, match="milliseconds above 0"):
         read_timeout_ms({b"x-request-timeout-ms": value})
 
 
@@ -206,8 +206,10 @@ def test_reads_the_priority() -> None:
             read_priority({b"x-request-priority": value})
 
 
-def test_fields_given_twice_must_agree() -> None:
-    check_single([(b"content-length", b"1"), (b"content-length", b"1"), (b"cookie", b"a")] * 2)
-    check_single([(b"cookie", b"a"), (b"cookie", b"b"), (b"x-request-id", b"a")])
-    with pytest.raises(BadRequestError, match="content-length is given twice"):
-        check_single([(b"content-length", b"1"), (b"content-length", b"2")])
+def test_repeated_fields_must_agree() -> None:
+    check_single_valued(
+        [(b"content-length", b"1"), (b"content-length", b"1"), (b"cookie", b"a")] * 2
+    )
+    check_single_valued([(b"cookie", b"a"), (b"cookie", b"b"), (b"x-request-id", b"a")])
+    with pytest.raises(BadRequestError, match="content-length is given more than once"):
+        check_single_valued([(b"content-length", b"1"), (b"content-length", b"2")])

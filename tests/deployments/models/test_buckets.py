@@ -21,7 +21,7 @@ def total_ms(time: BatchTime, groups: tuple[Group, ...]) -> float:
 
 
 def partitions(rows: list[int]) -> Iterator[list[list[int]]]:
-    """All ways to split rows into groups, whatever is in them."""
+    """Yield all ways to split rows into groups."""
     if not rows:
         yield []
         return
@@ -33,7 +33,7 @@ def partitions(rows: list[int]) -> Iterator[list[list[int]]]:
 
 
 @given(sizes_of_rows, batch_times, buckets)
-def test_every_row_is_in_one_group(sizes, time, buckets):
+def test_every_row_is_in_exactly_one_group(sizes, time, buckets):
     groups = Bucketing(time, buckets).split(sizes)
     assert sorted(row for group in groups for row in group.rows) == list(range(len(sizes)))
     assert all(list(group.rows) == sorted(group.rows) for group in groups)
@@ -48,19 +48,19 @@ def test_a_group_is_padded_to_the_smallest_bucket_that_holds_its_longest_row(siz
 
 
 @given(sizes_of_rows.filter(bool), batch_times, buckets)
-def test_never_dearer_than_one_padded_batch_nor_than_one_by_one(sizes, time, buckets):
+def test_a_split_costs_no_more_than_one_group_or_single_rows(sizes, time, buckets):
     bucketing = Bucketing(time, buckets)
     total = total_ms(time, bucketing.split(sizes))
-    padded = bucketing.padded(sizes)
+    padded = bucketing.padded_sizes(sizes)
     assert total <= float(time(len(sizes), padded.max())) * (1 + 1e-9)
     assert total <= float(time(1, padded).sum()) * (1 + 1e-9)
 
 
 @settings(max_examples=60)
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=7), batch_times, buckets)
-def test_no_split_at_all_takes_less_time(sizes, time, buckets):
+def test_no_other_split_takes_less_time(sizes, time, buckets):
     bucketing = Bucketing(time, buckets)
-    padded = bucketing.padded(sizes)
+    padded = bucketing.padded_sizes(sizes)
     best = min(
         sum(float(time(len(group), padded[group].max())) for group in split)
         for split in partitions(list(range(len(sizes))))
@@ -68,8 +68,8 @@ def test_no_split_at_all_takes_less_time(sizes, time, buckets):
     assert total_ms(time, bucketing.split(sizes)) == pytest.approx(best, rel=1e-9, abs=1e-9)
 
 
-def test_the_split_is_that_of_the_times_whatever_their_form():
-    # A device that pays 10 ms a group up to 4 rows, and 40 ms beyond: two groups of 4 are best.
+def test_the_split_is_optimal_for_any_form_of_the_times():
+    # A group of up to 4 rows takes 10 ms, a larger one 40 ms: two groups of 4 are best.
     def time_ms(counts, sizes):
         return np.where(counts <= 4, 10.0, 40.0) + 0.0 * sizes
 
@@ -78,13 +78,13 @@ def test_the_split_is_that_of_the_times_whatever_their_form():
 
 
 @given(sizes_of_rows.filter(bool))
-def test_without_a_cost_per_group_nothing_is_padded(sizes):
+def test_without_a_fixed_cost_nothing_is_padded(sizes):
     groups = Bucketing(BatchTime((0.0, 0.0, 0.0, 1.0, 0.0))).split(sizes)
     assert all({sizes[row] for row in group.rows} == {group.padded_size} for group in groups)
 
 
 @given(sizes_of_rows.filter(bool))
-def test_a_device_whose_time_does_not_depend_on_the_size_gets_one_group(sizes):
+def test_if_the_time_does_not_depend_on_the_size_there_is_one_group(sizes):
     (group,) = Bucketing(BatchTime((1.0, 0.1, 0.0, 0.0, 0.0))).split(sizes)
     assert group == Group(tuple(range(len(sizes))), max(sizes))
 
@@ -94,7 +94,7 @@ def test_an_empty_batch_has_no_groups():
 
 
 @given(sizes_of_rows, batch_times)
-def test_answers_come_back_in_the_order_of_the_batch(sizes, time):
+def test_outputs_are_in_the_order_of_the_batch(sizes, time):
     def forward(group):
         rows = np.array(group.rows)
         return {"row": rows, "pair": np.stack([rows, [sizes[row] for row in rows]], axis=1)}
@@ -105,14 +105,14 @@ def test_answers_come_back_in_the_order_of_the_batch(sizes, time):
         assert outputs["pair"][:, 1].tolist() == sizes
 
 
-def test_one_answer_is_never_spread_over_a_group_of_many():
+def test_one_output_row_is_never_broadcast_to_a_group():
     bucketing = Bucketing(BatchTime((1.0, 0.0, 0.0, 1.0, 0.0)))
-    with pytest.raises(ModelError, match="'y' in a wrong number of rows"):
+    with pytest.raises(ModelError, match="wrong number of rows of output 'y'"):
         bucketing.run([3, 3, 60], lambda group: {"y": np.zeros((1, 2))})
 
 
 @pytest.mark.parametrize("buckets", [[], [0, 8], [8, 8], [16, 8], [8.0, 16.0], [-4]])
-def test_wrong_buckets_are_refused(buckets):
+def test_wrong_buckets_are_rejected(buckets):
     with pytest.raises(InvalidInputError, match="buckets: must be increasing whole numbers"):
         Bucketing(BatchTime((1.0, 0.0, 0.0, 0.0, 0.0)), buckets)
 
@@ -120,7 +120,7 @@ def test_wrong_buckets_are_refused(buckets):
 @pytest.mark.parametrize(
     ("sizes", "message"), [([4, 0], "at least 1, not 0"), ([4, 17], "largest bucket, 16, not 17")]
 )
-def test_a_row_that_no_bucket_holds_is_refused(sizes, message):
+def test_a_row_that_fits_no_bucket_is_rejected(sizes, message):
     with pytest.raises(InvalidInputError, match=message):
         Bucketing(BatchTime((1.0, 0.0, 0.0, 0.0, 0.0)), [8, 16]).split(sizes)
 
@@ -136,7 +136,7 @@ GRID = list(itertools.product(COUNTS, SIZES))
 
 
 @given(coefficients)
-def test_the_fit_finds_the_times_it_was_made_from(coefficients):
+def test_the_fit_recovers_exact_times(coefficients):
     assume(sum(coefficients) > 1e-3)
     truth = BatchTime(coefficients)
     counts, sizes = np.array(GRID).T
@@ -146,13 +146,13 @@ def test_the_fit_finds_the_times_it_was_made_from(coefficients):
 
 
 @pytest.mark.parametrize("times_ms", [[], [1.0, 0.0], [1.0, -1.0], [1.0, float("nan")]])
-def test_times_that_are_none_are_refused(times_ms):
+def test_invalid_times_are_rejected(times_ms):
     with pytest.raises(InvalidInputError, match="batch times: must be above 0"):
         BatchTime.fit([1] * len(times_ms), [8] * len(times_ms), times_ms)
 
 
 class VirtualDevice:
-    """Takes what a `BatchTime` says, on a clock of its own; the first batch takes more."""
+    """Takes the time of a `BatchTime` on a virtual clock; the first batch takes `first_s` more."""
 
     def __init__(self, time, first_s=0.0):
         self.time, self.first_s, self.now_s, self.ran = time, first_s, 0.0, []
@@ -168,7 +168,7 @@ class VirtualDevice:
 
 
 @given(batch_times, st.floats(0.01, 2), st.floats(0, 1))
-def test_measuring_keeps_its_budget(time, budget_s, first_s):
+def test_measuring_keeps_to_its_budget(time, budget_s, first_s):
     assume(time(1, 8) > 0.1)
     device = VirtualDevice(time, first_s)
     device.measure(budget_s)
@@ -177,7 +177,7 @@ def test_measuring_keeps_its_budget(time, budget_s, first_s):
 
 
 @given(batch_times)
-def test_with_time_enough_all_of_the_grid_is_measured_several_times(time):
+def test_with_enough_time_every_point_is_measured_several_times(time):
     assume(time(1, 8) > 0.1)
     device = VirtualDevice(time)
     fitted = device.measure(budget_s=10 * 1e-3 * float(sum(time(*point) for point in GRID)))
@@ -185,7 +185,7 @@ def test_with_time_enough_all_of_the_grid_is_measured_several_times(time):
     np.testing.assert_allclose(fitted(32, 200), time(32, 200), rtol=1e-4)
 
 
-def test_what_the_budget_does_not_reach_is_extrapolated():
+def test_skipped_points_are_extrapolated():
     time = BatchTime((5.0, 0.1, 0.0, 0.25, 4e-4))
     device = VirtualDevice(time)
     fitted = device.measure(budget_s=0.5)
@@ -193,13 +193,13 @@ def test_what_the_budget_does_not_reach_is_extrapolated():
     assert float(fitted(16, 128)) == pytest.approx(float(time(16, 128)), rel=0.1)
 
 
-def test_a_device_too_slow_to_be_measured_gets_one_padded_batch():
+def test_a_device_too_slow_to_measure_gets_one_group():
     slow = BatchTime((500.0, 100.0, 0.0, 50.0, 0.0))
     fitted = VirtualDevice(slow).measure(budget_s=0.5)
     assert len(Bucketing(fitted).split([3, 90, 7, 120])) == 1
 
 
-def test_the_first_batch_of_all_is_not_counted():
+def test_the_first_batch_is_not_counted():
     device = VirtualDevice(BatchTime((1.0, 0.0, 0.0, 0.0, 0.0)), first_s=10.0)
     assert float(device.measure(budget_s=1.0)(1, 8)) == pytest.approx(1.0)
 
@@ -217,7 +217,7 @@ def test_one_slow_batch_does_not_move_the_fit(monkeypatch):
 
 
 @given(st.lists(st.lists(st.integers(1, 99), max_size=9), max_size=9), st.integers(0, 3))
-def test_padding_is_undone_by_the_mask(sequences, more):
+def test_the_mask_recovers_the_sequences(sequences, more):
     padded_size = max(map(len, sequences), default=0) + more
     array, mask = pad(sequences, padded_size, fill=-1)
     assert array.shape == mask.shape == (len(sequences), padded_size)
@@ -226,6 +226,8 @@ def test_padding_is_undone_by_the_mask(sequences, more):
     assert all(kept[: len(sequence)].all() for kept, sequence in zip(mask, sequences, strict=True))
 
 
-def test_a_sequence_is_never_cut_by_padding():
-    with pytest.raises(InvalidInputError, match="padded size: 2 cannot hold 3"):
+def test_padding_never_truncates_a_sequence():
+    with pytest.raises(
+        InvalidInputError, match="padded size: must be at least 3, the longest row, not 2"
+    ):
         pad([[1, 2, 3]], 2)

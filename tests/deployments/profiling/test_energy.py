@@ -37,7 +37,7 @@ def test_rapl_counts_from_zero_in_millijoules(tmp_path):
     assert meter.read_mj() == 250
 
 
-def test_rapl_adds_packages_and_memory_and_counts_nothing_twice(tmp_path):
+def test_rapl_adds_packages_and_memory_and_nothing_twice(tmp_path):
     counters = {
         name: zone(tmp_path, folder, name, 0)
         for folder, name in [
@@ -49,7 +49,7 @@ def test_rapl_adds_packages_and_memory_and_counts_nothing_twice(tmp_path):
             ("intel-rapl-mmio:0", "package-0-mmio"),
         ]
     }
-    (tmp_path / "intel-rapl").mkdir()  # the control type itself has no counter
+    (tmp_path / "intel-rapl").mkdir()  # the control type has no counter of its own
     meter = RaplMeter(tmp_path)
     for number, counter in enumerate(counters.values()):
         counter.write_text(str(1000 * 10**number))
@@ -59,7 +59,7 @@ def test_rapl_adds_packages_and_memory_and_counts_nothing_twice(tmp_path):
 @given(
     st.integers(0, RANGE_UJ - 1), st.lists(st.integers(0, RANGE_UJ - 1), min_size=1, max_size=20)
 )
-def test_rapl_counts_on_when_its_counter_wraps_around(tmp_path_factory, start_uj, steps_uj):
+def test_rapl_unwraps_its_counter(tmp_path_factory, start_uj, steps_uj):
     root = tmp_path_factory.mktemp("powercap")
     counter = zone(root, "intel-rapl:0", "package-0", start_uj)
     meter = RaplMeter(root)
@@ -70,17 +70,17 @@ def test_rapl_counts_on_when_its_counter_wraps_around(tmp_path_factory, start_uj
         assert meter.read_mj() == pytest.approx(total_uj / 1e3, rel=1e-12)
 
 
-def test_a_machine_without_rapl_is_said_to_have_none(tmp_path):
+def test_a_machine_without_rapl_is_reported(tmp_path):
     with pytest.raises(InfeasibleError, match="no energy counters under"):
         RaplMeter(tmp_path)
     with pytest.raises(InfeasibleError, match="no energy counters under"):
         RaplMeter(tmp_path / "absent")
 
 
-def test_an_unreadable_counter_is_named(tmp_path):
+def test_the_error_names_an_unreadable_counter(tmp_path):
     counter = zone(tmp_path, "intel-rapl:0", "package-0", 0)
     counter.unlink()
-    counter.mkdir()  # root reads whatever its mode, but not a folder
+    counter.mkdir()  # root can read a file of any mode, but not a folder
     with pytest.raises(InfeasibleError, match="energy_uj: Is a directory"):
         RaplMeter(tmp_path)
 
@@ -89,7 +89,7 @@ def test_an_unreadable_counter_is_named(tmp_path):
     st.lists(st.tuples(st.floats(0.001, 10), st.floats(0, 3e5)), max_size=20),
     st.floats(0, 3e5),
 )
-def test_integral_of_power_is_the_area_under_its_samples(samples, first_mw):
+def test_the_integral_of_power_is_the_area_under_its_samples(samples, first_mw):
     now_s, power_mw, expected_mj = 0.0, first_mw, 0.0
     integral = PowerIntegral(lambda: power_mw, lambda: now_s)
     for step_s, next_mw in samples:
@@ -100,14 +100,14 @@ def test_integral_of_power_is_the_area_under_its_samples(samples, first_mw):
 
 
 @pytest.mark.skipif(HAS_GPU, reason="this machine has an NVIDIA GPU")
-def test_without_a_gpu_there_is_a_reason_in_place_of_a_meter():
+def test_without_a_gpu_there_is_a_reason_instead_of_a_meter():
     meter, reason = best_meter("cuda")
     assert meter is None
     assert reason.startswith("NVML: ")
     assert "\n" not in reason
 
 
-def test_best_meter_of_the_cpu_gives_a_meter_or_a_reason():
+def test_the_cpu_has_a_meter_or_a_reason():
     meter, note = best_meter("cpu")
     if meter is None:
         assert note.startswith("RAPL: ")
@@ -123,7 +123,7 @@ def test_a_gpu_counts_upwards():
     assert "NVML" in meter.source
 
 
-def test_a_gpu_older_than_volta_has_its_power_integrated(monkeypatch):
+def test_the_power_of_a_gpu_before_volta_is_integrated(monkeypatch):
     def no_counter(handle):
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
@@ -140,5 +140,5 @@ def test_a_gpu_older_than_volta_has_its_power_integrated(monkeypatch):
     assert meter.read_mj() > first_mj > 0
 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", no_counter)
-    with pytest.raises(InfeasibleError, match="Tesla P4 states neither energy nor power"):
+    with pytest.raises(InfeasibleError, match="Tesla P4 reports neither energy nor power"):
         NvmlMeter()

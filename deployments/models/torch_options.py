@@ -1,0 +1,51 @@
+"""Options that the torch models share: the device and the number of CPU threads."""
+
+import torch
+
+from policy.errors import InvalidInputError
+
+
+def check_positive_int(model: str, option: str, value: object) -> int:
+    """Return `value` if it is a whole number of at least 1.
+
+    Parameters
+    ----------
+    model, option : str
+        Names for the error message.
+    value : object
+        The option's value from the config.
+
+    Raises
+    ------
+    InvalidInputError
+        It is not.
+    """
+    if type(value) is not int or value < 1:
+        raise InvalidInputError(
+            f"model {model}: {option} must be a whole number of at least 1, not {value!r}"
+        )
+    return value
+
+
+def use_torch(device: str, threads: int) -> torch.device:
+    """Set torch's number of CPU threads in this process, and return the torch device.
+
+    Parameters
+    ----------
+    device : str
+        ``cpu`` or ``cuda``.
+    threads : int
+        CPU threads that torch may use.
+
+    Raises
+    ------
+    InvalidInputError
+        The device is ``cuda`` and torch finds no GPU.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InvalidInputError(
+            "device cuda: torch finds no GPU (no NVIDIA GPU, no driver, or a torch build without "
+            "CUDA); use device cpu"
+        )
+    torch.set_num_threads(threads)
+    return torch.device(device)

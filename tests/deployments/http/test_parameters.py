@@ -1,0 +1,26 @@
+"""Limits of deadlines and priorities."""
+
+from typing import Any
+
+import pytest
+
+from deployments.errors import BadRequestError
+from deployments.http.parameters import MAX_TIMEOUT_MS, check_priority, check_timeout_ms
+
+
+@pytest.mark.parametrize("value", [1, 0.5, MAX_TIMEOUT_MS])
+def test_a_valid_deadline_is_returned(value: float) -> None:
+    assert check_timeout_ms(value, "it") == value
+
+
+@pytest.mark.parametrize("value", [0, -1, MAX_TIMEOUT_MS + 1, float("nan"), True, "9", None])
+def test_an_invalid_deadline_is_rejected(value: Any) -> None:
+    with pytest.raises(BadRequestError, match="it must be a number of milliseconds above 0"):
+        check_timeout_ms(value, "it")
+
+
+def test_a_priority_is_0_or_1() -> None:
+    assert [check_priority(value, "it") for value in (0, 1)] == [0, 1]
+    for value in (2, -1, True, 1.0, "1", None):
+        with pytest.raises(BadRequestError, match=r"it must be 0 \(normal\) or 1 \(high\)"):
+            check_priority(value, "it")

@@ -1,0 +1,28 @@
+"""What the packages of `deployments` export, and what importing them loads."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+FRONTS = {
+    "deployments.http": ["InferenceApp", "InferenceRequest", "Service", "Signature"],
+    "deployments.models": ["MODELS", "Model", "TensorSpec", "load_model"],
+    "deployments.profiling": ["EnergyMeter", "best_meter", "measure_profile"],
+}
+
+
+@pytest.mark.parametrize("package", FRONTS)
+def test_a_front_exports_its_names(package: str) -> None:
+    module = importlib.import_module(package)
+    assert module.__all__ == FRONTS[package]
+    assert all(hasattr(module, name) for name in FRONTS[package])
+
+
+def test_the_fronts_load_neither_ray_nor_torch() -> None:
+    script = f"import sys; import {', '.join(FRONTS)}; print({{'ray', 'torch'}} & set(sys.modules))"
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "set()\n"
