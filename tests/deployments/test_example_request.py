@@ -21,7 +21,7 @@ class TextAndNumbers(Model):
     def forward(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         raise NotImplementedError
 
-    def example(self, rows: int) -> Mapping[str, NDArray[Any]]:
+    def example(self, rows: int) -> dict[str, NDArray[Any]]:
         return {
             "text": np.array(rows * [b"caf\xc3\xa9"], object),
             "x": np.array(rows * [[7.0, 0.5]], np.float32),
