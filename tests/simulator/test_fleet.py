@@ -8,7 +8,8 @@ from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator.fleet import Failures, StartTime
-from simulator.run import Scenario, Simulation
+from simulator.scenario import Scenario
+from simulator.simulation import Simulation
 
 #: A batch of one takes 400 ms.
 SLOW = Profile("slow", "device", np.array([400.0]))
@@ -47,8 +48,8 @@ def scenario(counts, **options):
 
 def simulated(given, script):
     autoscaler = Scripted(script)
-    simulation = Simulation(given, autoscaler, keeps_log=True)
-    return simulation.run(), simulation.log(), autoscaler.views
+    simulation = Simulation(given, autoscaler, log_requests=True)
+    return simulation.run(), simulation.request_log(), autoscaler.views
 
 
 def test_a_fixed_fleet_costs_its_replicas_times_the_time():

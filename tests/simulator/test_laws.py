@@ -15,7 +15,8 @@ from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from simulator.arrivals import poisson_counts
 from simulator.engines.interface import Routing
-from simulator.run import Scenario, simulate
+from simulator.scenario import Scenario
+from simulator.simulation import simulate
 
 SIZES = np.arange(1, 33)
 GOOGLENET_P4 = Profile("googlenet", "tesla-p4", 0.3051 * SIZES + 1.052, 19.90 * SIZES + 19.60)

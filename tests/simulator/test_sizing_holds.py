@@ -10,7 +10,8 @@ from policy.profile import Profile
 from simulator.arrivals import WithinSecond, poisson_counts
 from simulator.autoscalers.fixed import FixedFleet
 from simulator.engines.interface import Routing
-from simulator.run import Scenario, simulate
+from simulator.scenario import Scenario
+from simulator.simulation import simulate
 
 PROFILE = Profile.load(Path(__file__).parents[2] / "configs/profiles/googlenet-p4.json")
 

@@ -10,7 +10,7 @@ import pytest
 from policy.load_lateness import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from simulator.autoscalers.registry import CATALOG
+from simulator.autoscalers.registry import AUTOSCALERS
 from sojourn.cli import main
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -77,10 +77,10 @@ def simulate(capsys, arguments):
 
 
 def test_keys_of_every_autoscaler(capsys, trace, slow_profile):
-    names = ",".join(CATALOG)
+    names = ",".join(AUTOSCALERS)
     arguments = on_trace(trace, f"--autoscaler={names}", "--scale=20", profile=slow_profile)
     content = simulate(capsys, arguments)
-    assert list(content["autoscalers"]) == list(CATALOG)
+    assert list(content["autoscalers"]) == list(AUTOSCALERS)
     requests = 20 * (120 * 20 + 180 * 60)
     assert content["requests"] == requests
     for row in content["autoscalers"].values():

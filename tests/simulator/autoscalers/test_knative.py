@@ -46,10 +46,10 @@ def test_leaves_panic_after_a_slow_increase() -> None:
     assert kpa.next(0, 11, 25, 10) == extended.next(0, 11, 25, 10) == 25
     assert kpa.next(30, 30, 41, 40) == 41
     assert kpa.next(62, 50, 56, 55) == 50
-    assert not kpa.panics
+    assert not kpa.is_panicking
     assert extended.next(30, 30, 80, 40) == 80
     assert extended.next(62, 80, 80, 80) == 80
-    assert extended.panics
+    assert extended.is_panicking
 
 
 def test_tracks_exponential_growth() -> None:
@@ -62,9 +62,9 @@ def test_tracks_exponential_growth() -> None:
 
 def test_starts_in_panic_with_more_than_one_pod() -> None:
     """TestStartInPanicMode: no history must not scale in."""
-    assert not scale(100, ready=1).panics
+    assert not scale(100, ready=1).is_panicking
     started = scale(100, ready=2)
-    assert started.panics
+    assert started.is_panicking
     assert started.next(59, 0, 0, 2) == 2
     assert started.next(61, 0, 0, 2) == 0
 

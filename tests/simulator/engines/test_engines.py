@@ -14,7 +14,8 @@ from policy.profile import Profile
 from policy.table import PolicyTable
 from simulator.engines.interface import Routing
 from simulator.fleet import Failures, StartTime
-from simulator.run import Scenario, Simulation
+from simulator.scenario import Scenario
+from simulator.simulation import Simulation
 
 LARGEST = 6
 PROFILES = [
@@ -83,8 +84,8 @@ def scenarios(draw):
 def both(scenario, numbers):
     for engine in ("live", "compiled"):
         autoscaler = Scripted(numbers)
-        simulation = Simulation(scenario, autoscaler, engine=engine, keeps_log=True)
-        yield simulation.run(), simulation.log(), autoscaler.seen
+        simulation = Simulation(scenario, autoscaler, engine=engine, log_requests=True)
+        yield simulation.run(), simulation.request_log(), autoscaler.seen
 
 
 @settings(max_examples=60)
@@ -111,8 +112,8 @@ def test_the_compiled_engine_is_the_live_core_request_by_request(scenario, numbe
 @settings(max_examples=40)
 @given(scenarios(), st.lists(st.integers(0, 12), min_size=1, max_size=6))
 def test_each_request_is_answered_once_or_refused_whatever_happens_to_replicas(scenario, numbers):
-    simulation = Simulation(scenario, Scripted(numbers), keeps_log=True)
-    run, log = simulation.run(), simulation.log()
+    simulation = Simulation(scenario, Scripted(numbers), log_requests=True)
+    run, log = simulation.run(), simulation.request_log()
     answered = np.bincount([int(entry.sent_s) for entry in log], minlength=scenario.seconds)
     assert_array_equal(run.offered, answered + run.refused)
     assert run.histogram.sum() == answered.sum()

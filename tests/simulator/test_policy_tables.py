@@ -7,7 +7,7 @@ from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 from policy.table import source_hash
-from simulator.batching_choice import policy_table
+from simulator.policy_tables import policy_table
 
 PROFILE = Profile.load(Path(__file__).parents[2] / "configs" / "profiles" / "googlenet-p4.json")
 SLA = ServiceLevelObjective(100, 99)

@@ -16,7 +16,8 @@ from policy.profile import Profile
 from policy.table import PolicyTable
 from simulator.autoscalers.sojourn import SojournAutoscaler
 from simulator.fleet import Failures, StartTime
-from simulator.run import Scenario, Simulation, simulate
+from simulator.scenario import Scenario
+from simulator.simulation import Simulation, simulate
 
 ROOT = Path(__file__).parents[2]
 SIZES = np.arange(1, 33)
@@ -81,10 +82,10 @@ def test_the_same_seed_gives_the_same_run(engine):
 def test_every_autoscaler_sees_the_same_arrivals():
     logs = []
     for replicas in (2, 6):
-        simulation = Simulation(scenario(scale=1.3337), Steady(replicas), keeps_log=True)
+        simulation = Simulation(scenario(scale=1.3337), Steady(replicas), log_requests=True)
         run = simulation.run()
         assert run.refused.sum() == 0
-        logs.append([entry.sent_s for entry in simulation.log()])
+        logs.append([entry.sent_s for entry in simulation.request_log()])
     assert logs[0] == logs[1]
 
 
@@ -209,7 +210,7 @@ def test_a_scenario_that_makes_no_sense_is_told_in_one_line(options, complaint):
 def test_a_run_that_makes_no_sense_is_told_in_one_line():
     with pytest.raises(InvalidInputError, match="engine: must be one of compiled, live"):
         simulate(scenario(), Steady(2), engine="diesel")
-    with pytest.raises(InvalidInputError, match=r"must answer a whole number, not 1\.5"):
+    with pytest.raises(InvalidInputError, match=r"must return a whole number, not 1\.5"):
         simulate(scenario(), Steady(1.5))
     with pytest.raises(InfeasibleError, match="the shortest batch"):
         dataclasses.replace(scenario(), batching=None, objective=ServiceLevelObjective(1.0, 99.0))
