@@ -213,7 +213,7 @@ def test_report_of_a_fixed_fleet(tmp_path):
     ("more", "message"),
     [
         (["--autoscaler", "hpa"], "must be one of sojourn, ray"),
-        (["--autoscaler", "ray,ray"], "given twice"),
+        (["--autoscaler", "ray,ray"], "names one twice"),
         (["--autoscaler", "oracle:2"], "nothing to set"),
         (["--autoscaler", "ray:many"], "target_ongoing_requests must be a number above 0"),
         (["--autoscaler", "static:1.5"], "whole number"),
@@ -228,7 +228,7 @@ def test_report_of_a_fixed_fleet(tmp_path):
         (["--trace", str(PROFILE)], "second,requests"),
         (["--profile", str(CONFIGS / "digits.yaml")], "digits.yaml"),
         (["--response-time-ms", "1"], "allow more than 1.607 ms"),
-        (["--response-time-ms", "1.8"], "0.5 of 1.8 ms go on the way"),
+        (["--response-time-ms", "1.8"], "takes 0.5 of the SLA's 1.8 ms"),
         (["--report", "no-such-folder/out.html"], "no folder no-such-folder"),
     ],
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autoscaler.sizing.estimators import TryDelays
+from autoscaler.sizing.try_delays import TryDelays
 from deployments.config import parse_user_config
 from deployments.control.policy_controller import PolicyController
 from policy.batching_policy import BatchingPolicy
