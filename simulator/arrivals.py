@@ -1,10 +1,11 @@
-"""When requests arrive: counts per second, and the times within each second.
+"""Arrivals: counts per second, and the times within each second.
 
-Counts come from a trace, from a Poisson process, or from one whose rate jumps between two values.
-Given how many requests a second has, their times are independent of each other, as those of a
-Poisson process are; so a constant rate with `uniform` times is a Poisson process exactly.
+Counts come from a trace, from a Poisson process, or from a process whose rate jumps between two
+values. Given the count of a second, the arrival times in it are independent of each other, as they
+are in a Poisson process. Poisson counts with `uniform` times are therefore exactly a Poisson
+process.
 
-Everything is drawn from one generator in the order of the seconds: the same seed gives the same
+Everything is drawn from one generator in the order of the seconds, so the same seed gives the same
 arrivals, whatever scales the fleet.
 """
 
@@ -26,8 +27,8 @@ IntArray = NDArray[np.int64]
 class WithinSecond(StrEnum):
     """How the requests of a second are spread over it."""
 
-    UNIFORM = "uniform"  # evenly
-    LINEAR = "linear"  # with a density that leads from the second before to the one after
+    UNIFORM = "uniform"  # at a constant density
+    LINEAR = "linear"  # at a density that leads from the second before to the one after
 
 
 def poisson_counts(rate_per_s: float, seconds: int, random: Generator) -> IntArray:
@@ -44,14 +45,14 @@ class TwoStateRate:
     Attributes
     ----------
     low_per_s, high_per_s : float
-        The two rates.
+        The two rates, at least 0.
     mean_low_s, mean_high_s : float
-        How long it stays at each on average; the times are exponential.
+        Mean of the exponential time at each rate, above 0.
 
     Raises
     ------
     InvalidInputError
-        A rate is negative, or a time not above 0.
+        A rate is negative, or a time is not above 0.
     """
 
     low_per_s: float
@@ -68,12 +69,12 @@ class TwoStateRate:
 
     @property
     def mean_per_s(self) -> float:
-        """The rate on average."""
+        """The mean rate."""
         share = self.mean_high_s / (self.mean_low_s + self.mean_high_s)
         return (1 - share) * self.low_per_s + share * self.high_per_s
 
     def counts(self, seconds: int, random: Generator) -> IntArray:
-        """Draw the counts per second, shape (seconds,); jumps within a second count in part."""
+        """Draw the counts per second, shape (seconds,), from the mean rate of each second."""
         _check_seconds(seconds)
         means_s = (self.mean_low_s, self.mean_high_s)
         is_high = int(random.random() < self.mean_high_s / sum(means_s))
@@ -82,7 +83,7 @@ class TwoStateRate:
             states.append(is_high)
             jumps.append(jumps[-1] + random.exponential(means_s[is_high]))
             is_high = 1 - is_high
-        # The time spent at the high rate, up to each jump, and so up to each second.
+        # Time spent at the high rate up to each jump, interpolated to the ends of the seconds.
         high_s = np.concatenate([[0.0], np.cumsum(np.diff(jumps) * states)])
         share = np.diff(np.interp(np.arange(seconds + 1), jumps, high_s))
         rates_per_s = self.low_per_s + share * (self.high_per_s - self.low_per_s)
@@ -91,7 +92,24 @@ class TwoStateRate:
 
 
 def scaled_counts(counts: ArrayLike, factor: float, random: Generator) -> IntArray:
-    """Multiply counts; what is not whole is rounded up or down at random, right on average."""
+    """Multiply counts; fractions are rounded up or down at random, right on average.
+
+    Parameters
+    ----------
+    counts : array of float, shape (seconds,)
+    factor : float
+        Above 0.
+    random : Generator
+
+    Returns
+    -------
+    IntArray, shape (seconds,)
+
+    Raises
+    ------
+    InvalidInputError
+        The factor is not above 0.
+    """
     if not 0 < factor < math.inf:
         raise InvalidInputError(f"scale: must be above 0, not {factor}")
     scaled = factor * np.asarray(counts, dtype=np.float64)
@@ -100,11 +118,12 @@ def scaled_counts(counts: ArrayLike, factor: float, random: Generator) -> IntArr
 
 
 class ArrivalTimes:
-    """The arrival times of one second after the other.
+    """Draws the arrival times of one second after the other.
 
     Parameters
     ----------
     counts : ndarray of int, shape (seconds,)
+        Arrivals in each second.
     within_second : WithinSecond
     random : Generator
     """
@@ -112,27 +131,29 @@ class ArrivalTimes:
     def __init__(self, counts: IntArray, within_second: WithinSecond, random: Generator) -> None:
         self._counts = counts
         self._random = random
-        # Relative density at the borders of the seconds: between two, the mean of their counts.
+        # Relative density at the border of two seconds: the mean of their counts.
         padded = np.concatenate([counts[:1], counts, counts[-1:]]).astype(np.float64)
-        self._borders = (padded[1:] + padded[:-1]) / 2
+        self._border_densities = (padded[1:] + padded[:-1]) / 2
         self._linear = within_second is WithinSecond.LINEAR
 
     def of_second(self, second: int) -> FloatArray:
-        """Draw the times of `second`, in s, rising; to be called once for each, in order."""
+        """Draw the arrival times of `second` in s, ascending; call it once per second, in order."""
         count = int(self._counts[second])
         gaps = self._random.standard_exponential(count + 1)
-        left, right = self._borders[second : second + 2] if self._linear else (1.0, 1.0)
+        left, right = self._border_densities[second : second + 2] if self._linear else (1.0, 1.0)
         times = np.empty(count)
-        _place(gaps, second, left, right, times)
+        _fill_times(gaps, second, left, right, times)
         return times
 
 
 @compiled
-def _place(gaps: FloatArray, second: int, left: float, right: float, times: FloatArray) -> None:
-    """Place arrivals within a second; the gaps between uniform ones are exponential.
+def _fill_times(
+    gaps: FloatArray, second: int, left: float, right: float, times: FloatArray
+) -> None:
+    """Fill in the arrival times of a second, whose density goes linearly from `left` to `right`.
 
-    Their density goes from `left` to `right` in a line; what inverts its distribution function is
-    written so that nothing cancels.
+    Cumulated exponential gaps, divided by their sum, are uniform times in ascending order. The
+    inverse of the distribution function, in a form without cancellation, maps them to the density.
     """
     total = gaps.sum()
     before_next = np.nextafter(second + 1.0, 0.0)

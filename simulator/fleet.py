@@ -1,4 +1,4 @@
-"""The replicas of a simulated fleet: ordered, started, drained, lost and paid for."""
+"""The life of the replicas of a simulated fleet: ordered, started, drained, killed, paid for."""
 
 import heapq
 import math
@@ -18,14 +18,15 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class StartTime:
-    """How long a replica takes from its order until it serves.
+    """The time from a replica's order until it serves, lognormal.
 
     Attributes
     ----------
     median_s : float
+        Median, at least 0.
     spread : float
-        Standard deviation of the logarithm: 0 is always the same time, 0.3 has one in twenty take
-        1.6 times the median. The times are lognormal.
+        Standard deviation of the logarithm, at least 0. With 0 the time is constant; with 0.3 one
+        start in twenty takes 1.6 times the median or longer.
 
     Raises
     ------
@@ -44,7 +45,7 @@ class StartTime:
                 )
 
     def draw_s(self, random: Generator) -> float:
-        """Draw one."""
+        """Draw a start time in s."""
         return self.median_s * math.exp(self.spread * random.standard_normal())
 
 
@@ -55,9 +56,9 @@ class Failures:
     Attributes
     ----------
     per_replica_hour : float
-        Rate at which each dies, on its own.
+        Rate at which each replica dies, independently of the others.
     times_s : tuple of float
-        Besides, at each of these times a ready replica picked at random dies, if there is one.
+        Times at which a random ready replica dies as well, if any is ready.
 
     Raises
     ------
@@ -88,15 +89,19 @@ class Replica:
     Attributes
     ----------
     name : str
-    ordered_s, start_time_s : float
-    place : int
-        Its number in the engine, once it serves.
+        Its name in reports, never reused.
+    ordered_s : float
+        When it was ordered.
+    start_time_s : float
+        How long it takes from its order until it serves.
+    slot : int
+        Its slot in the engine once it serves; -1 before.
     """
 
     name: str
     ordered_s: float
     start_time_s: float
-    place: int = -1
+    slot: int = -1
     phase: _Phase = field(default=_Phase.STARTING, repr=False)
 
 
@@ -107,20 +112,20 @@ class Fleet:
     ----------
     engine : Engine
     replicas : int
-        Ready at time 0, and paid for from then on.
+        Replicas that are ready at time 0 and paid for from then on.
     start_time : StartTime
     failures : Failures
     start_random, failure_random : Generator
-        What start times and failures are drawn from.
+        Random streams of start times and of failures.
 
     Attributes
     ----------
     ready : list of Replica
-        Those that serve, the oldest first.
+        Replicas that serve, the oldest first.
     starting : list of Replica
-        Those ordered and not yet ready, the oldest order first.
+        Replicas ordered but not yet ready, the oldest order first.
     start_times_s : list of float
-        How long those took that have become ready since time 0, oldest first.
+        Start times of the replicas that became ready after time 0, the oldest first.
     """
 
     def __init__(
@@ -141,37 +146,42 @@ class Fleet:
         self._start_random = start_random
         self._failure_random = failure_random
         self._draining: list[Replica] = []
-        self._free_places: list[int] = []
-        self._places = 0
+        self._free_slots: list[int] = []
+        self._slots = 0
         self._names = count()
-        self._order = count()
-        # (time, order, replica or None): it becomes ready, it dies; None: any ready one dies.
+        self._sequence = count()
+        # (time, order, replica): a starting replica becomes ready, a ready one dies; with None, a
+        # random ready replica dies.
         self._events: list[tuple[float, int, Replica | None]] = []
         self._paid_s = 0.0
         self._now_s = 0.0
+        # Replica-seconds since `run_until` last returned.
         self._ordered_s = self._ready_s = 0.0
         for _ in range(replicas):
-            # They serve at once, and tell what it took them before.
+            # These serve at once, and report a start time as if they had started before.
             replica = Replica(self._next_name(), 0.0, start_time.median_s)
             self.starting.append(replica)
             self._become_ready(0.0, replica)
         for time_s in sorted(failures.times_s):
-            self._put(time_s, None)
+            self._schedule(time_s, None)
 
     @property
     def ordered(self) -> int:
-        """Replicas ordered: those that serve and those that start, without those leaving."""
+        """Replicas that serve or start; draining replicas are excluded."""
         return len(self.ready) + len(self.starting)
 
     @property
     def now_s(self) -> float:
-        """Up to when it was simulated."""
+        """The time up to which the fleet has been simulated."""
         return self._now_s
 
     def run_until(self, until_s: float) -> tuple[float, float]:
-        """Simulate up to `until_s`; give ordered and ready replicas as means since the last time.
+        """Simulate up to and including `until_s`.
 
-        What happens to replicas at `until_s` itself has happened.
+        Returns
+        -------
+        ordered, ready : float
+            Mean numbers of replicas since the last call.
         """
         since_s = self._now_s
         while self._events and self._events[0][0] <= until_s:
@@ -179,44 +189,44 @@ class Fleet:
             if replica is None:
                 if self.ready:
                     self._advance(time_s)
-                    self._die(time_s, self._any_ready())
+                    self._kill(time_s, self._random_ready())
             elif replica.phase is _Phase.STARTING:
                 self._advance(time_s)
                 self._become_ready(time_s, replica)
             elif replica.phase is _Phase.READY:
                 self._advance(time_s)
-                self._die(time_s, replica)
+                self._kill(time_s, replica)
         self._advance(until_s)
-        self._let_go()
+        self._release_drained()
         length_s = until_s - since_s
         means = self._ordered_s / length_s, self._ready_s / length_s
         self._ordered_s = self._ready_s = 0.0
         return means
 
     def scale_to(self, replicas: int) -> None:
-        """Order replicas, or do without some: those that start first, the youngest first."""
+        """Order or remove replicas: starting ones before ready ones, the youngest first."""
         while self.ordered < replicas:
-            self._place_order(self._now_s)
+            self._order_replica(self._now_s)
         while self.ordered > replicas and self.starting:
             self._pay(self.starting.pop(), self._now_s)
         if self.ordered > replicas:
-            leaving = self.ready[replicas:]
+            removed = self.ready[replicas:]
             del self.ready[replicas:]
             self._route()
-            for replica in leaving:
+            for replica in removed:
                 replica.phase = _Phase.DRAINING
-                self._engine.drain(replica.place, self._now_s)
-            self._draining += leaving
-            self._let_go()
+                self._engine.drain(replica.slot, self._now_s)
+            self._draining += removed
+            self._release_drained()
 
     def finish(self) -> float:
-        """End the run: what is under way is answered; give the replica-seconds paid for in all."""
+        """Finish every request in flight and return the replica-seconds paid for in the run."""
         end_s = self._now_s
         self._engine.finish(end_s)
         for replica in (*self.ready, *self.starting):
             self._paid_s += end_s - replica.ordered_s
         for replica in self._draining:
-            self._paid_s += min(self._engine.gone_s(replica.place), end_s) - replica.ordered_s
+            self._paid_s += min(self._engine.drained_at_s(replica.slot), end_s) - replica.ordered_s
         return self._paid_s
 
     def _advance(self, until_s: float) -> None:
@@ -227,62 +237,62 @@ class Fleet:
         self._now_s = until_s
 
     def _route(self) -> None:
-        self._engine.route_to([replica.place for replica in self.ready], self._now_s)
+        self._engine.route_to([replica.slot for replica in self.ready], self._now_s)
 
-    def _place_order(self, now_s: float) -> None:
+    def _order_replica(self, now_s: float) -> None:
         start_time_s = self._start_time.draw_s(self._start_random)
         replica = Replica(self._next_name(), now_s, start_time_s)
         self.starting.append(replica)
         if start_time_s > 0:
-            self._put(now_s + start_time_s, replica)
+            self._schedule(now_s + start_time_s, replica)
         else:
             self._become_ready(now_s, replica)
 
     def _become_ready(self, now_s: float, replica: Replica) -> None:
         self.starting.remove(replica)
-        if not self._free_places:
-            self._free_places.append(self._places)
-            self._places += 1
-        replica.place = heapq.heappop(self._free_places)
+        if not self._free_slots:
+            self._free_slots.append(self._slots)
+            self._slots += 1
+        replica.slot = heapq.heappop(self._free_slots)
         replica.phase = _Phase.READY
         if now_s > 0:
             self.start_times_s.append(replica.start_time_s)
         self.ready.append(replica)
-        self._engine.add(replica.place, now_s)
+        self._engine.add(replica.slot, now_s)
         self._route()
         if self._failures.per_replica_hour:
             mean_s = 3600 / self._failures.per_replica_hour
-            self._put(now_s + self._failure_random.exponential(mean_s), replica)
+            self._schedule(now_s + self._failure_random.exponential(mean_s), replica)
 
-    def _die(self, now_s: float, replica: Replica) -> None:
-        """Lose a replica; as Ray Serve does, the fleet orders another in its place."""
+    def _kill(self, now_s: float, replica: Replica) -> None:
+        """Kill a replica and order another in its place, as Ray Serve does."""
         self.ready.remove(replica)
         self._route()
-        self._engine.kill(replica.place, now_s)
-        self._leave(replica, now_s)
-        self._place_order(now_s)
+        self._engine.kill(replica.slot, now_s)
+        self._release(replica, now_s)
+        self._order_replica(now_s)
 
-    def _any_ready(self) -> Replica:
+    def _random_ready(self) -> Replica:
         return self.ready[int(self._failure_random.integers(len(self.ready)))]
 
-    def _let_go(self) -> None:
-        """Let those go that have finished what they had."""
+    def _release_drained(self) -> None:
+        """Release the draining replicas that have become empty."""
         for replica in tuple(self._draining):
-            gone_s = self._engine.gone_s(replica.place)
-            if gone_s <= self._now_s:
+            drained_at_s = self._engine.drained_at_s(replica.slot)
+            if drained_at_s <= self._now_s:
                 self._draining.remove(replica)
-                self._leave(replica, gone_s)
+                self._release(replica, drained_at_s)
 
-    def _leave(self, replica: Replica, now_s: float) -> None:
-        heapq.heappush(self._free_places, replica.place)
+    def _release(self, replica: Replica, now_s: float) -> None:
+        heapq.heappush(self._free_slots, replica.slot)
         self._pay(replica, now_s)
 
     def _pay(self, replica: Replica, until_s: float) -> None:
         replica.phase = _Phase.GONE
         self._paid_s += until_s - replica.ordered_s
 
-    def _put(self, time_s: float, replica: Replica | None) -> None:
-        heapq.heappush(self._events, (time_s, next(self._order), replica))
+    def _schedule(self, time_s: float, replica: Replica | None) -> None:
+        heapq.heappush(self._events, (time_s, next(self._sequence), replica))
 
     def _next_name(self) -> str:
         return f"replica-{next(self._names)}"

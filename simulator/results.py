@@ -1,4 +1,4 @@
-"""What a simulated run gives: a row per second, and what is summed up from the rows."""
+"""The result of a simulated run: values per second, and their summaries."""
 
 import math
 from dataclasses import dataclass
@@ -10,35 +10,37 @@ from policy.objective import ServiceLevelObjective
 
 FloatArray = NDArray[np.float64]
 
-#: Length of the windows whose service level must comply.
+#: Length of the windows in which compliance with the SLA is judged.
 WINDOW_S = 60
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One autoscaler on one trace.
+    """The result of one autoscaler on one scenario.
 
-    Every array of shape (seconds,) has an entry per second of the run. A request belongs to the
-    second in which its client sent it.
+    Arrays of shape (seconds,) have an entry for each second. A request belongs to the second in
+    which its client sent it.
 
     Attributes
     ----------
     name : str
-        The autoscaler's.
+        Name of the autoscaler.
     objective : ServiceLevelObjective
+        The SLA.
     offered, in_time, refused : FloatArray, shape (seconds,)
-        Requests sent; answered within the SLA's response time; refused by every replica tried.
+        Requests sent, answered within the SLA's response time, and refused by every try.
     ordered, ready : FloatArray, shape (seconds,)
-        Replicas ordered (starting ones included) and replicas that serve, as means over the second.
+        Replicas ordered (those that start included) and replicas that serve; means over the second.
     paid_replica_s : float
-        Replica-seconds from each order until the replica was gone, its draining included.
+        Replica-seconds paid for: from a replica's order until it is gone, its draining included.
     forecast_per_s : FloatArray, shape (seconds,)
-        Rate that the autoscaler sized for; NaN where it tells none.
+        Arrival rate that the autoscaler sized for; NaN where it states none.
     energy_j : FloatArray, shape (seconds,)
-        Of the batches; NaN where the profile knows none.
+        Energy of the batches; NaN where the profile has none.
     histogram : FloatArray, shape (bins,)
         Answered requests by response time.
     bin_edges_ms : FloatArray, shape (bins + 1,)
+        Edges of the histogram's bins.
     """
 
     name: str
@@ -56,19 +58,25 @@ class Run:
 
     @property
     def service_level(self) -> float:
-        """Share of the offered requests that were answered in time; 1 where none was offered."""
+        """Share of the offered requests that were answered in time; 1 if none was offered."""
         offered = float(self.offered.sum())
         return float(self.in_time.sum()) / offered if offered else 1.0
 
     def windows_in_time(self) -> FloatArray:
-        """Share in time of each window of `WINDOW_S`, the last one shorter; 1 where it is empty."""
+        """Return the share of requests in time in each window of `WINDOW_S` seconds.
+
+        Returns
+        -------
+        FloatArray, shape (windows,)
+            1 where no request was offered. The last window may be shorter.
+        """
         starts = np.arange(0, self.offered.size, WINDOW_S)
         offered = np.add.reduceat(self.offered, starts)
         in_time = np.add.reduceat(self.in_time, starts)
         return np.divide(in_time, offered, out=np.ones_like(offered), where=offered > 0)
 
     def compliant(self) -> NDArray[np.bool_]:
-        """Tell for each window whether its service level met the SLA."""
+        """Return whether each window met the SLA, shape (windows,)."""
         return self.windows_in_time() >= self.objective.percentile / 100
 
     @property
@@ -78,12 +86,12 @@ class Run:
 
     @property
     def scalings_per_hour(self) -> float:
-        """Changes of the number of ordered replicas, per hour."""
+        """Changes of the number of ordered replicas per hour."""
         changes = int(np.count_nonzero(np.diff(np.round(self.ordered))))
         return 3600 * changes / self.offered.size
 
     def response_percentile_ms(self, percentile: float) -> float:
-        """Give a percentile of the response time of the answered requests; NaN if there is none."""
+        """Return a percentile of the answered requests' response time; NaN if none was answered."""
         cumulative = np.cumsum(self.histogram)
         if not cumulative[-1]:
             return math.nan

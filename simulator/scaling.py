@@ -1,4 +1,4 @@
-"""What scales a simulated fleet: what it is shown, and what it answers."""
+"""The interface between a simulated fleet and its autoscaler."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,28 +14,28 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class FleetView:
-    """The fleet at the end of a second, as an autoscaler may see it: nothing of the future.
+    """The fleet at the end of a second, as an autoscaler may see it: the past, never the future.
 
     Attributes
     ----------
     now_s : float
         Seconds since the run began.
     ordered : int
-        Replicas ordered so far: those that serve, and those that start. What is leaving is none.
+        Replicas that serve or start. Draining replicas are excluded.
     ready : int
         Replicas that serve.
     offered : float
         Requests that clients offered in the last second, once each, answered or not.
     refused : float
-        Requests that were given up in the last second, refused by every try.
+        Requests given up in the last second, because every try was refused.
     ongoing : float
-        Requests in the fleet, waiting or on a device, as a mean over the last second; while no
-        replica serves, those that wait for one.
+        Mean number of requests in the replicas over the last second, waiting or on a device; while
+        no replica serves, of the requests held for one.
     start_times_s : FloatArray, shape (starts,)
-        How long the replicas took that have become ready so far, oldest first.
+        Start times of the replicas that have become ready so far, the oldest first.
     reports : callable
-        Gives the report of each ready replica, as a live one would send it; to be called before
-        the fleet goes on.
+        Returns the report of each ready replica, as a live one would send it. Call it before the
+        simulation goes on.
     """
 
     now_s: float
@@ -49,14 +49,18 @@ class FleetView:
 
 
 class ScalingPolicy(Protocol):
-    """Decides how many replicas a simulated fleet has; one object serves one run.
+    """Decides how many replicas a simulated fleet has. One object serves one run.
 
-    Where it has an attribute ``forecast_per_s``, the rate that it sized for, a run keeps that.
+    If it has an attribute ``forecast_per_s``, the arrival rate that it sized for, the run records
+    it.
     """
 
     @property
     def name(self) -> str:
-        """What it is called in tables and plots."""
+        """Its name in tables and plots."""
 
     def replicas(self, view: FleetView) -> int:
-        """Give the replicas that should be ordered; called once a second, bounded by the caller."""
+        """Return how many replicas should be ordered.
+
+        It is called once a second, at the second's end. The caller applies the bounds.
+        """

@@ -1,4 +1,4 @@
-"""What is simulated: the load, the replicas, the balancer, and what goes wrong."""
+"""The scenario of a simulation: the load, the replicas, the balancer, and failures."""
 
 import math
 from dataclasses import dataclass, field
@@ -18,60 +18,62 @@ from policy.objective import Objective, ServiceLevelObjective
 from policy.profile import Profile
 from policy.table import PolicyTable, solve_table
 from simulator.arrivals import WithinSecond
-from simulator.batching_choice import user_config
 from simulator.engines.interface import ReplicaModel, Routing
 from simulator.fleet import Failures, StartTime
+from simulator.policy_tables import live_user_config
 
 FloatArray = NDArray[np.float64]
 
-_RETRIES_AT_MOST = 1000
+_MAX_RETRIES = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """One load on one kind of replica; every autoscaler that is run on it sees the same arrivals.
+    """One load on one kind of replica. Every autoscaler run on it sees the same arrivals.
 
     Attributes
     ----------
     profile : Profile
-        Of each replica.
+        Profile of every replica.
     objective : ServiceLevelObjective
-        The SLA. Response times count from the client's sending to its having the answer.
+        The client's SLA. A response time counts from sending the request to having the answer.
     counts : FloatArray, shape (seconds,)
-        Requests of each second; what is not whole is rounded at random, right on average.
+        Requests in each second. Fractions are rounded up or down at random, right on average.
     scale : float
-        What the counts are multiplied by.
+        Factor on the counts.
     within_second : WithinSecond
-        How requests are spread over their second. `UNIFORM` for counts of a Poisson process.
+        How requests are spread over their second; `UNIFORM` suits the counts of a Poisson process.
     start_time : StartTime
-        From a replica's order until it serves.
+        Time from a replica's order until it serves.
     seed : int
-        Of everything that is drawn.
+        Seed of everything random.
     routing : Routing
+        How the balancer picks a replica.
     delays : TryDelays
-        Between balancer and replica. `retries` must be a number.
+        Delays between balancer and replica. `retries` must be a number.
     batching : PolicyTable, BatchingPolicy or None
-        By which each replica starts batches. None: the table that a replica of this SLA solves for
-        itself.
+        When each replica starts a batch. None: by the table that a live replica solves for this
+        SLA.
     waiting_room : int or None
-        Requests that may wait in a replica; at least one may. None: as a replica of this SLA has.
+        Requests that may wait in a replica, at least one. None: as in a live replica of this SLA.
     max_age_ms : float or None
-        No request waits longer for others, whatever the policy says. None: as a replica of this SLA
-        has it, what a full batch leaves of the response time.
+        Longest time that a request waits for others, whatever the policy says. None: as in a live
+        replica of this SLA, what a full batch leaves of the response time.
     replicas : int
-        Ready at the beginning.
+        Replicas that are ready at the beginning.
     min_replicas, max_replicas : int
-        Bounds of what an autoscaler may order.
+        Bounds on what an autoscaler may order.
     failures : Failures
+        When replicas die.
     autoscaler_settings : AutoscalerSettings or None
-        What replicas report to be in force; None: they do not.
+        Settings that replicas report to be in force. None: they report none.
 
     Raises
     ------
     InvalidInputError
         A value is out of its range.
     InfeasibleError
-        The table for this SLA is asked for, and there is none.
+        The policy table of this SLA is needed, and no policy meets the SLA.
     """
 
     profile: Profile
@@ -105,7 +107,7 @@ class Scenario:
         _check_whole("seed", self.seed, 0, 2**63 - 1)
         if self.delays.retries is None:
             raise InvalidInputError("delays: retries must be a number in a simulation")
-        _check_whole("retries", self.delays.retries, 0, _RETRIES_AT_MOST)
+        _check_whole("retries", self.delays.retries, 0, _MAX_RETRIES)
         if self.waiting_room is not None:
             _check_whole("waiting_room", self.waiting_room, 1, 1_000_000)
         if self.max_age_ms is not None and not self.max_age_ms >= 0:
@@ -123,13 +125,13 @@ class Scenario:
         largest = max(policy.max_batch_size for policy in self.table.policies)
         if largest > self.profile.max_batch_size:
             raise InvalidInputError(
-                f"batching: starts batches of {largest}, the profile ends at "
+                f"batching: starts batches of {largest}, but the profile ends at "
                 f"{self.profile.max_batch_size}"
             )
 
     @property
     def seconds(self) -> int:
-        """Length of the run."""
+        """Length of the run in s."""
         return int(self.counts.size)
 
     @property
@@ -140,10 +142,11 @@ class Scenario:
         if isinstance(self.batching, BatchingPolicy):
             rates = (self.profile.capacity_per_s,)
             return PolicyTable(rates, 2 * (self.batching,), "one policy at all rates")
-        return _solved(self.profile, user_config(self.objective).policy_objective(self.profile))
+        user_config = live_user_config(self.objective)
+        return _solved_table(self.profile, user_config.policy_objective(self.profile))
 
     def replica_model(self) -> ReplicaModel:
-        """Return what each replica is: as a live one of this SLA, where nothing else is said."""
+        """Return the properties of the replicas: those of a live replica, unless set otherwise."""
         return ReplicaModel(
             table=self.table,
             limits=limits_for(
@@ -160,19 +163,19 @@ class Scenario:
         )
 
     def load_lateness_curve(self) -> LoadLatenessCurve | None:
-        """Return the curve that a replica reports; None if no arrival rate meets the SLA."""
+        """Return the curve that replicas report; None if no arrival rate meets the SLA."""
         model = self.replica_model()
-        return _curve(self.profile, model.objective_at_replica, model.limits.waiting_room)
+        return _solved_curve(self.profile, model.objective_at_replica, model.limits.waiting_room)
 
 
-# A profile is hashed by its identity: runs on the same one share what was solved for it.
+# Profiles are hashed by identity, so runs on the same profile share what was solved for it.
 @lru_cache(maxsize=32)
-def _solved(profile: Profile, objective: Objective) -> PolicyTable:
+def _solved_table(profile: Profile, objective: Objective) -> PolicyTable:
     return solve_table(profile, objective)
 
 
 @lru_cache(maxsize=32)
-def _curve(
+def _solved_curve(
     profile: Profile, objective: ServiceLevelObjective, room: int
 ) -> LoadLatenessCurve | None:
     try:
@@ -181,9 +184,9 @@ def _curve(
         return None
 
 
-def _check_whole(name: str, value: object, least: int, most: int) -> None:
+def _check_whole(name: str, value: object, low: int, high: int) -> None:
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or not least <= value <= most:  # type: ignore[operator]
+    if not whole or not low <= value <= high:  # type: ignore[operator]
         raise InvalidInputError(
-            f"{name}: must be a whole number from {least} to {most}, not {value!r}"
+            f"{name}: must be a whole number from {low} to {high}, not {value!r}"
         )

@@ -1,8 +1,8 @@
-"""Traces: how many requests came in each second, from a file.
+"""Read traces: the number of requests in each second.
 
-The form is CSV, as it is or packed with gzip, with the header ``second,requests`` and a row per
-second, seconds rising. A second that is left out had no requests. The run begins with the first
-second in the file.
+A trace is a CSV file, plain or gzipped, with the header ``second,requests`` and a row per second,
+seconds ascending. A second that is missing had no requests. The run begins with the first second
+in the file.
 """
 
 import gzip
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from policy.errors import InvalidInputError
 
 HEADER = "second,requests"
-#: A longer trace is a mistake in its seconds.
-LONGEST_S = 366 * 86_400
+#: A longer trace has a mistake in its seconds.
+MAX_TRACE_S = 366 * 86_400
 
 IntArray = NDArray[np.int64]
 
@@ -27,17 +27,17 @@ def load_trace(path: str | Path) -> IntArray:
     Parameters
     ----------
     path : str or Path
-        Packed with gzip if its name ends in ``.gz``.
+        File to read, gzipped if its name ends in ``.gz``.
 
     Returns
     -------
     ndarray of int, shape (seconds,)
-        Requests in each second from the first to the last in the file.
+        Requests in each second, from the first to the last in the file.
 
     Raises
     ------
     InvalidInputError
-        The file cannot be read, or is no trace.
+        The file cannot be read or is not a trace.
     """
     try:
         content = Path(path).read_bytes()
@@ -47,7 +47,7 @@ def load_trace(path: str | Path) -> IntArray:
     except UnicodeDecodeError as error:
         raise InvalidInputError(f"trace {path}: not text") from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InvalidInputError(f"trace {path}: not whole, or not packed with gzip") from error
+        raise InvalidInputError(f"trace {path}: incomplete, or not gzipped") from error
     except OSError as error:
         raise InvalidInputError(f"trace {path}: {error.strerror}") from error
     try:
@@ -62,7 +62,7 @@ def _counts(lines: list[str]) -> IntArray:
         raise InvalidInputError(f"the first line must be {HEADER}, not {given!r}")
     rows = [(number, line) for number, line in enumerate(lines[1:], start=2) if line.strip()]
     if not rows:
-        raise InvalidInputError("has no seconds")
+        raise InvalidInputError("has no rows")
     try:
         table = np.array([line.split(",") for _, line in rows], dtype=np.float64)
     except ValueError:
@@ -81,10 +81,12 @@ def _counts(lines: list[str]) -> IntArray:
     falls = np.diff(seconds) <= 0
     if falls.any():
         number = rows[int(np.argmax(falls)) + 1][0]
-        raise InvalidInputError(f"line {number}: seconds must rise from line to line")
+        raise InvalidInputError(f"line {number}: seconds must be ascending")
     length = int(seconds[-1] - seconds[0]) + 1
-    if length > LONGEST_S:
-        raise InvalidInputError(f"covers {length} seconds; at most {LONGEST_S} (a year) are taken")
+    if length > MAX_TRACE_S:
+        raise InvalidInputError(
+            f"covers {length} seconds; at most {MAX_TRACE_S} (a year) are allowed"
+        )
     counts = np.zeros(length, np.int64)
     counts[(seconds - seconds[0]).astype(np.int64)] = requests.astype(np.int64)
     return counts

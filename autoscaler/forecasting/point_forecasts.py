@@ -89,22 +89,43 @@ def linear_trend(rates: FloatArray, required_rates: FloatArray, steps_ahead: int
 
 
 def holt(rates: FloatArray, required_rates: FloatArray, steps_ahead: int) -> FloatArray:
-    """Smooth level and trend exponentially, and extrapolate them to the horizon (Holt's method).
-
-    With weights a (level) and b (trend), l = a·x + (1-a)(l' + t') and t = b·(l-l') + (1-b)·t',
-    where ' marks the previous step. Both are linear in x, so each is a second-order filter of it.
-    """
+    """Smooth level and trend exponentially, and extrapolate them to the horizon (Holt's method)."""
     if rates.size < 2:
         return rates.copy()
-    a, b = _LEVEL_WEIGHT, _TREND_WEIGHT
+    level, trend = holt_level_and_trend(rates, _LEVEL_WEIGHT, _TREND_WEIGHT)
+    ahead: FloatArray = level + np.maximum(trend, 0.0) * steps_ahead
+    return np.maximum(ahead, 0.0)
+
+
+def holt_level_and_trend(
+    series: FloatArray, level_weight: float, trend_weight: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return Holt's exponentially smoothed level and trend of a series at each of its steps.
+
+    With weights a (level) and b (trend), l = a·x + (1-a)(l' + t') and t = b·(l-l') + (1-b)·t',
+    where ' marks the previous step; they begin with the first value and with 0. Both are linear in
+    x, so each is a second-order filter of it.
+
+    Parameters
+    ----------
+    series : FloatArray, shape (steps,)
+        At least one value.
+    level_weight, trend_weight : float
+        Weights of the newest value, between 0 and 1.
+
+    Returns
+    -------
+    level, trend : FloatArray, shape (steps,)
+        The trend is per step.
+    """
+    a, b = level_weight, trend_weight
     # Eliminate t: (1 - (2-a-ab)z + (1-a)z²)·l = (a - a(1-b)z)·x, and t = b(1-z)/(1-(1-b)z)·l.
     denominator = np.array([1.0, -(2 - a - a * b), 1 - a])
-    start = float(rates[0])
-    shifted = rates - start  # so that the filters start at rest
+    start = float(series[0])
+    shifted = series - start  # so that the filters start at rest
     level = lfilter(np.array([a, -a * (1 - b)]), denominator, shifted)
     trend = lfilter(np.array([a * b, -a * b]), denominator, shifted)
-    ahead: FloatArray = start + level + np.maximum(trend, 0.0) * steps_ahead
-    return np.maximum(ahead, 0.0)
+    return start + level, trend
 
 
 def _peak_of(minutes: int) -> PointForecast:

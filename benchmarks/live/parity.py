@@ -35,7 +35,8 @@ from policy.profile import Profile
 from simulator.autoscalers.sojourn import SojournAutoscaler
 from simulator.fleet import StartTime
 from simulator.results import Run
-from simulator.run import Scenario, simulate
+from simulator.scenario import Scenario
+from simulator.simulation import simulate
 from simulator.trace import load_trace
 from sojourn.output import print_json, print_table
 

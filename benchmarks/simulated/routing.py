@@ -20,7 +20,8 @@ from policy.objective import ServiceLevelObjective
 from simulator.arrivals import WithinSecond, poisson_counts
 from simulator.autoscalers.fixed import FixedFleet
 from simulator.engines.interface import Routing
-from simulator.run import Scenario, simulate
+from simulator.scenario import Scenario
+from simulator.simulation import simulate
 from sojourn.output import print_json, print_table
 
 #: The SLA's response time in full batches, its percentile, replicas, fraction of the highest rate.

@@ -22,8 +22,9 @@ from simulator.arrivals import WithinSecond, poisson_counts
 from simulator.autoscalers.fixed import FixedFleet
 from simulator.autoscalers.sojourn import SojournAutoscaler
 from simulator.engines.interface import Routing
-from simulator.run import EngineName, Scenario, simulate
 from simulator.scaling import ScalingPolicy
+from simulator.scenario import Scenario
+from simulator.simulation import EngineName, simulate
 from sojourn.output import print_json, print_table
 
 LOAD = 0.7

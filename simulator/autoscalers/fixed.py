@@ -1,4 +1,4 @@
-"""A constant number of replicas: what a fleet costs that is sized for its busiest time."""
+"""A constant number of replicas, such as a fleet sized for its busiest time."""
 
 import math
 from dataclasses import dataclass
@@ -12,12 +12,18 @@ from simulator.scaling import FleetView
 
 @dataclass(frozen=True)
 class FixedFleet:
-    """Always the same.
+    """A constant number of replicas.
 
     Attributes
     ----------
     count : int
+        At least 1.
     name : str
+
+    Raises
+    ------
+    InvalidInputError
+        The count is below 1.
     """
 
     count: int
@@ -28,24 +34,24 @@ class FixedFleet:
             raise InvalidInputError(f"replicas: must be at least 1, not {self.count}")
 
     def replicas(self, view: FleetView) -> int:
-        """Give the constant."""
+        """Return the constant."""
         return self.count
 
 
 def fixed_at_peak(offered: ArrayLike, sla_rate_per_s: float, window_s: int = 1) -> FixedFleet:
-    """Size for the busiest `window_s` of a trace, known beforehand.
+    """Return a fixed fleet for the busiest `window_s` of a trace that is known in advance.
 
     Parameters
     ----------
     offered : array of float, shape (seconds,)
-        Requests of each second.
+        Requests in each second.
     sla_rate_per_s : float
-        Highest rate of one replica within the SLA.
+        Highest arrival rate of one replica within the SLA.
     window_s : int
-        The rate counts as a mean over this long.
+        The rate is averaged over this many seconds.
     """
     counts = np.asarray(offered, dtype=float)
     width = min(window_s, counts.size)
     means = np.convolve(counts, np.ones(width) / width, mode="valid")
-    least = math.ceil(float(means.max()) / sla_rate_per_s - 1e-9)
-    return FixedFleet(max(1, least), name="static at peak")
+    replicas = math.ceil(float(means.max()) / sla_rate_per_s - 1e-9)
+    return FixedFleet(max(1, replicas), name="static at peak")

@@ -1,19 +1,19 @@
-"""M/D/c sizing as in Faro: the least replicas whose estimated percentile is within the SLA.
+"""M/D/c sizing, as in Faro: the fewest replicas whose estimated percentile meets the SLA.
 
 Jeon et al., "A House United Within Itself: SLO-Awareness for On-Premises Containerized ML Inference
 Clusters via Faro", EuroSys 2025: the replicas of a model are the c servers of one queue with
-Poisson arrivals and a constant service time, and autoscaling takes the least c whose percentile of
-the latency is within the target. Of Faro this is the sizing alone; its sharing of a cluster between
-models has no part here. Choices of ours, where batching or its forecast are concerned:
+Poisson arrivals and constant service times, and the autoscaler takes the smallest c whose latency
+percentile is within the target. This module implements the sizing alone, not how Faro shares a
+cluster between models. Where batching and the forecast are concerned, it differs:
 
-- A request occupies a replica for its share of a full batch, so that c replicas carry what they
-  really carry; and it is answered a full batch time after its wait.
-- The wait of M/D/c is taken as half of that of M/M/c at the same percentile, the field's rule: the
-  mean waits stand in that ratio exactly for c = 1 (Pollaczek and Khinchine) and nearly for more
-  (Cosmetatos, "Some approximate equilibrium results for the multi-server queue (M/G/r)",
+- A request occupies a replica for its share of a full batch, so that c servers have the capacity of
+  c replicas. Its response takes its wait and a full batch.
+- The wait in M/D/c is taken as half of the wait in M/M/c at the same percentile, the usual rule of
+  thumb. The mean waits have exactly this ratio for c = 1 (Pollaczek and Khinchine) and nearly so
+  for more (Cosmetatos, "Some approximate equilibrium results for the multi-server queue (M/G/r)",
   Operational Research Quarterly 27, 1976).
-- Faro predicts a distribution of the rates to come with a neural network; here stands the highest
-  ten-second mean of the last `look_back_s`, times a headroom (its knob).
+- Faro predicts a distribution of the coming rates with a neural network. Here, the highest
+  ten-second mean of the last `look_back_s`, times a headroom (the knob), takes its place.
 """
 
 import math
@@ -24,39 +24,46 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator.scaling import FleetView
 
-#: The rate counts as a mean over this long.
+#: Length of the means of which the highest counts.
 MEAN_S = 10
 
 
 def mmc_wait_percentile_s(
     arrival_rate_per_s: float, service_time_s: float, servers: int, percentile: float
 ) -> float:
-    """Give a percentile of the wait in M/M/c, infinite at or above capacity.
+    """Return a percentile of the wait in M/M/c, in s.
 
-    P(W > t) = C(c, a) exp(-(c/s - λ) t), with Erlang's C, a = λ s and the service time s.
+    P(W > t) = C(c, a) exp(-(c/s - λ) t), with Erlang's C, a = λ s and the mean service time s.
 
     Parameters
     ----------
     arrival_rate_per_s, service_time_s : float
+        λ and s.
     servers : int
+        c.
     percentile : float
         Between 0 and 100.
+
+    Returns
+    -------
+    float
+        Infinity at or above capacity.
     """
     erlangs = arrival_rate_per_s * service_time_s
     if erlangs >= servers:
         return math.inf
-    loss = 1.0
-    for server in range(1, servers + 1):  # Erlang's B, by its recursion
-        loss = erlangs * loss / (server + erlangs * loss)
-    delayed = loss / (1 - erlangs / servers * (1 - loss))
-    late = 1 - percentile / 100
-    if delayed <= late:
+    erlang_b = 1.0
+    for server in range(1, servers + 1):
+        erlang_b = erlangs * erlang_b / (server + erlangs * erlang_b)
+    erlang_c = erlang_b / (1 - erlangs / servers * (1 - erlang_b))
+    tail = 1 - percentile / 100
+    if erlang_c <= tail:
         return 0.0
-    return math.log(delayed / late) / (servers / service_time_s - arrival_rate_per_s)
+    return math.log(erlang_c / tail) / (servers / service_time_s - arrival_rate_per_s)
 
 
 class MdcSizing:
-    """The least replicas that an M/D/c queue needs.
+    """The fewest replicas that an M/D/c queue needs.
 
     Parameters
     ----------
@@ -65,11 +72,13 @@ class MdcSizing:
     headroom : float
         Factor on the rate.
     look_back_s : int
-        The highest rate of this long counts.
+        The highest rate of the last `look_back_s` counts.
     name : str
 
     Raises
     ------
+    InvalidInputError
+        The headroom or the look-back is not above 0.
     InfeasibleError
         A full batch alone takes longer than the SLA's response time.
     """
@@ -102,24 +111,24 @@ class MdcSizing:
 
     @property
     def forecast_per_s(self) -> float:
-        """Rate that it last sized for; NaN before it knows one."""
+        """Arrival rate that it last sized for; NaN before the first."""
         return self._headroom * max(self._means, default=math.nan)
 
     def replicas(self, view: FleetView) -> int:
-        """Give the replicas that should be ordered."""
+        """Return how many replicas should be ordered."""
         self._offered.append(view.offered)
         self._means.append(sum(self._offered) / len(self._offered))
-        return self.least(self.forecast_per_s)
+        return self.required_replicas(self.forecast_per_s)
 
-    def least(self, arrival_rate_per_s: float) -> int:
-        """Give the least replicas whose estimated percentile is within the SLA."""
+    def required_replicas(self, arrival_rate_per_s: float) -> int:
+        """Return the fewest replicas whose estimated percentile meets the SLA."""
         replicas = math.floor(arrival_rate_per_s * self._service_time_s) + 1
         while self.percentile_ms(arrival_rate_per_s, replicas) > self._objective.response_time_ms:
             replicas += 1
         return replicas
 
     def percentile_ms(self, arrival_rate_per_s: float, replicas: int) -> float:
-        """Estimate the SLA's percentile of the response time; infinite where it has none."""
+        """Estimate the SLA's percentile of the response time; infinity at or above capacity."""
         wait_s = mmc_wait_percentile_s(
             arrival_rate_per_s, self._service_time_s, replicas, self._objective.percentile
         )

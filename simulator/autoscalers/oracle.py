@@ -1,25 +1,25 @@
-"""The oracles: least replica-seconds for a trace that is known beforehand.
+"""The oracle: the fewest replica-seconds for a trace that is known in advance.
 
-A *need* is the least number of replicas that must serve in each second. Two are given: by seconds,
-the requests of the second over what one replica carries within the SLA; and by windows, the least
-constant number per minute at which a simulation complies. Neither is below the other everywhere. A
-one-minute window may have its share of late requests, and what one second leaves in the queue the
-next may work off, so the busiest second of a minute asks for more than the minute must have; but
+*Required replicas* are how many must serve in each second. There are two ways to find them. By
+seconds: the requests of the second over the highest rate of a replica within the SLA. By windows:
+the smallest constant number of each minute at which a simulation complies. Neither is below the
+other everywhere. A one-minute window may have its share of late requests, and one second may work
+off the queue of another, so the busiest second of a minute requires more than the minute does. But
 arrivals within a second are random, and a second that is exactly full may be late by chance.
 
-From a need, the *instant* bound changes the fleet at no cost and without delay: the sum of the
-need. The *clairvoyant* knows start times: it orders each replica so that it is ready when it is
-needed, pays from the order on, and keeps a replica over a gap where that costs no more than to
-start another one. That is optimal, exactly:
+The *instant* bound changes the fleet without cost or delay: the sum of the required replicas. The
+*clairvoyant* schedule knows the start time. It orders each replica so that it is ready when it is
+required, pays from the order on, and keeps a replica over a gap if that costs no more than
+starting another. This is optimal:
 
-Let R(t) >= need(t) be the replicas that serve. Its cost is at least the sum of R plus the start
-time times the number of its upward steps, since each step up is a start; and with the oldest kept
-longest no more than that. Both terms are sums over the levels k = 1, 2, … of the sets {R >= k}, so
-each level may be treated alone: cover {need >= k} by intervals, at their lengths plus a start time
-for each. A gap between two of them is best closed if it is not longer than a start time, and only
-then, whatever is done with the others. The sets so found are nested (a gap of level k lies within a
-gap of level k + 1), so there is an R that has them. Where a run begins with replicas that serve at
-once, its beginning is a gap like any other; and to go at the end costs nothing.
+Let R(t) >= required(t) be the replicas that serve. The cost of R is at least its sum plus the start
+time for each step up, since each step up is a start; keeping the oldest longest attains it. Both
+terms are sums over the levels k = 1, 2, … of the sets {R >= k}, so each level can be solved alone:
+cover {required >= k} by intervals, each of which costs its length and one start time. Closing the
+gap between two of them pays if and only if the gap is no longer than a start time, whatever is done
+about the others. The resulting sets are nested, because a gap of level k lies within a gap of level
+k + 1, so some R has them. The time before a level first serves is a gap like any other, since a run
+may begin with replicas that serve at once; leaving at the end costs nothing.
 """
 
 import math
@@ -36,92 +36,123 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 
-def need_by_second(offered: ArrayLike, sla_rate_per_s: float, min_replicas: int = 1) -> IntArray:
-    """Give the replicas whose rate within the SLA covers each second's requests.
+def required_replicas_by_second(
+    offered: ArrayLike, sla_rate_per_s: float, min_replicas: int = 1
+) -> IntArray:
+    """Return the replicas whose rate within the SLA covers each second's requests.
 
     Parameters
     ----------
     offered : array of float, shape (seconds,)
-        Requests of each second.
+        Requests in each second.
     sla_rate_per_s : float
-        Highest rate of one replica within the SLA.
+        Highest arrival rate of one replica within the SLA.
     min_replicas : int
-        Never fewer.
+        Lower bound.
 
     Returns
     -------
     IntArray, shape (seconds,)
+
+    Raises
+    ------
+    InvalidInputError
+        The rate is not above 0.
     """
     if not 0 < sla_rate_per_s < math.inf:
         raise InvalidInputError(f"sla_rate_per_s: must be above 0, not {sla_rate_per_s}")
-    needed = np.ceil(np.asarray(offered, dtype=float) / sla_rate_per_s - 1e-9)
-    return np.maximum(min_replicas, needed.astype(np.int64))
+    required = np.ceil(np.asarray(offered, dtype=float) / sla_rate_per_s - 1e-9)
+    return np.maximum(min_replicas, required.astype(np.int64))
 
 
-def need_by_window(
+def required_replicas_by_window(
     complies: Callable[[IntArray], BoolArray], low: ArrayLike, high: ArrayLike
 ) -> IntArray:
-    """Find the least replicas of each window at which it complies, for all windows at once.
+    """Find the fewest replicas at which each window complies, for all windows at once.
 
-    By bisection, so more replicas must never do worse. A window that does not comply at its upper
-    bound keeps that. Those that fail beside their neighbours at last, for what these leave in the
-    queues, are raised one by one.
+    The search bisects, so more replicas must never do worse. A window that does not comply at its
+    upper bound keeps that bound. A window that complies alone may still fail beside its neighbours,
+    because of the queues they leave; such windows are raised one by one at the end.
 
     Parameters
     ----------
     complies : callable
-        Takes the replicas of each window, tells whether each complies: one simulation.
+        Takes the replicas of each window and returns whether each complies: one simulation.
     low, high : array of int, shape (windows,)
-        Bounds, both allowed.
+        Inclusive bounds.
 
     Returns
     -------
     IntArray, shape (windows,)
+
+    Raises
+    ------
+    InvalidInputError
+        A lower bound is above its upper bound.
     """
-    least, most = np.array(low, dtype=np.int64), np.array(high, dtype=np.int64)
-    if least.shape != most.shape or np.any(least > most):
-        raise InvalidInputError("need: the lower bounds must not be above the upper ones")
-    limit = most.copy()
-    while np.any(least < most):
-        middle = (least + most) // 2
+    found, upper = np.array(low, dtype=np.int64), np.array(high, dtype=np.int64)
+    if found.shape != upper.shape or np.any(found > upper):
+        raise InvalidInputError(
+            "required replicas: the lower bounds must not be above the upper bounds"
+        )
+    limit = upper.copy()
+    while np.any(found < upper):
+        middle = (found + upper) // 2
         enough = complies(middle)
-        most = np.where(enough, middle, most)
-        least = np.where(enough, least, np.minimum(middle + 1, most))
-    while np.any(short := ~complies(least) & (least < limit)):
-        least = least + short
-    return least
+        upper = np.where(enough, middle, upper)
+        found = np.where(enough, found, np.minimum(middle + 1, upper))
+    while np.any(short := ~complies(found) & (found < limit)):
+        found = found + short
+    return found
 
 
-def by_second(per_window: ArrayLike, seconds: int, window_s: int = WINDOW_S) -> IntArray:
-    """Repeat the values of windows for their seconds; the last window may be shorter."""
-    return np.repeat(np.asarray(per_window, dtype=np.int64), window_s)[:seconds]
-
-
-def clairvoyant_schedule(need: ArrayLike, start_time_s: int) -> IntArray:
-    """Give the replicas to have ordered in each second, starting ones included, at least cost.
-
-    Those of the first second are the fleet to begin with, and serve at once.
+def repeat_per_second(per_window: ArrayLike, seconds: int, window_s: int = WINDOW_S) -> IntArray:
+    """Repeat the value of each window for its seconds; the last window may be shorter.
 
     Parameters
     ----------
-    need : array of int, shape (seconds,)
-        Replicas that must serve.
-    start_time_s : int
-        From an order until the replica serves.
+    per_window : array of int, shape (windows,)
+    seconds, window_s : int
+        Length of the result, and of a window.
 
     Returns
     -------
     IntArray, shape (seconds,)
-        Its sum is the cost in replica-seconds.
     """
-    needed = np.asarray(need, dtype=np.int64)
-    if needed.ndim != 1 or not needed.size or needed.min() < 0 or start_time_s < 0:
+    return np.repeat(np.asarray(per_window, dtype=np.int64), window_s)[:seconds]
+
+
+def clairvoyant_schedule(required_replicas: ArrayLike, start_time_s: int) -> IntArray:
+    """Return the cheapest schedule of orders that meets the required replicas.
+
+    The replicas of the first second are the initial fleet and serve at once.
+
+    Parameters
+    ----------
+    required_replicas : array of int, shape (seconds,)
+        Replicas that must serve in each second.
+    start_time_s : int
+        Time from an order until the replica serves.
+
+    Returns
+    -------
+    IntArray, shape (seconds,)
+        Replicas ordered in each second, starting ones included. The sum is the cost in
+        replica-seconds.
+
+    Raises
+    ------
+    InvalidInputError
+        There are no seconds, or a value is negative.
+    """
+    required = np.asarray(required_replicas, dtype=np.int64)
+    if required.ndim != 1 or not required.size or required.min() < 0 or start_time_s < 0:
         raise InvalidInputError(
-            "need: must be a number of at least 0 for each second, and so the start time"
+            "required replicas and start time: must be at least 0, for at least one second"
         )
-    steps = np.zeros(needed.size + 1, dtype=np.int64)
-    for level in range(1, int(needed.max()) + 1):
-        begins, ends = _intervals(needed >= level)
+    steps = np.zeros(required.size + 1, dtype=np.int64)
+    for level in range(1, int(required.max()) + 1):
+        begins, ends = _true_intervals(required >= level)
         opened = np.ones(begins.size, dtype=bool)
         opened[1:] = begins[1:] - ends[:-1] > start_time_s
         closed = np.append(opened[1:], True)
@@ -130,23 +161,23 @@ def clairvoyant_schedule(need: ArrayLike, start_time_s: int) -> IntArray:
     return np.cumsum(steps[:-1])
 
 
-def _intervals(wanted: BoolArray) -> tuple[IntArray, IntArray]:
-    """Give the first seconds of the runs of True, and the first ones after them."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], wanted.astype(np.int8), [0]))))
+def _true_intervals(mask: BoolArray) -> tuple[IntArray, IntArray]:
+    """Return where the runs of True begin, and the first index after each."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], mask.astype(np.int8), [0]))))
     return edges[0::2], edges[1::2]
 
 
 class Clairvoyant:
-    """Follows the cheapest schedule that has the replicas ready when they are needed.
+    """Follows the cheapest schedule that has the required replicas ready in time.
 
     With a start time of 0 it is the instant bound.
 
     Parameters
     ----------
-    need : array of int, shape (seconds,)
+    required_replicas : array of int, shape (seconds,)
         Replicas that must serve in each second.
     start_time_s : float
-        From an order until the replica serves; rounded up to whole seconds.
+        Time from an order until the replica serves, rounded up to whole seconds.
     name : str
 
     Attributes
@@ -155,20 +186,22 @@ class Clairvoyant:
         The schedule.
     """
 
-    def __init__(self, need: ArrayLike, start_time_s: float, name: str = "oracle") -> None:
+    def __init__(
+        self, required_replicas: ArrayLike, start_time_s: float, name: str = "oracle"
+    ) -> None:
         self.name = name
-        self.ordered = clairvoyant_schedule(need, math.ceil(start_time_s))
+        self.ordered = clairvoyant_schedule(required_replicas, math.ceil(start_time_s))
 
     @property
     def initial_replicas(self) -> int:
-        """The fleet to begin with."""
+        """Size of the initial fleet."""
         return int(self.ordered[0])
 
     @property
     def replica_seconds(self) -> float:
-        """What the schedule costs."""
+        """Cost of the schedule."""
         return float(self.ordered.sum())
 
     def replicas(self, view: FleetView) -> int:
-        """Give the replicas that should be ordered from now on."""
+        """Return how many replicas should be ordered."""
         return int(self.ordered[min(int(view.now_s), self.ordered.size - 1)])

@@ -1,7 +1,7 @@
-"""As many replicas as the busiest second of the last minute needs: the rule of thumb to beat.
+"""A rule of thumb to beat: enough replicas for the busiest second of the last minute.
 
-It knows what a replica carries within the SLA, which is most of the work, and neither looks ahead
-nor holds on to anything but that minute.
+It knows the highest rate of a replica within the SLA, which is most of the work. It neither looks
+ahead nor remembers more than that minute.
 """
 
 import math
@@ -12,16 +12,22 @@ from simulator.scaling import FleetView
 
 
 class PeakOfMinute:
-    """Sizes for the highest second of the last `window_s`, times a headroom.
+    """Sizes for the busiest second of the last `window_s`, times a headroom.
 
     Parameters
     ----------
     sla_rate_per_s : float
-        Highest rate of one replica within the SLA.
+        Highest arrival rate of one replica within the SLA.
     headroom : float
         Factor on the peak: 1.2 keeps 20% more.
     window_s : int
+        Seconds to look back.
     name : str
+
+    Raises
+    ------
+    InvalidInputError
+        A value is not above 0.
     """
 
     def __init__(
@@ -43,10 +49,10 @@ class PeakOfMinute:
 
     @property
     def forecast_per_s(self) -> float:
-        """Rate that it last sized for; NaN before it knows one."""
+        """Arrival rate that it last sized for; NaN before the first."""
         return self._headroom * max(self._offered, default=math.nan)
 
     def replicas(self, view: FleetView) -> int:
-        """Give the replicas that should be ordered."""
+        """Return how many replicas should be ordered."""
         self._offered.append(view.offered)
         return max(1, math.ceil(self.forecast_per_s / self._rate_per_s - 1e-9))

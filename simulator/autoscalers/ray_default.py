@@ -1,18 +1,18 @@
 """Ray Serve's default autoscaling policy, version 2.60, on virtual time.
 
-It aims at `target_ongoing_requests` requests per replica, waiting or running: with R replicas that
-run and an average of L requests in the fleet, R + factor (L/target - R) replicas, rounded up; and
-it goes there once it has wanted more without a break for `upscale_delay_s`, or fewer for
-`downscale_delay_s`. The average L is what the controller makes of points that routers record every
-fifth of the look-back period and send every `metrics_interval_s`: weighted by time, from the first
-point that all replicas contribute to, the last point valid until now.
+The policy aims at `target_ongoing_requests` requests per replica, waiting or running. With R
+running replicas and a mean of L requests in the fleet it wants R + factor (L/target - R) replicas,
+rounded up. It scales once it has wanted more for `upscale_delay_s` without a break, or fewer for
+`downscale_delay_s`. The controller computes the mean L from points that the routers record every
+fifth of the look-back period and send every `metrics_interval_s`. The mean is weighted by time; it
+begins with the first point to which all replicas contribute, and the last point holds until now.
 
 Sources, in ``ray/serve``: ``autoscaling_policy.py`` (`_core_replica_queue_length_policy`,
 `_apply_scaling_factors`, `_apply_delay_logic`); ``_private/autoscaling_state.py``
 (`_merge_and_aggregate_timeseries`); ``_private/router.py`` (`update_deployment_config`, the two
 intervals); ``config.py`` (`AutoscalingConfig`, the defaults). The tests run Ray's own functions
-beside these. Two things are simpler than there: all routers send at the same instants, and a point
-is the mean of the last second instead of the value of that instant (so it is less noisy).
+beside these. Two things are simpler than in Ray: all routers send at the same times, and a point is
+the mean of the last second instead of the value at that instant, and so is less noisy.
 """
 
 import math
@@ -22,15 +22,29 @@ from dataclasses import dataclass
 from policy.errors import InvalidInputError
 from simulator.scaling import FleetView
 
-#: RAY_SERVE_AUTOSCALING_METRIC_RECORD_INTERVAL_FACTOR: points per look-back period, inverted.
+#: RAY_SERVE_AUTOSCALING_METRIC_RECORD_INTERVAL_FACTOR: interval between points, as a share of the
+#: look-back period.
 _RECORD_INTERVAL_FACTOR = 0.2
-#: As in Ray: what differences of times may lose in rounding.
+#: Tolerance for the rounding of time differences, as in Ray.
 _ROUNDING_S = 1e-6
 
 
 @dataclass(frozen=True)
 class RaySettings:
-    """`AutoscalingConfig` of Ray Serve, by its own names and with its own defaults.
+    """`AutoscalingConfig` of Ray Serve, with its names and defaults.
+
+    Attributes
+    ----------
+    target_ongoing_requests : float
+        Requests per replica to aim at, waiting or running.
+    upscale_delay_s, downscale_delay_s : float
+        How long more, or fewer, replicas must be wanted before it scales.
+    upscaling_factor, downscaling_factor : float
+        Factors on the change of the number of replicas.
+    look_back_period_s : float
+        Length of the mean of the ongoing requests.
+    metrics_interval_s : float
+        Time between two reports of the routers.
 
     Raises
     ------
@@ -62,29 +76,29 @@ class RaySettings:
 
 
 class DelayedTarget:
-    """What stands between the number wanted and the number ordered: factors and delays."""
+    """Applies Ray's factors and delays to the number of replicas that the load calls for."""
 
     def __init__(self, settings: RaySettings) -> None:
         self._settings = settings
-        # Above 0: more have been wanted since that time; below 0: fewer.
+        # Since `_since_s`, more replicas (above 0) or fewer (below 0) have been wanted.
         self._direction = 0
         self._since_s = math.inf
 
     def next(self, now_s: float, ongoing: float, running: int, target: int) -> int:
-        """Give the replicas to order.
+        """Return the number of replicas to order.
 
         Parameters
         ----------
         now_s : float
         ongoing : float
-            Requests that wait or run, averaged.
+            Mean number of requests that wait or run.
         running : int
             Replicas that serve.
         target : int
             Replicas ordered so far.
         """
         if running == 0:
-            if ongoing > 0:  # a cold start waits for no delay
+            if ongoing > 0:  # a cold start is not delayed
                 return max(math.ceil(self._settings.upscaling_factor), target)
             return target or self._after_delay(now_s, 0, 0)
         wanted_load = self._settings.target_ongoing_requests * running
@@ -98,7 +112,7 @@ class DelayedTarget:
         factor = settings.upscaling_factor if delta > 0 else settings.downscaling_factor
         scaled = math.ceil(running + factor * delta)
         if math.ceil(desired) < running and scaled == running:
-            scaled -= 1  # a small factor must not stop it for good
+            scaled -= 1  # a small factor must not prevent scaling in for ever
         return scaled
 
     def _after_delay(self, now_s: float, desired: int, target: int) -> int:
@@ -113,7 +127,7 @@ class DelayedTarget:
         if now_s - self._since_s + _ROUNDING_S < delay_s:
             return target
         self._direction = 0
-        if direction < 0 and target > 1:  # zero is reached from one only
+        if direction < 0 and target > 1:  # it goes to zero only from one
             return max(1, desired)
         return desired
 
@@ -124,7 +138,7 @@ class RayDefault:
     Parameters
     ----------
     settings : RaySettings, optional
-        Stock where not given.
+        None: Ray's defaults.
     name : str
     """
 
@@ -140,7 +154,7 @@ class RayDefault:
         self._newest_ready_s = -math.inf
 
     def replicas(self, view: FleetView) -> int:
-        """Give the replicas that should be ordered."""
+        """Return how many replicas should be ordered."""
         self._record(view)
         ongoing = average_ongoing(self._sent, view.now_s, self._newest_ready_s)
         return self._target.next(view.now_s, ongoing, view.ready, view.ordered)
@@ -166,16 +180,17 @@ class RayDefault:
 def average_ongoing(
     points: list[tuple[float, float]], now_s: float, aligned_s: float = -math.inf
 ) -> float:
-    """Average the controller's step function over time.
+    """Return the time average of the controller's step function; 0 without points.
 
     Parameters
     ----------
     points : list of (float, float)
-        Time and value, oldest first; a value holds until the next point, the last until `now_s`.
+        Time and value, the oldest first. A value holds until the next point, the last one until
+        `now_s`.
     now_s : float
     aligned_s : float
-        When the newest replica began to contribute: the window opens with the first point from then
-        on, where there is one.
+        When the newest replica began to contribute. The average begins with the first point from
+        then on, if there is one.
     """
     later = [point for point in points if point[0] >= aligned_s]
     window = later or points

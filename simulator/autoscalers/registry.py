@@ -1,4 +1,8 @@
-"""The autoscalers that the command line knows: ``name``, or ``name:value`` of its knob."""
+"""The simulated autoscalers by name, each with a knob that trades replicas for compliance.
+
+To add an autoscaler, write a `simulator.scaling.ScalingPolicy` in a module of this package and list
+it in `AUTOSCALERS`. The command line, the reports and the benchmarks take it from here.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -7,212 +11,303 @@ from types import MappingProxyType
 
 from autoscaler.reports import AutoscalerSettings
 from policy.errors import InvalidInputError
-from simulator.autoscalers.baselines import BASELINES, Deployment
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
 from simulator.autoscalers.fixed import FixedFleet, fixed_at_peak
-from simulator.autoscalers.oracle import Clairvoyant, need_by_second
+from simulator.autoscalers.knative import Knative, KnativeSettings
+from simulator.autoscalers.mark import MarkProportional
+from simulator.autoscalers.mdc import MdcSizing
+from simulator.autoscalers.oracle import Clairvoyant, required_replicas_by_second
+from simulator.autoscalers.peak_of_minute import PeakOfMinute
+from simulator.autoscalers.ray_default import RayDefault, RaySettings
 from simulator.autoscalers.sojourn import SojournAutoscaler
 from simulator.results import FloatArray
 from simulator.scaling import ScalingPolicy
 
-#: What is compared unless told otherwise.
+#: The autoscalers compared by default.
 DEFAULT = ("sojourn", "ray", "static", "oracle")
-#: What cost is measured against.
+#: The autoscaler that cost is measured against.
 ORACLE = "oracle"
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
-    """A deployment, the arrivals it will see, and the bounds of its fleet.
+class ScalingProblem:
+    """Everything that an autoscaler may be built from.
 
     Attributes
     ----------
-    deployment : Deployment
+    profile : Profile
+        Profile of each replica.
+    objective : ServiceLevelObjective
+        The client's SLA.
+    sla_rate_per_s : float
+        Highest arrival rate of one replica within the SLA.
+    start_time_s : float
+        Expected time from a replica's order until it serves.
     offered : FloatArray, shape (seconds,)
-        Requests of each second: only `static` and `oracle`, which know the trace, look at them.
+        Requests in each second. Only `static` and `oracle`, which know the trace, use them.
     settings : AutoscalerSettings
-        Of Sojourn's autoscaler.
+        Settings of Sojourn's autoscaler.
     min_replicas, max_replicas : int
+        Bounds of the fleet.
     """
 
-    deployment: Deployment
+    profile: Profile
+    objective: ServiceLevelObjective
+    sla_rate_per_s: float
+    start_time_s: float
     offered: FloatArray
     settings: AutoscalerSettings
-    min_replicas: int
-    max_replicas: int
+    min_replicas: int = 1
+    max_replicas: int = 1000
 
 
 @dataclass(frozen=True)
-class Entry:
-    """An autoscaler of the catalog.
-
-    Attributes
-    ----------
-    label, short : str
-        Its name for people as it comes, and where its knob is turned.
-    rule : str
-        How it decides, in a line.
-    knob : str
-        What a number after its name sets; empty where nothing can be set.
-    make : callable
-        Makes one for a task and a value of the knob; None is its own.
-    """
-
-    label: str
-    short: str
-    rule: str
-    knob: str
-    make: Callable[[Task, float | None], ScalingPolicy]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """An entry, and the value of its knob.
+class AutoscalerEntry:
+    """An entry of the registry.
 
     Attributes
     ----------
     name : str
-        As it was written.
-    entry : Entry
-    value : float or None
+        Its name on the command line and in JSON.
+    label, short_label : str
+        Its name in tables: with the stock value, and with another value of the knob.
+    rule : str
+        How it decides, in one line.
+    build : callable
+        ``build(problem, value, **settings)`` builds one for a problem and a value of the knob; None
+        where the stock value depends on the problem. Further settings are those of the published
+        autoscaler, by their own names.
+    knob : str
+        Name of the knob; empty if it has none.
+    stock : float or None
+        The knob's value as published; None if that depends on the problem.
+    curve : tuple of float
+        Values of the knob for a curve of cost and compliance, from the fewest replicas to the most;
+        empty if it has none.
     """
 
     name: str
-    entry: Entry
+    label: str
+    short_label: str
+    rule: str
+    build: Callable[..., ScalingPolicy]
+    knob: str = ""
+    stock: float | None = None
+    curve: tuple[float, ...] = ()
+
+    def make(
+        self, problem: ScalingProblem, value: float | None = None, **settings: float
+    ) -> ScalingPolicy:
+        """Return a new autoscaler for one run.
+
+        Parameters
+        ----------
+        problem : ScalingProblem
+        value : float, optional
+            Value of the knob. None: the stock value.
+        **settings : float
+            Further settings of the published autoscaler.
+        """
+        return self.build(problem, self.stock if value is None else value, **settings)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An entry and a value of its knob, as a user chose them.
+
+    Attributes
+    ----------
+    name : str
+        The choice as it was written: ``name`` or ``name:value``.
+    entry : AutoscalerEntry
+    value : float or None
+        Value of the knob; None for the stock value.
+    """
+
+    name: str
+    entry: AutoscalerEntry
     value: float | None = None
 
     @property
     def label(self) -> str:
-        """Its name for people."""
+        """Its name in tables."""
         if self.value is None:
             return self.entry.label
-        return f"{self.entry.short} at {self.value:g}"
+        return f"{self.entry.short_label} at {self.value:g}"
 
     @property
     def rule(self) -> str:
-        """How it decides, in a line."""
+        """How it decides, in one line."""
         if self.value is None:
             return self.entry.rule
         return f"{self.entry.rule}; {self.entry.knob} {self.value:g}"
 
-    def make(self, task: Task) -> ScalingPolicy:
-        """Make one for a task."""
-        return self.entry.make(task, self.value)
+    def make(self, problem: ScalingProblem) -> ScalingPolicy:
+        """Return a new autoscaler for one run."""
+        return self.entry.make(problem, self.value)
 
 
 def choose(names: str) -> tuple[Choice, ...]:
-    """Read a list of names with commas between them.
+    """Parse a comma-separated list of ``name`` or ``name:value``.
 
     Raises
     ------
     InvalidInputError
-        A name is not known or comes twice, or a knob's value is no number above 0.
+        A name is unknown or repeated, or the value of a knob is not a number above 0.
     """
     choices = tuple(_choice(name.strip()) for name in names.split(","))
     written = [choice.name for choice in choices]
     if len(set(written)) < len(written):
-        raise InvalidInputError(f"autoscalers: one is given twice in {names}")
+        raise InvalidInputError(f"autoscalers: {names} names one twice")
     return choices
 
 
-def _choice(name: str) -> Choice:
-    kind, colon, number = name.partition(":")
-    if kind not in CATALOG:
-        raise InvalidInputError(f"autoscaler {name!r}: must be one of {', '.join(CATALOG)}")
-    entry = CATALOG[kind]
+def _choice(text: str) -> Choice:
+    name, colon, number = text.partition(":")
+    if name not in AUTOSCALERS:
+        raise InvalidInputError(f"autoscaler {text!r}: must be one of {', '.join(AUTOSCALERS)}")
+    entry = AUTOSCALERS[name]
     if not colon:
-        return Choice(name, entry)
+        return Choice(text, entry)
     if not entry.knob:
-        raise InvalidInputError(f"autoscaler {name!r}: {kind} has nothing to set")
+        raise InvalidInputError(f"autoscaler {text!r}: {name} has nothing to set")
     try:
         value = float(number)
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise InvalidInputError(f"autoscaler {name!r}: {entry.knob} must be a number above 0")
-    return Choice(name, entry, value)
+        raise InvalidInputError(f"autoscaler {text!r}: {entry.knob} must be a number above 0")
+    return Choice(text, entry, value)
 
 
-def _sojourn(task: Task, risk: float | None) -> ScalingPolicy:
+def _sojourn(problem: ScalingProblem, risk: float | None) -> ScalingPolicy:
     return SojournAutoscaler(
-        task.settings if risk is None else replace(task.settings, risk=risk),
-        min_replicas=task.min_replicas,
-        max_replicas=task.max_replicas,
+        problem.settings if risk is None else replace(problem.settings, risk=risk),
+        min_replicas=problem.min_replicas,
+        max_replicas=problem.max_replicas,
     )
 
 
-def _static(task: Task, count: float | None) -> ScalingPolicy:
+def _ray(problem: ScalingProblem, target: float, **settings: float) -> ScalingPolicy:
+    return RayDefault(RaySettings(target_ongoing_requests=target, **settings))
+
+
+def _knative(problem: ScalingProblem, target: float | None, **settings: float) -> ScalingPolicy:
+    full_batch = problem.profile.best_batch_size
+    return Knative(KnativeSettings(full_batch if target is None else target, **settings))
+
+
+def _mdc(problem: ScalingProblem, headroom: float) -> ScalingPolicy:
+    return MdcSizing(problem.profile, problem.objective, headroom)
+
+
+def _mark(problem: ScalingProblem, headroom: float) -> ScalingPolicy:
+    return MarkProportional(problem.profile, problem.objective, problem.start_time_s, headroom)
+
+
+def _peak(problem: ScalingProblem, headroom: float) -> ScalingPolicy:
+    return PeakOfMinute(problem.sla_rate_per_s, headroom)
+
+
+def _static(problem: ScalingProblem, count: float | None) -> ScalingPolicy:
     if count is None:
-        return fixed_at_peak(task.offered, task.deployment.sla_rate_per_s)
+        return fixed_at_peak(problem.offered, problem.sla_rate_per_s)
     if count != int(count):
         raise InvalidInputError(f"autoscaler static: replicas must be a whole number, not {count}")
     return FixedFleet(int(count))
 
 
-def _oracle(task: Task, _: float | None) -> ScalingPolicy:
-    deployment = task.deployment
-    need = need_by_second(task.offered, deployment.sla_rate_per_s, max(1, task.min_replicas))
-    return Clairvoyant(need, deployment.start_time_s)
-
-
-def _baseline(name: str, label: str, short: str, rule: str) -> Entry:
-    baseline = BASELINES[name]
-    return Entry(
-        label, short, rule, baseline.knob, lambda task, value: baseline.make(task.deployment, value)
+def _oracle(problem: ScalingProblem, _: None) -> ScalingPolicy:
+    required = required_replicas_by_second(
+        problem.offered, problem.sla_rate_per_s, max(1, problem.min_replicas)
     )
+    return Clairvoyant(required, problem.start_time_s)
 
 
-#: By name.
-CATALOG: Mapping[str, Entry] = MappingProxyType(
-    {
-        "sojourn": Entry(
-            "Sojourn",
-            "Sojourn",
-            "the least replicas whose predicted service level meets the SLA, for the demand "
-            "forecast over the time that a replica takes to start",
-            "risk",
-            _sojourn,
-        ),
-        "ray": _baseline(
-            "ray",
-            "Ray's default",
-            "Ray",
-            "Ray Serve's own policy: ongoing requests per replica, averaged and delayed",
-        ),
-        "knative": _baseline(
-            "knative",
-            "Knative",
-            "Knative",
-            "concurrency per replica over a stable minute, with a panic window of six seconds",
-        ),
-        "mdc": _baseline(
-            "mdc",
-            "M/D/c",
-            "M/D/c",
-            "the percentile of an M/D/c queue at the recent peak rate, as in Faro",
-        ),
-        "mark": _baseline(
-            "mark", "MArk", "MArk", "in proportion to a predicted rate, with headroom, as in MArk"
-        ),
-        "peak": _baseline(
-            "peak",
-            "Peak of the minute",
-            "Peak",
-            "what the busiest second of the last minute needs",
-        ),
-        "static": Entry(
-            "Static at peak",
-            "Static",
-            "always what the busiest second of the trace needs, known beforehand",
-            "replicas",
-            _static,
-        ),
-        ORACLE: Entry(
-            "Oracle",
-            "Oracle",
-            "knows the trace and the start times: the cheapest fleet that has in each second "
-            "what its requests need",
-            "",
-            _oracle,
-        ),
-    }
+_RISKS = (0.2, 0.05, 0.02, 0.01, 0.003, 0.001)
+_CONCURRENCIES = (96.0, 48.0, 32.0, 24.0, 16.0, 8.0)
+_HEADROOMS = (0.8, 1.0, 1.2, 1.5, 2.0, 3.0)
+
+_ENTRIES = (
+    AutoscalerEntry(
+        "sojourn",
+        "Sojourn",
+        "Sojourn",
+        "the fewest replicas whose predicted service level meets the SLA, for the demand forecast "
+        "over the time that a replica takes to start",
+        _sojourn,
+        knob="risk",
+        curve=_RISKS,
+    ),
+    AutoscalerEntry(
+        "ray",
+        "Ray's default",
+        "Ray",
+        "Ray Serve's own policy: ongoing requests per replica, averaged and delayed",
+        _ray,
+        knob="target_ongoing_requests",
+        stock=2.0,
+        curve=_CONCURRENCIES,
+    ),
+    AutoscalerEntry(
+        "knative",
+        "Knative",
+        "Knative",
+        "concurrency per replica over a stable minute, with a panic window of six seconds",
+        _knative,
+        knob="concurrency_target",
+        curve=_CONCURRENCIES,
+    ),
+    AutoscalerEntry(
+        "mdc",
+        "M/D/c",
+        "M/D/c",
+        "the percentile of an M/D/c queue at the recent peak rate, as in Faro",
+        _mdc,
+        knob="headroom",
+        stock=1.0,
+        curve=_HEADROOMS,
+    ),
+    AutoscalerEntry(
+        "mark",
+        "MArk",
+        "MArk",
+        "in proportion to a predicted rate, with headroom, as in MArk",
+        _mark,
+        knob="headroom",
+        stock=1.2,
+        curve=_HEADROOMS,
+    ),
+    AutoscalerEntry(
+        "peak",
+        "Peak of the minute",
+        "Peak",
+        "enough for the busiest second of the last minute",
+        _peak,
+        knob="headroom",
+        stock=1.0,
+        curve=_HEADROOMS,
+    ),
+    AutoscalerEntry(
+        "static",
+        "Static at peak",
+        "Static",
+        "always enough for the busiest second of the trace, known in advance",
+        _static,
+        knob="replicas",
+    ),
+    AutoscalerEntry(
+        ORACLE,
+        "Oracle",
+        "Oracle",
+        "knows the trace and the start times: the cheapest fleet that has enough replicas for the "
+        "requests of every second",
+        _oracle,
+    ),
+)
+
+#: All autoscalers by name.
+AUTOSCALERS: Mapping[str, AutoscalerEntry] = MappingProxyType(
+    {entry.name: entry for entry in _ENTRIES}
 )

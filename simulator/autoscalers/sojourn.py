@@ -7,22 +7,29 @@ from autoscaler import Autoscaler, Decision
 from autoscaler.reports import AutoscalerSettings, ReplicaReport
 from simulator.scaling import FleetView
 
-#: What the reports of a second are late by, in whole seconds: measured through Ray, one to two.
+#: Delay of the reports in whole seconds. Measured through Ray, it is one to two seconds.
 REPORT_LAG_S = 1
 
 
 class SojournAutoscaler:
-    """Feeds `autoscaler.controller.Autoscaler` with the replicas' reports, as its Ray adapter does.
+    """Feeds the replicas' reports to `autoscaler.controller.Autoscaler`, as its Ray adapter does.
 
     Parameters
     ----------
     settings : AutoscalerSettings, optional
-        In force unless the replicas report others.
+        Settings in force unless the replicas report others.
     min_replicas, max_replicas : int
-        The bounds that it is told.
+        Bounds on its decisions.
     report_lag_s : int
-        How many seconds late it sees a report.
+        Delay after which it sees a report.
     name : str
+
+    Attributes
+    ----------
+    autoscaler : Autoscaler
+        The live autoscaler.
+    decision : Decision or None
+        Its last decision; None before the first.
     """
 
     def __init__(
@@ -38,25 +45,25 @@ class SojournAutoscaler:
         self.autoscaler = Autoscaler(settings)
         self.decision: Decision | None = None
         self._bounds = (min_replicas, max_replicas)
-        self._under_way: deque[list[ReplicaReport]] = deque(maxlen=report_lag_s + 1)
+        self._delayed: deque[list[ReplicaReport]] = deque(maxlen=report_lag_s + 1)
 
     @property
     def forecast_per_s(self) -> float:
-        """Rate that it last sized for; NaN before it knows one."""
+        """Arrival rate that it last sized for; NaN before the first."""
         demand = self.decision.demand_per_s if self.decision else None
         return math.nan if demand is None else demand
 
     def replicas(self, view: FleetView) -> int:
-        """Give the replicas that should be ordered."""
-        self._under_way.append(view.reports())
-        if len(self._under_way) == self._under_way.maxlen:
-            self.autoscaler.observe(self._under_way[0])
-        low, high = self._bounds
+        """Return how many replicas should be ordered."""
+        self._delayed.append(view.reports())
+        if len(self._delayed) == self._delayed.maxlen:
+            self.autoscaler.observe(self._delayed[0])
+        min_replicas, max_replicas = self._bounds
         self.decision = self.autoscaler.decide(
             view.now_s,
             current_replicas=view.ordered,
-            min_replicas=low,
-            max_replicas=high,
+            min_replicas=min_replicas,
+            max_replicas=max_replicas,
             ready_replicas=view.ready,
             waiting=view.ongoing if view.ready == 0 else 0.0,
         )

@@ -1,1 +1,1 @@
-"""Two engines that move requests through a simulated fleet and give the same answers."""
+"""Two engines that move requests through a simulated fleet, with identical results."""

@@ -1,4 +1,4 @@
-"""The compiled engine: `simulator.engines.kernel`, and the arrays that it works on."""
+"""The compiled engine: the arrays that `simulator.engines.kernel` works on."""
 
 import math
 from collections.abc import Sequence
@@ -9,138 +9,141 @@ from numpy.typing import NDArray
 
 from simulator.engines import kernel
 from simulator.engines.counters import FleetCounters
-from simulator.engines.interface import Answered, ReplicaCounters, ReplicaModel, Routing
+from simulator.engines.interface import AnsweredRequest, ReplicaCounters, ReplicaModel, Routing
 from simulator.engines.kernel import Rules, State
 
 FloatArray = NDArray[np.float64]
 T = TypeVar("T", bound=np.generic)
 
-_PLACES = 8
-_RETRIES = 64
+_INITIAL_SLOTS = 8
+_INITIAL_RETRY_RING = 64
 
 
 class CompiledEngine:
-    """An engine for long traces: millions of requests in a second of a core.
+    """An engine for long traces: millions of requests per second on one core.
+
+    See `simulator.engines.interface.Engine` for the methods.
 
     Parameters
     ----------
     model : ReplicaModel
-    tally : FleetCounters
-        Where answers and refusals are counted.
+        The replicas.
+    counters : FleetCounters
+        Counts the answers and refusals.
     seed : int
-        Of the balancer's choices.
-    keeps_log : bool
-        Whether each answered request is remembered.
+        Seed of the balancer's choices.
+    log_requests : bool
+        Whether to keep a log of the answered requests.
     rate_window_s : float
-        As of `BatcherCore`.
+        Window of the arrival-rate estimate, as of `BatcherCore`.
     """
 
     def __init__(
         self,
         model: ReplicaModel,
-        tally: FleetCounters,
+        counters: FleetCounters,
         seed: int,
-        keeps_log: bool = False,
+        log_requests: bool = False,
         rate_window_s: float = 5.0,
     ) -> None:
         self._rules = _rules(model, rate_window_s)
-        self._keeps_log = keeps_log
+        self._log_requests = log_requests
         ring = _power_of_two(max(1, model.limits.waiting_room) + self._rules.latency_s.size)
         self._state = State(
-            times=np.full((_PLACES, kernel.TIMES), np.inf),
-            numbers=np.zeros((_PLACES, kernel.NUMBERS), np.int64),
-            sent_s=np.empty((_PLACES, ring)),
-            reached_s=np.empty((_PLACES, ring)),
-            tries=np.empty((_PLACES, ring), np.int64),
-            ready=np.zeros(_PLACES, np.int64),
+            times=np.full((_INITIAL_SLOTS, kernel.N_TIMES), np.inf),
+            counts=np.zeros((_INITIAL_SLOTS, kernel.N_COUNTS), np.int64),
+            sent_s=np.empty((_INITIAL_SLOTS, ring)),
+            reached_s=np.empty((_INITIAL_SLOTS, ring)),
+            tries=np.empty((_INITIAL_SLOTS, ring), np.int64),
+            ready=np.zeros(_INITIAL_SLOTS, np.int64),
             arrivals_s=np.empty(0),
-            retries=np.empty((_RETRIES, 2)),
-            retry_numbers=np.empty((_RETRIES, 2), np.int64),
-            cursor=np.zeros(kernel.CURSORS, np.int64),
+            retry_times=np.empty((_INITIAL_RETRY_RING, 2)),
+            retry_counts=np.empty((_INITIAL_RETRY_RING, 2), np.int64),
+            fleet_counts=np.zeros(kernel.N_FLEET_COUNTS, np.int64),
+            fleet_times=np.zeros(kernel.N_FLEET_TIMES),
             random=np.array([seed], np.uint64),
-            balancer=np.zeros(kernel.BALANCER),
-            in_time=tally.in_time,
-            refused=tally.refused,
-            energy_j=tally.energy_j,
-            histogram=tally.histogram,
+            in_time=counters.in_time,
+            refused=counters.refused,
+            energy_j=counters.energy_j,
+            histogram=counters.histogram,
             log=np.empty((0, 4)),
         )
 
-    def add(self, place: int, now_s: float) -> None:
-        """Put a new, empty replica in a place."""
+    def add(self, slot: int, now_s: float) -> None:
+        """Put a new, empty replica into a slot."""
         state = self._state
-        places = state.times.shape[0]
-        if place >= places:
-            more = max(places, place + 1 - places)
+        slots = state.times.shape[0]
+        if slot >= slots:
+            more = max(slots, slot + 1 - slots)
             self._state = state = state._replace(
-                times=np.concatenate([state.times, np.full((more, kernel.TIMES), np.inf)]),
-                numbers=_longer(state.numbers, more),
-                sent_s=_longer(state.sent_s, more),
-                reached_s=_longer(state.reached_s, more),
-                tries=_longer(state.tries, more),
-                ready=_longer(state.ready, more),
+                times=np.concatenate([state.times, np.full((more, kernel.N_TIMES), np.inf)]),
+                counts=_extended(state.counts, more),
+                sent_s=_extended(state.sent_s, more),
+                reached_s=_extended(state.reached_s, more),
+                tries=_extended(state.tries, more),
+                ready=_extended(state.ready, more),
             )
-        times = state.times[place]
+        times = state.times[slot]
         times[:] = math.inf
         times[kernel.RATE_WEIGHT] = 0.0
         times[kernel.RATE_FIRST_S] = math.nan
         times[kernel.COUNTED_S] = now_s
-        state.numbers[place] = 0
+        state.counts[slot] = 0
 
-    def route_to(self, places: Sequence[int], now_s: float) -> None:
-        """Say which replicas take requests from now on."""
+    def route_to(self, slots: Sequence[int], now_s: float) -> None:
+        """Set the replicas that take requests from now on; with none, requests are held."""
         state = self._state
-        if not state.cursor[kernel.READY]:
-            state.balancer[kernel.OPEN_SINCE_S] = now_s
-        state.ready[: len(places)] = places
-        state.cursor[kernel.READY] = len(places)
+        if not state.fleet_counts[kernel.READY]:
+            state.fleet_times[kernel.OPEN_SINCE_S] = now_s
+        state.ready[: len(slots)] = slots
+        state.fleet_counts[kernel.READY] = len(slots)
 
     def offer(self, sent_s: FloatArray) -> None:
-        """Give the times at which clients send their next requests, rising."""
+        """Append the times, ascending, at which clients send their next requests."""
         state = self._state
-        left = state.arrivals_s[state.cursor[kernel.NEXT_ARRIVAL] :]
+        left = state.arrivals_s[state.fleet_counts[kernel.NEXT_ARRIVAL] :]
         arrivals_s = np.concatenate([left, sent_s]) if left.size else sent_s
-        state.cursor[kernel.NEXT_ARRIVAL] = 0
-        log = _longer(state.log, sent_s.size) if self._keeps_log else state.log
+        state.fleet_counts[kernel.NEXT_ARRIVAL] = 0
+        log = _extended(state.log, sent_s.size) if self._log_requests else state.log
         self._state = state._replace(arrivals_s=arrivals_s, log=log)
 
     def advance(self, until_s: float) -> None:
-        """Simulate all tries before `until_s`, and what devices have done by then."""
+        """Simulate every try before `until_s`, and the devices up to and including it."""
         while not kernel.advance(self._rules, self._state, float(until_s)):
-            self._lengthen_retries(1)
+            self._reserve_retries(1)
 
-    def drain(self, place: int, now_s: float) -> None:
-        """Have a replica start what waits without waiting for others."""
-        self._state.numbers[place, kernel.DRAINING] = 1
-        if not self._state.numbers[place, kernel.ON_DEVICE]:
-            kernel.decide(self._rules, self._state, place, float(now_s))
+    def drain(self, slot: int, now_s: float) -> None:
+        """Have a replica start what waits without waiting for more."""
+        self._state.counts[slot, kernel.DRAINING] = 1
+        if not self._state.counts[slot, kernel.ON_DEVICE]:
+            kernel.decide(self._rules, self._state, slot, float(now_s))
 
-    def gone_s(self, place: int) -> float:
-        """When a draining replica had finished what it had; infinite while it has not."""
-        return float(self._state.times[place, kernel.GONE_S])
+    def drained_at_s(self, slot: int) -> float:
+        """Return when a draining replica became empty; infinity while it is not."""
+        return float(self._state.times[slot, kernel.DRAINED_S])
 
-    def kill(self, place: int, now_s: float) -> None:
-        """End a replica at once: the balancer sends what it had to others."""
-        self._lengthen_retries(self._state.sent_s.shape[1])
-        kernel.lose(self._rules, self._state, place, float(now_s))
+    def kill(self, slot: int, now_s: float) -> None:
+        """End a replica at once; the balancer retries its requests at others."""
+        self._reserve_retries(self._state.sent_s.shape[1])
+        kernel.kill(self._rules, self._state, slot, float(now_s))
 
     def finish(self, now_s: float) -> None:
-        """After the last request was sent, answer or refuse all that are still under way."""
+        """Answer or refuse every request still in flight, once the last has been sent."""
         self._refuse_held()
         while (
-            self._state.cursor[kernel.NEXT_ARRIVAL] < self._state.arrivals_s.size
-            or (self._state.cursor[kernel.RETRIES_PENDING])
+            self._state.fleet_counts[kernel.NEXT_ARRIVAL] < self._state.arrivals_s.size
+            or self._state.fleet_counts[kernel.RETRIES_PENDING]
         ):
             now_s += max(1e-3, self._rules.try_s)
             self.advance(now_s)
         state = self._state
-        for place in np.flatnonzero(state.numbers[:, kernel.WAITING]):
-            self.drain(int(place), now_s)
+        for slot in np.flatnonzero(state.counts[:, kernel.WAITING]):
+            self.drain(int(slot), now_s)
         self.advance(math.inf)
 
-    def counters(self, place: int) -> ReplicaCounters:
-        """Tell what a replica has counted."""
-        row = self._state.numbers[place].tolist()
+    def counters(self, slot: int) -> ReplicaCounters:
+        """Return the counters of a replica."""
+        row = self._state.counts[slot].tolist()
         return ReplicaCounters(
             offered=row[kernel.OFFERED],
             refused=row[kernel.REFUSED],
@@ -150,54 +153,57 @@ class CompiledEngine:
         )
 
     def take_ongoing_s(self) -> float:
-        """Give the request-seconds in replicas, or waiting for a first one, since last asked."""
-        ongoing_s = float(self._state.balancer[kernel.ONGOING_S])
-        self._state.balancer[kernel.ONGOING_S] = 0.0
+        """Return the request-seconds spent in replicas or held since the last call, and reset."""
+        ongoing_s = float(self._state.fleet_times[kernel.ONGOING_S])
+        self._state.fleet_times[kernel.ONGOING_S] = 0.0
         return ongoing_s
 
     @property
     def refused(self) -> int:
-        """Requests that every try refused, so far."""
-        return int(self._state.cursor[kernel.ALL_REFUSED])
+        """Requests refused by every try so far."""
+        return int(self._state.fleet_counts[kernel.GIVEN_UP])
 
-    def log(self) -> list[Answered]:
-        """Give the requests answered, by the time they were sent; empty if no log is kept."""
-        if not self._keeps_log:
+    def request_log(self) -> list[AnsweredRequest]:
+        """Return the answered requests by the time they were sent; empty without a log."""
+        if not self._log_requests:
             return []
-        rows = self._state.log[: self._state.cursor[kernel.LOGGED]].tolist()
-        return sorted(Answered(sent, ms, int(size), int(tries)) for sent, ms, size, tries in rows)
+        rows = self._state.log[: self._state.fleet_counts[kernel.LOGGED]].tolist()
+        return sorted(
+            AnsweredRequest(sent_s, response_ms, int(size), int(tries))
+            for sent_s, response_ms, size, tries in rows
+        )
 
     def _refuse_held(self) -> None:
-        """Refuse what waits for a first replica, if there is none."""
+        """Refuse the requests held for a first replica if there is none."""
         state = self._state
-        if state.cursor[kernel.READY]:
+        if state.fleet_counts[kernel.READY]:
             return
-        head, pending = state.cursor[[kernel.RETRY_HEAD, kernel.RETRIES_PENDING]].tolist()
-        order = (head + np.arange(pending)) % state.retries.shape[0]
+        head, pending = state.fleet_counts[[kernel.RETRY_HEAD, kernel.RETRIES_PENDING]].tolist()
+        order = (head + np.arange(pending)) % state.retry_times.shape[0]
         held_s = np.concatenate(
             [
-                state.arrivals_s[state.cursor[kernel.NEXT_ARRIVAL] :],
-                state.retries[order, kernel.RETRY_SENT_S],
+                state.arrivals_s[state.fleet_counts[kernel.NEXT_ARRIVAL] :],
+                state.retry_times[order, kernel.RETRY_SENT_S],
             ]
         )
         np.add.at(state.refused, held_s.astype(np.int64), 1)
-        state.cursor[kernel.ALL_REFUSED] += held_s.size
-        state.cursor[kernel.NEXT_ARRIVAL] = state.arrivals_s.size
-        state.cursor[kernel.RETRIES_PENDING] = 0
+        state.fleet_counts[kernel.GIVEN_UP] += held_s.size
+        state.fleet_counts[kernel.NEXT_ARRIVAL] = state.arrivals_s.size
+        state.fleet_counts[kernel.RETRIES_PENDING] = 0
 
-    def _lengthen_retries(self, more: int) -> None:
-        """Make the ring of retries long enough for `more` than are in it."""
+    def _reserve_retries(self, more: int) -> None:
+        """Grow the ring of retries until it has room for `more`."""
         state = self._state
-        head, pending = state.cursor[[kernel.RETRY_HEAD, kernel.RETRIES_PENDING]].tolist()
-        ring = state.retries.shape[0]
+        head, pending = state.fleet_counts[[kernel.RETRY_HEAD, kernel.RETRIES_PENDING]].tolist()
+        ring = state.retry_times.shape[0]
         if pending + more <= ring:
             return
         order = (head + np.arange(pending)) % ring
         size = _power_of_two(pending + more)
-        retries, numbers = np.empty((size, 2)), np.empty((size, 2), np.int64)
-        retries[:pending], numbers[:pending] = state.retries[order], state.retry_numbers[order]
-        state.cursor[kernel.RETRY_HEAD] = 0
-        self._state = state._replace(retries=retries, retry_numbers=numbers)
+        times, counts = np.empty((size, 2)), np.empty((size, 2), np.int64)
+        times[:pending], counts[:pending] = state.retry_times[order], state.retry_counts[order]
+        state.fleet_counts[kernel.RETRY_HEAD] = 0
+        self._state = state._replace(retry_times=times, retry_counts=counts)
 
 
 def _rules(model: ReplicaModel, rate_window_s: float) -> Rules:
@@ -217,8 +223,8 @@ def _rules(model: ReplicaModel, rate_window_s: float) -> Rules:
         actions=np.array(
             [[policy.batch_size(length) for length in range(lengths)] for policy in policies]
         ),
-        largest=np.array([policy.max_batch_size for policy in policies]),
-        longest_wait_s=1e-3 * np.array(waits_ms, dtype=np.float64),
+        max_batch_size=np.array([policy.max_batch_size for policy in policies]),
+        max_wait_s=1e-3 * np.array(waits_ms, dtype=np.float64),
         latency_s=1e-3 * latency_ms,
         energy_j=np.zeros(latency_ms.size) if energy_mj is None else 1e-3 * energy_mj,
         rate_window_s=rate_window_s,
@@ -233,7 +239,7 @@ def _rules(model: ReplicaModel, rate_window_s: float) -> Rules:
     )
 
 
-def _longer(array: NDArray[T], rows: int) -> NDArray[T]:
+def _extended(array: NDArray[T], rows: int) -> NDArray[T]:
     return np.concatenate([array, np.zeros((rows, *array.shape[1:]), array.dtype)])
 
 

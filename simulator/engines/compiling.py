@@ -1,4 +1,4 @@
-"""Compiling functions with numba, typed for those who check types."""
+"""Typed wrappers around numba's compiler."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -7,20 +7,20 @@ import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Without numba's reference counts: a compiled function that is handed twenty arrays would count
-# each up and down again, which took 25 times as long as its work. Such a function allocates
-# nothing; whoever calls it holds the arrays.
+# Numba's reference counting is off. A compiled function that takes twenty arrays would increment
+# and decrement the count of each on every call, which took 25 times as long as the work itself.
+# This is safe because the functions allocate nothing and their callers hold the arrays.
 _OPTIONS: dict[str, Any] = {"cache": True, "_nrt": False}
 _njit: Any = numba.njit
-# What is kept is used for as long as the function's own file stays the same. So a compiled function
-# calls none of another file: that one might change.
+# Numba reuses a cached function until that function's own file changes. A compiled function must
+# therefore not call compiled functions of another file, nor use that file's constants.
 
 
 def compiled(function: F) -> F:
-    """Compile `function` when it is first called, and keep the result beside its source."""
+    """Compile `function` on its first call and cache the result beside its source."""
     return cast(F, _njit(**_OPTIONS)(function))
 
 
 def inlined(function: F) -> F:
-    """Compile `function` into those that call it."""
+    """Compile `function` into its callers."""
     return cast(F, _njit(forceinline=True, **_OPTIONS)(function))

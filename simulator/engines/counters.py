@@ -1,20 +1,26 @@
-"""What is counted while a fleet is simulated."""
+"""The counters of a simulated fleet."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engines.kernel import BINS, BINS_PER_OCTAVE, LEAST_EXPONENT, MOST_EXPONENT
+from simulator.engines.kernel import BINS, BINS_PER_OCTAVE, MAX_EXPONENT, MIN_EXPONENT
 
 FloatArray = NDArray[np.float64]
 
 
 def bin_edges_ms() -> FloatArray:
-    """Give the borders of the histogram's bins, from a microsecond to hours; shape (BINS + 1,)."""
-    octaves = 2.0 ** np.arange(LEAST_EXPONENT, MOST_EXPONENT)
+    """Return the edges of the response-time histogram, from a microsecond to hours.
+
+    Returns
+    -------
+    FloatArray, shape (BINS + 1,)
+        Edges in ms, ascending.
+    """
+    octaves = 2.0 ** np.arange(MIN_EXPONENT, MAX_EXPONENT)
     steps = 1 + np.arange(BINS_PER_OCTAVE) / BINS_PER_OCTAVE
-    return np.append(np.outer(octaves, steps), 2.0**MOST_EXPONENT)
+    return np.append(np.outer(octaves, steps), 2.0**MAX_EXPONENT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,12 +29,14 @@ class FleetCounters:
 
     Attributes
     ----------
-    in_time, refused : ndarray of float, shape (seconds,)
-        By the second in which the client sent the request.
-    energy_j : ndarray of float, shape (seconds,)
-        By the second in which the batch started, what follows the end in the last.
-    histogram : ndarray of float, shape (BINS,)
-        Answered requests by response time.
+    in_time, refused : FloatArray, shape (seconds,)
+        Requests answered within the client's SLA, and requests refused by every try, by the second
+        in which the client sent them.
+    energy_j : FloatArray, shape (seconds,)
+        Energy of the batches, by the second in which they started. Batches that start after the
+        last second count in it.
+    histogram : FloatArray, shape (BINS,)
+        Answered requests by response time; `bin_edges_ms` has the edges.
     """
 
     in_time: FloatArray
@@ -37,6 +45,6 @@ class FleetCounters:
     histogram: FloatArray
 
     @classmethod
-    def of(cls, seconds: int) -> "FleetCounters":
-        """Make an empty one."""
+    def zeros(cls, seconds: int) -> "FleetCounters":
+        """Return the counters of a run of `seconds` that has not begun."""
         return cls(np.zeros(seconds), np.zeros(seconds), np.zeros(seconds), np.zeros(BINS))

@@ -1,7 +1,7 @@
-"""What moves the requests of a simulated fleet: the interface of the two engines.
+"""The interface of the two engines that move requests through a simulated fleet.
 
-`simulator.engines.live` drives the batcher core of the live service, event by event;
-`simulator.engines.compiled` makes the same decisions in compiled code. Tests hold one to the other.
+`simulator.engines.live` drives the batcher core of the live service, event by event.
+`simulator.engines.compiled` makes the same decisions in compiled code. Tests hold them equal.
 """
 
 from collections.abc import Sequence
@@ -21,29 +21,34 @@ FloatArray = NDArray[np.float64]
 
 
 class Routing(StrEnum):
-    """How the load balancer picks a replica; after a refusal, never the one that refused last."""
+    """How the load balancer picks a replica.
 
-    RANDOM = "random"  # RAND, HAProxy's random(1)
+    A retry never goes to the replica that has just refused, unless no other is ready.
+    """
+
+    RANDOM = "random"  # RAND: HAProxy's random(1)
     POWER_OF_TWO = "power_of_two"  # HAProxy's random(2): the less loaded of two random ones
-    LEAST_CONNECTIONS = "least_connections"  # HAProxy's leastconn; at random where several have it
+    LEAST_CONNECTIONS = "least_connections"  # HAProxy's leastconn, with ties broken at random
 
 
 @dataclass(frozen=True, eq=False)
 class ReplicaModel:
-    """What every replica of the fleet is.
+    """The properties that all replicas of a simulated fleet share.
 
     Attributes
     ----------
     table : PolicyTable
+        When a replica starts a batch, by the arrival rate that it sees.
     limits : Limits
-        Waiting room, longest wait, and the times of batches.
+        Waiting room, longest wait, and batch latencies.
     energy_mj : FloatArray or None, shape (max_batch_size,)
-        Energies of batches.
+        Energy of a batch of each size, in mJ; None where the profile has none.
     objective : ServiceLevelObjective
         The client's SLA.
     delays : TryDelays
-        Between balancer and replica; `retries` must be a number.
+        Delays between balancer and replica. `retries` must be a number.
     routing : Routing
+        How the balancer picks a replica.
     """
 
     table: PolicyTable
@@ -55,20 +60,31 @@ class ReplicaModel:
 
     @property
     def objective_at_replica(self) -> ServiceLevelObjective:
-        """What the way to a replica and back leaves of the SLA: what a replica calls late."""
+        """What the way to a replica and back leaves of the client's SLA.
+
+        A replica counts an answer as late by this objective, as a live one does.
+        """
         return self.objective.after(self.delays.way_ms)
 
     @property
     def retries(self) -> int:
-        """Retries after which the balancer gives up."""
+        """Retries after which the balancer gives a request up."""
         assert self.delays.retries is not None
         return self.delays.retries
 
 
 class ReplicaCounters(NamedTuple):
-    """What a replica has counted since it was added; `waiting` is of now.
+    """A replica's counters since it was added.
 
-    `late` is by the replica's own clock: from when a request reached it to the end of its batch.
+    Attributes
+    ----------
+    offered, refused, completed : int
+        Tries that reached the replica, those of them that it refused, and requests answered.
+    late : int
+        Answers later than `ReplicaModel.objective_at_replica` allows, timed by the replica's own
+        clock: from the request's arrival at the replica to the end of its batch.
+    waiting : int
+        Requests that wait now.
     """
 
     offered: int
@@ -78,8 +94,20 @@ class ReplicaCounters(NamedTuple):
     waiting: int
 
 
-class Answered(NamedTuple):
-    """One answered request, as an engine that keeps a log tells of it."""
+class AnsweredRequest(NamedTuple):
+    """An entry of the request log.
+
+    Attributes
+    ----------
+    sent_s : float
+        When the client sent the request.
+    response_ms : float
+        Time until the client had the answer.
+    batch_size : int
+        Size of the batch that it was answered in.
+    tries : int
+        Tries, including the one that was accepted.
+    """
 
     sent_s: float
     response_ms: float
@@ -88,44 +116,44 @@ class Answered(NamedTuple):
 
 
 class Engine(Protocol):
-    """Moves requests between clients, balancer and replicas; times never go back.
+    """Moves requests between clients, balancer and replicas. Time never goes backwards.
 
-    A replica has the number of a place; whoever calls gives the numbers, small ones first.
+    A replica is identified by its slot, a small number that the caller assigns and reuses.
     """
 
-    def add(self, place: int, now_s: float) -> None:
-        """Put a new, empty replica in a place."""
+    def add(self, slot: int, now_s: float) -> None:
+        """Put a new, empty replica into a slot."""
 
-    def route_to(self, places: Sequence[int], now_s: float) -> None:
-        """Say which replicas take requests from now on; while none does, requests wait."""
+    def route_to(self, slots: Sequence[int], now_s: float) -> None:
+        """Set the replicas that take requests from now on; with none, requests are held."""
 
     def offer(self, sent_s: FloatArray) -> None:
-        """Give the times at which clients send their next requests, rising."""
+        """Append the times, ascending, at which clients send their next requests."""
 
     def advance(self, until_s: float) -> None:
-        """Simulate all tries before `until_s`, and what devices have done by then."""
+        """Simulate every try before `until_s`, and the devices up to and including it."""
 
-    def drain(self, place: int, now_s: float) -> None:
-        """Have a replica start what waits without waiting for others; see `gone_s`."""
+    def drain(self, slot: int, now_s: float) -> None:
+        """Have a replica start what waits without waiting for more; see `drained_at_s`."""
 
-    def gone_s(self, place: int) -> float:
-        """When a draining replica had finished what it had; infinite while it has not."""
+    def drained_at_s(self, slot: int) -> float:
+        """Return when a draining replica became empty; infinity while it is not."""
 
-    def kill(self, place: int, now_s: float) -> None:
-        """End a replica at once: the balancer sends what it had to others."""
+    def kill(self, slot: int, now_s: float) -> None:
+        """End a replica at once; the balancer retries its requests at others."""
 
     def finish(self, now_s: float) -> None:
-        """After the last request was sent, answer or refuse all that are still under way."""
+        """Answer or refuse every request still in flight, once the last has been sent."""
 
-    def counters(self, place: int) -> ReplicaCounters:
-        """Tell what a replica has counted."""
+    def counters(self, slot: int) -> ReplicaCounters:
+        """Return the counters of a replica."""
 
     def take_ongoing_s(self) -> float:
-        """Give the request-seconds in replicas, or waiting for a first one, since last asked."""
+        """Return the request-seconds spent in replicas or held since the last call, and reset."""
 
     @property
     def refused(self) -> int:
-        """Requests that every try refused, so far."""
+        """Requests refused by every try so far."""
 
-    def log(self) -> list[Answered]:
-        """Give the requests answered, by the time they were sent; empty if no log is kept."""
+    def request_log(self) -> list[AnsweredRequest]:
+        """Return the answered requests by the time they were sent; empty without a log."""

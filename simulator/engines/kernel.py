@@ -1,15 +1,17 @@
-"""The compiled engine's inner loop: tries in order of time, replicas caught up when touched.
+"""The inner loop of the compiled engine: tries in time order, replicas caught up when touched.
 
-Replicas influence each other through the balancer alone. So nothing that happens inside one needs
-to be done before a try looks at it, or the second ends: then it is caught up, event by event, to
-that time. That is exact, and spares a queue of events. Tries come from two sources that are each in
-order: requests as clients send them, and retries, which all wait the same time.
+Replicas affect each other only through the balancer. A replica's own events therefore need no
+processing until a try looks at it or the second ends; then `catch_up` replays them to that time.
+The result is exact and needs no event queue. Tries come from two sources that are each sorted by
+time: requests as clients send them, and retries, which all wait equally long.
 
-The decisions are those of `deployments.batcher.core.BatcherCore` for requests of one row without
-deadline or priority, those of the arrival rate `deployments.batcher.arrival_rate.ArrivalRate`, in
-the same floating-point operations; `tests/simulator/engines/test_engines.py` holds them to these.
+For requests of one row without deadline or priority, the decisions are those of
+`deployments.batcher.core.BatcherCore`, and the arrival rate is that of
+`deployments.batcher.arrival_rate.ArrivalRate`, in the same floating-point operations.
+`simulator.engines.live` has the same steps under the same names, and
+`tests/simulator/engines/test_engines.py` holds the two engines equal.
 
-The state is in arrays; these are the columns of those with one row per place.
+The state is kept in arrays; the constants below name their columns.
 """
 
 import math
@@ -23,209 +25,210 @@ from simulator.engines.compiling import compiled, inlined
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-# times: end of the batch, or when a free device must be asked again; weight, first and last
-# arrival of the rate's estimate; up to when the requests in it are counted; when it was empty.
-NEXT_S, RATE_WEIGHT, RATE_FIRST_S, RATE_LAST_S, COUNTED_S, GONE_S = range(6)
-TIMES = 6
-# numbers: the ring's head, how many of its entries are on the device, how many wait.
+# State.times: the end of the batch on the device, or when a free device must decide again; weight,
+# first and last arrival of the rate estimate; up to when ongoing requests are counted; when a
+# draining replica became empty.
+NEXT_EVENT_S, RATE_WEIGHT, RATE_FIRST_S, RATE_LAST_S, COUNTED_S, DRAINED_S = range(6)
+N_TIMES = 6
+# State.counts: where the replica's ring of requests begins, how many of them are on the device,
+# how many wait, whether the replica drains, and its counters.
 HEAD, ON_DEVICE, WAITING, DRAINING, OFFERED, REFUSED, COMPLETED, LATE = range(8)
-NUMBERS = 8
-# cursor: of the whole fleet.
-NEXT_ARRIVAL, RETRY_HEAD, RETRIES_PENDING, READY, ALL_REFUSED, LOGGED = range(6)
-CURSORS = 6
-# balancer: request-seconds in replicas or held, since when it has replicas, up to when it got.
+N_COUNTS = 8
+# State.fleet_counts
+NEXT_ARRIVAL, RETRY_HEAD, RETRIES_PENDING, READY, GIVEN_UP, LOGGED = range(6)
+N_FLEET_COUNTS = 6
+# State.fleet_times: request-seconds in replicas or held, since when any replica is ready, now.
 ONGOING_S, OPEN_SINCE_S, NOW_S = range(3)
-BALANCER = 3
-# retries: when the next try reaches a replica; and in retry_numbers, tries so far, whom to avoid.
+N_FLEET_TIMES = 3
+# State.retry_times: when the client sent the request, when the next try reaches a replica.
 RETRY_SENT_S, RETRY_AT_S = range(2)
+# State.retry_counts: tries so far, and the slot that refused last.
 RETRY_TRIES, RETRY_AVOID = range(2)
-NOBODY = -1
+NO_SLOT = -1
 
-#: Bins of response times, from a microsecond to hours: so many between a power of two (in ms) and
-#: the next. Each is at most 1/256 of its value wide.
+#: Histogram of response times: `BINS_PER_OCTAVE` equal bins between 2**k ms and 2**(k + 1) ms, so
+#: that each is at most 1/256 of its value wide. It reaches from a microsecond to hours.
 BINS_PER_OCTAVE = 256
-LEAST_EXPONENT, MOST_EXPONENT = -10, 24
-BINS = (MOST_EXPONENT - LEAST_EXPONENT) * BINS_PER_OCTAVE
+MIN_EXPONENT, MAX_EXPONENT = -10, 24
+BINS = (MAX_EXPONENT - MIN_EXPONENT) * BINS_PER_OCTAVE
 
-# Of SplitMix64: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
+# SplitMix64: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
-_FIRST = np.uint64(0xBF58476D1CE4E5B9)
-_SECOND = np.uint64(0x94D049BB133111EB)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
 _30, _27, _31, _32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
 
 
 class Rules(NamedTuple):
-    """What does not change in a run; times in s."""
+    """The constants of a run. Times are in s unless the name says otherwise."""
 
-    rates_per_s: FloatArray  # (cells - 1,): see PolicyTable
-    actions: IntArray  # (cells, lengths): the last column holds for all longer queues
-    largest: IntArray  # (cells,): largest batch
-    longest_wait_s: FloatArray  # (cells,)
+    rates_per_s: FloatArray  # (cells - 1,): borders between the cells of a PolicyTable
+    actions: IntArray  # (cells, lengths): batch sizes; the last column is for all longer queues
+    max_batch_size: IntArray  # (cells,)
+    max_wait_s: FloatArray  # (cells,)
     latency_s: FloatArray  # (sizes,)
     energy_j: FloatArray  # (sizes,)
     rate_window_s: float
     request_delay_s: float
     reply_delay_s: float
     try_s: float
-    response_time_ms: float  # the client's
-    replica_response_time_ms: float  # less the way to the replica and back
+    response_time_ms: float  # of the client's SLA
+    replica_response_time_ms: float  # what the way to the replica and back leaves of it
     waiting_room: int
     retries: int
-    routing: int
+    routing: int  # index into Routing
 
 
 class State(NamedTuple):
-    """What changes; rows are places, rings are as long as a power of two."""
+    """The variables of a run. The length of every ring is a power of two."""
 
-    times: FloatArray  # (places, TIMES)
-    numbers: IntArray  # (places, NUMBERS)
-    sent_s: FloatArray  # (places, ring): requests, from the head on
-    reached_s: FloatArray  # (places, ring)
-    tries: IntArray  # (places, ring)
-    ready: IntArray  # (places,): who takes requests, the first cursor[READY]
+    times: FloatArray  # (slots, N_TIMES)
+    counts: IntArray  # (slots, N_COUNTS)
+    sent_s: FloatArray  # (slots, ring): the requests in a replica, from its HEAD on
+    reached_s: FloatArray  # (slots, ring)
+    tries: IntArray  # (slots, ring)
+    ready: IntArray  # (slots,): the slots that take requests; the first fleet_counts[READY] count
     arrivals_s: FloatArray  # (requests,)
-    retries: FloatArray  # (ring, 2)
-    retry_numbers: IntArray  # (ring, 2)
-    cursor: IntArray  # (CURSORS,)
+    retry_times: FloatArray  # (ring, 2)
+    retry_counts: IntArray  # (ring, 2)
+    fleet_counts: IntArray  # (N_FLEET_COUNTS,)
+    fleet_times: FloatArray  # (N_FLEET_TIMES,)
     random: NDArray[np.uint64]  # (1,)
-    balancer: FloatArray  # (BALANCER,)
-    in_time: FloatArray  # (seconds,), as the next three: simulator.engines.counters.FleetCounters
+    in_time: FloatArray  # (seconds,); this and the next three: FleetCounters
     refused: FloatArray
     energy_j: FloatArray
     histogram: FloatArray
-    log: FloatArray  # (requests, 4), or (0, 4): simulator.engines.interface.Answered
+    log: FloatArray  # (requests, 4), or (0, 4) without a log: AnsweredRequest
 
 
 @inlined
 def draw(state: NDArray[np.uint64], below: int) -> int:
-    """Draw one of 0, …, `below` - 1 by SplitMix64; its state, shape (1,), moves on."""
+    """Draw one of 0, …, `below` - 1 by SplitMix64 and advance its state, shape (1,)."""
     state[0] += _GAMMA
     z = state[0]
-    z = (z ^ (z >> _30)) * _FIRST
-    z = (z ^ (z >> _27)) * _SECOND
+    z = (z ^ (z >> _30)) * _MIX_1
+    z = (z ^ (z >> _27)) * _MIX_2
     z = z ^ (z >> _31)
     return int(np.int64(((z >> _32) * np.uint64(below)) >> _32))
 
 
 @inlined
 def bin_of(response_ms: float) -> int:
-    """Give the bin that a response time falls into; what is beyond the ends, the first or last."""
+    """Return the histogram bin of a response time; times out of range count in an end bin."""
     mantissa, exponent = math.frexp(response_ms)
-    octave = exponent - 1 - LEAST_EXPONENT
+    octave = exponent - 1 - MIN_EXPONENT
     if octave < 0 or response_ms <= 0.0:
         return 0
     return min(octave * BINS_PER_OCTAVE + int((2 * mantissa - 1) * BINS_PER_OCTAVE), BINS - 1)
 
 
 @inlined
-def rate_per_s(rules: Rules, state: State, place: int, now_s: float) -> float:
-    """Estimate the rate of arrivals at a replica."""
+def rate_per_s(rules: Rules, state: State, slot: int, now_s: float) -> float:
+    """Estimate the rate of the tries that reach a replica."""
     times = state.times
-    if math.isnan(times[place, RATE_FIRST_S]):
+    if math.isnan(times[slot, RATE_FIRST_S]):
         return 0.0
     window_s = rules.rate_window_s
-    age_s = max(0.0, now_s - times[place, RATE_LAST_S])
-    seen_s = max(now_s - times[place, RATE_FIRST_S], 0.1 * window_s)
+    age_s = max(0.0, now_s - times[slot, RATE_LAST_S])
+    seen_s = max(now_s - times[slot, RATE_FIRST_S], 0.1 * window_s)
     share_seen = -math.expm1(-seen_s / window_s)
-    weight = times[place, RATE_WEIGHT] * math.exp(-age_s / window_s)
+    weight = times[slot, RATE_WEIGHT] * math.exp(-age_s / window_s)
     return float(weight / (window_s * share_seen))
 
 
 @inlined
-def count_arrival(rules: Rules, state: State, place: int, now_s: float) -> None:
-    """Count a try at a replica."""
+def count_arrival(rules: Rules, state: State, slot: int, now_s: float) -> None:
+    """Count a try that reaches a replica."""
     times = state.times
-    if math.isnan(times[place, RATE_FIRST_S]):
-        times[place, RATE_FIRST_S] = now_s
-        times[place, RATE_LAST_S] = now_s
-    age_s = max(0.0, now_s - times[place, RATE_LAST_S])
-    times[place, RATE_WEIGHT] = (
-        times[place, RATE_WEIGHT] * math.exp(-age_s / rules.rate_window_s) + 1
-    )
-    times[place, RATE_LAST_S] = max(times[place, RATE_LAST_S], now_s)
-    state.numbers[place, OFFERED] += 1
+    if math.isnan(times[slot, RATE_FIRST_S]):
+        times[slot, RATE_FIRST_S] = now_s
+        times[slot, RATE_LAST_S] = now_s
+    age_s = max(0.0, now_s - times[slot, RATE_LAST_S])
+    times[slot, RATE_WEIGHT] = times[slot, RATE_WEIGHT] * math.exp(-age_s / rules.rate_window_s) + 1
+    times[slot, RATE_LAST_S] = max(times[slot, RATE_LAST_S], now_s)
+    state.counts[slot, OFFERED] += 1
 
 
 @inlined
-def decide(rules: Rules, state: State, place: int, now_s: float) -> None:
-    """Start a batch on a free device if the policy says so; else say when to ask again."""
-    times, numbers = state.times, state.numbers
-    times[place, NEXT_S] = np.inf
-    waiting = numbers[place, WAITING]
+def decide(rules: Rules, state: State, slot: int, now_s: float) -> None:
+    """Start a batch on a free device if the policy says so, or set when to decide again."""
+    times, counts = state.times, state.counts
+    times[slot, NEXT_EVENT_S] = np.inf
+    waiting = counts[slot, WAITING]
     if waiting == 0:
-        if numbers[place, DRAINING]:
-            times[place, GONE_S] = now_s
+        if counts[slot, DRAINING]:
+            times[slot, DRAINED_S] = now_s
         return
-    cell = np.searchsorted(rules.rates_per_s, rate_per_s(rules, state, place, now_s), "right")
+    cell = np.searchsorted(rules.rates_per_s, rate_per_s(rules, state, slot, now_s), "right")
     size = rules.actions[cell, min(waiting, rules.actions.shape[1] - 1)]
     if size == 0:
-        oldest_s = state.reached_s[place, numbers[place, HEAD] & (state.reached_s.shape[1] - 1)]
-        due_s = oldest_s + rules.longest_wait_s[cell]
-        if now_s < due_s and not numbers[place, DRAINING]:
-            times[place, NEXT_S] = due_s
+        oldest_s = state.reached_s[slot, counts[slot, HEAD] & (state.reached_s.shape[1] - 1)]
+        due_s = oldest_s + rules.max_wait_s[cell]
+        if now_s < due_s and not counts[slot, DRAINING]:
+            times[slot, NEXT_EVENT_S] = due_s
             return
-        size = min(waiting, rules.largest[cell])
-    numbers[place, ON_DEVICE] = size
-    numbers[place, WAITING] -= size
-    times[place, NEXT_S] = now_s + rules.latency_s[size - 1]
+        size = min(waiting, rules.max_batch_size[cell])
+    counts[slot, ON_DEVICE] = size
+    counts[slot, WAITING] -= size
+    times[slot, NEXT_EVENT_S] = now_s + rules.latency_s[size - 1]
     second = min(int(now_s), state.energy_j.size - 1)
     state.energy_j[second] += rules.energy_j[size - 1]
 
 
 @inlined
-def count_ongoing(state: State, place: int, now_s: float) -> None:
-    """Count the time that requests spent in a replica, up to now."""
-    times, numbers = state.times, state.numbers
-    inside = numbers[place, WAITING] + numbers[place, ON_DEVICE]
-    if inside:  # an unused place has been counted up to no time
-        state.balancer[ONGOING_S] += inside * (now_s - times[place, COUNTED_S])
-    times[place, COUNTED_S] = now_s
+def count_ongoing(state: State, slot: int, now_s: float) -> None:
+    """Add the time that requests have spent in a replica since this was last called."""
+    times, counts = state.times, state.counts
+    inside = counts[slot, WAITING] + counts[slot, ON_DEVICE]
+    if inside:  # COUNTED_S of a slot never used is infinite
+        state.fleet_times[ONGOING_S] += inside * (now_s - times[slot, COUNTED_S])
+    times[slot, COUNTED_S] = now_s
 
 
 @inlined
-def complete(rules: Rules, state: State, place: int, now_s: float) -> None:
-    """Answer the requests on a device."""
-    count_ongoing(state, place, now_s)
-    numbers = state.numbers
+def complete(rules: Rules, state: State, slot: int, now_s: float) -> None:
+    """Answer the requests of the batch on a device."""
+    count_ongoing(state, slot, now_s)
+    counts = state.counts
     mask = state.sent_s.shape[1] - 1
-    size, head = numbers[place, ON_DEVICE], numbers[place, HEAD]
+    size, head = counts[slot, ON_DEVICE], counts[slot, HEAD]
     for i in range(head, head + size):
-        sent_s = state.sent_s[place, i & mask]
+        sent_s = state.sent_s[slot, i & mask]
         response_ms = 1e3 * (now_s + rules.reply_delay_s - sent_s)
         state.histogram[bin_of(response_ms)] += 1
         if response_ms <= rules.response_time_ms:
             state.in_time[int(sent_s)] += 1
-        replica_ms = 1e3 * (now_s - state.reached_s[place, i & mask])
+        replica_ms = 1e3 * (now_s - state.reached_s[slot, i & mask])
         if replica_ms > rules.replica_response_time_ms:
-            numbers[place, LATE] += 1
+            counts[slot, LATE] += 1
         if state.log.shape[0]:
-            row = state.cursor[LOGGED]
+            row = state.fleet_counts[LOGGED]
             state.log[row, 0] = sent_s
             state.log[row, 1] = response_ms
             state.log[row, 2] = size
-            state.log[row, 3] = state.tries[place, i & mask]
-            state.cursor[LOGGED] = row + 1
-    numbers[place, COMPLETED] += size
-    numbers[place, HEAD] = head + size
-    numbers[place, ON_DEVICE] = 0
+            state.log[row, 3] = state.tries[slot, i & mask]
+            state.fleet_counts[LOGGED] = row + 1
+    counts[slot, COMPLETED] += size
+    counts[slot, HEAD] = head + size
+    counts[slot, ON_DEVICE] = 0
 
 
 @inlined
-def catch_up(rules: Rules, state: State, place: int, now_s: float) -> None:
-    """Do what a replica has done by now; with an infinite `now_s`, all it ever does."""
-    while state.times[place, NEXT_S] <= now_s:
-        event_s = state.times[place, NEXT_S]
+def catch_up(rules: Rules, state: State, slot: int, now_s: float) -> None:
+    """Replay a replica's events up to now; up to its last one if `now_s` is infinite."""
+    while state.times[slot, NEXT_EVENT_S] <= now_s:
+        event_s = state.times[slot, NEXT_EVENT_S]
         if event_s == np.inf:
             break
-        if state.numbers[place, ON_DEVICE]:
-            complete(rules, state, place, event_s)
-        decide(rules, state, place, event_s)
+        if state.counts[slot, ON_DEVICE]:
+            complete(rules, state, slot, event_s)
+        decide(rules, state, slot, event_s)
 
 
 @inlined
 def pick_random(state: State, avoid: int) -> int:
-    """Pick a ready replica at random, another than `avoid` if there is one."""
-    ready = state.cursor[READY]
+    """Pick a ready replica at random, other than `avoid` if there is another."""
+    ready = state.fleet_counts[READY]
     index = draw(state.random, ready)
     if state.ready[index] == avoid and ready > 1:
         index = (index + 1 + draw(state.random, ready - 1)) % ready
@@ -233,16 +236,16 @@ def pick_random(state: State, avoid: int) -> int:
 
 
 @inlined
-def load(rules: Rules, state: State, place: int, now_s: float) -> int:
-    """Count the requests in a replica now."""
-    catch_up(rules, state, place, now_s)
-    return int(state.numbers[place, WAITING] + state.numbers[place, ON_DEVICE])
+def load(rules: Rules, state: State, slot: int, now_s: float) -> int:
+    """Return the number of requests in a replica now."""
+    catch_up(rules, state, slot, now_s)
+    return int(state.counts[slot, WAITING] + state.counts[slot, ON_DEVICE])
 
 
 @inlined
 def route(rules: Rules, state: State, now_s: float, avoid: int) -> int:
     """Pick the replica for a try; see `simulator.engines.interface.Routing`."""
-    ready = state.cursor[READY]
+    ready = state.fleet_counts[READY]
     if rules.routing == 0:
         return pick_random(state, avoid)
     if rules.routing == 1:
@@ -250,122 +253,120 @@ def route(rules: Rules, state: State, now_s: float, avoid: int) -> int:
         second = pick_random(state, avoid)
         first_load = load(rules, state, first, now_s)
         return second if load(rules, state, second, now_s) < first_load else first
-    best, least = NOBODY, 0
+    best, best_load = NO_SLOT, 0
     offset = draw(state.random, ready)
     for i in range(ready):
-        place = state.ready[(offset + i) % ready]
-        if place == avoid and ready > 1:
+        slot = state.ready[(offset + i) % ready]
+        if slot == avoid and ready > 1:
             continue
-        found = load(rules, state, place, now_s)
-        if best == NOBODY or found < least:
-            best, least = place, found
+        slot_load = load(rules, state, slot, now_s)
+        if best == NO_SLOT or slot_load < best_load:
+            best, best_load = slot, slot_load
     return best
 
 
 @inlined
-def try_again(
-    rules: Rules, state: State, now_s: float, sent_s: float, tries: int, avoid: int
-) -> None:
-    """After `tries` tries without an answer, have the balancer try again or give up."""
-    cursor = state.cursor
+def retry(rules: Rules, state: State, now_s: float, sent_s: float, tries: int, avoid: int) -> None:
+    """Schedule another try after `tries` without an answer, or give the request up."""
+    fleet_counts = state.fleet_counts
     if tries > rules.retries:
         state.refused[int(sent_s)] += 1
-        cursor[ALL_REFUSED] += 1
+        fleet_counts[GIVEN_UP] += 1
         return
-    last = (cursor[RETRY_HEAD] + cursor[RETRIES_PENDING]) & (state.retries.shape[0] - 1)
-    state.retries[last, RETRY_SENT_S] = sent_s
-    state.retries[last, RETRY_AT_S] = now_s + rules.try_s
-    state.retry_numbers[last, RETRY_TRIES] = tries
-    state.retry_numbers[last, RETRY_AVOID] = avoid
-    cursor[RETRIES_PENDING] += 1
+    last = (fleet_counts[RETRY_HEAD] + fleet_counts[RETRIES_PENDING]) & (
+        state.retry_times.shape[0] - 1
+    )
+    state.retry_times[last, RETRY_SENT_S] = sent_s
+    state.retry_times[last, RETRY_AT_S] = now_s + rules.try_s
+    state.retry_counts[last, RETRY_TRIES] = tries
+    state.retry_counts[last, RETRY_AVOID] = avoid
+    fleet_counts[RETRIES_PENDING] += 1
 
 
 @inlined
 def attempt(
     rules: Rules, state: State, now_s: float, sent_s: float, tries: int, avoid: int
 ) -> None:
-    """Have a request reach a replica, after `tries` tries elsewhere."""
-    place = route(rules, state, now_s, avoid)
-    catch_up(rules, state, place, now_s)
-    count_arrival(rules, state, place, now_s)
-    numbers = state.numbers
-    waiting = numbers[place, WAITING]
+    """Try a request at a replica, after `tries` tries elsewhere."""
+    slot = route(rules, state, now_s, avoid)
+    catch_up(rules, state, slot, now_s)
+    count_arrival(rules, state, slot, now_s)
+    counts = state.counts
+    waiting = counts[slot, WAITING]
     if waiting and waiting >= rules.waiting_room:
-        numbers[place, REFUSED] += 1
-        try_again(rules, state, now_s, sent_s, tries + 1, place)
+        counts[slot, REFUSED] += 1
+        retry(rules, state, now_s, sent_s, tries + 1, slot)
         return
-    count_ongoing(state, place, now_s)
-    last = (numbers[place, HEAD] + numbers[place, ON_DEVICE] + waiting) & (
-        state.sent_s.shape[1] - 1
-    )
-    state.sent_s[place, last] = sent_s
-    state.reached_s[place, last] = now_s
-    state.tries[place, last] = tries + 1
-    numbers[place, WAITING] = waiting + 1
-    if not numbers[place, ON_DEVICE]:
-        decide(rules, state, place, now_s)
+    count_ongoing(state, slot, now_s)
+    last = (counts[slot, HEAD] + counts[slot, ON_DEVICE] + waiting) & (state.sent_s.shape[1] - 1)
+    state.sent_s[slot, last] = sent_s
+    state.reached_s[slot, last] = now_s
+    state.tries[slot, last] = tries + 1
+    counts[slot, WAITING] = waiting + 1
+    if not counts[slot, ON_DEVICE]:
+        decide(rules, state, slot, now_s)
 
 
 @inlined
 def count_held(rules: Rules, state: State, until_s: float) -> None:
-    """Count the time that requests have waited at the balancer for a first replica."""
-    since_s = state.balancer[NOW_S]
+    """Add the time that requests have been held for a first replica since `advance` last ran."""
+    since_s = state.fleet_times[NOW_S]
     held_s = 0.0
-    for i in range(state.cursor[RETRIES_PENDING]):
-        last = (state.cursor[RETRY_HEAD] + i) & (state.retries.shape[0] - 1)
-        held_s += max(0.0, until_s - max(since_s, state.retries[last, RETRY_AT_S]))
-    for i in range(state.cursor[NEXT_ARRIVAL], state.arrivals_s.size):
+    for i in range(state.fleet_counts[RETRIES_PENDING]):
+        entry = (state.fleet_counts[RETRY_HEAD] + i) & (state.retry_times.shape[0] - 1)
+        held_s += max(0.0, until_s - max(since_s, state.retry_times[entry, RETRY_AT_S]))
+    for i in range(state.fleet_counts[NEXT_ARRIVAL], state.arrivals_s.size):
         held_s += max(0.0, until_s - max(since_s, state.arrivals_s[i] + rules.request_delay_s))
-    state.balancer[ONGOING_S] += held_s
+    state.fleet_times[ONGOING_S] += held_s
 
 
 @compiled
 def advance(rules: Rules, state: State, until_s: float) -> bool:
-    """Simulate up to `until_s`; False if the ring of retries must be longer to go on."""
-    cursor = state.cursor
-    ring = state.retries.shape[0]
-    open_since_s = state.balancer[OPEN_SINCE_S]
-    while cursor[READY]:
+    """Simulate up to `until_s`; return False if the ring of retries must grow first."""
+    fleet_counts = state.fleet_counts
+    ring = state.retry_times.shape[0]
+    open_since_s = state.fleet_times[OPEN_SINCE_S]
+    while fleet_counts[READY]:
         arrival_s = retry_s = np.inf
-        if cursor[NEXT_ARRIVAL] < state.arrivals_s.size:
-            arrival_s = state.arrivals_s[cursor[NEXT_ARRIVAL]] + rules.request_delay_s
-        head = cursor[RETRY_HEAD]
-        if cursor[RETRIES_PENDING]:
-            retry_s = state.retries[head, RETRY_AT_S]
+        if fleet_counts[NEXT_ARRIVAL] < state.arrivals_s.size:
+            arrival_s = state.arrivals_s[fleet_counts[NEXT_ARRIVAL]] + rules.request_delay_s
+        head = fleet_counts[RETRY_HEAD]
+        if fleet_counts[RETRIES_PENDING]:
+            retry_s = state.retry_times[head, RETRY_AT_S]
         if min(arrival_s, retry_s) >= until_s:
             break
         if retry_s <= arrival_s:
-            cursor[RETRY_HEAD] = (head + 1) & (ring - 1)
-            cursor[RETRIES_PENDING] -= 1
-            now_s, sent_s = retry_s, state.retries[head, RETRY_SENT_S]
-            tries = state.retry_numbers[head, RETRY_TRIES]
-            avoid = state.retry_numbers[head, RETRY_AVOID]
-        elif cursor[RETRIES_PENDING] == ring:
+            fleet_counts[RETRY_HEAD] = (head + 1) & (ring - 1)
+            fleet_counts[RETRIES_PENDING] -= 1
+            now_s, sent_s = retry_s, state.retry_times[head, RETRY_SENT_S]
+            tries = state.retry_counts[head, RETRY_TRIES]
+            avoid = state.retry_counts[head, RETRY_AVOID]
+        elif fleet_counts[RETRIES_PENDING] == ring:
             return False
         else:
-            now_s, sent_s = arrival_s, state.arrivals_s[cursor[NEXT_ARRIVAL]]
-            tries, avoid = 0, NOBODY
-            cursor[NEXT_ARRIVAL] += 1
+            now_s, sent_s = arrival_s, state.arrivals_s[fleet_counts[NEXT_ARRIVAL]]
+            tries, avoid = 0, NO_SLOT
+            fleet_counts[NEXT_ARRIVAL] += 1
         attempt(rules, state, max(now_s, open_since_s), sent_s, tries, avoid)
-    for place in range(state.times.shape[0]):
-        catch_up(rules, state, place, until_s)
+    for slot in range(state.times.shape[0]):
+        catch_up(rules, state, slot, until_s)
         if math.isfinite(until_s):
-            count_ongoing(state, place, until_s)
-    if not cursor[READY] and math.isfinite(until_s):
+            count_ongoing(state, slot, until_s)
+    if not fleet_counts[READY] and math.isfinite(until_s):
         count_held(rules, state, until_s)
-    state.balancer[NOW_S] = until_s
+    state.fleet_times[NOW_S] = until_s
     return True
 
 
 @compiled
-def lose(rules: Rules, state: State, place: int, now_s: float) -> None:
-    """Have the balancer try again what a dead replica had; the ring of retries must hold it."""
-    numbers = state.numbers
+def kill(rules: Rules, state: State, slot: int, now_s: float) -> None:
+    """Retry the requests of a replica that died; the ring of retries must have room for them."""
+    counts = state.counts
     mask = state.sent_s.shape[1] - 1
-    head = numbers[place, HEAD]
-    for i in range(head, head + numbers[place, ON_DEVICE] + numbers[place, WAITING]):
-        tries = state.tries[place, i & mask]
-        try_again(rules, state, now_s, state.sent_s[place, i & mask], tries, NOBODY)
-    numbers[place, ON_DEVICE] = 0
-    numbers[place, WAITING] = 0
-    state.times[place, NEXT_S] = np.inf
+    head = counts[slot, HEAD]
+    for i in range(head, head + counts[slot, ON_DEVICE] + counts[slot, WAITING]):
+        tries = state.tries[slot, i & mask]
+        retry(rules, state, now_s, state.sent_s[slot, i & mask], tries, NO_SLOT)
+    counts[slot, ON_DEVICE] = 0
+    counts[slot, WAITING] = 0
+    state.times[slot, NEXT_EVENT_S] = np.inf

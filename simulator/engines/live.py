@@ -1,7 +1,8 @@
 """The live engine: the batcher core that serves live traffic, on virtual time.
 
-Event by event, with one queue of events for the whole fleet, in plain Python. It is slow and easy
-to follow, and it knows whatever the core knows; `simulator.engines.compiled` is held to it.
+It processes one event after the other, with a single queue of events for the whole fleet, in plain
+Python. It is slow, easy to follow, and supports whatever the core supports. The compiled engine is
+held equal to it; `simulator.engines.kernel` has the same steps under the same names.
 """
 
 import heapq
@@ -17,14 +18,14 @@ from numpy.typing import NDArray
 
 from deployments.batcher.core import Batch, BatcherCore, Request
 from simulator.engines.counters import FleetCounters
-from simulator.engines.interface import Answered, ReplicaCounters, ReplicaModel, Routing
+from simulator.engines.interface import AnsweredRequest, ReplicaCounters, ReplicaModel, Routing
 from simulator.engines.kernel import bin_of, draw
 
 FloatArray = NDArray[np.float64]
 
 
-class _Kind(IntEnum):
-    """What happens first of what happens at the same time."""
+class _EventKind(IntEnum):
+    """The order of events that happen at the same time."""
 
     DEVICE = 0
     RETRY = 1
@@ -33,24 +34,25 @@ class _Kind(IntEnum):
 
 @dataclass
 class _Message:
-    """A request of a client, wherever it is."""
+    """A client's request: on its way, held at the balancer, or in a replica."""
 
     sent_s: float
     tries: int = 0
+    #: Slot of the replica that refused it last.
     avoid: int | None = None
 
 
 @dataclass(eq=False)
 class _Replica:
-    place: int
+    slot: int
     core: BatcherCore
     counted_s: float
     batch: Batch | None = None
-    gone_s: float = math.inf
+    drained_at_s: float = math.inf
     draining: bool = False
-    #: Events of an older turn have been overtaken.
-    turn: int = 0
-    #: What it holds, in the order in which it came.
+    #: Counts its decisions. A device event scheduled by an earlier decision is stale.
+    decision: int = 0
+    #: Its requests, waiting and on the device, in order of arrival.
     messages: deque[_Message] = field(default_factory=deque)
     offered: int = 0
     refused: int = 0
@@ -58,78 +60,85 @@ class _Replica:
     late: int = 0
 
 
+_DeviceEvent = tuple[_Replica, int]
+
+
 class LiveEngine:
-    """An engine around `deployments.batcher.core.BatcherCore`; see `simulator.engines.interface.Engine`.
+    """An engine around `deployments.batcher.core.BatcherCore`.
+
+    See `simulator.engines.interface.Engine` for the methods.
 
     Parameters
     ----------
     model : ReplicaModel
-    tally : FleetCounters
-        Where answers and refusals are counted.
+        The replicas.
+    counters : FleetCounters
+        Counts the answers and refusals.
     seed : int
-        Of the balancer's choices.
-    keeps_log : bool
-        Whether each answered request is remembered.
+        Seed of the balancer's choices.
+    log_requests : bool
+        Whether to keep a log of the answered requests.
     """
 
     def __init__(
-        self, model: ReplicaModel, tally: FleetCounters, seed: int, keeps_log: bool = False
+        self, model: ReplicaModel, counters: FleetCounters, seed: int, log_requests: bool = False
     ) -> None:
         self._model = model
-        self._tally = tally
+        self._counters = counters
         self._random = np.array([seed], np.uint64)
-        self._answered: list[Answered] | None = [] if keeps_log else None
+        self._log: list[AnsweredRequest] | None = [] if log_requests else None
         self._replicas: dict[int, _Replica] = {}
         self._ready: list[_Replica] = []
-        self._events: list[tuple[float, _Kind, int, _Message | tuple[_Replica, int]]] = []
+        self._events: list[tuple[float, _EventKind, int, _Message | _DeviceEvent]] = []
         self._order = count()
-        #: Who waits for a first replica, and since when.
+        #: Requests held for a first replica, and since when.
         self._held: list[tuple[float, _Message]] = []
         self._open_since_s = 0.0
-        self._under_way = 0
+        self._in_flight = 0
         self._ongoing_s = 0.0
         self._now_s = 0.0
         self.refused = 0
 
-    def add(self, place: int, now_s: float) -> None:
-        """Put a new, empty replica in a place."""
+    def add(self, slot: int, now_s: float) -> None:
+        """Put a new, empty replica into a slot."""
         core = BatcherCore(self._model.table, self._model.limits)
-        self._replicas[place] = _Replica(place, core, now_s)
+        self._replicas[slot] = _Replica(slot, core, now_s)
 
-    def route_to(self, places: Sequence[int], now_s: float) -> None:
-        """Say which replicas take requests from now on."""
+    def route_to(self, slots: Sequence[int], now_s: float) -> None:
+        """Set the replicas that take requests from now on; with none, requests are held."""
         if not self._ready:
             self._open_since_s = now_s
-        self._ready = [self._replicas[place] for place in places]
+        self._ready = [self._replicas[slot] for slot in slots]
 
     def offer(self, sent_s: FloatArray) -> None:
-        """Give the times at which clients send their next requests, rising."""
+        """Append the times, ascending, at which clients send their next requests."""
         delay_s = 1e-3 * self._model.delays.request_delay_ms
         for sent in sent_s.tolist():
-            self._put(sent + delay_s, _Kind.ARRIVAL, _Message(sent))
+            self._schedule(sent + delay_s, _EventKind.ARRIVAL, _Message(sent))
 
     def advance(self, until_s: float) -> None:
-        """Simulate all tries before `until_s`, and what devices have done by then."""
+        """Simulate every try before `until_s`, and the devices up to and including it."""
         if self._ready:
             held, self._held = self._held, []
             for _, message in held:
                 self._attempt(self._open_since_s, message)
         events = self._events
         while events and (
-            events[0][0] < until_s or (events[0][0] == until_s and events[0][1] is _Kind.DEVICE)
+            events[0][0] < until_s
+            or (events[0][0] == until_s and events[0][1] is _EventKind.DEVICE)
         ):
-            now_s, _, _, what = heapq.heappop(events)
+            now_s, _, _, subject = heapq.heappop(events)
             if math.isinf(now_s):
                 break
-            if isinstance(what, _Message):
-                self._under_way -= 1
+            if isinstance(subject, _Message):
+                self._in_flight -= 1
                 if self._ready:
-                    self._attempt(now_s, what)
+                    self._attempt(now_s, subject)
                 else:
-                    self._held.append((now_s, what))
+                    self._held.append((now_s, subject))
             else:
-                replica, turn = what
-                if turn == replica.turn:
+                replica, decision = subject
+                if decision == replica.decision:
                     self._complete(now_s, replica)
                     self._decide(now_s, replica)
         if math.isfinite(until_s):
@@ -139,40 +148,40 @@ class LiveEngine:
             for replica in self._replicas.values():
                 self._count_ongoing(until_s, replica)
 
-    def drain(self, place: int, now_s: float) -> None:
-        """Have a replica start what waits without waiting for others."""
-        replica = self._replicas[place]
+    def drain(self, slot: int, now_s: float) -> None:
+        """Have a replica start what waits without waiting for more."""
+        replica = self._replicas[slot]
         replica.draining = True
         replica.core.drain()
         if replica.batch is None:
             self._decide(now_s, replica)
 
-    def gone_s(self, place: int) -> float:
-        """When a draining replica had finished what it had; infinite while it has not."""
-        return self._replicas[place].gone_s
+    def drained_at_s(self, slot: int) -> float:
+        """Return when a draining replica became empty; infinity while it is not."""
+        return self._replicas[slot].drained_at_s
 
-    def kill(self, place: int, now_s: float) -> None:
-        """End a replica at once: the balancer sends what it had to others."""
-        replica = self._replicas.pop(place)
-        replica.turn += 1
+    def kill(self, slot: int, now_s: float) -> None:
+        """End a replica at once; the balancer retries its requests at others."""
+        replica = self._replicas.pop(slot)
+        replica.decision += 1
         for message in replica.messages:
-            self._try_again(now_s, message, None)
+            self._retry(now_s, message, None)
 
     def finish(self, now_s: float) -> None:
-        """After the last request was sent, answer or refuse all that are still under way."""
-        while self._under_way or (self._held and self._ready):
+        """Answer or refuse every request still in flight, once the last has been sent."""
+        while self._in_flight or (self._held and self._ready):
             now_s += max(1e-3, 1e-3 * self._model.delays.try_ms)
             self.advance(now_s)
         for _, message in self._held:
             self._give_up(message)
-        for place, replica in self._replicas.items():
+        for slot, replica in self._replicas.items():
             if replica.core.queue_length:
-                self.drain(place, now_s)
+                self.drain(slot, now_s)
         self.advance(math.inf)
 
-    def counters(self, place: int) -> ReplicaCounters:
-        """Tell what a replica has counted."""
-        replica = self._replicas[place]
+    def counters(self, slot: int) -> ReplicaCounters:
+        """Return the counters of a replica."""
+        replica = self._replicas[slot]
         return ReplicaCounters(
             replica.offered,
             replica.refused,
@@ -182,57 +191,62 @@ class LiveEngine:
         )
 
     def take_ongoing_s(self) -> float:
-        """Give the request-seconds in replicas, or waiting for a first one, since last asked."""
+        """Return the request-seconds spent in replicas or held since the last call, and reset."""
         ongoing_s, self._ongoing_s = self._ongoing_s, 0.0
         return ongoing_s
 
-    def log(self) -> list[Answered]:
-        """Give the requests answered, by the time they were sent; empty if no log is kept."""
-        return sorted(self._answered or [])
+    def request_log(self) -> list[AnsweredRequest]:
+        """Return the answered requests by the time they were sent; empty without a log."""
+        return sorted(self._log or [])
 
-    def _put(self, at_s: float, kind: _Kind, what: "_Message | tuple[_Replica, int]") -> None:
-        self._under_way += kind is not _Kind.DEVICE
-        heapq.heappush(self._events, (at_s, kind, next(self._order), what))
+    def _schedule(self, at_s: float, kind: _EventKind, subject: _Message | _DeviceEvent) -> None:
+        self._in_flight += kind is not _EventKind.DEVICE
+        heapq.heappush(self._events, (at_s, kind, next(self._order), subject))
 
     def _attempt(self, now_s: float, message: _Message) -> None:
+        """Try a request at a replica."""
         message.tries += 1
         replica = self._route(message.avoid)
         replica.offered += 1
         if replica.core.arrive(now_s, Request(now_s, 1, message)) is not None:
             replica.refused += 1
-            self._try_again(now_s, message, replica.place)
+            self._retry(now_s, message, replica.slot)
             return
         self._count_ongoing(now_s, replica)
         replica.messages.append(message)
         if replica.batch is None:
             self._decide(now_s, replica)
 
-    def _try_again(self, now_s: float, message: _Message, avoid: int | None) -> None:
+    def _retry(self, now_s: float, message: _Message, avoid: int | None) -> None:
+        """Schedule another try, or give the request up."""
         if message.tries > self._model.retries:
             self._give_up(message)
             return
         message.avoid = avoid
-        self._put(now_s + 1e-3 * self._model.delays.try_ms, _Kind.RETRY, message)
+        self._schedule(now_s + 1e-3 * self._model.delays.try_ms, _EventKind.RETRY, message)
 
     def _give_up(self, message: _Message) -> None:
-        self._tally.refused[int(message.sent_s)] += 1
+        self._counters.refused[int(message.sent_s)] += 1
         self.refused += 1
 
     def _decide(self, now_s: float, replica: _Replica) -> None:
-        """Ask the core of a free device, and put down when it must be asked again."""
+        """Start a batch on a free device if the core says so, or schedule the next decision."""
         batch = replica.core.next_batch(now_s)
-        replica.turn += 1
+        replica.decision += 1
         replica.batch = batch
         if batch is not None:
             latency_ms = self._model.limits.latency_ms[batch.size - 1]
-            self._put(now_s + 1e-3 * latency_ms, _Kind.DEVICE, (replica, replica.turn))
+            end_s = now_s + 1e-3 * latency_ms
+            self._schedule(end_s, _EventKind.DEVICE, (replica, replica.decision))
             if self._model.energy_mj is not None:
-                second = min(int(now_s), self._tally.energy_j.size - 1)
-                self._tally.energy_j[second] += 1e-3 * self._model.energy_mj[batch.size - 1]
+                energy_j = self._counters.energy_j
+                second = min(int(now_s), energy_j.size - 1)
+                energy_j[second] += 1e-3 * self._model.energy_mj[batch.size - 1]
         elif replica.core.wake_at_s is not None:
-            self._put(replica.core.wake_at_s, _Kind.DEVICE, (replica, replica.turn))
+            due_s = replica.core.wake_at_s
+            self._schedule(due_s, _EventKind.DEVICE, (replica, replica.decision))
         elif replica.draining:
-            replica.gone_s = now_s
+            replica.drained_at_s = now_s
 
     def _complete(self, now_s: float, replica: _Replica) -> None:
         """Answer the requests of the batch on the device, if there is one."""
@@ -243,24 +257,26 @@ class LiveEngine:
         for part in replica.batch.slices:
             message: _Message = part.request.content
             response_ms = 1e3 * (now_s + 1e-3 * self._model.delays.reply_delay_ms - message.sent_s)
-            self._tally.histogram[bin_of(response_ms)] += 1
+            self._counters.histogram[bin_of(response_ms)] += 1
             if not at_client.is_late(response_ms):
-                self._tally.in_time[int(message.sent_s)] += 1
+                self._counters.in_time[int(message.sent_s)] += 1
             if at_replica.is_late(1e3 * (now_s - part.request.arrival_s)):
                 replica.late += 1
-            if self._answered is not None:
+            if self._log is not None:
                 size, tries = replica.batch.size, message.tries
-                self._answered.append(Answered(message.sent_s, response_ms, size, tries))
+                self._log.append(AnsweredRequest(message.sent_s, response_ms, size, tries))
             replica.messages.popleft()
         replica.completed += replica.batch.size
         replica.batch = None
         replica.core.device_free()
 
     def _count_ongoing(self, now_s: float, replica: _Replica) -> None:
+        """Add the time that requests have spent in a replica since this was last called."""
         self._ongoing_s += len(replica.messages) * (now_s - replica.counted_s)
         replica.counted_s = now_s
 
     def _route(self, avoid: int | None) -> _Replica:
+        """Pick the replica for a try; see `simulator.engines.interface.Routing`."""
         ready = self._ready
         if self._model.routing is Routing.RANDOM:
             return self._pick_random(avoid)
@@ -271,13 +287,14 @@ class LiveEngine:
         others = [
             replica
             for replica in (*ready[offset:], *ready[:offset])
-            if replica.place != avoid or len(ready) == 1
+            if replica.slot != avoid or len(ready) == 1
         ]
         return min(others, key=lambda replica: len(replica.messages))
 
     def _pick_random(self, avoid: int | None) -> _Replica:
+        """Pick a ready replica at random, other than `avoid` if there is another."""
         ready = self._ready
         index = draw(self._random, len(ready))
-        if ready[index].place == avoid and len(ready) > 1:
+        if ready[index].slot == avoid and len(ready) > 1:
             index = (index + 1 + draw(self._random, len(ready) - 1)) % len(ready)
         return ready[index]

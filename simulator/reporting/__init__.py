@@ -1,1 +1,1 @@
-"""Comparisons of simulated runs, as tables, plots and an HTML report."""
+"""Reports of simulated runs: comparisons as tables, plots and an HTML page."""

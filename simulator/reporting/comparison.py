@@ -1,4 +1,4 @@
-"""Autoscalers side by side: what each kept of the SLA, and what it cost beside the oracle."""
+"""Autoscalers side by side: how well each kept the SLA, and its cost relative to the oracle's."""
 
 import math
 from collections.abc import Mapping
@@ -10,21 +10,21 @@ from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from simulator.results import WINDOW_S, Run
 
-#: Percentiles of the response time that are given.
+#: Percentiles of the response time in a row.
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 
-# More than these beside the first would be a list and no sentence.
-_TOLD_AT_MOST = 3
+# The verdict names at most this many autoscalers besides the first, to stay a readable sentence.
+_MAX_OTHERS_NAMED = 3
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one run came to.
+    """The summary of one run.
 
     Attributes
     ----------
     name, label : str
-        The autoscaler's, for programs and for people.
+        Name of the autoscaler, for programs and for people.
     keeps_sla : bool
         Whether the service level of the whole run is at least the SLA's.
     service_level : float
@@ -32,16 +32,17 @@ class Row:
     compliant_windows : float
         Share of the one-minute windows that met the SLA.
     replica_seconds : float
-        From each order until the replica was gone.
+        Replica-seconds paid for: from a replica's order until it was gone.
     over_oracle : float or None
-        `replica_seconds` over the oracle's; None without an oracle.
+        `replica_seconds` relative to the oracle's; None without an oracle.
     energy_j : float or None
-        Of the batches; None where it is not known.
+        Energy of the batches; None if the profile has none.
     response_percentiles_ms : mapping of str to float or None
-        None where no request was answered.
+        Response time of the answered requests by percentile; None if none was answered.
     scalings_per_hour : float
+        Changes of the number of ordered replicas per hour.
     refused : float
-        Requests that every replica tried refused.
+        Requests refused by every try.
     """
 
     name: str
@@ -57,7 +58,7 @@ class Row:
     refused: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the row for JSON."""
+        """Return the row as JSON content, without its name."""
         content = dict(vars(self))
         del content["name"]
         content["response_percentiles_ms"] = dict(self.response_percentiles_ms)
@@ -71,16 +72,16 @@ class Comparison:
     Attributes
     ----------
     runs : tuple of Run
-        At least one, in the order in which they were asked for; the oracle's may be among them.
+        At least one, in the order in which they were requested. The oracle's may be among them.
     oracle : Run or None
-        What cost is measured against.
+        The run that cost is measured against.
     labels : mapping of str to str
-        Names for people; a name that is missing stands for itself.
+        Labels for people, by name. A name without one is its own label.
 
     Raises
     ------
     InvalidInputError
-        There is no run, two have one name, or they differ in the SLA or in the seconds.
+        There is no run, two runs have the same name, or the runs differ in the SLA or in length.
     """
 
     runs: tuple[Run, ...]
@@ -92,7 +93,7 @@ class Comparison:
             raise InvalidInputError("comparison: needs at least one run")
         names = [run.name for run in self.runs]
         if len(set(names)) < len(names):
-            raise InvalidInputError(f"comparison: each run needs its own name, not {names}")
+            raise InvalidInputError(f"comparison: the names of the runs must differ, not {names}")
         first = self.runs[0]
         for run in (*self.runs, self.oracle or first):
             if run.objective != first.objective or run.offered.size != first.offered.size:
@@ -105,19 +106,19 @@ class Comparison:
 
     @property
     def seconds(self) -> int:
-        """Length of the runs."""
+        """Length of the runs in s."""
         return int(self.runs[0].offered.size)
 
     def label(self, run: Run) -> str:
-        """Give a run's name for people."""
+        """Return the label of a run."""
         return self.labels.get(run.name, run.name)
 
     def is_oracle(self, name: str) -> bool:
-        """Tell whether this name is the oracle's."""
+        """Return whether this is the name of the oracle."""
         return self.oracle is not None and name == self.oracle.name
 
     def row(self, run: Run) -> Row:
-        """Sum up a run."""
+        """Return the summary of a run."""
         oracle_s = self.oracle.paid_replica_s if self.oracle else 0.0
         energy_j = float(run.energy_j.sum())
         percentiles = {f"{p:g}": run.response_percentile_ms(p) for p in PERCENTILES}
@@ -139,14 +140,14 @@ class Comparison:
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """All runs, the cheapest first."""
+        """The summaries of all runs, the cheapest first."""
         return tuple(sorted(map(self.row, self.runs), key=lambda row: row.replica_seconds))
 
     def verdict(self) -> list[str]:
-        """Say in a sentence or two what came out, the first-named autoscaler first."""
+        """Return the outcome in two sentences, beginning with the autoscaler requested first."""
         rows = {row.name: row for row in self.rows}
-        told = [rows[run.name] for run in self.runs if not self.is_oracle(run.name)]
-        told = told or list(self.rows)
+        judged = [rows[run.name] for run in self.runs if not self.is_oracle(run.name)]
+        judged = judged or list(self.rows)
         by_window = self.seconds >= 2 * WINDOW_S
 
         def kept(row: Row) -> str:
@@ -155,7 +156,7 @@ class Comparison:
         def cost(row: Row) -> str:
             return "" if row.over_oracle is None else f" at {times_oracle(row)}"
 
-        first, *others = told
+        first, *others = judged
         sentence = (
             f"{first.label} kept {kept(first)} of the one-minute windows within the SLA"
             if by_window
@@ -163,12 +164,12 @@ class Comparison:
         )
         if first.over_oracle is not None:
             sentence += f"{cost(first)} the oracle's replica-hours"
-        if len(others) <= _TOLD_AT_MOST:
+        if len(others) <= _MAX_OTHERS_NAMED:
             sentence += "".join(
                 f"{', ' if number else '; '}{row.label} {kept(row)}{cost(row)}"
                 for number, row in enumerate(others)
             )
-        return [f"{sentence}.", self._cheapest(told) if others else self._alone(first)]
+        return [f"{sentence}.", self._cheapest(judged) if others else self._alone(first)]
 
     def _alone(self, row: Row) -> str:
         kept = "was kept" if row.keeps_sla else "was not kept"
@@ -177,9 +178,9 @@ class Comparison:
             f"{percent(row.service_level)} were in time over the whole run."
         )
 
-    def _cheapest(self, told: list[Row]) -> str:
+    def _cheapest(self, judged: list[Row]) -> str:
         sla = self.objective.in_words()
-        keeping = [row for row in told if row.keeps_sla]
+        keeping = [row for row in judged if row.keeps_sla]
         if not keeping:
             return f"None of them kept {sla} over the whole run."
         best = min(keeping, key=lambda row: row.replica_seconds)
@@ -189,22 +190,24 @@ class Comparison:
 
 
 def percent(share: float) -> str:
-    """Write a share, cut and not rounded: what is short of all never reads 100%."""
+    """Format a share, truncated rather than rounded, so that less than all never reads 100%.
+
+    The number of decimals grows with the number of nines: 98.5%, 99.4%, 99.92%, at most 99.996%.
+    """
     if share <= 0 or share >= 1:
         return "0%" if share <= 0 else "100%"
-    # One digit more for each nine: 98.5%, 99.4%, 99.92%, 99.996%, and no more.
     digits = max(1, min(3, math.floor(-math.log10(1 - share) + 1e-9) - 1))
-    cut = math.floor(share * 100 * 10**digits + 1e-9) / 10**digits
-    return f"{cut:.{digits}f}%" if cut else "under 0.1%"
+    truncated = math.floor(share * 100 * 10**digits + 1e-9) / 10**digits
+    return f"{truncated:.{digits}f}%" if truncated else "under 0.1%"
 
 
 def times_oracle(row: Row) -> str:
-    """Write the cost beside the oracle's."""
+    """Format the cost relative to the oracle's."""
     return "-" if row.over_oracle is None else f"{row.over_oracle:.2f}\N{MULTIPLICATION SIGN}"
 
 
 def in_joules(energy_j: float | None) -> str:
-    """Write an energy in the unit that suits it."""
+    """Format an energy in a suitable unit."""
     if energy_j is None:
         return "-"
     for unit, size in (("GJ", 1e9), ("MJ", 1e6), ("kJ", 1e3)):
@@ -214,7 +217,7 @@ def in_joules(energy_j: float | None) -> str:
 
 
 def three_digits(value: float) -> str:
-    """Write a number with three digits, or as a whole number where it has more."""
+    """Format a number with three significant digits, or as an integer if it has more."""
     if value == 0:
         return "0"
     return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:#.3g}"

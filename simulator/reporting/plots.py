@@ -1,4 +1,4 @@
-"""Pictures of simulated runs, for the report. A picture for which there is no data is None."""
+"""Pictures of simulated runs for the report; None if there is no data for a picture."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,15 +16,15 @@ from simulator.results import WINDOW_S, Run
 
 FloatArray = NDArray[np.float64]
 
-# More points than this cannot be told apart over the width of a page.
-_MOST_POINTS = 480
+# More points cannot be distinguished over the width of a page.
+_MAX_POINTS = 480
 _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600)
 
 Picture = str | None
 
 
 def cost_and_compliance(comparison: Comparison) -> Picture:
-    """Draw each autoscaler's share of compliant windows over its cost beside the oracle's."""
+    """Draw each autoscaler's share of compliant windows over its cost relative to the oracle's."""
     rows = {row.name: row for row in comparison.rows}
     points = [
         (color, rows[run.name])
@@ -52,9 +52,9 @@ def cost_and_compliance(comparison: Comparison) -> Picture:
 
 
 def load(comparison: Comparison) -> Picture:
-    """Draw what clients offered, and the rates that autoscalers sized for."""
+    """Draw the offered load and the arrival rates that the autoscalers sized for."""
     step_s = _step_s(comparison.seconds)
-    told = [
+    forecasting = [
         (color, run)
         for color, run in zip(_colors(comparison), comparison.runs, strict=True)
         if np.isfinite(run.forecast_per_s).any()
@@ -62,13 +62,15 @@ def load(comparison: Comparison) -> Picture:
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        at, unit = _times(comparison.seconds, step_s)
+        at, unit = _midpoints(comparison.seconds, step_s)
         offered = comparison.runs[0].offered
-        axes.fill_between(at, _mean(offered, step_s), color=ORACLE, alpha=0.35, lw=0, step="mid")
-        _name(axes, "offered", ORACLE)
-        for color, run in told:
-            axes.plot(at, _mean(run.forecast_per_s, step_s), color=color, lw=1.4)
-            _name(axes, f"{comparison.label(run)} sized for", color)
+        axes.fill_between(
+            at, _step_means(offered, step_s), color=ORACLE, alpha=0.35, lw=0, step="mid"
+        )
+        _add_legend_entry(axes, "offered", ORACLE)
+        for color, run in forecasting:
+            axes.plot(at, _step_means(run.forecast_per_s, step_s), color=color, lw=1.4)
+            _add_legend_entry(axes, f"{comparison.label(run)} sized for", color)
         axes.set_ylabel("requests/s")
         axes.set_ylim(bottom=0)
         _time_axis(axes, comparison.seconds, unit)
@@ -77,7 +79,7 @@ def load(comparison: Comparison) -> Picture:
 
 
 def replicas(comparison: Comparison) -> Picture:
-    """Draw each autoscaler's replicas over time, a row each, before those of the oracle."""
+    """Draw each autoscaler's replicas over time, one row each, in front of the oracle's."""
     oracle = comparison.oracle
     shown = [
         (color, run)
@@ -87,17 +89,17 @@ def replicas(comparison: Comparison) -> Picture:
     if not shown or (oracle is None and all(np.ptp(run.ready) == 0 for _, run in shown)):
         return None
     step_s = _step_s(comparison.seconds)
-    at, unit = _times(comparison.seconds, step_s)
-    peaks = [float(_mean(run.ordered, step_s).max()) for _, run in shown]
-    reference = float(_mean(oracle.ready, step_s).max()) if oracle else max(peaks)
-    # One scale for all, but for who has so many that the others would lie on the ground.
+    at, unit = _midpoints(comparison.seconds, step_s)
+    peaks = [float(_step_means(run.ordered, step_s).max()) for _, run in shown]
+    reference = float(_step_means(oracle.ready, step_s).max()) if oracle else max(peaks)
+    # All rows share one scale, except those so large that the others would become flat.
     common = max([reference, *(peak for peak in peaks if peak <= 4 * reference)])
 
     def draw(axes: Axes, color: str, run: Run) -> None:
         if oracle:
-            held = _mean(oracle.ready, step_s)
-            axes.fill_between(at, held, color=ORACLE, alpha=0.35, lw=0, step="mid")
-        ordered, ready = _mean(run.ordered, step_s), _mean(run.ready, step_s)
+            oracles = _step_means(oracle.ready, step_s)
+            axes.fill_between(at, oracles, color=ORACLE, alpha=0.35, lw=0, step="mid")
+        ordered, ready = _step_means(run.ordered, step_s), _step_means(run.ready, step_s)
         axes.plot(at, ordered, color=color, lw=0.9, ls=(0, (2, 1.5)), drawstyle="steps-mid")
         axes.plot(at, ready, color=color, lw=1.5, drawstyle="steps-mid")
         axes.set_ylim(0, 1.08 * max(common, float(ordered.max())))
@@ -107,13 +109,13 @@ def replicas(comparison: Comparison) -> Picture:
 
 
 def compliance(comparison: Comparison) -> Picture:
-    """Draw the share in time of every one-minute window, a row for each autoscaler."""
+    """Draw the share in time of every one-minute window, one row for each autoscaler."""
     if comparison.seconds < 2 * WINDOW_S:
         return None
     shown = list(zip(_colors(comparison), comparison.runs, strict=True))
     percentile = comparison.objective.percentile
     best = _best_level(comparison)
-    _, unit = _times(comparison.seconds, 1)
+    _, unit = _midpoints(comparison.seconds, 1)
     limit = float(_nines(np.array(percentile / 100), best))
     starts = np.arange(0, comparison.seconds, WINDOW_S, dtype=float)
     edges = np.append(starts, comparison.seconds) / _UNITS[unit]
@@ -132,7 +134,7 @@ def compliance(comparison: Comparison) -> Picture:
 
 
 def power(comparison: Comparison) -> Picture:
-    """Draw the power of the fleets over time; None where no energy is known."""
+    """Draw the power of the fleets over time; None if the profile has no energy."""
     shown = [
         (color, run)
         for color, run in zip(_colors(comparison), comparison.runs, strict=True)
@@ -144,12 +146,14 @@ def power(comparison: Comparison) -> Picture:
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        at, unit = _times(comparison.seconds, step_s)
+        at, unit = _midpoints(comparison.seconds, step_s)
         for color, run in shown:
-            axes.plot(at, _mean(run.energy_j, step_s), color=color, lw=1.4)
-            _name(axes, comparison.label(run), color)
+            axes.plot(at, _step_means(run.energy_j, step_s), color=color, lw=1.4)
+            _add_legend_entry(axes, comparison.label(run), color)
         axes.set_ylabel("power (W)")
-        axes.set_ylim(0, 1.08 * max(float(_mean(run.energy_j, step_s).max()) for _, run in shown))
+        axes.set_ylim(
+            0, 1.08 * max(float(_step_means(run.energy_j, step_s).max()) for _, run in shown)
+        )
         _time_axis(axes, comparison.seconds, unit)
 
     return to_svg(draw, 2.6, "power")
@@ -158,13 +162,13 @@ def power(comparison: Comparison) -> Picture:
 def response_times(
     comparison: Comparison, predicted_cdf: Callable[[FloatArray], FloatArray] | None = None
 ) -> Picture:
-    """Draw the share of requests that are not answered within a time, refused ones included.
+    """Draw the share of requests not answered within a time, refused ones included.
 
     Parameters
     ----------
     comparison : Comparison
     predicted_cdf : callable, optional
-        Share that the model predicts to be answered within times in ms.
+        Takes times in ms and returns the shares that the model predicts to be answered by then.
     """
     objective = comparison.objective
     shown = [
@@ -174,7 +178,7 @@ def response_times(
     ]
     if not shown:
         return None
-    # The far end of a run that was overrun would squeeze all that is near the SLA.
+    # The tail of an overloaded run must not squeeze the part around the SLA.
     ends_ms = [run.response_percentile_ms(99.9) for _, run in shown]
     end_ms = min(max(1.5 * objective.response_time_ms, *ends_ms), 4 * objective.response_time_ms)
     floor = max(1e-6, min(1e-3, (1 - objective.percentile / 100) / 20))
@@ -187,12 +191,12 @@ def response_times(
             longer = np.maximum(1 - answered / offered, floor / 10)
             near = run.bin_edges_ms <= 1.1 * end_ms
             axes.semilogy(run.bin_edges_ms[near], 100 * longer[near], color=color, lw=1.6)
-            _name(axes, comparison.label(run), color)
+            _add_legend_entry(axes, comparison.label(run), color)
         if predicted_cdf is not None:
             at_ms = np.linspace(0, end_ms, 300)
             longer = np.maximum(1 - predicted_cdf(at_ms), floor / 10)
             axes.semilogy(at_ms, 100 * longer, color=INK, lw=1.2, ls="--")
-            _name(axes, "predicted (dashed)", INK)
+            _add_legend_entry(axes, "predicted (dashed)", INK)
         late = 100 - objective.percentile
         axes.axvline(objective.response_time_ms, color=BAD, lw=0.9)
         axes.fill_between(
@@ -225,7 +229,7 @@ def _rows(
     y_label: str,
     draw: Callable[[Axes, str, Run], None],
 ) -> Picture:
-    """Draw one row of axes for each run, over the same time."""
+    """Draw one row of axes for each run, with a common time axis."""
 
     def draw_all(figure: Figure) -> None:
         axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
@@ -241,7 +245,7 @@ def _rows(
 
 
 def _colors(comparison: Comparison) -> list[str]:
-    """Give each run its colour; the oracle's is no other's."""
+    """Return a colour for each run; the oracle has its own."""
     colors, used = [], 0
     for run in comparison.runs:
         oracle = comparison.is_oracle(run.name)
@@ -251,12 +255,12 @@ def _colors(comparison: Comparison) -> list[str]:
 
 
 def _step_s(seconds: int) -> int:
-    """Give the shortest step that a page can show."""
-    return next((s for s in _STEPS_S if seconds / s <= _MOST_POINTS), seconds // _MOST_POINTS)
+    """Return the shortest step that a page can show."""
+    return next((s for s in _STEPS_S if seconds / s <= _MAX_POINTS), seconds // _MAX_POINTS)
 
 
-def _mean(values: FloatArray, step_s: int) -> FloatArray:
-    """Give the mean of each step; of the last one's own seconds; NaN where it has nothing else."""
+def _step_means(values: FloatArray, step_s: int) -> FloatArray:
+    """Return the mean of each step over its finite values; NaN if it has none."""
     starts = np.arange(0, values.size, step_s)
     known = np.isfinite(values)
     counts = np.add.reduceat(known.astype(float), starts)
@@ -264,8 +268,8 @@ def _mean(values: FloatArray, step_s: int) -> FloatArray:
     return np.divide(sums, counts, out=np.full_like(sums, math.nan), where=counts > 0)
 
 
-def _times(seconds: int, step_s: int) -> tuple[FloatArray, str]:
-    """Give the middles of the steps, and their unit."""
+def _midpoints(seconds: int, step_s: int) -> tuple[FloatArray, str]:
+    """Return the midpoints of the steps and their unit."""
     unit = "hours" if seconds > 2 * 3600 else "minutes" if seconds > 300 else "seconds"
     starts = np.arange(0, seconds, step_s, dtype=float)
     return (starts + np.minimum(starts + step_s, seconds)) / 2 / _UNITS[unit], unit
@@ -277,12 +281,12 @@ def _time_axis(axes: Axes, seconds: int, unit: str) -> None:
 
 
 def _best_level(comparison: Comparison) -> float:
-    """Give the share in time that is drawn at the top: a nine beyond the SLA's."""
+    """Return the share in time at the top of the axis: one nine more than the SLA's."""
     return 1 - (1 - comparison.objective.percentile / 100) / 10
 
 
 def _nines(share: FloatArray, best: float) -> FloatArray:
-    """Put shares on the scale of the nines: 0%, 90%, 99%, 99.9% are at 0, 1, 2, 3."""
+    """Map shares to a scale of nines: 0%, 90%, 99% and 99.9% are at 0, 1, 2 and 3."""
     level: FloatArray = -np.log10(np.maximum(1 - share, 1 - best))
     return level
 
@@ -299,8 +303,8 @@ def _level_axis(axes: Axes, percentile: float, best: float) -> None:
     axes.axhline(limit, color=BAD, lw=0.9)
 
 
-def _name(axes: Axes, text: str, color: str) -> None:
-    """Add a name in its colour to the lines above the axes, as a legend that needs no box."""
+def _add_legend_entry(axes: Axes, text: str, color: str) -> None:
+    """Add a name in its colour to the legend, which stands above the axes without a box."""
     axes.plot([], [], "s", color=color, label=text)
     longest = max(len(str(line.get_label())) for line in axes.lines if _is_named(line))
     axes.legend(
@@ -314,7 +318,7 @@ def _is_named(line: Line2D) -> bool:
 
 
 def _cost_axis(axes: Axes, costs: Sequence[float]) -> None:
-    """Set an x axis of multiples; logarithmic where they are far apart."""
+    """Set up an x axis of multiples, logarithmic if they are far apart."""
     low, high = min(0.95, *costs), max(1.1, *costs)
     if high > 4 * low:
         axes.set_xscale("log")

@@ -1,4 +1,4 @@
-"""The report of simulated runs: one HTML file that needs nothing else, and asks no network."""
+"""The report of simulated runs: one HTML file without external resources."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ from simulator.results import WINDOW_S
 
 @dataclass(frozen=True)
 class Setting:
-    """What was simulated, in words.
+    """The setting of the simulation, in words.
 
     Attributes
     ----------
     title : str
         One line.
     command : str
-        What to type to get the same again.
+        The command that produces the same report again.
     assumptions : sequence of (str, str)
-        Name and value.
+        Names and values.
     autoscalers : sequence of (str, str)
-        Name for people, and how it decides.
+        Labels, and how each decides.
     """
 
     title: str
@@ -50,19 +50,19 @@ class _Section:
 
 
 def render(comparison: Comparison, setting: Setting, predicted: Predicted | None = None) -> str:
-    """Write the page.
+    """Render the page.
 
     Parameters
     ----------
     comparison : Comparison
     setting : Setting
     predicted : Predicted, optional
-        Set beside the first run.
+        The prediction to show beside the first run.
 
     Returns
     -------
     str
-        HTML; the same input gives the same page.
+        HTML, the same for the same input.
     """
     template = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
     environment = Environment(
@@ -90,7 +90,7 @@ def render(comparison: Comparison, setting: Setting, predicted: Predicted | None
             "scalings": any(row.scalings_per_hour for row in comparison.rows),
         },
         requests=float(comparison.runs[0].offered.sum()),
-        predicted=_beside(predicted, comparison) if predicted else [],
+        predicted=_predicted_and_simulated(predicted, comparison) if predicted else [],
         sections=_sections(comparison, predicted),
     )
 
@@ -101,7 +101,7 @@ def save_report(
     setting: Setting,
     predicted: Predicted | None = None,
 ) -> None:
-    """Write the page to a file.
+    """Render the page and write it to a file.
 
     Raises
     ------
@@ -115,14 +115,16 @@ def save_report(
 
 
 def _percentiles(comparison: Comparison) -> list[str]:
-    """Give the percentiles that the table shows: 99, and the SLA's own where it is known."""
+    """Return the percentiles that the table shows: 99, and the SLA's own if rows have it."""
     known = comparison.rows[0].response_percentiles_ms
     shown = {"99", f"{comparison.objective.percentile:g}"}
     return [name for name in known if name in shown]
 
 
-def _beside(predicted: Predicted, comparison: Comparison) -> list[tuple[str, str, str]]:
-    """Set each prediction beside what the first run did."""
+def _predicted_and_simulated(
+    predicted: Predicted, comparison: Comparison
+) -> list[tuple[str, str, str]]:
+    """Return name, predicted value and simulated value of the first run."""
     run = comparison.runs[0]
     row = comparison.row(run)
     model, seen = (f"{100 * level:.3f}%" for level in (predicted.service_level, row.service_level))
@@ -139,42 +141,42 @@ def _beside(predicted: Predicted, comparison: Comparison) -> list[tuple[str, str
 
 def _sections(comparison: Comparison, predicted: Predicted | None) -> list[_Section]:
     oracle = comparison.oracle and comparison.label(comparison.oracle)
-    behind = f" The grey area is what {oracle} held." if oracle else ""
+    behind = f" Grey: the replicas of {oracle}." if oracle else ""
     sized = any(np.isfinite(run.forecast_per_s).any() for run in comparison.runs)
     pictures = [
         (
-            "What was kept, and at what cost",
+            "Compliance and cost",
             plots.cost_and_compliance(comparison),
-            "Up is better, left is cheaper. The line is the SLA's own share.",
+            "Up is better, left is cheaper. The line is the SLA's percentile.",
         ),
         (
-            "The load, and what was sized for" if sized else "The load",
+            "The load and its forecasts" if sized else "The load",
             plots.load(comparison),
             "Grey: requests that clients sent."
-            + (" Lines: the demand that replicas were ordered for." if sized else ""),
+            + (" Lines: the arrival rates that autoscalers sized for." if sized else ""),
         ),
         (
             "Replicas over time",
             plots.replicas(comparison),
-            f"Solid: replicas that served. Dashed: ordered, those that start included.{behind} "
-            "The scale is the same, but for those with far more.",
+            f"Solid: replicas that served. Dashed: ordered, starting ones included.{behind} "
+            "All rows share one scale, except those with far more replicas.",
         ),
         (
             "Requests in time, minute by minute",
             plots.compliance(comparison),
-            "Each bar is a one-minute window, on a scale of nines: above the line the SLA was met, "
+            "Each bar is a one-minute window, on a scale of nines. Above the line the SLA was met; "
             "below it the gap is filled.",
         ),
         (
             "Response times",
             plots.response_times(comparison, predicted.cdf if predicted else None),
-            "Share of all requests without an answer by then; refused ones never get one. "
+            "Share of all requests that were not answered within the time; refused ones never are. "
             "A curve that enters the shaded corner misses the SLA.",
         ),
         (
             "Power",
             plots.power(comparison),
-            "Of the batches, by the profile; what idle devices draw is not in it.",
+            "Power of the batches, by the profile. The power of idle devices is not included.",
         ),
     ]
     return [

@@ -1,7 +1,7 @@
-"""Figures as SVG that takes its colours and its font from the page it stands in.
+"""Figures as SVG that takes its colours and its font from the surrounding page.
 
-matplotlib writes fixed colours. Those of the palette are stand-ins that become CSS variables, so
-that one picture reads well on a light and on a dark page.
+matplotlib writes fixed colours. The colours of the palette are placeholders that are replaced by
+CSS variables, so that one picture is readable on a light and on a dark page.
 """
 
 import io
@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-#: Text and lines; marks beside the data; the grid; what all is measured against; what is not good.
+#: Text and lines; labels and axes; the grid; the oracle, as the reference; misses of the SLA.
 INK, FAINT, GRID, ORACLE, BAD = "#010101", "#020202", "#030303", "#040404", "#050505"
 SERIES = tuple(f"#0606{number:02x}" for number in range(1, 9))
 _VARIABLES = {
@@ -50,16 +50,16 @@ WIDTH_IN = 10.0
 
 
 def to_svg(draw: Callable[[Figure], None], height_in: float, name: str) -> str:
-    """Draw a figure to an SVG element.
+    """Draw a figure and return it as an SVG element.
 
     Parameters
     ----------
     draw : callable
-        Draws on the figure it is given.
+        Draws on the figure that it is given.
     height_in : float
-        Beside a width of `WIDTH_IN`.
+        Height in inches; the width is `WIDTH_IN`.
     name : str
-        Where all its ids begin; another one for each picture of a page.
+        Prefix of the ids in the picture; it must be unique on a page.
     """
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
@@ -73,13 +73,13 @@ def to_svg(draw: Callable[[Figure], None], height_in: float, name: str) -> str:
     text = re.sub(r' (?:xmlns(?::xlink)?|version)="[^"]*"', "", text).replace("xlink:href", "href")
     text = re.sub(r' width="[^"]*" height="[^"]*"', "", text, count=1)
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
-    # `font: 10px 'DejaVu Sans', ...` becomes a size, and a weight if it has one.
-    text = re.sub(r"font: (?:(bold|\d00) )?([\d.]+px)[^;\"]*", _font, text)
+    # Replace `font: 10px 'DejaVu Sans', ...` by its size and its weight, if it has one.
+    text = re.sub(r"font: (?:(bold|\d00) )?([\d.]+px)[^;\"]*", _without_family, text)
     for color, variable in _VARIABLES.items():
         text = text.replace(color, f"var(--{variable})")
     return text
 
 
-def _font(match: re.Match[str]) -> str:
+def _without_family(match: re.Match[str]) -> str:
     weight, size = match.groups()
     return f"font-size: {size}" + (f"; font-weight: {weight}" if weight else "")

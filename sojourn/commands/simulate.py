@@ -18,19 +18,8 @@ from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator.autoscalers import registry as catalog
-from simulator.batching_choice import NAMES, policy_table
 from simulator.engines.interface import Routing
-from simulator.fleet import StartTime
-from simulator.prediction import Predicted
-from simulator.reporting.comparison import (
-    Comparison,
-    in_joules,
-    percent,
-    three_digits,
-    times_oracle,
-)
-from simulator.run import Scenario
-from simulator.study import (
+from simulator.experiments import (
     FIXED,
     check_feasible,
     compare,
@@ -39,6 +28,17 @@ from simulator.study import (
     predict_fixed,
     run_fixed,
 )
+from simulator.fleet import StartTime
+from simulator.policy_tables import NAMES, policy_table
+from simulator.prediction import Predicted
+from simulator.reporting.comparison import (
+    Comparison,
+    in_joules,
+    percent,
+    three_digits,
+    times_oracle,
+)
+from simulator.scenario import Scenario
 from simulator.trace import load_trace
 from sojourn.output import existing_file, json_option, print_json, print_table, say
 
@@ -79,7 +79,7 @@ _above_0 = click.FloatRange(min=0, min_open=True)
     "names",
     default=",".join(catalog.DEFAULT),
     show_default=True,
-    help=f"Autoscalers to compare on the trace, comma-separated: {', '.join(catalog.CATALOG)}; "
+    help=f"Autoscalers to compare on the trace, comma-separated: {', '.join(catalog.AUTOSCALERS)}; "
     "NAME:VALUE sets the autoscaler's parameter.",
 )
 @click.option("--max-replicas", type=click.IntRange(min=1), default=1000, show_default=True)

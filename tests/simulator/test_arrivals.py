@@ -21,7 +21,7 @@ def seeded(seed=1):
 
 @settings(max_examples=30)
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=6), st.sampled_from(WithinSecond))
-def test_each_second_gets_its_requests_in_order(counts, within_second):
+def test_the_arrivals_of_a_second_are_within_it_and_ascend(counts, within_second):
     times = ArrivalTimes(np.array(counts), within_second, seeded())
     for second, count in enumerate(counts):
         drawn = times.of_second(second)
@@ -30,14 +30,14 @@ def test_each_second_gets_its_requests_in_order(counts, within_second):
         assert np.all(np.diff(drawn) > 0)
 
 
-def test_with_a_constant_rate_and_uniform_times_the_gaps_are_exponential():
+def test_poisson_counts_with_uniform_times_are_a_poisson_process():
     counts = poisson_counts(200.0, 100, seeded())
     arrivals = ArrivalTimes(counts, WithinSecond.UNIFORM, seeded(2))
     gaps = np.diff(np.concatenate([arrivals.of_second(second) for second in range(100)]))
     assert stats.kstest(gaps, stats.expon(scale=1 / 200).cdf).pvalue > 0.01
 
 
-def test_linear_times_lead_from_the_second_before_to_the_one_after():
+def test_the_density_of_linear_times_leads_from_the_second_before_to_the_one_after():
     # Borders at (0 + 20000) / 2 and (20000 + 40000) / 2: density 1 to 3, over its mean of 2.
     arrivals = ArrivalTimes(np.array([0, 20_000, 40_000]), WithinSecond.LINEAR, seeded())
     arrivals.of_second(0)
@@ -45,7 +45,7 @@ def test_linear_times_lead_from_the_second_before_to_the_one_after():
     assert stats.kstest(times, lambda x: (x + x**2) / 2).pvalue > 0.01
 
 
-def test_a_lone_burst_between_empty_seconds_is_spread_over_its_own_second():
+def test_a_burst_between_empty_seconds_is_spread_evenly_over_its_second():
     arrivals = ArrivalTimes(np.array([0, 1000, 0]), WithinSecond.LINEAR, seeded())
     arrivals.of_second(0)
     assert stats.kstest(arrivals.of_second(1) - 1, "uniform").pvalue > 0.01
@@ -62,19 +62,20 @@ def test_a_two_state_rate_has_the_mean_and_the_dispersion_of_its_process():
     process = TwoStateRate(low_per_s=20, high_per_s=200, mean_low_s=30, mean_high_s=10)
     assert process.mean_per_s == pytest.approx(65)
     counts = process.counts(200_000, seeded())
-    # Its counts are covariant over exponentially fading time (Fischer and Meier-Hellstern 1993):
+    # The autocovariance of the rate decays exponentially (Fischer and Meier-Hellstern 1993):
     # variance in a second = mean + 2 (Δλ)² p(1-p) τ² (1/τ - 1 + e^(-1/τ)), 1/τ = 1/30 + 1/10.
     tau_s = 7.5
-    fading = tau_s**2 * (1 / tau_s - 1 + np.exp(-1 / tau_s))
-    variance = 65 + 2 * 180**2 * 0.25 * 0.75 * fading
-    # 200,000 s hold some 5,000 cycles: the mean is known to about 1%, the variance to 2%.
+    decay = tau_s**2 * (1 / tau_s - 1 + np.exp(-1 / tau_s))
+    variance = 65 + 2 * 180**2 * 0.25 * 0.75 * decay
+    # 200,000 s hold some 5,000 cycles, so the standard error of the mean is about 1%, and that of
+    # the variance 2%.
     assert counts.mean() == pytest.approx(65, rel=0.04)
     assert counts.var() == pytest.approx(variance, rel=0.06)
 
 
 @settings(max_examples=20)
 @given(st.lists(st.integers(0, 1000), min_size=1), st.floats(0.01, 20))
-def test_scaled_counts_are_the_next_whole_numbers(counts, factor):
+def test_scaled_counts_are_rounded_up_or_down(counts, factor):
     scaled = scaled_counts(counts, factor, seeded())
     assert np.all(np.abs(scaled - factor * np.array(counts)) < 1)
 
@@ -94,6 +95,6 @@ def test_scaled_counts_are_right_on_average():
         lambda: scaled_counts([1], 0.0, seeded()),
     ],
 )
-def test_what_is_out_of_range_is_refused(make):
+def test_values_out_of_range_are_rejected(make):
     with pytest.raises(InvalidInputError, match="must be"):
         make()

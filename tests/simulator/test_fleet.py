@@ -8,14 +8,15 @@ from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator.fleet import Failures, StartTime
-from simulator.run import Scenario, Simulation
+from simulator.scenario import Scenario
+from simulator.simulation import Simulation
 
 #: A batch of one takes 400 ms.
 SLOW = Profile("slow", "device", np.array([400.0]))
 
 
 class Scripted:
-    """From a time on (in s), so many replicas."""
+    """Scale by a script of (time in s, replicas from then on)."""
 
     name = "scripted"
 
@@ -25,7 +26,7 @@ class Scripted:
 
     def replicas(self, view):
         self.views.append(view)
-        return [number for since_s, number in self.script if view.now_s >= since_s][-1]
+        return [number for from_s, number in self.script if view.now_s >= from_s][-1]
 
 
 def scenario(counts, **options):
@@ -47,11 +48,11 @@ def scenario(counts, **options):
 
 def simulated(given, script):
     autoscaler = Scripted(script)
-    simulation = Simulation(given, autoscaler, keeps_log=True)
-    return simulation.run(), simulation.log(), autoscaler.views
+    simulation = Simulation(given, autoscaler, log_requests=True)
+    return simulation.run(), simulation.request_log(), autoscaler.views
 
 
-def test_a_fixed_fleet_costs_its_replicas_times_the_time():
+def test_the_cost_of_a_fixed_fleet_is_its_replicas_times_the_time():
     run, _, _ = simulated(scenario([1] * 7, replicas=3), [(0, 3)])
     assert run.paid_replica_s == 3 * 7
     assert_array_equal(run.ordered, 3)
@@ -59,7 +60,7 @@ def test_a_fixed_fleet_costs_its_replicas_times_the_time():
     assert run.scalings_per_hour == 0
 
 
-def test_a_replica_costs_from_its_order_on_and_serves_once_it_has_started():
+def test_a_replica_costs_from_its_order_and_serves_after_its_start_time():
     run, _, views = simulated(
         scenario([0] * 20, start_time=StartTime(7.25)), [(0, 1), (5, 2), (15, 2)]
     )
@@ -70,14 +71,14 @@ def test_a_replica_costs_from_its_order_on_and_serves_once_it_has_started():
     assert [view.start_times_s.tolist() for view in views[11:13]] == [[], [7.25]]
 
 
-def test_what_starts_goes_first_and_costs_until_then():
+def test_starting_replicas_are_removed_first_and_cost_until_then():
     run, _, views = simulated(scenario([0] * 12, replicas=2), [(0, 2), (3, 4), (6, 2)])
     assert [view.ready for view in views] == [2] * 12
     assert run.paid_replica_s == 2 * 12 + 2 * 3
 
 
-def test_a_replica_that_leaves_finishes_what_it_has_takes_no_more_and_costs_until_then():
-    # Three wait at each of two replicas, or so; at 1 s one must go, and needs until later.
+def test_a_draining_replica_finishes_its_requests_takes_no_more_and_costs_until_then():
+    # About three requests are at each of two replicas; at 1 s one must drain, which takes a while.
     run, log, views = simulated(scenario([6, 0, 4, 0, 0, 0, 0, 0], replicas=2), [(0, 2), (1, 1)])
     assert len(log) == 10
     assert run.refused.sum() == 0
@@ -85,33 +86,33 @@ def test_a_replica_that_leaves_finishes_what_it_has_takes_no_more_and_costs_unti
     assert all(len(view.reports()) == 1 for view in views[-1:])
     first = [entry for entry in log if entry.sent_s < 1]
     finished_s = np.array([entry.sent_s + 1e-3 * entry.response_ms for entry in first])
-    # The one that left was paid for until the last of what it had was done.
+    # The drained replica was paid for until the last of its requests was done.
     assert np.isclose(run.paid_replica_s - 8, finished_s).any()
 
 
-def test_a_replica_with_nothing_to_do_is_gone_at_once():
+def test_an_idle_replica_is_removed_at_once():
     run, _, _ = simulated(scenario([0] * 5, replicas=3), [(0, 3), (2, 1)])
     assert run.paid_replica_s == 3 * 2 + 1 * 3
 
 
-def test_what_a_dying_replica_had_is_answered_by_others_and_another_replica_is_ordered():
+def test_the_requests_of_a_dead_replica_are_retried_and_another_replica_is_ordered():
     run, log, views = simulated(
         scenario([20] + [0] * 19, replicas=2, failures=Failures(times_s=(1.5,))), [(0, 2)]
     )
     assert len(log) == 20
     again = [entry for entry in log if entry.tries == 2]
     assert len(again) > 2
-    # Tried again when the replica died, and a millisecond later at the other.
+    # Each was retried at the other replica a millisecond after the death.
     assert all(entry.sent_s + 1e-3 * entry.response_ms > 1.9 for entry in again)
     assert_allclose(run.ready, [2, 1.5] + [1] * 9 + [1.5] + [2] * 8)
     assert_array_equal(run.ordered, 2)
     assert run.paid_replica_s == pytest.approx(2 * 20)
     assert views[-1].start_times_s.tolist() == [10.0]
-    # The new one has a name and counters of its own.
+    # The new replica has a new name.
     assert [report.replica_id for report in views[-1].reports()][-1] == "replica-2"
 
 
-def test_a_request_that_outlives_all_its_tries_is_refused():
+def test_a_request_is_refused_after_its_last_try():
     deaths = Failures(times_s=(1.1, 1.2, 1.3))
     run, log, _ = simulated(
         scenario(
@@ -139,7 +140,7 @@ def test_failures_come_at_their_rate():
     assert run.paid_replica_s == pytest.approx(10 * seconds)
 
 
-def test_requests_wait_for_the_first_replica_where_there_is_none():
+def test_requests_are_held_until_the_first_replica_is_ready():
     run, log, views = simulated(scenario([5] + [0] * 30, replicas=0), [(0, 0), (1, 1)])
     assert len(log) == 5
     assert_allclose(
@@ -150,7 +151,7 @@ def test_requests_wait_for_the_first_replica_where_there_is_none():
     assert run.in_time.sum() == 0
 
 
-def test_requests_that_no_replica_ever_comes_for_are_refused():
+def test_held_requests_are_refused_if_no_replica_ever_comes():
     run, log, _ = simulated(scenario([5, 2], replicas=0), [(0, 0)])
     assert log == []
     assert_array_equal(run.refused, [5, 2])
@@ -174,6 +175,6 @@ def test_start_times_are_lognormal():
         lambda: Failures(times_s=(1.0, np.nan)),
     ],
 )
-def test_what_is_out_of_range_is_refused(make):
+def test_values_out_of_range_are_rejected(make):
     with pytest.raises(InvalidInputError, match="at least 0"):
         make()

@@ -1,6 +1,7 @@
-"""The simulator against what queueing theory knows: each number within its standard error."""
+"""The simulator against queueing theory: every statistic within its standard error."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,30 +15,21 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from simulator.arrivals import poisson_counts
+from simulator.autoscalers.fixed import FixedFleet
 from simulator.engines.interface import Routing
-from simulator.run import Scenario, simulate
+from simulator.scenario import Scenario
+from simulator.simulation import simulate
 
-SIZES = np.arange(1, 33)
-GOOGLENET_P4 = Profile("googlenet", "tesla-p4", 0.3051 * SIZES + 1.052, 19.90 * SIZES + 19.60)
+GOOGLENET_P4 = Profile.load(Path(__file__).parents[2] / "configs/profiles/googlenet-p4.json")
 ONE_BY_ONE = Profile("one", "by one", np.array([2.0]), np.array([30.0]))
-AT_ONCE = TryDelays(0.0, 0.0, 0.0, 0)
+NO_DELAYS = TryDelays(0.0, 0.0, 0.0, 0)
 SEEDS = 8
 PERCENTILES = (50.0, 90.0, 99.0)
 
 
-class Fixed:
-    name = "fixed"
-
-    def __init__(self, replicas):
-        self._replicas = replicas
-
-    def replicas(self, view):
-        return self._replicas
-
-
 def runs(profile, batching, rate_per_s, seconds, replicas=1, limit_ms=10.0, **options):
-    """Poisson arrivals at a fixed fleet, once for each seed."""
-    options = {"delays": AT_ONCE, "waiting_room": 4096, "max_age_ms": math.inf, **options}
+    """Simulate Poisson arrivals at a fixed fleet, once for each seed."""
+    options = {"delays": NO_DELAYS, "waiting_room": 4096, "max_age_ms": math.inf, **options}
     for seed in range(SEEDS):
         scenario = Scenario(
             profile,
@@ -49,11 +41,11 @@ def runs(profile, batching, rate_per_s, seconds, replicas=1, limit_ms=10.0, **op
             replicas=replicas,
             **options,
         )
-        yield simulate(scenario, Fixed(replicas))
+        yield simulate(scenario, FixedFleet(replicas))
 
 
 def assert_near(simulated, expected, errors=4.0, floor=0.0):
-    """Each seed is a sample; their mean must be within some standard errors of what is expected."""
+    """Check that the mean over the seeds is within some standard errors of the expected value."""
     simulated = np.array(simulated)
     error = simulated.std(ddof=1) / math.sqrt(len(simulated))
     assert abs(simulated.mean() - expected) <= errors * error + floor, (
@@ -66,32 +58,32 @@ def assert_near(simulated, expected, errors=4.0, floor=0.0):
 @pytest.mark.parametrize(
     ("profile", "policy", "traffic_intensity", "room"),
     [
-        # Crommelin's M/D/1, and with room for three more M/D/1/4.
+        # M/D/1 (Crommelin); with room for three more it is M/D/1/4.
         (ONE_BY_ONE, BatchingPolicy.from_control_limit(1, 1), 0.3, None),
         (ONE_BY_ONE, BatchingPolicy.from_control_limit(1, 1), 0.8, None),
         (ONE_BY_ONE, BatchingPolicy.from_control_limit(1, 1), 1.1, 3),
         (GOOGLENET_P4, BatchingPolicy.from_control_limit(1, 32), 0.7, None),
         (GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 32, 8.0), 0.2, None),
         (GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 32, 8.0), 1.05, 64),
-        # A table that splits a queue of nine to eleven, which no control limit does.
+        # A table that splits queues of nine to eleven, which no control limit does.
         (GOOGLENET_P4, BatchingPolicy((*(0,) * 4, *range(4, 9), 8, 8, 8, 12)), 0.3, None),
     ],
 )
-def test_one_replica_is_as_computed(profile, policy, traffic_intensity, room):
+def test_one_replica_matches_the_exact_distribution(profile, policy, traffic_intensity, room):
     rate_per_s = traffic_intensity * profile.capacity_per_s
     expected = evaluate(profile, policy, rate_per_s, waiting_room=room)
     seconds = math.ceil(100_000 / rate_per_s)
     found = list(runs(profile, policy, rate_per_s, seconds, waiting_room=room or 4096))
     for percentile in PERCENTILES:
         expected_ms = expected.response_percentile_ms(percentile)
-        # The histogram's bins are up to 0.4% wide.
+        # The bins of the histogram are up to 0.4% wide.
         assert_near(
             [run.response_percentile_ms(percentile) for run in found],
             expected_ms,
             floor=0.004 * expected_ms,
         )
     assert_near([run.refused.sum() / run.offered.sum() for run in found], expected.full_probability)
-    # What waits at the end is still served, after the last second.
+    # Requests that wait at the end are still served, after the last second.
     powers_w = [run.energy_j.sum() / seconds for run in found]
     assert_near(powers_w, expected.mean_power_w, floor=0.001 * expected.mean_power_w)
     level = expected.service_level(10.0) * (1 - expected.full_probability)
@@ -113,10 +105,10 @@ def test_one_replica_is_as_computed(profile, policy, traffic_intensity, room):
         ),
     ],
 )
-def test_a_large_fleet_is_as_theorem_2_over_batching_replicas_says(
+def test_a_large_fleet_matches_theorem_2_of_rand_over_batching_replicas(
     profile, policy, room, traffic_intensity, delays
 ):
-    # The theorem takes tries to be independent: a large fleet, and a wait that outlasts a batch.
+    # The theorem assumes independent tries: a large fleet, and retries that outlast a batch.
     replicas = 100
     rate_per_s = traffic_intensity * replicas * profile.capacity_per_s
     equilibrium = rand_equilibrium(
@@ -142,7 +134,7 @@ def test_a_large_fleet_is_as_theorem_2_over_batching_replicas_says(
     )
     refused = [run.refused.sum() / run.offered.sum() for run in found]
     assert_near(refused, busy ** (delays.retries + 1), floor=0.003)
-    # The theorem's response time ends with the batch, ours with the answer at the client.
+    # The theorem's response time ends with the batch, the simulated one at the client.
     level = retried_response_time_cdf(
         limit_ms - delays.reply_delay_ms,
         busy,
@@ -156,7 +148,7 @@ def test_a_large_fleet_is_as_theorem_2_over_batching_replicas_says(
 
 
 def test_a_retry_goes_to_another_replica_than_the_one_that_refused():
-    # Drawn at random again, some of 50 would meet the full one twice while the other had room.
+    # If retries could go back, some of 50 would be refused twice while the other replica had room.
     busy_at_once = Profile("slow", "device", np.array([1e6]))
     scenario = Scenario(
         busy_at_once,
@@ -168,12 +160,12 @@ def test_a_retry_goes_to_another_replica_than_the_one_that_refused():
         delays=TryDelays(0.1, 0.1, 0.0, 1),
         replicas=2,
     )
-    run = simulate(scenario, Fixed(2))
-    # Each holds one on the device and one that waits.
+    run = simulate(scenario, FixedFleet(2))
+    # Each replica holds one request on the device and one that waits.
     assert run.refused.sum() == 50 - 2 * 2
 
 
-def test_shorter_queues_answer_sooner_than_random_ones():
+def test_routing_by_load_answers_sooner_than_random_routing():
     def mean_ms(routing):
         rate_per_s = 0.85 * 20 * ONE_BY_ONE.capacity_per_s
         policy = BatchingPolicy.from_control_limit(1, 1)
@@ -183,17 +175,17 @@ def test_shorter_queues_answer_sooner_than_random_ones():
             run.histogram.sum() for run in found
         )
 
-    random, two, least = (mean_ms(routing) for routing in Routing)
-    # M/D/1 by Pollaczek and Khinchine; join the shortest queue is far from any wait.
+    random, power_of_two, least_connections = (mean_ms(routing) for routing in Routing)
+    # M/D/1 by Pollaczek and Khinchine; joining the shortest queue avoids most of the wait.
     assert_allclose(random, 2 + 2 * 0.85 / (2 * 0.15), rtol=0.05)
-    assert least < two < random / 2
+    assert least_connections < power_of_two < random / 2
 
 
-def test_with_the_delays_of_the_network_each_answer_is_later_by_both():
+def test_a_response_time_includes_both_delays_of_the_network():
     policy = BatchingPolicy.from_control_limit(1, 1)
     near, far = (
         list(runs(ONE_BY_ONE, policy, 1.0, 20, delays=delays))
-        for delays in (AT_ONCE, TryDelays(3.0, 4.0, 50.0, 5))
+        for delays in (NO_DELAYS, TryDelays(3.0, 4.0, 50.0, 5))
     )
     for here, there in zip(near, far, strict=True):
         least = [run.response_percentile_ms(1.0) for run in (here, there)]

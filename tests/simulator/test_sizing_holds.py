@@ -1,4 +1,4 @@
-"""What the live autoscaler sizes by holds in the simulated fleet, however requests are routed."""
+"""The rate that the live autoscaler sizes by keeps the SLA in a simulated fleet."""
 
 from pathlib import Path
 
@@ -10,14 +10,15 @@ from policy.profile import Profile
 from simulator.arrivals import WithinSecond, poisson_counts
 from simulator.autoscalers.fixed import FixedFleet
 from simulator.engines.interface import Routing
-from simulator.run import Scenario, simulate
+from simulator.scenario import Scenario
+from simulator.simulation import simulate
 
 PROFILE = Profile.load(Path(__file__).parents[2] / "configs/profiles/googlenet-p4.json")
 
 
 @pytest.mark.parametrize("routing", list(Routing))
 @pytest.mark.parametrize(("response_time_ms", "percentile"), [(27.0, 99.0), (50.0, 95.0)])
-def test_a_fleet_at_its_rate_within_the_sla_keeps_it(routing, response_time_ms, percentile):
+def test_a_fleet_at_its_sla_rate_keeps_the_sla(routing, response_time_ms, percentile):
     objective = ServiceLevelObjective(response_time_ms, percentile)
     curve = Scenario(PROFILE, objective, np.ones(1)).load_lateness_curve()
     counts = poisson_counts(3 * curve.sla_rate_per_s, 20, np.random.default_rng(3))

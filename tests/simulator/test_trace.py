@@ -22,7 +22,7 @@ def write(folder, text, name="trace.csv"):
     rows=st.dictionaries(st.integers(0, 500), st.integers(0, 10**6), min_size=1),
     packed=st.booleans(),
 )
-def test_what_was_written_is_read_and_gaps_are_zeros(tmp_path_factory, rows, packed):
+def test_a_trace_is_read_back_with_zeros_in_its_gaps(tmp_path_factory, rows, packed):
     text = "second,requests\n" + "".join(f"{s},{n}\n" for s, n in sorted(rows.items()))
     path = write(tmp_path_factory.mktemp("trace"), text, "t.csv.gz" if packed else "t.csv")
     counts = load_trace(path)
@@ -31,7 +31,7 @@ def test_what_was_written_is_read_and_gaps_are_zeros(tmp_path_factory, rows, pac
     assert_array_equal(counts, expected)
 
 
-def test_a_trace_of_a_spreadsheet_with_returns_and_an_empty_line_is_read(tmp_path):
+def test_carriage_returns_and_empty_lines_are_ignored(tmp_path):
     assert load_trace(write(tmp_path, "second,requests\r\n7,1\r\n9,2\r\n\r\n")).tolist() == [
         1,
         0,
@@ -44,7 +44,7 @@ def test_a_trace_of_a_spreadsheet_with_returns_and_an_empty_line_is_read(tmp_pat
     [
         ("", "first line must be second,requests"),
         ("0,1\n", "first line must be second,requests"),
-        ("second,requests\n", "no seconds"),
+        ("second,requests\n", "no rows"),
         ("second,requests\n0,1\n1;2\n", "line 3: must be two numbers"),
         ("second,requests\n0,1\n1,2,3\n", "line 3: must be two numbers"),
         ("second,requests\n0,many\n", "line 2: must be two numbers"),
@@ -52,17 +52,17 @@ def test_a_trace_of_a_spreadsheet_with_returns_and_an_empty_line_is_read(tmp_pat
         ("second,requests\n0,1\n1,nan\n", "line 3: requests must be a whole number"),
         ("second,requests\n0,1\n1,inf\n", "line 3: requests must be a whole number"),
         ("second,requests\n0.5,1\n", "line 2: second must be a whole number"),
-        ("second,requests\n0,1\n2,1\n\n2,1\n", "line 5: seconds must rise"),
+        ("second,requests\n0,1\n2,1\n\n2,1\n", "line 5: seconds must be ascending"),
         ("second,requests\n0,1\n1e12,1\n", "a year"),
     ],
 )
-def test_a_bad_trace_is_told_in_one_line(tmp_path, text, complaint):
+def test_a_bad_trace_is_reported_in_one_line(tmp_path, text, complaint):
     with pytest.raises(InvalidInputError, match=complaint) as caught:
         load_trace(write(tmp_path, text))
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_cannot_be_read_is_told_in_one_line(tmp_path):
+def test_an_unreadable_file_is_reported(tmp_path):
     with pytest.raises(InvalidInputError, match="No such file"):
         load_trace(tmp_path / "none.csv")
     for name, content in (
@@ -72,5 +72,5 @@ def test_a_file_that_cannot_be_read_is_told_in_one_line(tmp_path):
     ):
         path = tmp_path / name
         path.write_bytes(content)
-        with pytest.raises(InvalidInputError, match=r"not whole|not text"):
+        with pytest.raises(InvalidInputError, match=r"incomplete|not text"):
             load_trace(path)

@@ -10,7 +10,7 @@ import pytest
 from policy.load_lateness import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from simulator.autoscalers.registry import CATALOG
+from simulator.autoscalers.registry import AUTOSCALERS
 from sojourn.cli import main
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -77,10 +77,10 @@ def simulate(capsys, arguments):
 
 
 def test_the_result_has_the_same_keys_for_every_autoscaler(capsys, trace, slow_profile):
-    names = ",".join(CATALOG)
+    names = ",".join(AUTOSCALERS)
     arguments = on_trace(trace, f"--autoscaler={names}", "--scale=20", profile=slow_profile)
     content = simulate(capsys, arguments)
-    assert list(content["autoscalers"]) == list(CATALOG)
+    assert list(content["autoscalers"]) == list(AUTOSCALERS)
     requests = 20 * (120 * 20 + 180 * 60)
     assert content["requests"] == requests
     for row in content["autoscalers"].values():
@@ -213,7 +213,7 @@ def test_report_of_a_fixed_fleet(tmp_path):
     ("more", "message"),
     [
         (["--autoscaler", "hpa"], "must be one of sojourn, ray"),
-        (["--autoscaler", "ray,ray"], "given twice"),
+        (["--autoscaler", "ray,ray"], "names one twice"),
         (["--autoscaler", "oracle:2"], "nothing to set"),
         (["--autoscaler", "ray:many"], "target_ongoing_requests must be a number above 0"),
         (["--autoscaler", "static:1.5"], "whole number"),
@@ -228,7 +228,7 @@ def test_report_of_a_fixed_fleet(tmp_path):
         (["--trace", str(PROFILE)], "second,requests"),
         (["--profile", str(CONFIGS / "digits.yaml")], "digits.yaml"),
         (["--response-time-ms", "1"], "allow more than 1.607 ms"),
-        (["--response-time-ms", "1.8"], "0.5 of 1.8 ms go on the way"),
+        (["--response-time-ms", "1.8"], "takes 0.5 of the SLA's 1.8 ms"),
         (["--report", "no-such-folder/out.html"], "no folder no-such-folder"),
     ],
 )

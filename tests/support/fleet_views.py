@@ -1,4 +1,4 @@
-"""Hand-made views of a fleet, on virtual time."""
+"""Views of fleets for tests of simulated autoscalers, without a simulation."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ def view(
     start_times_s: tuple[float, ...] = (),
     reports: tuple[ReplicaReport, ...] = (),
 ) -> FleetView:
-    """Return the view at the end of a second; by default all ordered replicas are ready."""
+    """Return a fleet at the end of a second; all ordered replicas serve unless stated otherwise."""
     return FleetView(
         now_s=now_s,
         ordered=ready if ordered is None else ordered,
@@ -29,12 +29,9 @@ def view(
     )
 
 
-def follow(policy: ScalingPolicy, offered: list[float], ongoing_per_request: float = 0.0):
-    """Apply a policy's decisions at once, second by second; return the sizes of the fleet."""
+def fleet_sizes(policy: ScalingPolicy, offered: list[float]) -> list[int]:
+    """Scale a fleet by a policy, without start times, and return its size in each second."""
     sizes = [1]
     for second, requests in enumerate(offered, start=1):
-        seen = view(
-            second, offered=requests, ongoing=ongoing_per_request * requests, ready=sizes[-1]
-        )
-        sizes.append(policy.replicas(seen))
+        sizes.append(policy.replicas(view(second, offered=requests, ready=sizes[-1])))
     return sizes[1:]

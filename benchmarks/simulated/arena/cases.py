@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from simulator.autoscalers.baselines import BASELINES
+from simulator.autoscalers.registry import AUTOSCALERS
 from simulator.scenario import Scenario
 from simulator.trace import load_trace
 
@@ -22,8 +22,6 @@ START_TIMES_S = (10, 60, 300)
 CURVE_START_TIME_S = 60
 HOUR_S = 3600
 
-#: Values of Sojourn's knob, from the fewest replicas to the most.
-RISKS = (0.2, 0.05, 0.02, 0.01, 0.003, 0.001)
 #: What a tuned Ray sets besides its target, to react at once to reports of every second.
 FAST_RAY = {"upscale_delay_s": 0.0, "look_back_period_s": 10.0, "metrics_interval_s": 1.0}
 
@@ -165,7 +163,7 @@ class Contender:
     Attributes
     ----------
     family : str
-        One of `CURVES`, "static", "oracle" (which covers every second) or "window oracle".
+        A name of `AUTOSCALERS`, whose oracle covers every second, or "window oracle".
     knob : float or None
         None for the default: as published, or as Sojourn ships.
     settings : tuple of (str, float)
@@ -185,7 +183,7 @@ class Contender:
 
 
 #: The families with a knob, along which a curve is drawn.
-CURVES = ("sojourn", *BASELINES)
+CURVES = tuple(name for name, entry in AUTOSCALERS.items() if entry.curve)
 #: Run in every cell, with default settings.
 ORACLES = (Contender("oracle"), Contender("window oracle"))
 STOCK = (*map(Contender, ("static", *CURVES)),)
@@ -195,8 +193,7 @@ TUNED = ("ray", "knative")
 
 def curve(family: str, quick: bool) -> tuple[Contender, ...]:
     """Return a family's contenders along its knob; for the tuned families, the grid."""
-    values = RISKS if family == "sojourn" else BASELINES[family].values
-    values = values[::2] if quick else values
+    values = AUTOSCALERS[family].curve[:: 2 if quick else 1]
     others: tuple[tuple[tuple[str, float], ...], ...] = ((),)
     if family == "ray":
         others = tuple(

@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,19 @@ from numpy.typing import NDArray
 from autoscaler.settings import AutoscalerSettings
 from benchmarks.simulated.arena.cases import Contender, FloatArray, Service, Trace, sla_rate_per_s
 from deployments.routing import RETRIES
-from simulator.autoscalers.baselines import BASELINES, Deployment
 from simulator.autoscalers.fixed import FixedFleet
-from simulator.autoscalers.oracle import Clairvoyant, by_second, need_by_second, need_by_window
-from simulator.autoscalers.sojourn import SojournAutoscaler
+from simulator.autoscalers.oracle import (
+    Clairvoyant,
+    repeat_per_second,
+    required_replicas_by_second,
+    required_replicas_by_window,
+)
+from simulator.autoscalers.registry import AUTOSCALERS, ScalingProblem
 from simulator.fleet import StartTime
 from simulator.results import WINDOW_S
-from simulator.run import simulate
 from simulator.scaling import ScalingPolicy
 from simulator.scenario import Scenario
+from simulator.simulation import simulate
 
 BoolArray = NDArray[np.bool_]
 Record = dict[str, Any]
@@ -74,7 +78,7 @@ class Cell:
     @property
     def need(self) -> NDArray[np.int64]:
         """Replicas whose rate within the SLA covers each second, shape (seconds,)."""
-        return need_by_second(self.offered, sla_rate_per_s(self.service))
+        return required_replicas_by_second(self.offered, sla_rate_per_s(self.service))
 
     @property
     def max_replicas(self) -> int:
@@ -114,28 +118,21 @@ def make(job: Job) -> ScalingPolicy:
     """Build the autoscaler of a job."""
     cell, contender = job.cell, job.contender
     knob = contender.knob
-    if contender.family == "oracle":
-        return oracle(cell)
     if contender.family == "window oracle":
         seconds = cell.offered.size
-        return Clairvoyant(by_second(job.window_need, seconds), cell.start_time_s)
+        return Clairvoyant(repeat_per_second(job.window_need, seconds), cell.start_time_s)
     if contender.family == "static":
-        return FixedFleet(max(job.window_need))
-    if contender.family == "sojourn":
-        return SojournAutoscaler(sojourn_settings(knob), max_replicas=cell.max_replicas)
-    deployment = Deployment(
+        knob = max(job.window_need)
+    problem = ScalingProblem(
         cell.service.profile,
         cell.service.objective,
         sla_rate_per_s(cell.service),
         cell.start_time_s,
+        cell.offered,
+        AutoscalerSettings(retries=RETRIES),
+        max_replicas=cell.max_replicas,
     )
-    return BASELINES[contender.family].make(deployment, knob, **dict(contender.settings))
-
-
-def sojourn_settings(risk: float | None) -> AutoscalerSettings:
-    """Return Sojourn's default settings, with another risk if one is given."""
-    settings = AutoscalerSettings(retries=RETRIES)
-    return settings if risk is None else replace(settings, risk=risk)
+    return AUTOSCALERS[contender.family].make(problem, knob, **dict(contender.settings))
 
 
 def scenario(cell: Cell, initial_replicas: int, start_time_s: float | None = None) -> Scenario:
@@ -195,11 +192,11 @@ def find_window_need(cell: Cell) -> Record:
     low = np.minimum(low.astype(np.int64), high)
 
     def complies(replicas: NDArray[np.int64]) -> BoolArray:
-        schedule = Clairvoyant(by_second(replicas, need.size), 0)
+        schedule = Clairvoyant(repeat_per_second(replicas, need.size), 0)
         return simulate(scenario(cell, schedule.initial_replicas, 0), schedule).compliant()
 
     begin_s = time.perf_counter()
-    found = need_by_window(complies, low, high)
+    found = required_replicas_by_window(complies, low, high)
     return {
         "key": need_key(cell),
         "window_need": found.tolist(),

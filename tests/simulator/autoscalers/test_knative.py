@@ -1,4 +1,4 @@
-"""The KPA on the numbers of Knative's own tests (pkg/autoscaler/scaling/autoscaler_test.go)."""
+"""The KPA with the numbers of Knative's own tests (pkg/autoscaler/scaling/autoscaler_test.go)."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.support.fleet_views import view
 
 
 def scale(target: float, ready: int = 1, **changed: float) -> KnativeScale:
-    """As `newTestAutoscaler`: steps of at most ten times; the target is what remains of it."""
+    """Set it up as `newTestAutoscaler` does: factors of at most ten, all of the target used."""
     chosen = {"max_scale_up_rate": 10.0, "max_scale_down_rate": 10.0, **changed}
     return KnativeScale(KnativeSettings(target, target_utilization=1, **chosen), ready, 0.0)
 
@@ -46,10 +46,10 @@ def test_leaves_panic_after_a_slow_increase() -> None:
     assert kpa.next(0, 11, 25, 10) == extended.next(0, 11, 25, 10) == 25
     assert kpa.next(30, 30, 41, 40) == 41
     assert kpa.next(62, 50, 56, 55) == 50
-    assert not kpa.panics
+    assert not kpa.is_panicking
     assert extended.next(30, 30, 80, 40) == 80
     assert extended.next(62, 80, 80, 80) == 80
-    assert extended.panics
+    assert extended.is_panicking
 
 
 def test_tracks_exponential_growth() -> None:
@@ -61,15 +61,15 @@ def test_tracks_exponential_growth() -> None:
 
 
 def test_starts_in_panic_with_more_than_one_pod() -> None:
-    """TestStartInPanicMode: no history must not scale in."""
-    assert not scale(100, ready=1).panics
+    """TestStartInPanicMode: without a history it must not scale in."""
+    assert not scale(100, ready=1).is_panicking
     started = scale(100, ready=2)
-    assert started.panics
+    assert started.is_panicking
     assert started.next(59, 0, 0, 2) == 2
     assert started.next(61, 0, 0, 2) == 0
 
 
-def test_keeps_the_highest_of_the_scale_down_delay() -> None:
+def test_keeps_the_highest_decision_of_the_scale_down_delay() -> None:
     """TestAutoscalerScaleDownDelay, simple and gradual."""
     kpa = scale(10, panic_threshold=100, scale_down_delay_s=300)
     minute = 60
@@ -83,21 +83,21 @@ def test_keeps_the_highest_of_the_scale_down_delay() -> None:
     assert kpa.next(15 * minute, 0, 0, 1) == 0
 
 
-def test_averages_over_the_stable_minute_in_steps_of_two_seconds() -> None:
-    kpa = Knative(KnativeSettings(concurrency_target=10))  # of which 70% are used
+def test_decides_every_two_seconds_on_the_mean_of_the_stable_minute() -> None:
+    kpa = Knative(KnativeSettings(concurrency_target=10))  # of which it uses 70%
     sizes = [kpa.replicas(view(second, ongoing=70)) for second in range(1, 61)]
-    # Ten pods wanted at once is panic for one; it stays at that.
+    # Ten pods instead of one is a panic; it stays at ten.
     assert set(sizes) == {10}
     after = [kpa.replicas(view(60 + second, ongoing=35, ready=10)) for second in range(1, 122)]
-    # 60 s after the last crossing of the threshold (at 1 s, by the ten ready pods) panic is over,
-    # and the stable window falls from 70 to 35 in a minute.
+    # The panic is over 60 s after the last crossing of the threshold (at 1 s), and the mean of the
+    # stable window falls from 70 to 35 in a minute.
     assert after[-1] == 5
     assert sorted(after, reverse=True) == after
     changes = [second for second in range(1, len(after)) if after[second] != after[second - 1]]
     assert all(second % 2 == 0 for second in changes)
 
 
-def test_refuses_impossible_windows() -> None:
+def test_rejects_values_out_of_range() -> None:
     with pytest.raises(InvalidInputError, match="panic_window_s"):
         KnativeSettings(10, panic_window_s=61)
     with pytest.raises(InvalidInputError, match="max_scale_up_rate"):

@@ -1,6 +1,6 @@
 import math
+from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,21 +11,20 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from simulator.autoscalers.mdc import MdcSizing, mmc_wait_percentile_s
-from tests.support.fleet_views import follow
+from tests.support.fleet_views import fleet_sizes
 
-SIZES = np.arange(1, 33)
-P4 = Profile("googlenet", "tesla-p4", 1.052 + 0.3051 * SIZES)
+P4 = Profile.load(Path(__file__).parents[3] / "configs" / "profiles" / "googlenet-p4.json")
 SLA = ServiceLevelObjective(50, 99)
 
 
-def test_waits_of_one_server_are_those_of_mm1() -> None:
+def test_the_wait_at_one_server_is_that_of_mm1() -> None:
     # P(W > t) = rho exp(-(1 - rho) t / s)
     assert mmc_wait_percentile_s(0.5, 1.0, 1, 99) == pytest.approx(math.log(0.5 / 0.01) / 0.5)
     assert mmc_wait_percentile_s(0.005, 1.0, 1, 99) == 0
     assert mmc_wait_percentile_s(1.0, 1.0, 1, 99) == math.inf
 
 
-def test_the_delay_of_two_servers_is_erlangs() -> None:
+def test_the_probability_of_waiting_at_two_servers_is_erlangs() -> None:
     # C(2, 1) = 1/3 (any table of Erlang's C), so P(W > t) = exp(-t)/3
     assert mmc_wait_percentile_s(1.0, 1.0, 2, 90) == pytest.approx(math.log(1 / 3 / 0.1))
 
@@ -40,23 +39,23 @@ def test_half_the_wait_of_mmc_is_a_little_above_that_of_md1(load: float) -> None
 
 @settings(max_examples=50)
 @given(rate=st.floats(1, 60_000))
-def test_is_the_least_that_meets_the_sla(rate: float) -> None:
+def test_the_required_replicas_are_the_fewest_that_meet_the_sla(rate: float) -> None:
     sizing = MdcSizing(P4, SLA)
-    least = sizing.least(rate)
-    assert sizing.percentile_ms(rate, least) <= SLA.response_time_ms
-    assert least == 1 or sizing.percentile_ms(rate, least - 1) > SLA.response_time_ms
+    required = sizing.required_replicas(rate)
+    assert sizing.percentile_ms(rate, required) <= SLA.response_time_ms
+    assert required == 1 or sizing.percentile_ms(rate, required - 1) > SLA.response_time_ms
 
 
-def test_sizes_for_the_highest_ten_seconds_of_the_look_back() -> None:
+def test_sizes_for_the_highest_ten_second_mean_of_the_look_back() -> None:
     sizing = MdcSizing(P4, SLA, look_back_s=60)
     load = 30 * [2000.0] + 10 * [20_000.0] + 100 * [2000.0]
-    sizes = follow(sizing, load)
-    most = MdcSizing(P4, SLA).least(20_000)
-    assert max(sizes) == sizes[39] == most
-    assert sizes[39 + 59] == most
-    assert sizes[-1] == sizes[20] == MdcSizing(P4, SLA).least(2000)
+    sizes = fleet_sizes(sizing, load)
+    at_peak = MdcSizing(P4, SLA).required_replicas(20_000)
+    assert max(sizes) == sizes[39] == at_peak
+    assert sizes[39 + 59] == at_peak
+    assert sizes[-1] == sizes[20] == MdcSizing(P4, SLA).required_replicas(2000)
 
 
-def test_says_what_no_number_meets() -> None:
+def test_an_sla_shorter_than_a_full_batch_is_infeasible() -> None:
     with pytest.raises(InfeasibleError, match="full batch takes"):
         MdcSizing(P4, ServiceLevelObjective(10, 99))

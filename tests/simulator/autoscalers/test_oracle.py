@@ -1,132 +1,181 @@
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
 from simulator.autoscalers.fixed import fixed_at_peak
 from simulator.autoscalers.oracle import (
     Clairvoyant,
-    by_second,
     clairvoyant_schedule,
-    need_by_second,
-    need_by_window,
+    repeat_per_second,
+    required_replicas_by_second,
+    required_replicas_by_window,
 )
+from simulator.fleet import StartTime
+from simulator.scenario import Scenario
+from simulator.simulation import simulate
 from tests.support.fleet_views import view
 
-needs = st.lists(st.integers(0, 3), min_size=1, max_size=6)
-long_needs = st.lists(st.integers(0, 30), min_size=1, max_size=80)
-start_times = st.integers(0, 5)
+FEW_SECONDS = st.lists(st.integers(0, 3), min_size=1, max_size=6)
+MANY_SECONDS = st.lists(st.integers(0, 30), min_size=1, max_size=80)
+START_TIMES_S = st.integers(0, 5)
+
+P4 = Profile.load(Path(__file__).parents[3] / "configs" / "profiles" / "googlenet-p4.json")
+SLOW = Profile("googlenet", "slow", 20 * P4.latency_ms)
+OBJECTIVE = ServiceLevelObjective(500, 99)
+RATE_PER_S = 140.0
+OFFERED = np.rint(RATE_PER_S * (3 + 2.5 * np.sin(np.arange(240) / 17)))
 
 
 def serving(ordered: np.ndarray, start_time_s: int) -> np.ndarray:
-    """Replicas that serve in each second, when the newest are the first to go."""
-    births: list[int] = []
+    """Return the replicas that serve in each second if the youngest are removed first."""
+    ordered_at: list[int] = []
     served = []
     for second, count in enumerate(ordered):
-        del births[count:]
-        births += [second if second else -start_time_s] * (count - len(births))
-        served.append(sum(second - birth >= start_time_s for birth in births))
+        del ordered_at[count:]
+        ordered_at += [second if second else -start_time_s] * (count - len(ordered_at))
+        served.append(sum(second - at >= start_time_s for at in ordered_at))
     return np.array(served)
 
 
-def cheapest_by_trying_all(need: list[int], start_time_s: int) -> int:
-    """Every schedule of so few seconds, each obeyed second by second."""
+def cheapest_by_enumeration(required: list[int], start_time_s: int) -> int:
+    """Return the least cost of all schedules, each followed second by second."""
     return min(
         sum(ordered)
-        for ordered in itertools.product(range(max(need) + 2), repeat=len(need))
-        if np.all(serving(np.array(ordered), start_time_s) >= need)
+        for ordered in itertools.product(range(max(required) + 2), repeat=len(required))
+        if np.all(serving(np.array(ordered), start_time_s) >= required)
     )
 
 
 @settings(max_examples=40)
-@given(need=needs, start_time_s=st.integers(0, 3))
-def test_no_schedule_at_all_is_cheaper(need, start_time_s) -> None:
-    cost = clairvoyant_schedule(need, start_time_s).sum()
-    assert cost == cheapest_by_trying_all(need, start_time_s)
+@given(required=FEW_SECONDS, start_time_s=st.integers(0, 3))
+def test_no_schedule_is_cheaper(required, start_time_s) -> None:
+    cost = clairvoyant_schedule(required, start_time_s).sum()
+    assert cost == cheapest_by_enumeration(required, start_time_s)
 
 
-@given(need=long_needs, start_time_s=start_times)
-def test_what_is_needed_serves_in_time(need, start_time_s) -> None:
-    ordered = clairvoyant_schedule(need, start_time_s)
-    assert np.all(serving(ordered, start_time_s) >= need)
+@given(required=MANY_SECONDS, start_time_s=START_TIMES_S)
+def test_the_required_replicas_serve_in_time(required, start_time_s) -> None:
+    ordered = clairvoyant_schedule(required, start_time_s)
+    assert np.all(serving(ordered, start_time_s) >= required)
 
 
-@given(need=long_needs, start_time_s=start_times)
-def test_costs_lie_between_the_instant_bound_and_static_at_peak(need, start_time_s) -> None:
-    instant = Clairvoyant(need, 0).replica_seconds
-    aware = Clairvoyant(need, start_time_s).replica_seconds
-    assert sum(need) == instant <= aware <= max(need) * len(need)
-    assert aware <= Clairvoyant(need, start_time_s + 1).replica_seconds
+@given(required=MANY_SECONDS, start_time_s=START_TIMES_S)
+def test_the_cost_lies_between_the_instant_bound_and_a_fixed_fleet(required, start_time_s) -> None:
+    instant = Clairvoyant(required, 0).replica_seconds
+    aware = Clairvoyant(required, start_time_s).replica_seconds
+    assert sum(required) == instant <= aware <= max(required) * len(required)
+    assert aware <= Clairvoyant(required, start_time_s + 1).replica_seconds
 
 
-@given(need=long_needs, start_time_s=start_times)
-def test_cost_is_that_of_its_levels_alone(need, start_time_s) -> None:
-    """Summed gap by gap, without a schedule: the closed gaps, the starts, what is needed."""
-    needed = np.array(need)
+@given(required=MANY_SECONDS, start_time_s=START_TIMES_S)
+def test_the_cost_is_the_sum_over_the_levels(required, start_time_s) -> None:
+    """Add up the required seconds and, for each gap, the cheaper of keeping and starting."""
     cost = 0
-    for level in range(1, max(need) + 1):
-        seconds = np.flatnonzero(needed >= level)
+    for level in range(1, max(required) + 1):
+        seconds = np.flatnonzero(np.array(required) >= level)
         gaps = np.diff(np.concatenate(([-1], seconds))) - 1
         cost += seconds.size + int(np.minimum(gaps, start_time_s).sum())
-    assert Clairvoyant(need, start_time_s).replica_seconds == cost
+    assert Clairvoyant(required, start_time_s).replica_seconds == cost
 
 
-def test_keeps_over_a_short_gap_and_starts_anew_after_a_long_one() -> None:
-    need = [1] * 5 + [2] * 3 + [1] * 4 + [2] * 3 + [1] * 9 + [2] * 2
-    kept = clairvoyant_schedule(need, 4)
-    assert kept.tolist() == [1] + [2] * 14 + [1] * 5 + [2] * 6
-    assert kept.sum() == sum(need) + 4 + 4 + 4
+def test_keeps_a_replica_over_a_short_gap_and_starts_another_after_a_long_one() -> None:
+    required = [1] * 5 + [2] * 3 + [1] * 4 + [2] * 3 + [1] * 9 + [2] * 2
+    ordered = clairvoyant_schedule(required, 4)
+    assert ordered.tolist() == [1] + [2] * 14 + [1] * 5 + [2] * 6
+    assert ordered.sum() == sum(required) + 4 + 4 + 4
 
 
-def test_obeys_its_schedule_and_stays_at_its_end() -> None:
+def test_follows_its_schedule_and_stays_at_its_end() -> None:
     oracle = Clairvoyant([1, 1, 1, 3], 2)
     assert oracle.initial_replicas == 1
     assert [oracle.replicas(view(second)) for second in (1, 2, 3, 4)] == [3, 3, 3, 3]
 
 
-def test_need_by_second_covers_each_second() -> None:
-    assert need_by_second([0, 99, 100, 101, 1000], 100).tolist() == [1, 1, 1, 2, 10]
-    assert need_by_second([0.0], 100, min_replicas=0).tolist() == [0]
+def test_the_required_replicas_by_second_cover_each_second() -> None:
+    offered = [0, 99, 100, 101, 1000]
+    assert required_replicas_by_second(offered, 100).tolist() == [1, 1, 1, 2, 10]
+    assert required_replicas_by_second([0.0], 100, min_replicas=0).tolist() == [0]
     with pytest.raises(InvalidInputError):
-        need_by_second([1.0], 0)
+        required_replicas_by_second([1.0], 0)
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20)), min_size=1, max_size=12),
 )
-def test_need_by_window_finds_the_least_of_every_window(bounds) -> None:
-    wanted = np.array([least for least, _ in bounds])
-    low = np.array([max(0, least - room) for least, room in bounds])
-    high = np.array([least + room for least, room in bounds])
-    found = need_by_window(lambda replicas: replicas >= wanted, low, high)
-    assert found.tolist() == wanted.tolist()
+def test_the_required_replicas_by_window_are_the_fewest_of_every_window(bounds) -> None:
+    fewest = np.array([count for count, _ in bounds])
+    low = np.array([max(0, count - margin) for count, margin in bounds])
+    high = np.array([count + margin for count, margin in bounds])
+    found = required_replicas_by_window(lambda replicas: replicas >= fewest, low, high)
+    assert found.tolist() == fewest.tolist()
 
 
-def test_need_by_window_keeps_the_bound_where_nothing_complies() -> None:
-    found = need_by_window(lambda replicas: np.zeros(2, dtype=bool), [1, 1], [4, 9])
+def test_a_window_that_never_complies_keeps_its_upper_bound() -> None:
+    found = required_replicas_by_window(lambda _: np.zeros(2, dtype=bool), [1, 1], [4, 9])
     assert found.tolist() == [4, 9]
 
 
-def test_need_by_window_raises_what_fails_for_its_neighbours_queue() -> None:
-    """Alone each window does with 2; after a neighbour at 2 the second needs 3."""
+def test_a_window_that_fails_because_of_its_neighbours_queue_is_raised() -> None:
+    """Alone, each window complies with 2; after a neighbour with 2 the second one needs 3."""
 
     def complies(replicas: np.ndarray) -> np.ndarray:
         return np.array([replicas[0] >= 2, replicas[1] >= (3 if replicas[0] <= 2 else 2)])
 
-    assert need_by_window(complies, [1, 1], [6, 6]).tolist() == [2, 3]
+    assert required_replicas_by_window(complies, [1, 1], [6, 6]).tolist() == [2, 3]
 
 
-def test_windows_repeat_for_their_seconds() -> None:
-    assert by_second([2, 5], 70).tolist() == 60 * [2] + 10 * [5]
+def test_the_value_of_a_window_is_repeated_for_its_seconds() -> None:
+    assert repeat_per_second([2, 5], 70).tolist() == 60 * [2] + 10 * [5]
 
 
-def test_a_static_fleet_at_peak_costs_no_less_than_the_oracle() -> None:
+def test_a_fleet_fixed_at_peak_costs_more_than_the_oracle() -> None:
     rng = np.random.default_rng(5)
     offered = rng.poisson(1000 + 800 * np.sin(np.arange(2000) / 300))
-    need = need_by_second(offered, 130)
-    static = fixed_at_peak(offered, 130)
-    assert static.count == need.max()
-    assert Clairvoyant(need, 60).replica_seconds < static.count * need.size
+    required = required_replicas_by_second(offered, 130)
+    fixed = fixed_at_peak(offered, 130)
+    assert fixed.count == required.max()
+    assert Clairvoyant(required, 60).replica_seconds < fixed.count * required.size
+
+
+def scenario(replicas: int, start_time_s: float) -> Scenario:
+    return Scenario(
+        SLOW,
+        OBJECTIVE,
+        OFFERED,
+        batching=BatchingPolicy.from_control_limit(1, 32),
+        start_time=StartTime(start_time_s),
+        replicas=replicas,
+    )
+
+
+@pytest.mark.parametrize("start_time_s", [0, 7, 40])
+def test_a_simulated_fleet_follows_and_pays_for_the_schedule(start_time_s: int) -> None:
+    required = required_replicas_by_second(OFFERED, RATE_PER_S)
+    oracle = Clairvoyant(required, start_time_s)
+    run = simulate(scenario(oracle.initial_replicas, start_time_s), oracle)
+    assert run.ordered.tolist() == oracle.ordered.tolist()
+    assert np.all(run.ready >= required)
+    removed = int(np.sum(np.maximum(0, -np.diff(oracle.ordered))))
+    drained_s = run.paid_replica_s - oracle.replica_seconds
+    assert 0 <= drained_s <= removed * 1e-3 * OBJECTIVE.response_time_ms
+    assert run.compliant().all()
+
+
+def test_the_required_replicas_by_window_comply_and_one_fewer_does_not() -> None:
+    def complies(replicas: np.ndarray) -> np.ndarray:
+        schedule = Clairvoyant(repeat_per_second(replicas, OFFERED.size), 0)
+        return simulate(scenario(schedule.initial_replicas, 0), schedule).compliant()
+
+    found = required_replicas_by_window(complies, np.ones(4), np.full(4, 8))
+    assert complies(found).all()
+    for window in range(4):
+        fewer = found - (np.arange(4) == window)
+        assert not complies(fewer)[window]

@@ -1,4 +1,4 @@
-"""Ray's policy here beside Ray's own functions."""
+"""The policy here against Ray's own functions."""
 
 import warnings
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from simulator.autoscalers.ray_default import (
 from tests.support.fleet_views import view
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Ray's own, of pydantic
+    warnings.simplefilter("ignore")  # from pydantic, through Ray
     import ray.serve.autoscaling_policy as ray_policy
     from ray.serve._private.common import DeploymentID, TimeStampedValue
     from ray.serve._private.metrics_utils import aggregate_timeseries, merge_instantaneous_total
@@ -27,7 +27,7 @@ with warnings.catch_warnings():
 THEIRS = ray_policy._apply_autoscaling_config(ray_policy.default_autoscaling_policy)
 
 
-def test_the_defaults_are_rays() -> None:
+def test_the_defaults_are_those_of_ray() -> None:
     theirs = AutoscalingConfig()
     for name in vars(RaySettings()):
         given_there = getattr(theirs, name)
@@ -46,7 +46,7 @@ def test_the_defaults_are_rays() -> None:
     down=st.floats(0.1, 3),
     delays=st.tuples(st.sampled_from((0.0, 30.0)), st.sampled_from((0.0, 60.0, 600.0))),
 )
-def test_decides_as_rays_own_function(load, target, up, down, delays) -> None:
+def test_decides_as_rays_own_policy(load, target, up, down, delays) -> None:
     chosen = {
         "target_ongoing_requests": target,
         "upscaling_factor": up,
@@ -103,7 +103,7 @@ def test_averages_as_rays_controller(values, later, aligned) -> None:
     merged = merge_instantaneous_total([points, late])
     assume(merged)
     now_s = times[-1] + later
-    # Ray leaves out points that change nothing, and aligns only before the last one left.
+    # Ray drops points that change nothing, and aligns only before the last remaining one.
     aligned_s = late[0].timestamp if late else merged[-1].timestamp + 1
     assume(not late or aligned_s <= merged[-1].timestamp)
     theirs = aggregate_timeseries(
@@ -117,7 +117,7 @@ def test_averages_as_rays_controller(values, later, aligned) -> None:
 
 
 def run(policy: RayDefault, loads: list[float], ready: int) -> list[int]:
-    """Ongoing requests second by second; the fleet is what was ordered."""
+    """Scale a fleet without start times and return its size in each second."""
     sizes = []
     for second, ongoing in enumerate(loads, start=1):
         ready = policy.replicas(view(second, ongoing=ongoing, ready=ready))
@@ -125,22 +125,22 @@ def run(policy: RayDefault, loads: list[float], ready: int) -> list[int]:
     return sizes
 
 
-def test_a_step_is_seen_at_the_next_report_and_answered_after_the_delay() -> None:
+def test_a_step_is_seen_in_the_next_report_and_followed_after_the_delay() -> None:
     sizes = run(RayDefault(), 10 * [4.0] + 60 * [20.0], ready=2)
     first = sizes.index(max(sizes[:60])) + 1
-    # Recorded at 13 s, sent at 21 s; wanted without a break since then, and 30 s later ordered.
+    # Recorded at 13 s, sent at 21 s, and ordered after 30 s without a break.
     assert set(sizes[:50]) == {2}
     assert first == 51
     assert sizes[50] > 2
 
 
-def test_fewer_only_after_ten_minutes() -> None:
+def test_scales_in_only_after_ten_minutes() -> None:
     sizes = run(RayDefault(), 700 * [2.0], ready=4)
     assert sizes[600 - 1] == 4
     assert sizes[600] == 1
 
 
-def test_one_moment_at_the_target_starts_the_delay_anew() -> None:
+def test_a_moment_at_the_target_restarts_the_delay() -> None:
     target = DelayedTarget(RaySettings())
     assert target.next(0, 20, 2, 2) == 2
     assert target.next(29, 4, 2, 2) == 2
@@ -150,6 +150,6 @@ def test_one_moment_at_the_target_starts_the_delay_anew() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"target_ongoing_requests": 0}, {"upscale_delay_s": -1}])
-def test_refuses_what_ray_refuses(wrong) -> None:
+def test_rejects_what_ray_rejects(wrong) -> None:
     with pytest.raises(InvalidInputError):
         RaySettings(**wrong)

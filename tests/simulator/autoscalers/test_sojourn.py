@@ -23,10 +23,10 @@ def report(replica: int, now_s: float, rate_per_s: float) -> ReplicaReport:
     )
 
 
-def follow(policy: SojournAutoscaler, rate_per_s: float, seconds: int, begin_s: int = 0) -> int:
-    """Share a constant load among what is ordered; give what is ordered at last."""
+def final_replicas(policy: SojournAutoscaler, rate_per_s: float, seconds: int) -> int:
+    """Share a constant load among the ordered replicas and return how many there are at the end."""
     ordered = 1
-    for second in range(begin_s + 1, begin_s + seconds + 1):
+    for second in range(1, seconds + 1):
         reports = tuple(report(n, second, rate_per_s / ordered) for n in range(ordered))
         ordered = policy.replicas(view(second, ready=ordered, reports=reports))
     return ordered
@@ -35,8 +35,8 @@ def follow(policy: SojournAutoscaler, rate_per_s: float, seconds: int, begin_s: 
 def test_scales_out_until_the_load_is_carried() -> None:
     policy = SojournAutoscaler(AutoscalerSettings(window_s=5))
     assert math.isnan(policy.forecast_per_s)
-    report_rate = 9000.0  # about three times what one replica carries
-    assert follow(policy, report_rate, 30) >= 4
+    # The load is about three times the capacity of one replica.
+    assert final_replicas(policy, 9000.0, 30) >= 4
     assert policy.decision is not None
     assert policy.decision.reason
 
@@ -53,4 +53,4 @@ def test_sees_reports_a_second_late() -> None:
 
 def test_keeps_to_its_bounds() -> None:
     policy = SojournAutoscaler(AutoscalerSettings(window_s=5), max_replicas=2)
-    assert follow(policy, 9000.0, 30) == 2
+    assert final_replicas(policy, 9000.0, 30) == 2

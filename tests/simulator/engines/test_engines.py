@@ -1,4 +1,4 @@
-"""The compiled engine makes the decisions of the live batcher core, request by request."""
+"""Both engines agree request by request, so the compiled one decides as the live batcher core."""
 
 import dataclasses
 
@@ -14,39 +14,39 @@ from policy.profile import Profile
 from policy.table import PolicyTable
 from simulator.engines.interface import Routing
 from simulator.fleet import Failures, StartTime
-from simulator.run import Scenario, Simulation
+from simulator.scenario import Scenario
+from simulator.simulation import Simulation
 
-LARGEST = 6
 DELAYS_MS = [0.0, 0.25, 3.0, 400.0]
 PROFILES = [
     Profile("model", "device", np.array(times_ms), 10 + np.array(times_ms))
-    for times_ms in ([2.0] * LARGEST, [1.0, 2.5, 3.0, 3.0, 8.0, 9.5], np.linspace(8, 30, LARGEST))
+    for times_ms in ([2.0] * 6, [1.0, 2.5, 3.0, 3.0, 8.0, 9.5], np.linspace(8, 30, 6))
 ]
 
 
 class Scripted:
-    """Orders what it is told to, second by second, and keeps what it sees."""
+    """Order the given numbers of replicas, second by second, and keep the views."""
 
     name = "scripted"
 
     def __init__(self, numbers):
         self.numbers = numbers
-        self.seen = []
+        self.views = []
 
     def replicas(self, view):
-        self.seen.append((dataclasses.replace(view, reports=None), view.reports()))
-        return self.numbers[len(self.seen) % len(self.numbers)]
+        self.views.append((dataclasses.replace(view, reports=None), view.reports()))
+        return self.numbers[len(self.views) % len(self.numbers)]
 
 
 @st.composite
 def policies(draw):
-    """Any policy: a control limit, or a table that splits and leaves requests behind."""
+    """Draw a control limit, or a table that splits queues and leaves requests behind."""
     wait_ms = draw(st.none() | st.floats(0, 30))
-    largest = draw(st.integers(1, LARGEST))
+    largest = draw(st.integers(1, 6))
     if draw(st.booleans()):
         limit = draw(st.integers(1, largest))
         return BatchingPolicy.from_control_limit(limit, largest, wait_ms)
-    # Many zeros, so that the longest wait decides for long queues, too.
+    # Many zeros, so that the longest wait decides for long queues as well.
     sizes = [draw(st.sampled_from([0, 0, min(q, largest), 1])) for q in range(1, 9)]
     return BatchingPolicy((0, *sizes, draw(st.integers(1, largest))), wait_ms)
 
@@ -83,24 +83,28 @@ def scenarios(draw):
     )
 
 
-def both(scenario, numbers):
+def run_both(scenario, numbers):
     for engine in ("live", "compiled"):
         autoscaler = Scripted(numbers)
-        simulation = Simulation(scenario, autoscaler, engine=engine, keeps_log=True)
-        yield simulation.run(), simulation.log(), autoscaler.seen
+        simulation = Simulation(scenario, autoscaler, engine=engine, log_requests=True)
+        yield simulation.run(), simulation.request_log(), autoscaler.views
 
 
 @settings(max_examples=60)
 @given(scenarios(), st.lists(st.integers(0, 12), min_size=1, max_size=6))
-def test_the_compiled_engine_is_the_live_core_request_by_request(scenario, numbers):
-    (live, live_log, live_seen), (compiled, compiled_log, compiled_seen) = both(scenario, numbers)
+def test_both_engines_agree_request_by_request(scenario, numbers):
+    (live, live_log, live_views), (compiled, compiled_log, compiled_views) = run_both(
+        scenario, numbers
+    )
 
     assert compiled_log == live_log
     for name in ("offered", "in_time", "refused", "ordered", "ready", "histogram"):
         assert_array_equal(getattr(compiled, name), getattr(live, name), name)
     assert_allclose(compiled.energy_j, live.energy_j, rtol=1e-12)
     assert compiled.paid_replica_s == live.paid_replica_s
-    for (view, reports), (expected, expected_reports) in zip(compiled_seen, live_seen, strict=True):
+    for (view, reports), (expected, expected_reports) in zip(
+        compiled_views, live_views, strict=True
+    ):
         assert reports == expected_reports
         assert (view.ordered, view.ready, view.refused) == (
             expected.ordered,
@@ -114,8 +118,8 @@ def test_the_compiled_engine_is_the_live_core_request_by_request(scenario, numbe
 @settings(max_examples=40)
 @given(scenarios(), st.lists(st.integers(0, 12), min_size=1, max_size=6))
 def test_each_request_is_answered_once_or_refused_whatever_happens_to_replicas(scenario, numbers):
-    simulation = Simulation(scenario, Scripted(numbers), keeps_log=True)
-    run, log = simulation.run(), simulation.log()
+    simulation = Simulation(scenario, Scripted(numbers), log_requests=True)
+    run, log = simulation.run(), simulation.request_log()
     answered = np.bincount([int(entry.sent_s) for entry in log], minlength=scenario.seconds)
     assert_array_equal(run.offered, answered + run.refused)
     assert run.histogram.sum() == answered.sum()

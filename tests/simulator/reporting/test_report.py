@@ -5,13 +5,11 @@ import numpy as np
 import pytest
 
 from policy.errors import InvalidInputError
-from policy.objective import ServiceLevelObjective
 from simulator.prediction import Predicted
-from simulator.reporting.comparison import Comparison, in_joules, percent
+from simulator.reporting.comparison import Comparison
 from simulator.reporting.report import Setting, render, save_report
-from simulator.results import Run
+from tests.support.simulated_runs import comparison, run
 
-SLA = ServiceLevelObjective(100, 99)
 SETTING = Setting(
     title="a <test> & more",
     command="sojourn simulate --report out.html",
@@ -21,48 +19,14 @@ SETTING = Setting(
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
-def run(name, *, seconds=300, replicas=4.0, late=0.001, refused=0.0, energy=True, forecast=False):
-    """A run whose numbers are known: 100 requests a second, `late` of them late."""
-    seconds_of = np.ones(seconds)
-    edges_ms = np.linspace(0, 200, 201)
-    histogram = np.zeros(200)
-    histogram[50] = seconds * 100 * (1 - late - refused)
-    histogram[150] = seconds * 100 * late
-    held = replicas + (np.arange(seconds) % 100 >= 50)
-    return Run(
-        name=name,
-        objective=SLA,
-        offered=100 * seconds_of,
-        in_time=100 * (1 - late - refused) * seconds_of,
-        refused=100 * refused * seconds_of,
-        ordered=held,
-        ready=held,
-        paid_replica_s=float(held.sum()),
-        forecast_per_s=120 * seconds_of if forecast else np.full(seconds, np.nan),
-        energy_j=10 * held if energy else np.full(seconds, np.nan),
-        histogram=histogram,
-        bin_edges_ms=edges_ms,
-    )
-
-
-def comparison(**more):
-    oracle = run("oracle", replicas=3, late=0.0, **more)
-    runs = (
-        run("sojourn", replicas=4, late=0.004, **more),
-        run("ray", replicas=2, late=0.2, refused=0.05, **more),
-        oracle,
-    )
-    return Comparison(runs, oracle, {"sojourn": "Sojourn", "ray": "Ray's default"})
-
-
 @pytest.fixture(scope="module")
 def whole():
-    """A page on which nothing is left out."""
+    """Return a page with all of its parts."""
     return render(comparison(forecast=True), SETTING)
 
 
 class Page(HTMLParser):
-    """Holds a page to what a browser would have to mend: tags that do not match, ids used twice."""
+    """Check what a browser would have to repair: tags that do not match, repeated attributes."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
@@ -111,7 +75,7 @@ def test_the_page_is_well_formed(whole):
     assert {"html", "head", "title", "body", "main", "table", "svg"} <= set(page.tags)
 
 
-def test_nothing_is_fetched(whole):
+def test_the_page_fetches_nothing(whole):
     page = Page(whole)
     assert not {"script", "link", "iframe", "img", "object", "base"} & set(page.tags)
     assert all(reference.startswith("#") for reference in page.references)
@@ -120,7 +84,7 @@ def test_nothing_is_fetched(whole):
     assert "@import" not in whole
 
 
-def test_references_within_a_picture_hit(whole):
+def test_references_within_a_picture_have_targets(whole):
     page = Page(whole)
     targets = [reference[1:] for reference in page.references]
     targets += re.findall(r"url\(#([^)]*)\)", whole)
@@ -128,8 +92,8 @@ def test_references_within_a_picture_hit(whole):
     assert set(targets) <= set(page.ids)
 
 
-def test_every_colour_of_a_picture_is_the_pages(whole):
-    """A fixed colour would vanish on a page of the other brightness."""
+def test_every_colour_of_a_picture_is_a_variable_of_the_page(whole):
+    """A fixed colour would be invisible on a light or on a dark page."""
     pictures = "".join(re.findall(r"<svg.*?</svg>", whole, flags=re.DOTALL))
     colors = set(re.findall(r"#[0-9a-f]{6}\b", pictures))
     assert colors <= {"#ffffff"}, colors
@@ -138,9 +102,9 @@ def test_every_colour_of_a_picture_is_the_pages(whole):
         assert used <= set(re.findall(r"--([\w-]+):", scheme))
 
 
-def test_the_numbers_of_each_autoscaler(whole):
+def test_the_table_has_the_numbers_of_each_autoscaler(whole):
     text = whole
-    # 4.5 replicas for 300 s at 10 J a second each; five scalings in these 300 s.
+    # 4.5 replicas for 300 s at 10 W each, and five scalings in these 300 s.
     expected = "Sojourn kept 99.6% 100% 0.375 1.29× 13.5 kJ 51.0 0 60.0"
     assert row_of(text, "Sojourn") == expected.split()
     ray = row_of(text, "Ray&#39;s default")
@@ -149,7 +113,7 @@ def test_the_numbers_of_each_autoscaler(whole):
     assert row_of(text, "oracle")[1:5] == ["kept", "100%", "100%", "0.292"]
 
 
-def test_the_verdict_is_said_first(whole):
+def test_the_page_begins_with_the_verdict(whole):
     page = Page(whole)
     said = (
         "Sojourn kept 100% of the one-minute windows within the SLA at 1.29× the oracle's "
@@ -160,7 +124,7 @@ def test_the_verdict_is_said_first(whole):
     assert page.text.index(said) < page.text.index("Side by side")
 
 
-def test_what_is_given_is_escaped(whole):
+def test_text_is_escaped(whole):
     assert "a &lt;test&gt; &amp; more" in whole
     assert "<test>" not in whole
 
@@ -173,7 +137,7 @@ def headings(text):
     return re.findall(r"<h2>(.*?)</h2>", text)
 
 
-def test_what_is_not_known_leaves_its_part_out(whole):
+def test_parts_without_data_are_left_out(whole):
     assert "Power" in headings(whole)
     assert "Sojourn sized for" in whole
     less = render(comparison(energy=False), SETTING)
@@ -183,7 +147,7 @@ def test_what_is_not_known_leaves_its_part_out(whole):
     assert "nan" not in Page(less).text.lower()
 
 
-def test_a_fixed_fleet_has_no_oracle_and_stands_beside_its_prediction():
+def test_a_fixed_fleet_is_shown_beside_its_prediction_without_an_oracle():
     alone = Comparison((run("fixed"),))
     predicted = Predicted(0.9987, ((99.0, 51.25),), 41.5, lambda t_ms: np.clip(t_ms / 100, 0, 1))
     text = render(alone, SETTING, predicted)
@@ -196,68 +160,27 @@ def test_a_fixed_fleet_has_no_oracle_and_stands_beside_its_prediction():
 
 
 @pytest.mark.parametrize("seconds", [1, 59, 3601])
-def test_runs_of_any_length(seconds):
+def test_runs_may_have_any_length(seconds):
     text = render(comparison(seconds=seconds), SETTING)
     assert Page(text).open == []
     assert ("Requests in time, minute by minute" in headings(text)) == (seconds > 120)
 
 
-def test_a_run_without_an_answer():
+def test_a_run_may_have_no_answers():
     silent = run("sojourn", late=0.0, refused=1.0)
     text = render(Comparison((silent,), silent), SETTING)
     assert row_of(text, "sojourn")[1:3] == ["missed", "0%"]
     assert "Response times" not in headings(text)
 
 
-def test_more_autoscalers_than_colours():
+def test_there_may_be_more_autoscalers_than_colours():
     oracle = run("oracle")
     text = render(Comparison((*(run(f"a{n}") for n in range(12)), oracle), oracle), SETTING)
     assert Page(text).open == []
 
 
-def test_a_file_that_cannot_be_written_is_said(tmp_path):
+def test_a_file_that_cannot_be_written_is_reported(tmp_path):
     with pytest.raises(InvalidInputError, match="no-such-folder"):
         save_report(tmp_path / "no-such-folder" / "out.html", comparison(), SETTING)
     save_report(tmp_path / "out.html", comparison(), SETTING)
     assert (tmp_path / "out.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-
-
-def test_cheapest_first():
-    rows = comparison().rows
-    assert [row.name for row in rows] == ["ray", "oracle", "sojourn"]
-
-
-@pytest.mark.parametrize(
-    "runs",
-    [
-        (),
-        (run("a"), run("a")),
-        (run("a"), run("b", seconds=10)),
-    ],
-)
-def test_runs_that_cannot_be_compared(runs):
-    with pytest.raises(InvalidInputError, match="comparison"):
-        Comparison(runs)
-
-
-@pytest.mark.parametrize(
-    ("share", "written"),
-    [
-        (0, "0%"),
-        (0.0004, "under 0.1%"),
-        (0.98999, "98.9%"),
-        (0.99, "99.0%"),
-        (0.9949, "99.4%"),
-        (0.9992, "99.92%"),
-        (0.99996, "99.996%"),
-        (1 - 1e-12, "99.999%"),
-        (1, "100%"),
-    ],
-)
-def test_a_share_short_of_all_never_reads_as_all(share, written):
-    assert percent(share) == written
-
-
-def test_energy_in_the_unit_that_suits_it():
-    written = [in_joules(j) for j in (None, 0, 12.34, 4567, 1.5e6, 7e12)]
-    assert written == ["-", "0 J", "12.3 J", "4.57 kJ", "1.50 MJ", "7,000 GJ"]

@@ -7,14 +7,14 @@ from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 from policy.table import source_hash
-from simulator.batching_choice import policy_table
+from simulator.policy_tables import policy_table
 
 PROFILE = Profile.load(Path(__file__).parents[2] / "configs" / "profiles" / "googlenet-p4.json")
 SLA = ServiceLevelObjective(100, 99)
 
 
 @pytest.mark.parametrize("name", ["work-conserving", "static:8", "timeout:8:5"])
-def test_a_reference_policy_holds_at_every_rate(name):
+def test_a_baseline_policy_applies_at_every_rate(name):
     table = policy_table(PROFILE, SLA, name)
     for rate_per_s in (0.0, 1.0, 1000.0, 1e6):
         assert table.lookup(rate_per_s) == reference_policy(name, PROFILE)
@@ -23,13 +23,13 @@ def test_a_reference_policy_holds_at_every_rate(name):
 @pytest.mark.parametrize(
     ("name", "objective"),
     [
-        # The live service leaves a tenth of the response time to the network.
+        # As in the live service, a tenth of the response time is left to the network.
         ("sla", ServiceLevelObjective(90.0, 99.0)),
         ("weights", Weights(1.0, 0.0)),
         ("weights:0.5", Weights(1.0, 0.5)),
     ],
 )
-def test_a_table_is_solved_for_what_the_live_service_would_ask(name, objective):
+def test_a_table_is_solved_for_the_objective_of_a_live_replica(name, objective):
     assert policy_table(PROFILE, SLA, name).source_hash == source_hash(PROFILE, objective)
 
 
@@ -46,11 +46,11 @@ def test_a_table_is_solved_for_what_the_live_service_would_ask(name, objective):
         ("static:64", "1 to 32"),
     ],
 )
-def test_a_name_that_is_none(name, message):
+def test_an_unknown_name_is_rejected(name, message):
     with pytest.raises(InvalidInputError, match=message):
         policy_table(PROFILE, SLA, name)
 
 
-def test_too_short_an_sla_has_no_table():
+def test_an_sla_that_is_too_short_is_infeasible():
     with pytest.raises(InfeasibleError):
         policy_table(PROFILE, ServiceLevelObjective(1, 99), "sla")

@@ -1,4 +1,4 @@
-"""How the replicas of a simulated fleet batch, by a name."""
+"""Policy tables for simulated replicas, by name."""
 
 import math
 
@@ -9,17 +9,24 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.table import PolicyTable, solve_table
 
-#: How the names are written.
+#: The names, as a user writes them.
 NAMES = ("sla", "weights", "weights:ENERGY_WEIGHT", *FORMS)
 
 
-def user_config(objective: ServiceLevelObjective, batching: str = "sla") -> UserConfig:
-    """Give the configuration of a live service with this SLA.
+def live_user_config(objective: ServiceLevelObjective, batching: str = "sla") -> UserConfig:
+    """Return the configuration of a live service with this SLA.
+
+    Parameters
+    ----------
+    objective : ServiceLevelObjective
+        The client's SLA.
+    batching : str
+        ``sla``, ``weights`` or ``weights:ENERGY_WEIGHT``; see `policy_table`.
 
     Raises
     ------
     InvalidInputError
-        The energy weight in the name is no number of at least 0.
+        The energy weight in the name is not a number of at least 0.
     """
     kind, colon, weight = batching.partition(":")
     energy_weight = 0.0
@@ -41,27 +48,35 @@ def user_config(objective: ServiceLevelObjective, batching: str = "sla") -> User
 
 
 def policy_table(profile: Profile, objective: ServiceLevelObjective, batching: str) -> PolicyTable:
-    """Give the table by which each replica batches.
+    """Return the table by which a replica starts its batches.
 
     Parameters
     ----------
     profile : Profile
+        Profile of the replica.
     objective : ServiceLevelObjective
-        The SLA; a table for it leaves a share of the response time to the network, as live.
+        The client's SLA. As in a live replica, a table for it leaves a share of the response time
+        to the network.
     batching : str
-        ``sla``: what a live replica does by itself, the least power that keeps the SLA, or the
-        least mean response where no energy is known; ``weights:0.5``: the least mean response in
-        ms plus half of the mean power in W; or a name of `policy.baseline_policies`, the same
-        policy at every rate.
+        ``sla``: what a live replica solves by default, the least power that keeps the SLA, or the
+        least mean response time if the profile has no energy. ``weights:0.5``: the least sum of
+        the mean response time in ms and half of the mean power in W. Otherwise a name of
+        `policy.baseline_policies`, the same policy at every rate.
+
+    Returns
+    -------
+    PolicyTable
 
     Raises
     ------
-    InvalidInputError, InfeasibleError
-        The name or its numbers are not possible, or there is no policy in so short a time.
+    InvalidInputError
+        The name is unknown or its numbers are out of range.
+    InfeasibleError
+        No policy meets the SLA.
     """
     kind, _, _ = batching.partition(":")
     if batching == "sla" or kind == "weights":
-        return solve_table(profile, user_config(objective, batching).policy_objective(profile))
+        return solve_table(profile, live_user_config(objective, batching).policy_objective(profile))
     if kind not in {form.partition(":")[0] for form in FORMS}:
         raise InvalidInputError(f"batching {batching!r}: must be one of {', '.join(NAMES)}")
     policy = reference_policy(batching, profile)

@@ -1,4 +1,4 @@
-"""A run: one autoscaler on one scenario, second by second."""
+"""Simulate one autoscaler on one scenario, second by second."""
 
 import math
 from collections.abc import Callable
@@ -13,18 +13,16 @@ from policy.load_lateness import LoadLatenessCurve
 from simulator.arrivals import ArrivalTimes, scaled_counts
 from simulator.engines.compiled import CompiledEngine
 from simulator.engines.counters import FleetCounters, bin_edges_ms
-from simulator.engines.interface import Answered, Engine
+from simulator.engines.interface import AnsweredRequest, Engine
 from simulator.engines.live import LiveEngine
 from simulator.fleet import Fleet, Replica
 from simulator.results import Run
 from simulator.scaling import FleetView, ScalingPolicy
 from simulator.scenario import Scenario
 
-__all__ = ["Scenario", "Simulation", "simulate"]
-
 EngineName = Literal["compiled", "live"]
 ENGINES = {"compiled": CompiledEngine, "live": LiveEngine}
-#: How often `progress` is called in a run.
+#: Calls of `progress` in a run.
 PROGRESS_CALLS = 200
 
 FloatArray = NDArray[np.float64]
@@ -37,18 +35,20 @@ def simulate(
     progress: Callable[[int], None] | None = None,
     engine: EngineName = "compiled",
 ) -> Run:
-    """Run an autoscaler on a scenario.
+    """Simulate an autoscaler on a scenario.
 
     Parameters
     ----------
     scenario : Scenario
+        The load, the replicas and the balancer.
     autoscaler : ScalingPolicy
-        A new one: it remembers what it has seen. If it has an attribute ``forecast_per_s``, that is
-        read after each decision.
+        A new one, since it remembers what it has seen. Its attribute ``forecast_per_s``, if it has
+        one, is read after each decision.
     progress : callable, optional
-        Called now and then with the number of seconds simulated, at last with all.
+        Called about `PROGRESS_CALLS` times with the number of seconds simulated, the last time
+        with all of them.
     engine : {"compiled", "live"}
-        See `simulator.engines.interface`; both give the same.
+        Both give the same results; see `simulator.engines.interface`.
 
     Returns
     -------
@@ -58,22 +58,22 @@ def simulate(
     Raises
     ------
     InvalidInputError
-        There is no such engine, or the autoscaler answered no number.
+        The engine does not exist, or the autoscaler returned something other than an integer.
     InfeasibleError
-        The scenario asks for the policy table of its SLA, and there is none.
+        The scenario needs the policy table of its SLA, and no policy meets that SLA.
     """
     return Simulation(scenario, autoscaler, engine=engine).run(progress)
 
 
 class Simulation:
-    """A run and what it is made of; `simulate` is all that most need.
+    """A simulation that can keep a log of its requests. `simulate` does without.
 
     Parameters
     ----------
     scenario, autoscaler, engine
         As for `simulate`.
-    keeps_log : bool
-        Whether each answered request is remembered, for `log`.
+    log_requests : bool
+        Whether to keep the log that `request_log` returns.
     """
 
     def __init__(
@@ -82,21 +82,21 @@ class Simulation:
         autoscaler: ScalingPolicy,
         *,
         engine: EngineName = "compiled",
-        keeps_log: bool = False,
+        log_requests: bool = False,
     ) -> None:
         if engine not in ENGINES:
             raise InvalidInputError(f"engine: must be one of {', '.join(ENGINES)}, not {engine!r}")
         self._scenario = scenario
         self._autoscaler = autoscaler
-        # A stream of random numbers for each purpose: however many a fleet draws for starts, the
-        # arrivals stay the same.
+        # Each purpose has its own random stream, so that the arrivals stay the same however many
+        # start times the fleet draws.
         streams = np.random.SeedSequence(scenario.seed).spawn(5)
         rounding, arrivals, routing, starts, failures = map(np.random.default_rng, streams)
         self._counts = scaled_counts(scenario.counts, scenario.scale, rounding)
         self._arrivals = ArrivalTimes(self._counts, scenario.within_second, arrivals)
-        self._tally = FleetCounters.of(scenario.seconds)
+        self._counters = FleetCounters.zeros(scenario.seconds)
         self._engine: Engine = ENGINES[engine](
-            scenario.replica_model(), self._tally, int(routing.integers(2**63)), keeps_log
+            scenario.replica_model(), self._counters, int(routing.integers(2**63)), log_requests
         )
         self._fleet = Fleet(
             self._engine,
@@ -108,7 +108,7 @@ class Simulation:
         )
 
     def run(self, progress: Callable[[int], None] | None = None) -> Run:
-        """Run it, once."""
+        """Run the simulation and return its result; call it once."""
         scenario, fleet, seconds = self._scenario, self._fleet, self._scenario.seconds
         ordered, ready, forecast = (np.empty(seconds) for _ in range(3))
         refused = 0
@@ -127,38 +127,38 @@ class Simulation:
                 reports=self._reports,
             )
             refused = self._engine.refused
-            wanted = self._wanted(self._autoscaler.replicas(view))
+            wanted = self._checked(self._autoscaler.replicas(view))
             forecast[second] = getattr(self._autoscaler, "forecast_per_s", math.nan)
             fleet.scale_to(min(max(wanted, scenario.min_replicas), scenario.max_replicas))
             if progress is not None and ((second + 1) % step == 0 or second + 1 == seconds):
                 progress(second + 1)
         paid_replica_s = fleet.finish()
-        tally = self._tally
+        counters = self._counters
         has_energy = scenario.profile.energy_mj is not None
         return Run(
             name=self._autoscaler.name,
             objective=scenario.objective,
             offered=self._counts.astype(np.float64),
-            in_time=tally.in_time,
-            refused=tally.refused,
+            in_time=counters.in_time,
+            refused=counters.refused,
             ordered=ordered,
             ready=ready,
             paid_replica_s=paid_replica_s,
             forecast_per_s=forecast,
-            energy_j=tally.energy_j if has_energy else np.full(seconds, math.nan),
-            histogram=tally.histogram,
+            energy_j=counters.energy_j if has_energy else np.full(seconds, math.nan),
+            histogram=counters.histogram,
             bin_edges_ms=bin_edges_ms(),
         )
 
-    def log(self) -> list[Answered]:
-        """Give each request answered, by the time it was sent; empty if no log is kept."""
-        return self._engine.log()
+    def request_log(self) -> list[AnsweredRequest]:
+        """Return the answered requests by the time they were sent; empty without a log."""
+        return self._engine.request_log()
 
-    def _wanted(self, answer: object) -> int:
+    def _checked(self, answer: object) -> int:
         if isinstance(answer, int | np.integer) and not isinstance(answer, bool):
             return int(answer)
         raise InvalidInputError(
-            f"autoscaler {self._autoscaler.name}: must answer a whole number, not {answer!r}"
+            f"autoscaler {self._autoscaler.name}: must return a whole number, not {answer!r}"
         )
 
     def _reports(self) -> list[ReplicaReport]:
@@ -169,10 +169,10 @@ class Simulation:
     def _report(
         self, replica: Replica, now_s: float, curve: LoadLatenessCurve | None
     ) -> ReplicaReport:
-        """Give what a live replica would report, as its service and its adapter put it together."""
+        """Build the report that a live replica would send in this state."""
         scenario = self._scenario
-        counted = self._engine.counters(replica.place)
-        unreachable = len(LoadLatenessCurve.MULTIPLES) * (1.0,)
+        counted = self._engine.counters(replica.slot)
+        infeasible = len(LoadLatenessCurve.MULTIPLES) * (1.0,)
         return ReplicaReport(
             replica_id=replica.name,
             time_s=now_s,
@@ -187,7 +187,7 @@ class Simulation:
             start_time_s=replica.start_time_s,
             settings=scenario.autoscaler_settings,
             sla_rate_per_s=curve.sla_rate_per_s if curve else 0.0,
-            late_shares=curve.late_shares if curve else unreachable,
+            late_shares=curve.late_shares if curve else infeasible,
             answered_total=counted.completed,
             late_total=counted.late,
         )

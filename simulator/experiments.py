@@ -1,4 +1,4 @@
-"""A study: autoscalers side by side on one scenario, or a fixed fleet beside its prediction."""
+"""Experiments: autoscalers side by side on one scenario, or a fixed fleet beside its prediction."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,67 +14,74 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator import prediction
 from simulator.arrivals import WithinSecond, poisson_counts, scaled_counts
-from simulator.autoscalers.baselines import Deployment
 from simulator.autoscalers.fixed import FixedFleet
 from simulator.autoscalers.oracle import Clairvoyant
-from simulator.autoscalers.registry import ORACLE, Choice, Task, choose
+from simulator.autoscalers.registry import AUTOSCALERS, ORACLE, Choice, ScalingProblem
 from simulator.reporting.comparison import PERCENTILES, Comparison
 from simulator.results import Run
-from simulator.run import Scenario, simulate
 from simulator.scaling import ScalingPolicy
-from simulator.trace import LONGEST_S
+from simulator.scenario import Scenario
+from simulator.simulation import simulate
+from simulator.trace import MAX_TRACE_S
 
-#: Told the label of what runs, and the share of the whole study that is done.
+#: Called with the label of the current run, and the share of the whole experiment that is done.
 Progress = Callable[[str, float], None]
 
-#: The name of a fleet that nothing scales.
+#: The name of the run of a fixed fleet.
 FIXED = "fixed"
 
 
 def compare(
     scenario: Scenario, choices: Sequence[Choice], progress: Progress | None = None
 ) -> Comparison:
-    """Run autoscalers on the same arrivals, and the oracle beside them.
+    """Run autoscalers and the oracle on the same arrivals.
 
     Parameters
     ----------
     scenario : Scenario
-        All begin with the replicas that the oracle begins with, `static` with its own.
+        All begin with the oracle's initial fleet, but `static` with its own.
     choices : sequence of Choice
-        The oracle may be among them; it is run in any case.
+        The autoscalers. The oracle runs even if it is not among them.
     progress : callable, optional
+        Called with the label of the current run and the share of the whole that is done.
+
+    Returns
+    -------
+    Comparison
 
     Raises
     ------
     InfeasibleError
-        No number of replicas can meet the SLA; the message says what would.
+        No number of replicas can meet the SLA; the message says which SLA could be met.
     """
-    # Scaled once, so that who knows the trace knows how it was rounded.
+    # Scale only once, so that the autoscalers that know the trace see the same rounding.
     random = np.random.default_rng(scenario.seed)
     counts = scaled_counts(scenario.counts, scenario.scale, random).astype(np.float64)
     scenario = replace(scenario, counts=counts, scale=1.0)
     curve = load_lateness_curve(scenario)
-    task = Task(
-        Deployment(
-            scenario.profile,
-            scenario.objective,
-            curve.sla_rate_per_s,
-            scenario.start_time.median_s,
-        ),
+    problem = ScalingProblem(
+        scenario.profile,
+        scenario.objective,
+        curve.sla_rate_per_s,
+        scenario.start_time.median_s,
         counts,
         scenario.autoscaler_settings or AutoscalerSettings(),
         scenario.min_replicas,
         scenario.max_replicas,
     )
-    (oracle,) = choose(ORACLE)
+    oracle = Choice(ORACLE, AUTOSCALERS[ORACLE])
     runs: dict[str, Run] = {}
     everything = {choice.name: choice for choice in (*choices, oracle)}
-    begin = _initial(oracle.make(task), 1)
+    oracles_replicas = _initial_replicas(oracle.make(problem), 1)
     for number, choice in enumerate(everything.values()):
-        policy = choice.make(task)
-        first = min(max(_initial(policy, begin), scenario.min_replicas), scenario.max_replicas)
-        told = _told(progress, choice.label, number, len(everything), scenario.seconds)
-        done = simulate(replace(scenario, replicas=first), policy, progress=told)
+        policy = choice.make(problem)
+        replicas = _initial_replicas(policy, oracles_replicas)
+        replicas = min(max(replicas, scenario.min_replicas), scenario.max_replicas)
+        done = simulate(
+            replace(scenario, replicas=replicas),
+            policy,
+            progress=_overall(progress, choice.label, number, len(everything), scenario.seconds),
+        )
         runs[choice.name] = replace(done, name=choice.name)
     return Comparison(
         runs=tuple(runs[choice.name] for choice in choices),
@@ -84,15 +91,15 @@ def compare(
 
 
 def poisson_scenario(scenario: Scenario, arrival_rate_per_s: float, requests: int) -> Scenario:
-    """Give the scenario with Poisson arrivals: about so many requests, at least for a second.
+    """Return the scenario with Poisson arrivals of about so many requests, for at least a second.
 
     Raises
     ------
     InvalidInputError
-        That would take longer than a year.
+        The requests would take longer than a year.
     """
     seconds = max(1, round(requests / arrival_rate_per_s))
-    if seconds > LONGEST_S:
+    if seconds > MAX_TRACE_S:
         raise InvalidInputError(
             f"requests: {requests} at {arrival_rate_per_s:g}/s take longer than a year"
         )
@@ -102,18 +109,21 @@ def poisson_scenario(scenario: Scenario, arrival_rate_per_s: float, requests: in
 
 
 def run_fixed(scenario: Scenario, replicas: int, progress: Progress | None = None) -> Comparison:
-    """Run a fleet that nothing scales."""
+    """Run a fixed fleet; the comparison holds that one run."""
     label = f"{replicas} replica" + ("s" if replicas > 1 else "")
     fixed = replace(scenario, replicas=replicas, min_replicas=replicas, max_replicas=replicas)
-    told = _told(progress, label, 0, 1, scenario.seconds)
-    done = simulate(fixed, FixedFleet(replicas, name=FIXED), progress=told)
+    done = simulate(
+        fixed,
+        FixedFleet(replicas, name=FIXED),
+        progress=_overall(progress, label, 0, 1, scenario.seconds),
+    )
     return Comparison((done,), labels={FIXED: label})
 
 
 def predict_fixed(
     scenario: Scenario, arrival_rate_per_s: float, replicas: int
 ) -> prediction.Predicted | None:
-    """Predict the fixed fleet; None where the model says nothing."""
+    """Predict the response times of a fixed fleet; None if nearly all tries would be refused."""
     model = scenario.replica_model()
     return prediction.predict(
         scenario.profile,
@@ -128,7 +138,7 @@ def predict_fixed(
 
 
 def least_predicted(scenario: Scenario, arrival_rate_per_s: float) -> int | None:
-    """Give the least replicas that the model says will do; None where none would."""
+    """Return the fewest replicas that meet the SLA by the model; None if no number allowed does."""
     model = scenario.replica_model()
     room = max(model.limits.waiting_room, scenario.profile.max_batch_size)
     estimator = BatchQueueEstimator(scenario.profile, model.delays, room)
@@ -142,17 +152,17 @@ def least_predicted(scenario: Scenario, arrival_rate_per_s: float) -> int | None
 
 
 def check_feasible(profile: Profile, objective: ServiceLevelObjective) -> None:
-    """Raise `InfeasibleError` where even a batch of one is too slow."""
+    """Raise `InfeasibleError` if even a batch of one is too slow for the SLA."""
     BatchQueueEstimator(profile).check_feasible(objective)
 
 
 def load_lateness_curve(scenario: Scenario) -> LoadLatenessCurve:
-    """Give what one replica takes under the SLA.
+    """Return the load–lateness curve of one replica of the scenario.
 
     Raises
     ------
     InfeasibleError
-        It meets the SLA at no rate.
+        A replica meets the SLA at no arrival rate; the message says why.
     """
     check_feasible(scenario.profile, scenario.objective)
     curve = scenario.load_lateness_curve()
@@ -162,8 +172,8 @@ def load_lateness_curve(scenario: Scenario) -> LoadLatenessCurve:
     way_ms = model.delays.way_ms
     if scenario.objective.response_time_ms <= way_ms:
         raise InfeasibleError(
-            f"{scenario.objective.response_time_ms:g} ms are over on the way to a replica and "
-            f"back; allow more than {way_ms:g} ms"
+            f"the way to a replica and back alone takes {way_ms:g} ms; the SLA must allow more, "
+            f"not {scenario.objective.response_time_ms:g} ms"
         )
     try:
         return solve_load_lateness_curve(
@@ -171,20 +181,21 @@ def load_lateness_curve(scenario: Scenario) -> LoadLatenessCurve:
         )
     except InfeasibleError as error:
         raise InfeasibleError(
-            f"{error} ({way_ms:g} of {scenario.objective.response_time_ms:g} ms go on the way)"
+            f"{error} (the way to the replica and back takes {way_ms:g} of the SLA's "
+            f"{scenario.objective.response_time_ms:g} ms)"
         ) from error
 
 
-def _initial(policy: ScalingPolicy, otherwise: int) -> int:
+def _initial_replicas(policy: ScalingPolicy, otherwise: int) -> int:
     if isinstance(policy, Clairvoyant):
         return policy.initial_replicas
     return policy.count if isinstance(policy, FixedFleet) else otherwise
 
 
-def _told(
+def _overall(
     progress: Progress | None, label: str, number: int, runs: int, seconds: int
 ) -> Callable[[int], None] | None:
-    """Turn the seconds done of one run into the share done of all."""
+    """Return a callback that turns the seconds done of one run into the share done of all."""
     if progress is None:
         return None
     return lambda done: progress(label, (number + done / seconds) / runs)
