@@ -25,7 +25,11 @@ def arrays(spec: TensorSpec) -> st.SearchStrategy[np.ndarray]:
         return npst.arrays(object, shape, elements=st.text(max_size=5).map(str.encode), fill=None)
     elements: Any = {}
     if spec.numpy_dtype.kind == "f":
-        elements = npst.from_dtype(spec.numpy_dtype, allow_nan=False, allow_infinity=False)
+        # Without bounds, Hypothesis draws doubles and discards those beyond the type.
+        largest = float(np.finfo(spec.numpy_dtype).max)
+        elements = npst.from_dtype(
+            spec.numpy_dtype, allow_nan=False, min_value=-largest, max_value=largest
+        )
     return npst.arrays(spec.numpy_dtype, shape, elements=elements)
 
 
