@@ -1,8 +1,8 @@
 """Requests that wait at a free device for others to come, counted by response time.
 
 Throughout, λ is the arrival rate per millisecond and P_c(x) the probability that c requests arrive
-within x milliseconds: P(Y <= x) for an Erlang(c, λ) time Y. Sections 6 and 7 of
-docs/response_times.md derive the equations by which the comments below refer to them.
+within x milliseconds: P(Y <= x) for an Erlang(c, λ) time Y. Section 6 of
+docs/response_times.md derives the equations; the comments below refer to their numbers.
 """
 
 import numpy as np
