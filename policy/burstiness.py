@@ -1,12 +1,12 @@
 r"""Arrivals that come in bursts: the rate of the bursts, from the dispersion of counts.
 
-The number of Poisson arrivals in a window has a variance equal to its mean: the index of dispersion,
-:math:`I = \mathrm{Var}\,N / \mathrm E\,N`, is 1. If the rate itself switches between
+The number of Poisson arrivals in a window has a variance equal to its mean: the index of
+dispersion, :math:`I = \mathrm{Var}\,N / \mathrm E\,N`, is 1. If the rate itself switches between
 :math:`\lambda - \sigma` and :math:`\lambda + \sigma`, and stays for much longer than a window
-:math:`t`, :math:`I = 1 + \sigma^2 t / \lambda`. So the dispersion of counts, which is easy to measure
-live, tells the rate of a burst: :math:`\lambda + \sqrt{(I - 1)\,\lambda / t}`. A window in which the
-rate switches shows less of it, so :math:`\sigma` is underestimated, by a tenth if the rate stays
-for five windows; a margin of a fifth covers that and chance.
+:math:`t`, :math:`I = 1 + \sigma^2 t / \lambda`. So the dispersion of counts, which is easily
+measured live, tells the rate of a burst: :math:`\lambda + \sqrt{(I - 1)\,\lambda / t}`. A window in
+which the rate switches shows less of it, so :math:`\sigma` is underestimated, by a tenth if the
+rate stays for five windows; a margin of a fifth covers that and chance.
 
 Source of the index: Cox, Lewis, "The Statistical Analysis of Series of Events" (1966), section 4.5.
 """

@@ -3,8 +3,8 @@
 A request is late unless it is accepted and answered within the SLA's response time: a replica with
 a finite waiting room refuses what finds no room. The curve is that of the work-conserving policy,
 which starts a batch whenever the device is free. Close to the highest rate that meets the SLA,
-waiting saves nothing, and no control limit carries more (the tests compare). At lower rates a policy
-of least power waits as long as the SLA allows.
+waiting saves nothing, and no control limit carries more (the tests compare). At lower rates a
+policy of least power waits as long as the SLA allows.
 """
 
 import math

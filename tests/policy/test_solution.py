@@ -13,22 +13,21 @@ from tests.support.profiles import GOOGLENET_P4
 SLA = ServiceLevelObjective(10.0, 99.0)
 
 
-def test_under_weights_the_averages_are_those_of_the_solver():
-    """Batches up to 128: quadrature of the distribution is off by more than 1e-5 here."""
+def test_under_weights_the_averages_are_those_of_the_solver_not_of_quadrature():
+    """With batches up to 128, quadrature of the distribution is off by more than 1e-8."""
     sizes = np.arange(1, 129)
-    profile = Profile("line", "large", 1.052 + 0.3051 * sizes, 19.6 + 19.9 * sizes)
-    solution = solve(profile, 0.9 * profile.capacity_per_s, Weights(1, 1))
+    profile = Profile("mostly", "fixed", 20 + 0.01 * sizes, 500.0 + sizes)
+    rate, weights = 0.9 * profile.capacity_per_s, Weights(1, 1)
+    solution = solve(profile, rate, weights)
     assert solution.mean_response_ms == solution.averages.mean_response_ms
     assert solution.mean_power_w == solution.averages.mean_power_w
     assert solution.average_cost == solution.averages.average_cost
-    assert solution.mean_response_ms == pytest.approx(
-        solution.evaluation.mean_response_ms, rel=1e-3
-    )
-    # A long truncation, which needs no quadrature, has the same averages.
-    reference = solve(
-        profile, 0.9 * profile.capacity_per_s, Weights(1, 1), method="policy_iteration"
-    )
-    assert solution.mean_response_ms == pytest.approx(reference.mean_response_ms, rel=1e-9)
+    # The truncated queue needs no quadrature either.
+    reference = solve(profile, rate, weights, method="policy_iteration")
+    assert solution.mean_response_ms == pytest.approx(reference.mean_response_ms, rel=1e-11)
+    evaluated_ms = solution.evaluation.mean_response_ms
+    assert solution.mean_response_ms == pytest.approx(evaluated_ms, rel=1e-6)
+    assert solution.mean_response_ms != pytest.approx(evaluated_ms, rel=1e-8)
 
 
 def test_a_max_wait_laid_over_the_policy_is_part_of_the_averages():
