@@ -132,7 +132,7 @@ def solve_load_lateness_curve(
         in_time = evaluation.service_level(objective.response_time_ms)
         return min(max(1 - (1 - evaluation.full_probability) * in_time, 0.0), 1.0)
 
-    allowed = 1 - objective.percentile / 100
+    allowed = objective.late_share_allowed
     # Above its capacity a fleet never works off its backlog, however few requests it refuses.
     low, high = MIN_UTILIZATION * profile.capacity_per_s, profile.capacity_per_s
     if late_share(low) > allowed:

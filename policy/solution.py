@@ -46,8 +46,8 @@ class Solution:
     averages : SolverAverages or None
         Of the policy by queue length alone; None under a service level objective. With a max wait
         laid over the policy they do not hold, and the properties below use `evaluation`.
-    rounds : int or None
-        Policies tried, or sweeps of value iteration; None under a service level objective.
+    rounds : int
+        Policies tried, or sweeps of value iteration; 0 under a service level objective.
     """
 
     profile: Profile
@@ -55,7 +55,7 @@ class Solution:
     objective: Objective
     policy: BatchingPolicy
     averages: SolverAverages | None = None
-    rounds: int | None = None
+    rounds: int = 0
     _evaluation: Evaluation | None = field(default=None, repr=False)
 
     @cached_property

@@ -24,7 +24,7 @@ from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective, Weights
 from policy.optimization import solve
 from policy.response_time.evaluation import evaluate
-from policy.solvers import exact
+from policy.solution import Solution
 from policy.solvers.reference import policy_iteration, relative_value_iteration
 from policy.solvers.reference.truncated import TruncatedSmdp
 from sojourn.output import print_json, print_table, say
@@ -68,9 +68,9 @@ def rate_per_s(load: float) -> float:
     return load * GOOGLENET_P4.capacity_per_s
 
 
-def optimal(load: float, weights: Weights) -> exact.ExactSolution:
+def optimal(load: float, weights: Weights) -> Solution:
     """Solve for the optimal policy over queues of any length."""
-    return exact.solve(GOOGLENET_P4, rate_per_s(load), weights)
+    return solve(GOOGLENET_P4, rate_per_s(load), weights)
 
 
 def table_1_problem(max_queue_length: int, overflow_cost: float) -> TruncatedSmdp:

@@ -152,7 +152,7 @@ class _Search:
         return meets_sla(evaluation, self._objective)
 
     def _in_time(self, control_limit: int, max_wait_ms: float) -> bool:
-        allowed = 1 - self._probability
+        allowed = self._objective.late_share_allowed
         return self._lateness_ratio(control_limit, max_wait_ms) * allowed <= allowed + _ROUNDING
 
     def _lateness_ratio(self, control_limit: int, max_wait_ms: float) -> float:
@@ -170,7 +170,7 @@ class _Search:
             self._response_time_ms * (1 + 1e-9)
         )
         oldest = float(evaluation.batch_size_probabilities[1:control_limit][late].sum())
-        allowed = 1 - self._probability
+        allowed = self._objective.late_share_allowed
         if oldest > (allowed + 1e-9) * evaluation.mean_batch_size:
             return oldest / (allowed * evaluation.mean_batch_size)
         return (1 - evaluation.service_level(self._response_time_ms)) / allowed
