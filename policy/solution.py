@@ -112,7 +112,7 @@ class Solution:
         """
         return self.evaluation.response_percentile_ms(self._service_level_objective.percentile)
 
-    @property
+    @cached_property
     def service_level(self) -> float:
         """Fraction of the requests that are answered within the objective's response time.
 
@@ -123,7 +123,7 @@ class Solution:
         """
         return self.evaluation.service_level(self._service_level_objective.response_time_ms)
 
-    @property
+    @cached_property
     def meets_sla(self) -> bool:
         """Whether the objective's percentile holds.
 
