@@ -1,14 +1,14 @@
-"""The batching policies that others are measured against, by name.
+"""The batching policies that others are compared with, by name.
 
 ============================  ==================================================================
 ``work-conserving``           a free device starts with all that waits
-``static:B``                  always batches of exactly B
-``timeout:B:T``               B at most, when B wait or the oldest has waited T milliseconds
+``static:B``                  only batches of exactly B
+``timeout:B:T``               at most B, when B wait or the oldest has waited T milliseconds
 ============================  ==================================================================
 
 The first and the last are the dynamic batching of serving systems (a preferred batch size and a
-queue delay); the first two are the benchmarks of Xu, Sun, Zhou and Niu, "SMDP-based dynamic
-batching for efficient inference on GPU-based platforms" (2023).
+queue delay); the first two are the benchmarks of Xu, Sun, Zhou, Niu, "SMDP-based dynamic batching
+for efficient inference on GPU-based platforms" (2023).
 """
 
 from collections.abc import Callable
@@ -18,16 +18,16 @@ from policy.errors import InvalidInputError
 from policy.profile import Profile
 
 FORMS = ("work-conserving", "static:B", "timeout:B:T")
-"""How the names are written; B is a batch size, T a time in milliseconds."""
+"""The forms of the names; B is a batch size, T a time in milliseconds."""
 
 
 def work_conserving(profile: Profile) -> BatchingPolicy:
-    """Start with all that waits as soon as the device is free."""
+    """Return the policy that starts all that wait as soon as the device is free."""
     return BatchingPolicy.from_control_limit(1, profile.max_batch_size)
 
 
 def static(profile: Profile, batch_size: int) -> BatchingPolicy:
-    """Start batches of exactly `batch_size`, never others.
+    """Return the policy that starts only batches of exactly `batch_size`.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def static(profile: Profile, batch_size: int) -> BatchingPolicy:
 
 
 def timeout(profile: Profile, batch_size: int, max_wait_ms: float) -> BatchingPolicy:
-    """Start batches of `batch_size`, or of what there is when the oldest has waited long enough.
+    """Return the policy that starts `batch_size`, or fewer once the oldest waited `max_wait_ms`.
 
     Raises
     ------
@@ -55,19 +55,19 @@ def timeout(profile: Profile, batch_size: int, max_wait_ms: float) -> BatchingPo
 
 
 def reference_policy(name: str, profile: Profile) -> BatchingPolicy:
-    """Make a reference policy by its name.
+    """Return the policy of a name.
 
     Parameters
     ----------
     name : str
         ``work-conserving``, ``static:8`` or ``timeout:8:5``.
     profile : Profile
-        Its largest batch size bounds the policy's.
+        It bounds the batch size.
 
     Raises
     ------
     InvalidInputError
-        There is no such name, or its numbers are not possible.
+        The name is unknown, or its numbers are out of range.
     """
     kind, *words = name.strip().split(":")
     makers: dict[tuple[str, int], Callable[[], BatchingPolicy]] = {

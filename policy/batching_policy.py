@@ -1,4 +1,4 @@
-"""A batching policy: when a free device starts a batch, and of what size."""
+"""A batching policy: when a free device starts a batch, and how large."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,17 +8,23 @@ from policy.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class BatchingPolicy:
-    """What a free device does, by queue length and by the age of the oldest request.
+    """What a free device does, by the queue length and the age of the oldest request.
 
     Attributes
     ----------
     actions : tuple of int
-        ``actions[q]`` is the batch size to start at queue length ``q``; 0 is to wait. Beyond the
-        end the last entry holds, so it must start a batch: one of the highest throughput, if the
-        replica is to keep up. ``actions[q] <= q``.
+        ``actions[q] <= q`` is the batch size to start at queue length ``q``; 0 is to wait. The last
+        entry also holds for all longer queues, so it must start a batch; to keep up with high
+        loads, one of the highest throughput.
     max_wait_ms : float or None
-        A free device also starts, with all that waits up to the maximum batch size, when the
-        oldest request has waited this long. None: never.
+        A free device also starts when the oldest request has waited this long: all that wait, up to
+        the maximum batch size. None: never.
+
+    Raises
+    ------
+    InvalidInputError
+        The actions do not start at 0 and end with a batch, one is larger than its queue, or the max
+        wait is negative.
     """
 
     actions: tuple[int, ...]
@@ -27,25 +33,25 @@ class BatchingPolicy:
     def __post_init__(self) -> None:
         if not self.actions or self.actions[0] != 0 or self.actions[-1] < 1:
             raise InvalidInputError(
-                "actions: the first must be 0 (nothing waits), the last at least 1"
+                "actions: the first must be 0 (an empty queue), the last at least 1"
             )
         if any(size < 0 or size > length for length, size in enumerate(self.actions)):
-            raise InvalidInputError("actions: a batch cannot be larger than the queue it is from")
+            raise InvalidInputError("actions: a batch cannot be larger than the queue")
         if self.max_wait_ms is not None and not self.max_wait_ms >= 0:
             raise InvalidInputError(f"max_wait_ms: must be at least 0, not {self.max_wait_ms}")
 
     @property
     def max_batch_size(self) -> int:
-        """Largest batch size that is ever started."""
+        """Largest batch size that the policy starts."""
         return max(self.actions)
 
     @property
     def control_limit(self) -> int:
-        """Shortest queue at which a free device starts a batch of its own accord."""
+        """Shortest queue at which a free device starts a batch before the max wait."""
         return next(length for length, size in enumerate(self.actions) if size)
 
     def batch_size(self, queue_length: int) -> int:
-        """Batch size to start at `queue_length`; 0 is to wait."""
+        """Return the batch size to start at `queue_length`; 0 is to wait."""
         last = len(self.actions) - 1
         return self.actions[queue_length if queue_length < last else last]
 
@@ -53,7 +59,13 @@ class BatchingPolicy:
     def from_control_limit(
         cls, control_limit: int, max_batch_size: int, max_wait_ms: float | None = None
     ) -> "BatchingPolicy":
-        """Start all that waits, up to `max_batch_size`, as soon as `control_limit` wait."""
+        """Make the policy that starts all that wait as soon as `control_limit` wait.
+
+        Raises
+        ------
+        InvalidInputError
+            The control limit is not from 1 to `max_batch_size`.
+        """
         if not 1 <= control_limit <= max_batch_size:
             raise InvalidInputError(
                 f"control_limit: must be 1 to {max_batch_size}, not {control_limit}"
@@ -65,7 +77,7 @@ class BatchingPolicy:
     def from_actions(
         cls, actions: Sequence[int], max_wait_ms: float | None = None
     ) -> "BatchingPolicy":
-        """Make a policy of `actions`, without the repeated entries at its end."""
+        """Make a policy from `actions`, without the repeated entries at their end."""
         end = len(actions)
         while end > 1 and actions[end - 1] == actions[end - 2]:
             end -= 1

@@ -1,12 +1,12 @@
-r"""Arrivals that come in bursts: how much more than the mean rate to reckon with.
+r"""Arrivals that come in bursts: the rate of the bursts, from the dispersion of counts.
 
-Poisson arrivals have as much variance as mean in any window: their index of dispersion,
-:math:`I = \mathrm{Var}\,N / \mathrm E\,N`, is 1. Where the rate itself moves between
-:math:`\lambda - \sigma` and :math:`\lambda + \sigma`, more slowly than the window :math:`t` is
-long, :math:`I = 1 + \sigma^2 t / \lambda`; so the dispersion of counts, which is easily measured
-live, tells the rate of a burst: :math:`\lambda + \sqrt{(I - 1)\,\lambda / t}`. A window that a
-jump falls into sees less of it, so that :math:`\sigma` comes out low, by a tenth where the rate
-stays for five windows; a margin of a fifth makes up for that and for chance.
+The number of Poisson arrivals in a window has a variance equal to its mean: the index of
+dispersion, :math:`I = \mathrm{Var}\,N / \mathrm E\,N`, is 1. If the rate itself switches between
+:math:`\lambda - \sigma` and :math:`\lambda + \sigma`, and stays for much longer than a window
+:math:`t`, :math:`I = 1 + \sigma^2 t / \lambda`. So the dispersion of counts, which is easily
+measured live, tells the rate of a burst: :math:`\lambda + \sqrt{(I - 1)\,\lambda / t}`. A window in
+which the rate switches shows less of it, so :math:`\sigma` is underestimated, by a tenth if the
+rate stays for five windows; a margin of a fifth covers that and chance.
 
 Source of the index: Cox, Lewis, "The Statistical Analysis of Series of Events" (1966), section 4.5.
 """
@@ -19,12 +19,12 @@ _MARGIN = 1.2
 
 
 class DispersionMeter:
-    """The mean and the index of dispersion of counts in successive windows of equal length.
+    """Estimates the mean and the index of dispersion of counts in successive equal windows.
 
     Parameters
     ----------
     memory : float
-        Windows after which a count has lost all but 1/e of its weight; at least 2.
+        Windows after which a count keeps 1/e of its weight; at least 2.
 
     Raises
     ------
@@ -42,45 +42,47 @@ class DispersionMeter:
         self._squares = 0.0
 
     def observe(self, count: float) -> None:
-        """Take in the arrivals of one more window."""
+        """Record the number of arrivals in the next window."""
         self._weight = self._keep * self._weight + 1
         self._weight_of_squares = self._keep**2 * self._weight_of_squares + 1
         self._squares *= self._keep
-        away = count - self._mean
-        self._mean += away / self._weight
-        self._squares += away * (count - self._mean)
+        deviation = count - self._mean
+        self._mean += deviation / self._weight
+        self._squares += deviation * (count - self._mean)
 
     @property
     def mean(self) -> float:
-        """Mean count of a window; 0 before the first."""
+        """Mean count per window; 0 before the first."""
         return self._mean
 
     @property
     def index(self) -> float:
-        """Variance over mean; 1, as of Poisson arrivals, while nothing is known."""
-        freedom = self._weight - self._weight_of_squares / self._weight if self._weight else 0.0
-        if freedom < 0.5 or self._mean <= 0:
+        """Variance over mean; 1, as of Poisson arrivals, until there is enough to tell."""
+        weight = self._weight
+        degrees_of_freedom = weight - self._weight_of_squares / weight if weight else 0.0
+        if degrees_of_freedom < 0.5 or self._mean <= 0:
             return 1.0
-        return self._squares / freedom / self._mean
+        return self._squares / degrees_of_freedom / self._mean
 
 
 def burst_rate_per_s(
     arrival_rate_per_s: float, index_of_dispersion: float, window_s: float
 ) -> float:
-    """Rate of the bursts in arrivals of a mean rate and a dispersion.
+    """Return the rate of the bursts, from the mean rate and the dispersion of counts.
 
     Parameters
     ----------
     arrival_rate_per_s : float
+        The mean rate.
     index_of_dispersion : float
-        Of the counts in windows; up to 1 there are no bursts.
+        Of the counts in windows; at most 1 means no bursts.
     window_s : float
         Length of the windows, above 0.
 
     Returns
     -------
     float
-        At least `arrival_rate_per_s`; at most twice that, where the lulls between bursts are empty.
+        From `arrival_rate_per_s` to twice that, at which the lulls between bursts are empty.
 
     Raises
     ------

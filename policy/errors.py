@@ -1,21 +1,20 @@
 """The root of Sojourn's exceptions, and the two that the mathematics raises.
 
-Each message is one line for the person who reads it. `deployments.errors` has the rest of the tree.
-::
+Each message is one line for the user. `deployments.errors` has the rest of the tree. ::
 
     SojournError
-    ├── InvalidInputError     a given value is wrong; the message says what is allowed
+    ├── InvalidInputError     a value is wrong; the message says what is allowed
     └── InfeasibleError       the input is valid, but no solution exists
 """
 
 
 class SojournError(Exception):
-    """Root of every error that Sojourn raises on purpose."""
+    """Base class of every error that Sojourn raises on purpose."""
 
 
 class InvalidInputError(SojournError):
-    """A value given by the user is wrong: the message says which, and what is allowed."""
+    """A value given by the user is wrong; the message says which, and what is allowed."""
 
 
 class InfeasibleError(SojournError):
-    """The input is sound, but nothing can do what it asks."""
+    """The input is valid, but nothing can do what it asks."""

@@ -1,10 +1,10 @@
-"""How many arrivals one replica takes under an SLA, and how its late share rises around there.
+"""The load-lateness curve of a replica: how many arrivals it takes under an SLA, and what is late.
 
-Late is every request that is not both accepted and answered within the SLA's response time: a
-replica with a finite waiting room refuses what finds no room. The curve is that of the
-work-conserving policy, which starts a batch whenever the device is free. Close to the highest rate
-that meets the SLA nothing is left to save by waiting, and no control limit carries more (the tests
-look); a policy of least power under the same SLA waits at lower rates, within what the SLA allows.
+A request is late unless it is accepted and answered within the SLA's response time: a replica with
+a finite waiting room refuses what finds no room. The curve is that of the work-conserving policy,
+which starts a batch whenever the device is free. Close to the highest rate that meets the SLA,
+waiting saves nothing, and no control limit carries more (the tests compare). At lower rates a
+policy of least power waits as long as the SLA allows.
 """
 
 import math
@@ -21,34 +21,35 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 
-#: Below this share of its capacity, a replica that meets the SLA is no answer: it would take more
-#: than a hundred times the replicas that carry the load.
-LEAST_USE = 0.01
+#: A replica that meets the SLA only below this share of its capacity is no solution: it would take
+#: more than a hundred times the replicas that carry the load.
+MIN_UTILIZATION = 0.01
 _RESOLUTION = 1e-4
-# A waiting room beyond this, or beyond two full batches, is full at overload alone, and to
-# evaluate it takes seconds. The curve is then a little low: by under 0.1% of the requests at the
-# capacity, by nothing below 0.95 of it.
-_LARGEST_ROOM = 512
-# Smaller late shares are lost in the quadrature.
-_LEAST_LATE_SHARE = 1e-10
+# A waiting room beyond this, or beyond two full batches, is taken as this large: it fills only at
+# overload, and evaluating it takes seconds. The service level is then too low by less than 0.1% at
+# the capacity, and by nothing below 0.95 of it.
+_MAX_ROOM = 512
+# Smaller late shares are errors of the quadrature.
+_MIN_LATE_SHARE = 1e-10
 
 
 @dataclass(frozen=True)
 class LoadLatenessCurve:
-    """The late share of one replica by its arrival rate.
+    """The share of late requests of one replica, by its arrival rate.
 
     Attributes
     ----------
     sla_rate_per_s : float
         The highest arrival rate at which the SLA is met: requests per second, Poisson.
     late_shares : tuple of float
-        Fraction of the requests that are refused or late at each of `MULTIPLES` of that rate; they
-        never fall.
+        Fraction of the requests that are refused or late at each of `MULTIPLES` of that rate;
+        non-decreasing.
 
     Raises
     ------
     InvalidInputError
-        The rate is not above 0, or the shares are not as many, rising, and from 0 to 1.
+        The rate is not above 0, or the shares are not one per multiple, non-decreasing and from 0
+        to 1.
     """
 
     MULTIPLES: ClassVar[tuple[float, ...]] = (
@@ -72,13 +73,13 @@ class LoadLatenessCurve:
 
     @cached_property
     def _log_shares(self) -> tuple[float, ...]:
-        return tuple(math.log(max(share, _LEAST_LATE_SHARE)) for share in self.late_shares)
+        return tuple(math.log(max(share, _MIN_LATE_SHARE)) for share in self.late_shares)
 
     def late_share(self, arrival_rate_per_s: float) -> float:
-        """Fraction of the requests that are refused or late.
+        """Return the fraction of the requests that are refused or late.
 
-        Between the multiples its logarithm is interpolated. Beyond them the replica answers no more
-        in time than at the last, and below them as large a share as at the first.
+        Between the multiples, its logarithm is interpolated. Below the first, it is that of the
+        first; beyond the last, as many requests per second are in time as at the last.
         """
         multiple = arrival_rate_per_s / self.sla_rate_per_s
         multiples, logs = self.MULTIPLES, self._log_shares
@@ -92,47 +93,52 @@ class LoadLatenessCurve:
         return math.exp(logs[index - 1] + part * (logs[index] - logs[index - 1]))
 
     def service_level(self, arrival_rate_per_s: float) -> float:
-        """Fraction of the requests that are answered in time."""
+        """Return the fraction of the requests that are answered in time."""
         return 1 - self.late_share(arrival_rate_per_s)
 
     def replicas_needed(self, demand_per_s: float) -> int:
-        """Least number of replicas that meet the SLA if they share `demand_per_s` evenly."""
+        """Return the least number of replicas that meet the SLA if they share `demand_per_s`."""
         return max(1, math.ceil(demand_per_s / self.sla_rate_per_s - 1e-9))
 
 
 def solve_load_lateness_curve(
     profile: Profile, objective: ServiceLevelObjective, waiting_room: int
 ) -> LoadLatenessCurve:
-    """Find the curve of one replica, by bisection on the response-time model.
+    """Compute the curve of one replica, by bisection on the response-time model.
 
     Parameters
     ----------
     profile : Profile
     objective : ServiceLevelObjective
-        Its response time is what the way to the replica and back leaves of the SLA's.
+        Its response time is what the SLA's leaves the replica, once the network's share is taken
+        off.
     waiting_room : int
         Requests that may wait besides those in service.
+
+    Returns
+    -------
+    LoadLatenessCurve
 
     Raises
     ------
     InfeasibleError
-        Too many are late even at `LEAST_USE` of the capacity.
+        Too many requests are late even at `MIN_UTILIZATION` of the capacity.
     """
     policy = BatchingPolicy.from_control_limit(1, profile.best_batch_size)
-    room = min(waiting_room, max(_LARGEST_ROOM, 2 * profile.best_batch_size))
+    room = min(waiting_room, max(_MAX_ROOM, 2 * profile.best_batch_size))
 
     def late_share(rate_per_s: float) -> float:
         evaluation = evaluate(profile, policy, rate_per_s, waiting_room=room)
         in_time = evaluation.service_level(objective.response_time_ms)
         return min(max(1 - (1 - evaluation.full_probability) * in_time, 0.0), 1.0)
 
-    allowed = 1 - objective.percentile / 100
-    # A fleet that runs above its capacity never works off what piled up, few as it may refuse.
-    low, high = LEAST_USE * profile.capacity_per_s, profile.capacity_per_s
+    allowed = objective.late_share_allowed
+    # Above its capacity a fleet never works off its backlog, however few requests it refuses.
+    low, high = MIN_UTILIZATION * profile.capacity_per_s, profile.capacity_per_s
     if late_share(low) > allowed:
         raise InfeasibleError(
             f"{objective.percentile:g}% within {objective.response_time_ms:g} ms is out of reach: "
-            f"a replica that is nearly idle answers {100 * (1 - late_share(low)):.3g}% in time; "
+            f"a nearly idle replica answers {100 * (1 - late_share(low)):.3g}% in time; "
             "allow a longer response time or a lower percentile, or use a faster device"
         )
     if late_share(high) <= allowed:
@@ -141,6 +147,6 @@ def solve_load_lateness_curve(
         middle = (low + high) / 2
         low, high = (middle, high) if late_share(middle) <= allowed else (low, middle)
     shares = [late_share(multiple * low) for multiple in LoadLatenessCurve.MULTIPLES]
-    # Rounding alone makes a share fall.
+    # Only rounding makes a share fall.
     rising = np.maximum.accumulate(np.round(shares, 10))
     return LoadLatenessCurve(low, tuple(rising.tolist()))

@@ -1,4 +1,4 @@
-"""Pictures of a batching policy, for people who have not read the papers."""
+"""Plots of a batching policy, for readers who have not read the papers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,10 +9,9 @@ from matplotlib.figure import Figure
 
 from policy.batching_policy import BatchingPolicy
 from policy.objective import ServiceLevelObjective, Weights
+from policy.optimization import solve
 from policy.profile import Profile
 from policy.response_time.evaluation import Evaluation, evaluate
-from policy.solvers import exact
-from policy.solvers.constrained import solve_constrained
 
 BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#d55e00", "#009e73", "#cc3311", "#777777"
 _DEFAULT_PERCENTILE = 99.0
@@ -25,18 +24,23 @@ def save_report(
     policy: BatchingPolicy,
     objective: ServiceLevelObjective | None = None,
 ) -> None:
-    """Draw a policy, its response times, and what other policies could do, to a file.
+    """Draw a policy, its response times and the alternatives, and save the figure.
 
     Parameters
     ----------
     path : str or Path
-        Its ending names the format; parent folders must exist.
+        Its suffix is the format; the parent folder must exist.
     profile : Profile
     arrival_rate_per_s : float
     policy : BatchingPolicy
         Must keep up with the arrival rate.
     objective : ServiceLevelObjective, optional
-        The SLA to mark. Without one the 99th percentile is drawn.
+        The SLA to mark. Without one, the 99th percentile is marked.
+
+    Raises
+    ------
+    OSError, ValueError
+        The file cannot be written, or its format is unknown.
     """
     percentile = objective.percentile if objective else _DEFAULT_PERCENTILE
     evaluation = evaluate(profile, policy, arrival_rate_per_s)
@@ -152,9 +156,7 @@ def draw_trade_off(
     )
     bounded = []
     for target_ms in np.geomspace(1.02 * fastest_ms, reach_ms, 9):
-        solution = solve_constrained(
-            profile, rate, response_time_ms=float(target_ms), percentile=percentile
-        )
+        solution = solve(profile, rate, ServiceLevelObjective(float(target_ms), percentile))
         if solution.meets_sla:
             power_w = solution.mean_power_w
             spent = 100 * solution.device_busy_fraction if power_w is None else power_w
@@ -188,10 +190,10 @@ def draw_trade_off(
 
 
 def _weighted(profile: Profile, arrival_rate_per_s: float) -> list[BatchingPolicy]:
-    """Optimal policies over energy weights, each control limit once."""
+    """Return the optimal policies over all energy weights, each control limit once."""
     by_limit = {}
     for weight in np.geomspace(0.05, 1000, 40):
-        policy = exact.solve(profile, arrival_rate_per_s, Weights(1, float(weight))).policy
+        policy = solve(profile, arrival_rate_per_s, Weights(1, float(weight))).policy
         limit = policy.control_limit
         by_limit[limit] = BatchingPolicy.from_control_limit(limit, profile.best_batch_size)
     return [by_limit[limit] for limit in sorted(by_limit)]

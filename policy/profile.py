@@ -1,12 +1,12 @@
-"""A profile: what a model costs on a device, per batch size.
+"""A profile: the time and energy that a model takes on a device, per batch size.
 
-The file form is JSON; latency and energy are each a line over the batch size or a table::
+Its file is JSON; latency and energy are each a line over the batch size or a table::
 
     {"model": "googlenet", "device": "tesla-p4", "max_batch_size": 32,
      "latency_ms": {"per_request": 0.3051, "fixed": 1.052},
      "energy_mj":  {"per_request": 19.90,  "fixed": 19.60}}
 
-with, in the table form, one entry per batch size 1 to `max_batch_size`.
+A table has one entry per batch size from 1 to `max_batch_size`.
 """
 
 import json
@@ -26,19 +26,24 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """What a model costs on a device.
+    """The time and energy that a model takes on a device, per batch size.
 
     Attributes
     ----------
     model, device : str
-        Names for people.
+        Names, for reports only.
     latency_ms : ndarray of float, shape (max_batch_size,)
         Time a batch takes; entry ``b - 1`` is for batch size ``b``. Positive, non-decreasing.
     energy_mj : ndarray of float, shape (max_batch_size,), or None
-        Energy a batch takes, likewise; None where it is not known.
+        Energy a batch takes, likewise; None if it is not known.
     measured : mapping
-        What was measured, where the profile is a measured one: quantiles per batch size, versions,
-        date. Kept as it is, never interpreted.
+        Details of the measurement, if there was one: quantiles per batch size, versions, date.
+        Stored, never interpreted.
+
+    Raises
+    ------
+    InvalidInputError
+        A table is empty, not finite, negative or decreasing, or the two differ in length.
     """
 
     model: str
@@ -83,8 +88,24 @@ class Profile:
         rates = sizes / self.latency_ms
         return int(sizes[rates >= rates.max() * (1 - 1e-12)][-1])
 
+    def energy_mj_for_weight(self, energy_weight: float) -> FloatArray:
+        """Return the energy by batch size; zeros where it is neither known nor asked for.
+
+        Raises
+        ------
+        InvalidInputError
+            `energy_weight` is above 0, but the profile has no energy.
+        """
+        if self.energy_mj is not None:
+            return self.energy_mj
+        if energy_weight > 0:
+            raise InvalidInputError(
+                f"energy weight: must be 0 for a profile without energy_mj, not {energy_weight:g}"
+            )
+        return np.zeros(self.max_batch_size)
+
     def arrivals_per_ms(self, arrival_rate_per_s: float) -> float:
-        """Check that a replica can keep up with an arrival rate, and give it per millisecond.
+        """Return an arrival rate per millisecond, if a replica can keep up with it.
 
         Raises
         ------
@@ -104,12 +125,12 @@ class Profile:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Profile":
-        """Make a profile of the content of a profile file.
+        """Make a profile from the content of a profile file.
 
         Raises
         ------
         InvalidInputError
-            A key is missing or unknown in form, a value is negative, NaN or decreasing.
+            A key is missing or malformed, or a value is negative, not finite, or decreasing.
         """
         if not isinstance(content, Mapping):
             raise InvalidInputError("profile: must be a JSON object with latency_ms")
@@ -138,7 +159,7 @@ class Profile:
         Raises
         ------
         InvalidInputError
-            The file cannot be read, is not JSON, or is no profile.
+            The file cannot be read, is not JSON, or is not a profile.
         """
         try:
             content = json.loads(Path(path).read_text())
@@ -152,7 +173,7 @@ class Profile:
             raise InvalidInputError(f"{path}: {error}") from error
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the content of the profile's file, in the table form."""
+        """Return the content of the profile's file, in the table form."""
         content: dict[str, Any] = {
             "model": self.model,
             "device": self.device,
@@ -171,7 +192,7 @@ class Profile:
 
 
 def _table(name: str, value: object, size: int) -> FloatArray | None:
-    """Expand the line or the table form to one entry per batch size."""
+    """Expand a line or a table to one entry per batch size."""
     if value is None:
         return None
     if isinstance(value, Mapping):

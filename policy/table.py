@@ -1,7 +1,7 @@
 """A policy table: the batching policy of every arrival rate, solved ahead of the traffic.
 
-A replica looks its policy up at every decision, by the arrival rate it sees at the time; a new
-table (another objective, another profile) replaces the old one whole.
+A replica looks its policy up at every decision, by the current arrival rate. For another objective
+or profile, a new table replaces the old one.
 """
 
 import hashlib
@@ -20,34 +20,39 @@ from policy.batching_policy import BatchingPolicy
 from policy.burstiness import burst_rate_per_s
 from policy.errors import InvalidInputError
 from policy.objective import Objective, ServiceLevelObjective, Weights
+from policy.optimization import solve
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from policy.solvers import exact
-from policy.solvers.constrained import ConstrainedSolution, solve_constrained
-from policy.solvers.reference.truncated import energy_for
+from policy.solution import Solution, meets_sla
 
 __all__ = ["Objective", "PolicyTable", "ServiceLevelObjective", "Weights", "solve_table"]
 
-# Close to the capacity the queue, not the policy, makes the response time.
-_HIGHEST_TRAFFIC_INTENSITY = 0.99
+# Close to the capacity the queue, not the policy, determines the response time.
+_MAX_TRAFFIC_INTENSITY = 0.99
 _DEFAULT_RATES = 64
-_ROUNDING = 1e-9
+# Where a policy misses the objective within its cell, these shares of its max wait are tried.
+_SHORTER_WAITS = (0.95, 0.9, 0.8, 0.65, 0.5, 0.25)
 
 
 @dataclass(frozen=True)
 class PolicyTable:
-    """Arrival rate to batching policy.
+    """The batching policy of every arrival rate.
 
     Attributes
     ----------
     rates_per_s : tuple of float
-        Increasing arrival rates that cut the line from 0 to infinity into cells.
+        Increasing arrival rates (requests per second) that divide all rates into cells.
     policies : tuple of BatchingPolicy
         One for each cell, one more than rates: the first is for rates below ``rates_per_s[0]``,
         entry ``i`` for rates from ``rates_per_s[i - 1]`` to below ``rates_per_s[i]``, the last for
         all rates from ``rates_per_s[-1]`` on.
     source_hash : str
         Identifies the profile and the objective that the table was solved for.
+
+    Raises
+    ------
+    InvalidInputError
+        The rates do not increase, or the policies are not one more.
     """
 
     rates_per_s: tuple[float, ...]
@@ -63,18 +68,17 @@ class PolicyTable:
             )
 
     def lookup(self, arrival_rate_per_s: float) -> BatchingPolicy:
-        """Give the policy for an arrival rate, in constant time, whatever the rate."""
+        """Return the policy for an arrival rate; any rate has one."""
         return self.policies[bisect_right(self.rates_per_s, arrival_rate_per_s)]
 
     def lookup_bursty(
         self, arrival_rate_per_s: float, index_of_dispersion: float, window_s: float
     ) -> BatchingPolicy:
-        """Give the policy for arrivals that come in bursts, of a table for a service level.
+        """Return the policy for arrivals that come in bursts, from a table for a service level.
 
-        It waits as long as is right at the rate of the bursts (`policy.burstiness`), and no longer
-        than the policies of the lower rates do: of all rates from the mean to the bursts', the
-        shortest max wait counts. Where there is none in bursts, a control limit of the mean rate
-        would leave requests alone in the lulls: the device then starts whenever it is free.
+        Its max wait is the shortest of all rates from the mean to the rate of the bursts
+        (`policy.burstiness`). If one of these rates has no max wait, its control limit could leave
+        requests alone in the lulls between bursts: the device then starts whenever it is free.
 
         Parameters
         ----------
@@ -97,7 +101,7 @@ class PolicyTable:
         return min(policies, key=lambda policy: policy.max_wait_ms or 0.0)
 
     def for_bursts(self, index_of_dispersion: float, window_s: float) -> "PolicyTable":
-        """Give the table that looks up as `lookup_bursty` does, at each cell's upper end."""
+        """Return the table that looks up as `lookup_bursty` does at each cell's upper end."""
         policies = tuple(
             self.lookup_bursty(math.nextafter(rate, 0), index_of_dispersion, window_s)
             for rate in self.rates_per_s
@@ -105,7 +109,7 @@ class PolicyTable:
         return replace(self, policies=(*policies, self.policies[-1]))
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the content of the table's file."""
+        """Return the content of the table's file."""
         return {
             "source_hash": self.source_hash,
             "rates_per_s": list(self.rates_per_s),
@@ -117,12 +121,12 @@ class PolicyTable:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "PolicyTable":
-        """Make a table of the content of a table's file.
+        """Make a table from the content of a table's file.
 
         Raises
         ------
         InvalidInputError
-            The content is not a policy table's.
+            The content is not that of a policy table.
         """
         try:
             return cls(
@@ -142,12 +146,12 @@ class PolicyTable:
 
     @classmethod
     def load(cls, path: str | Path, profile: Profile, objective: Objective) -> "PolicyTable":
-        """Read a table's file, and see that it was solved for this profile and objective.
+        """Read a table's file, and check that it was solved for this profile and objective.
 
         Raises
         ------
         InvalidInputError
-            The file cannot be read, is no policy table, or is one for something else.
+            The file cannot be read, is not a policy table, or was solved for something else.
         """
         try:
             content = json.loads(Path(path).read_text())
@@ -168,12 +172,12 @@ def solve_table(
 ) -> PolicyTable:
     """Solve the policies of a profile for all arrival rates.
 
-    Each cell has the policy of its upper end, so that it keeps up with every rate of the cell.
-    Under a service level objective it is also checked at the lower end and between, where a
-    control limit is reached later: what misses the objective there gives way to the policy of the
-    lower end, to a shorter wait, or at last to no wait. Below the first rate, where the next
-    request is too far off to be worth any wait, and from the last rate on, where the queue is never
-    short, the device starts whenever it is free.
+    Each cell has the policy of its upper end, which keeps up with every rate of the cell. Under a
+    service level objective the policy is also checked at the lower end and in the middle, where a
+    control limit is reached later: if it misses the objective there, it gives way to the policy of
+    the lower end, to a shorter wait, or at last to no wait. Below the first rate the next request
+    is too far off to be worth waiting for, and from the last rate on the queue is never short:
+    there, the device starts whenever it is free.
 
     Parameters
     ----------
@@ -190,16 +194,16 @@ def solve_table(
     Raises
     ------
     InvalidInputError, InfeasibleError
-        The rates are not increasing, or not below the capacity; the objective asks for energy and
-        the profile has none, or for less time than the shortest batch takes.
+        The rates are not increasing, or not below the capacity; the objective weighs energy but the
+        profile has none, or its response time is below the shortest batch.
     """
     grid = default_rates(profile, objective) if rates is None else tuple(map(float, rates))
     _check_rates(grid)
     if isinstance(objective, Weights):
-        policies = _least_cost(profile, objective, grid)
+        policies = _least_cost_policies(profile, objective, grid)
         greedy = _work_conserving(profile, objective.max_wait_ms)
     else:
-        policies = _least_power(profile, objective, grid)
+        policies = _least_power_policies(profile, objective, grid)
         greedy = _work_conserving(profile)
     return PolicyTable(
         rates_per_s=grid,
@@ -208,27 +212,23 @@ def solve_table(
     )
 
 
-def _least_cost(profile: Profile, weights: Weights, grid: Sequence[float]) -> list[BatchingPolicy]:
+def _least_cost_policies(
+    profile: Profile, weights: Weights, grid: Sequence[float]
+) -> list[BatchingPolicy]:
     policies: list[BatchingPolicy] = []
     for rate in grid:
-        start = policies[-1].actions if policies else None
-        policies.append(exact.solve(profile, rate, weights, start=start).policy)
+        start = policies[-1] if policies else None
+        policies.append(solve(profile, rate, weights, start=start).policy)
     return policies
 
 
-def _least_power(
+def _least_power_policies(
     profile: Profile, objective: ServiceLevelObjective, grid: Sequence[float]
 ) -> list[BatchingPolicy]:
-    solutions: list[ConstrainedSolution] = []
+    solutions: list[Solution] = []
     for rate in grid:
-        solution = solve_constrained(
-            profile,
-            rate,
-            response_time_ms=objective.response_time_ms,
-            percentile=objective.percentile,
-            start=solutions[-1].policy if solutions else None,
-        )
-        solutions.append(solution)
+        start = solutions[-1].policy if solutions else None
+        solutions.append(solve(profile, rate, objective, start=start))
     policies = [solutions[0].policy]
     for (low, below), (high, above) in pairwise(zip(grid, solutions, strict=True)):
         policy = above.policy
@@ -236,10 +236,11 @@ def _least_power(
             known = {(above.policy, high), (below.policy, low) if below.meets_sla else None}
             policy = next(
                 candidate
-                for candidate in _ever_sooner(above.policy, below.policy)
+                for candidate in _with_shorter_waits(above.policy, below.policy)
                 if candidate.control_limit == 1
                 or all(
-                    (candidate, rate) in known or _in_time(profile, candidate, rate, objective)
+                    (candidate, rate) in known
+                    or meets_sla(evaluate(profile, candidate, rate), objective)
                     for rate in (low, (low + high) / 2, high)
                 )
             )
@@ -247,47 +248,38 @@ def _least_power(
     return policies
 
 
-def _ever_sooner(*policies: BatchingPolicy) -> Iterator[BatchingPolicy]:
-    """Give the policies, then the first with ever shorter waits, at last with none."""
+def _with_shorter_waits(*policies: BatchingPolicy) -> Iterator[BatchingPolicy]:
+    """Yield the policies, then the first with ever shorter waits, at last with none."""
     yield from policies
     first = policies[0]
     if first.max_wait_ms is not None:
-        for share in (0.95, 0.9, 0.8, 0.65, 0.5, 0.25):
+        for share in _SHORTER_WAITS:
             yield replace(first, max_wait_ms=share * first.max_wait_ms)
     yield BatchingPolicy.from_control_limit(1, first.max_batch_size)
 
 
-def _in_time(
-    profile: Profile,
-    policy: BatchingPolicy,
-    arrival_rate_per_s: float,
-    objective: ServiceLevelObjective,
-) -> bool:
-    evaluation = evaluate(profile, policy, arrival_rate_per_s)
-    level = evaluation.service_level(objective.response_time_ms)
-    return level >= objective.percentile / 100 - _ROUNDING
-
-
 def default_rates(profile: Profile, objective: Objective) -> tuple[float, ...]:
-    """Arrival rates per second that a table is solved for: even steps up to 0.99 of the capacity.
+    """Return the arrival rates per second that a table is solved for, 64 of them.
 
-    Where energy has a weight, geometric steps lead from the first of these down to a rate at
-    which one request is not worth waiting for.
+    They are even steps up to 0.99 of the capacity. If energy has a weight, geometric steps lead
+    from the first of these down to a rate at which one request is not worth waiting for.
     """
-    highest = _HIGHEST_TRAFFIC_INTENSITY * profile.capacity_per_s
+    highest = _MAX_TRAFFIC_INTENSITY * profile.capacity_per_s
     even = np.linspace(0, highest, 3 * _DEFAULT_RATES // 4 + 1)[1:]
     lowest = even[0] / 10
     if isinstance(objective, Weights):
-        saving = objective.energy_weight * energy_for(profile, objective)[0]
+        energy_mj = profile.energy_mj_for_weight(objective.energy_weight)
+        saving = objective.energy_weight * energy_mj[0]
         if saving > 0:
-            # A lone request waits 1/rate for the next, which is paid 1/rate times a millisecond.
+            # Waiting for the next request costs latency_weight / rate² and saves at most the energy
+            # of one start.
             lowest = min(lowest, 1e3 * math.sqrt(objective.latency_weight / saving) / 2)
     low = np.geomspace(lowest, even[0], _DEFAULT_RATES - even.size + 1)[:-1]
     return tuple(np.concatenate([low, even]).tolist())
 
 
 def source_hash(profile: Profile, objective: Objective) -> str:
-    """Identify what a table is solved for: the numbers of the profile, and the objective."""
+    """Return a hash of what a table is solved for: the profile's numbers, and the objective."""
     source = {
         "latency_ms": profile.latency_ms.tolist(),
         "energy_mj": None if profile.energy_mj is None else profile.energy_mj.tolist(),

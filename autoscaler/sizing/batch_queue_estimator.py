@@ -12,8 +12,8 @@ from autoscaler.sizing.try_delays import TryDelays
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
+from policy.optimization import solve
 from policy.profile import Profile
-from policy.solvers.constrained import solve_constrained
 
 # Shares of the requests that may be late for which the policy is solved in turn. The first is
 # slightly stricter than the SLA. The next are tried if refusals and retries then break the SLA.
@@ -127,11 +127,13 @@ class BatchQueueEstimator:
             return BatchQueuePrediction(replicas, 0.0, math.inf)
         late_percent = 100 - objective.percentile
         for late_share in _LATE_SHARES:
-            solution = solve_constrained(
+            solution = solve(
                 self.profile,
                 share_per_s,
-                response_time_ms=objective.response_time_ms - self.delays.request_delay_ms,
-                percentile=100 - late_share * late_percent,
+                ServiceLevelObjective(
+                    response_time_ms=objective.response_time_ms - self.delays.request_delay_ms,
+                    percentile=100 - late_share * late_percent,
+                ),
             )
             prediction = self._with_policy(arrival_rate_per_s, replicas, objective, solution.policy)
             if prediction.meets(objective) or not solution.meets_sla:

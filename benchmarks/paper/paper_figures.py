@@ -21,10 +21,10 @@ from benchmarks.inputs import GOOGLENET_P4, ROOT
 from policy.baseline_policies import static, work_conserving
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
-from policy.objective import Weights
+from policy.objective import ServiceLevelObjective, Weights
+from policy.optimization import solve
 from policy.response_time.evaluation import evaluate
-from policy.solvers import exact
-from policy.solvers.constrained import solve_constrained
+from policy.solution import Solution
 from policy.solvers.reference import policy_iteration, relative_value_iteration
 from policy.solvers.reference.truncated import TruncatedSmdp
 from sojourn.output import print_json, print_table, say
@@ -68,9 +68,9 @@ def rate_per_s(load: float) -> float:
     return load * GOOGLENET_P4.capacity_per_s
 
 
-def optimal(load: float, weights: Weights) -> exact.ExactSolution:
+def optimal(load: float, weights: Weights) -> Solution:
     """Solve for the optimal policy over queues of any length."""
-    return exact.solve(GOOGLENET_P4, rate_per_s(load), weights)
+    return solve(GOOGLENET_P4, rate_per_s(load), weights)
 
 
 def table_1_problem(max_queue_length: int, overflow_cost: float) -> TruncatedSmdp:
@@ -205,9 +205,8 @@ def figure_7(out: Path) -> None:
         assert fastest is not None
         bounded = []
         for target_ms in np.geomspace(1.02 * fastest[0], 60, 14):
-            solution = solve_constrained(
-                GOOGLENET_P4, rate_per_s(load), response_time_ms=float(target_ms), percentile=99
-            )
+            objective = ServiceLevelObjective(float(target_ms), 99)
+            solution = solve(GOOGLENET_P4, rate_per_s(load), objective)
             if solution.meets_sla and solution.mean_power_w is not None:
                 bounded.append((solution.percentile_ms, solution.mean_power_w))
         draw(axes, bounded, "o-", COLORS[1], "and a max wait")

@@ -22,9 +22,9 @@ from policy.baseline_policies import work_conserving
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
+from policy.optimization import solve
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from policy.solvers.constrained import solve_constrained
 from policy.table import solve_table
 from sojourn.output import print_json, print_table, say
 
@@ -237,9 +237,7 @@ def savings() -> list[dict[str, Any]]:
         greedy = evaluate(GOOGLENET_P4, work_conserving(GOOGLENET_P4), rate)
         for target_ms in (5.0, 10.0, 20.0):
             started = time.perf_counter()
-            chosen = solve_constrained(
-                GOOGLENET_P4, rate, response_time_ms=target_ms, percentile=99
-            )
+            chosen = solve(GOOGLENET_P4, rate, ServiceLevelObjective(target_ms, 99))
             solve_ms = 1e3 * (time.perf_counter() - started)
             assert greedy.mean_power_w is not None
             assert chosen.mean_power_w is not None

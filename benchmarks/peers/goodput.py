@@ -23,8 +23,9 @@ from benchmarks.peers.servers import HOST, PORT
 from benchmarks.peers.sojourn_config import PERCENTILE
 from loadtests.records import Outcome
 from loadtests.schedule import Step, poisson_schedule
+from policy.objective import ServiceLevelObjective
+from policy.optimization import solve
 from policy.profile import Profile
-from policy.solvers.constrained import solve_constrained
 
 PROFILE = Profile.from_dict(DEVICE_PROFILE)
 RESPONSE_TIME_MS = HOSTED["emulated"].response_time_ms
@@ -63,9 +64,8 @@ def possible_rate_per_s() -> float:
     """Return the highest rate at which the SLA can be kept on the emulated device, by the model."""
 
     def holds(rate_per_s: float) -> bool:
-        return solve_constrained(
-            PROFILE, rate_per_s, response_time_ms=RESPONSE_TIME_MS, percentile=PERCENTILE
-        ).meets_sla
+        objective = ServiceLevelObjective(RESPONSE_TIME_MS, PERCENTILE)
+        return solve(PROFILE, rate_per_s, objective).meets_sla
 
     return _bisect(holds, 0.0, 0.999 * PROFILE.capacity_per_s, 14)
 

@@ -1,1 +1,15 @@
-"""The response-time distribution of a batching policy, without simulation."""
+"""The response-time distribution of a batching policy, computed without simulation.
+
+`evaluation.evaluate` is the entry. docs/response_times.md derives the equations, whose numbers the
+modules refer to:
+
+===========================  ===================================================================
+`queue_system`               the device and its queue; what every embedded chain shares
+`control_limit_chain`        queue lengths at the starts of batches, under a control limit
+`control_limit_response`     the response times that follow
+`table_chain`                queue lengths at the starts of batches, under any table of actions
+`table_response`, `waits`    the response times that follow
+`distribution`               response times counted per start of a batch; the cdf, the quantiles
+`quadrature`                 densities that jump, integrated
+===========================  ===================================================================
+"""

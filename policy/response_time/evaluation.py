@@ -2,14 +2,15 @@
 
 One device, Poisson arrivals, first come first served, batch times fixed by the batch size. The
 queue at the starts of batches is a Markov chain; the ages of the requests in it follow from the
-Poisson arrivals. Without batching it is Crommelin's distribution of M/D/1, with a waiting room
-M/D/1/K, without any room Erlang's loss system; the tests hold it against these.
+Poisson arrivals. docs/response_times.md derives the equations. Without batching the result is
+Crommelin's distribution of M/D/1, with a waiting room M/D/1/K, without any room Erlang's loss
+system; the tests compare with these.
 
-Exact up to quadrature are control limits, with and without a max wait and a waiting room, and
-tables of actions without a max wait: errors of percentiles under control limits are below 0.003%
-for batches up to 32, below 0.1% up to 256. With a max wait, a table that leaves requests behind is
-approximate: those that wait behind the oldest at a free device are taken as uniform over its age.
-No error of that has been seen in simulations.
+Control limits, with and without a max wait and a waiting room, and tables of actions without a max
+wait are exact up to quadrature: percentiles under control limits are off by less than 0.003% for
+batches up to 32, less than 0.1% up to 256. With a max wait, a table that leaves requests behind is
+approximate: the requests behind the oldest at a free device are taken as uniform over its age. In
+simulations no error of that has been seen.
 
 Batch times that vary are not modelled. With their means in the profile the percentiles come out
 too low: with independent gamma batch times, a control limit of 8 and a max wait of 8 ms on the P4,
@@ -20,7 +21,7 @@ by these fractions of the simulated p99 (`benchmarks/paper/percentiles.py`)::
     load 0.5                    0.1%    0.1%    0.1%    2%
     load 0.9                    0.7%    3%      10%     28%
 
-A profile of higher quantiles instead of means errs on the other side.
+A profile of higher quantiles instead of means makes them too high.
 """
 
 from dataclasses import dataclass
@@ -32,17 +33,22 @@ from numpy.typing import ArrayLike, NDArray
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile
-from policy.response_time.action_table import TableChain, TableResponse, TableSystem
-from policy.response_time.age_distribution import Mixture
-from policy.response_time.control_limit import ControlLimitResponse
-from policy.response_time.embedded_chain import ControlLimitSystem, StartChain
+from policy.response_time.control_limit_chain import ControlLimitChain, ControlLimitQueue
+from policy.response_time.control_limit_response import ControlLimitResponse
+from policy.response_time.distribution import ResponseTimeDistribution
+from policy.response_time.table_chain import TableChain, TableQueue
+from policy.response_time.table_response import TableResponse
 
 FloatArray = NDArray[np.float64]
 
 
+# A max wait below this share of the shortest batch is rounding, and none.
+_NO_WAIT = 1e-9
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What a batching policy does at an arrival rate.
+    """What a batching policy achieves at an arrival rate.
 
     Attributes
     ----------
@@ -63,11 +69,11 @@ class Evaluation:
     batch_size_probabilities: FloatArray
     full_probability: float
     device_busy_fraction: float
-    _chain: StartChain | TableChain
+    _chain: ControlLimitChain | TableChain
 
     @cached_property
-    def response_times(self) -> Mixture:
-        """The distribution; computed when first asked for, which takes most of the time."""
+    def response_times(self) -> ResponseTimeDistribution:
+        """The distribution; computed on first use, which takes most of the time."""
         if isinstance(self._chain, TableChain):
             return TableResponse(self._chain)
         return ControlLimitResponse(self._chain)
@@ -83,16 +89,18 @@ class Evaluation:
         return self.response_times.mean_ms
 
     def cdf(self, response_time_ms: ArrayLike) -> FloatArray:
-        """Fraction of accepted requests with at most each response time, same shape."""
+        """Return the fraction of accepted requests with at most each response time, same shape."""
         times = np.asarray(response_time_ms, dtype=float)
         return self.response_times.cdf(times.ravel()).reshape(times.shape)
 
     def service_level(self, response_time_ms: float) -> float:
-        """Fraction of accepted requests that are answered in time."""
+        """Return the fraction of accepted requests answered within a response time."""
         return float(self.cdf(response_time_ms))
 
     def response_percentile_ms(self, percentile: float) -> float:
-        """Least time within which `percentile` percent of accepted requests are answered.
+        """Return the least time within which `percentile` percent of requests are answered.
+
+        Requests refused are not among them.
 
         Raises
         ------
@@ -125,58 +133,76 @@ def evaluate(
         Requests that may wait besides those in service; those beyond are refused. A request that
         starts a batch by its arrival needs no room. None: all are accepted.
 
+    Returns
+    -------
+    Evaluation
+
     Raises
     ------
     InvalidInputError
-        An argument is wrong.
+        The rate is not a finite number above 0, the profile has no such batch sizes, or the waiting
+        room does not hold the control limit.
     InfeasibleError
         Without a waiting room: the policy cannot keep up with the arrival rate.
     """
+    _check(profile, batching_policy, arrival_rate_per_s, waiting_room)
+    size = batching_policy.max_batch_size
+    times = profile.latency_ms[:size]
+    chain = _embedded_chain(batching_policy, times, 1e-3 * arrival_rate_per_s, waiting_room)
+    size_probabilities = np.zeros(size + 1)
+    np.add.at(size_probabilities, chain.batch_sizes, chain.probabilities)
+    power_w = None
+    if profile.energy_mj is not None:
+        power_w = float(size_probabilities[1:] @ profile.energy_mj[:size]) / chain.ms_per_start
+    return Evaluation(
+        arrival_rate_per_s=float(arrival_rate_per_s),
+        mean_power_w=power_w,
+        batch_size_probabilities=size_probabilities,
+        full_probability=chain.refused_per_start
+        / (chain.refused_per_start + chain.served_per_start),
+        device_busy_fraction=float(size_probabilities[1:] @ times) / chain.ms_per_start,
+        _chain=chain,
+    )
+
+
+def _check(
+    profile: Profile, policy: BatchingPolicy, arrival_rate_per_s: float, waiting_room: int | None
+) -> None:
     if not (arrival_rate_per_s > 0 and np.isfinite(arrival_rate_per_s)):
         raise InvalidInputError(
             f"arrival_rate_per_s: must be above 0 and finite, not {arrival_rate_per_s:g}"
         )
-    size = batching_policy.max_batch_size
+    size, limit = policy.max_batch_size, policy.control_limit
     if size > profile.max_batch_size:
         raise InvalidInputError(
-            f"policy: starts batches of {size}, the profile ends at {profile.max_batch_size}"
+            f"policy: starts batches of {size}, but the profile ends at {profile.max_batch_size}"
         )
-    limit = batching_policy.control_limit
     if waiting_room is not None and not waiting_room >= (0 if limit == 1 else limit):
         raise InvalidInputError(
             f"waiting_room: must hold the control limit, {limit}, not {waiting_room}"
         )
-    times = profile.latency_ms[:size]
-    capacity = 1e3 * size / times[-1]
-    if waiting_room is None and arrival_rate_per_s >= capacity:
+    capacity_per_s = 1e3 * size / profile.latency_ms[size - 1]
+    if waiting_room is None and arrival_rate_per_s >= capacity_per_s:
         raise InfeasibleError(
-            f"arrival rate {arrival_rate_per_s:g}/s: the policy serves at most {capacity:.6g}/s"
+            f"arrival rate {arrival_rate_per_s:g}/s: the policy serves at most "
+            f"{capacity_per_s:.6g}/s"
         )
-    wait = batching_policy.max_wait_ms
-    wait_ms = np.inf if wait is None else wait
-    if wait_ms < 1e-9 * times[0]:
-        wait_ms = 0.0  # what is lost in rounding
-    rate = 1e-3 * arrival_rate_per_s
-    actions = batching_policy.actions
+
+
+def _embedded_chain(
+    policy: BatchingPolicy,
+    batch_times_ms: FloatArray,
+    arrivals_per_ms: float,
+    waiting_room: int | None,
+) -> ControlLimitChain | TableChain:
+    """Solve the embedded chain of a policy: that of a control limit where it applies."""
+    wait_ms = np.inf if policy.max_wait_ms is None else policy.max_wait_ms
+    if wait_ms < _NO_WAIT * batch_times_ms[0]:
+        wait_ms = 0.0
+    size, limit, actions = batch_times_ms.size, policy.control_limit, policy.actions
     beyond = len(actions) - size
-    is_control_limit = actions[limit:] == (*range(limit, size), *beyond * (size,))
-    system = ControlLimitSystem(rate, times, wait_ms, waiting_room, limit)
-    chain: StartChain | TableChain
-    if is_control_limit and system.room_is_simple():
-        chain = StartChain(system)
-    else:
-        chain = TableChain(TableSystem(rate, times, wait_ms, waiting_room, actions))
-    sizes = np.zeros(size + 1)
-    np.add.at(sizes, chain.batch_sizes, chain.probabilities)
-    power = None
-    if profile.energy_mj is not None:
-        power = float(sizes[1:] @ profile.energy_mj[:size]) / chain.ms_per_start
-    return Evaluation(
-        arrival_rate_per_s=float(arrival_rate_per_s),
-        mean_power_w=power,
-        batch_size_probabilities=sizes,
-        full_probability=chain.refused_per_start
-        / (chain.refused_per_start + chain.served_per_start),
-        device_busy_fraction=float(sizes[1:] @ times) / chain.ms_per_start,
-        _chain=chain,
-    )
+    queue = ControlLimitQueue(arrivals_per_ms, batch_times_ms, wait_ms, waiting_room, limit)
+    takes_all = actions[limit:] == (*range(limit, size), *beyond * (size,))
+    if takes_all and queue.refuses_none_below_limit():
+        return ControlLimitChain(queue)
+    return TableChain(TableQueue(arrivals_per_ms, batch_times_ms, wait_ms, waiting_room, actions))

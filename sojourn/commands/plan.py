@@ -15,8 +15,8 @@ from autoscaler.sizing.try_delays import TryDelays
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
+from policy.optimization import solve
 from policy.profile import Profile
-from policy.solvers.constrained import solve_constrained
 from sojourn.output import existing_file, json_option, print_json, print_table
 
 #: Replicas beyond the minimum that the search for the lowest cost and the plot consider.
@@ -100,11 +100,13 @@ class _Planner:
         share_per_s = arrival_rate_per_s / prediction.replicas
         if share_per_s >= self._estimator.capacity_per_s:
             return _Plan(prediction, None, None)
-        solution = solve_constrained(
+        solution = solve(
             self._profile,
             share_per_s,
-            response_time_ms=self._objective.response_time_ms - self._delays.request_delay_ms,
-            percentile=self._objective.percentile,
+            ServiceLevelObjective(
+                response_time_ms=self._objective.response_time_ms - self._delays.request_delay_ms,
+                percentile=self._objective.percentile,
+            ),
         )
         power_w = solution.mean_power_w
         return _Plan(

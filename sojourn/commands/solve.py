@@ -10,12 +10,10 @@ import click
 from policy.baseline_policies import FORMS, reference_policy
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
-from policy.objective import Objective, ServiceLevelObjective, Weights
+from policy.objective import ServiceLevelObjective, Weights
+from policy.optimization import solve
 from policy.profile import Profile
-from policy.response_time.evaluation import evaluate
-from policy.solvers import exact
-from policy.solvers.constrained import ConstrainedSolution, solve_constrained
-from policy.solvers.reference.truncated import energy_for
+from policy.solution import Solution
 from sojourn.output import existing_file, json_option, print_json, print_table, say
 
 _PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
@@ -77,25 +75,28 @@ def command(
         )
     if objective and max_wait_ms is not None:
         raise InvalidInputError("--max-wait-ms: --response-time-ms computes it; omit one of them")
-    energy_for(profile, weights)
+    profile.energy_mj_for_weight(energy_weight)
     profile.arrivals_per_ms(arrival_rate)
 
     begin = time.perf_counter()
-    policy, constrained = _solve(profile, arrival_rate, objective or weights, batching)
+    if batching is None:
+        solution = solve(profile, arrival_rate, objective or weights)
+    else:
+        solution = Solution(profile, arrival_rate, weights, reference_policy(batching, profile))
     solve_ms = 1e3 * (time.perf_counter() - begin)
 
-    result = _describe(profile, arrival_rate, weights, policy)
+    result = _describe(solution, weights)
     result["solve_ms"] = solve_ms
-    if objective and constrained:
-        result["meets_sla"] = constrained.meets_sla
-        result["service_level"] = constrained.service_level
+    if objective:
+        result["meets_sla"] = solution.meets_sla
+        result["service_level"] = solution.service_level
     if plot is not None:
-        _plot(plot, profile, arrival_rate, policy, objective)
+        _plot(plot, profile, arrival_rate, solution.policy, objective)
     if as_json:
         print_json(result)
         return
-    _print(profile, result, policy)
-    if constrained and objective and not constrained.meets_sla:
+    _print(profile, result, solution.policy)
+    if objective and not solution.meets_sla:
         say(
             f"No policy keeps {objective.percentile:g}% within {objective.response_time_ms:g} ms "
             f"at this rate on one device; this policy comes closest."
@@ -114,35 +115,15 @@ def _service_level(
     )
 
 
-def _solve(
-    profile: Profile, arrival_rate_per_s: float, objective: Objective, batching: str | None
-) -> tuple[BatchingPolicy, ConstrainedSolution | None]:
-    if batching is not None:
-        return reference_policy(batching, profile), None
-    if isinstance(objective, Weights):
-        return exact.solve(profile, arrival_rate_per_s, objective).policy, None
-    solution = solve_constrained(
-        profile,
-        arrival_rate_per_s,
-        response_time_ms=objective.response_time_ms,
-        percentile=objective.percentile,
-    )
-    return solution.policy, solution
-
-
-def _describe(
-    profile: Profile, arrival_rate_per_s: float, weights: Weights, policy: BatchingPolicy
-) -> dict[str, Any]:
-    evaluation = evaluate(profile, policy, arrival_rate_per_s)
-    power_w = evaluation.mean_power_w
+def _describe(solution: Solution, weights: Weights) -> dict[str, Any]:
+    policy, evaluation = solution.policy, solution.evaluation
     return {
         "control_limit": policy.control_limit,
         "actions": list(policy.actions),
         "max_wait_ms": policy.max_wait_ms,
-        "average_cost": weights.latency_weight * evaluation.mean_response_ms
-        + weights.energy_weight * (power_w or 0.0),
-        "mean_response_ms": evaluation.mean_response_ms,
-        "mean_power_w": power_w,
+        "average_cost": solution.weigh(weights),
+        "mean_response_ms": solution.mean_response_ms,
+        "mean_power_w": solution.mean_power_w,
         "response_percentiles_ms": {
             f"{percentile:g}": evaluation.response_percentile_ms(percentile)
             for percentile in _PERCENTILES
@@ -150,7 +131,7 @@ def _describe(
         "mean_batch_size": float(
             evaluation.batch_size_probabilities @ range(evaluation.batch_size_probabilities.size)
         ),
-        "traffic_intensity": arrival_rate_per_s / profile.capacity_per_s,
+        "traffic_intensity": solution.arrival_rate_per_s / solution.profile.capacity_per_s,
     }
 
 

@@ -1,4 +1,4 @@
-"""A batching policy: what it starts, and what is no policy."""
+"""Batching policies: what they start, and which are refused."""
 
 import math
 
@@ -23,7 +23,7 @@ def test_a_control_limit_starts_all_that_wait_from_there_on(size, data):
 
 @settings(derandomize=True)
 @given(actions=st.lists(st.integers(0, 5), max_size=12))
-def test_leaving_out_the_repeated_end_changes_nothing(actions):
+def test_dropping_the_repeated_end_changes_nothing(actions):
     actions = [min(size, length) for length, size in enumerate([0, *actions, 5, 5, 5, 5, 5, 5])]
     policy = BatchingPolicy.from_actions(actions)
     assert [policy.batch_size(length) for length in range(len(actions))] == actions
@@ -49,18 +49,18 @@ def test_the_largest_batch_need_not_be_that_of_the_longest_queues():
         ((0, -1, 2), "cannot be larger than the queue"),
     ],
 )
-def test_what_is_no_policy(actions, message):
+def test_malformed_actions_are_refused(actions, message):
     with pytest.raises(InvalidInputError, match=message):
         BatchingPolicy(actions)
 
 
 @pytest.mark.parametrize("max_wait_ms", [-1.0, math.nan])
-def test_what_is_no_wait(max_wait_ms):
+def test_a_max_wait_out_of_range_is_refused(max_wait_ms):
     with pytest.raises(InvalidInputError, match="max_wait_ms: must be at least 0"):
         BatchingPolicy((0, 1), max_wait_ms)
 
 
 @pytest.mark.parametrize("limit", [0, 9])
-def test_what_is_no_control_limit(limit):
+def test_a_control_limit_out_of_range_is_refused(limit):
     with pytest.raises(InvalidInputError, match=f"control_limit: must be 1 to 8, not {limit}"):
         BatchingPolicy.from_control_limit(limit, 8)

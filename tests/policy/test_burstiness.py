@@ -1,4 +1,4 @@
-"""The dispersion of counts, and the rate of bursts that is read from it."""
+"""The dispersion of counts, and the rate of bursts derived from it."""
 
 import math
 
@@ -21,7 +21,7 @@ def test_with_a_long_memory_it_is_the_textbook_index(counts):
     assert meter.index == pytest.approx(np.var(counts, ddof=1) / np.mean(counts), abs=1e-5)
 
 
-def test_it_forgets():
+def test_old_counts_are_forgotten():
     meter = DispersionMeter(memory=10)
     for count in [0, 100] * 50 + [50] * 200:
         meter.observe(count)
@@ -37,7 +37,7 @@ def test_before_anything_is_known_arrivals_are_poisson():
     assert meter.index == 1
 
 
-def test_of_poisson_counts_the_index_is_1():
+def test_the_index_of_poisson_counts_is_1():
     meter = DispersionMeter(memory=5000)
     for count in np.random.default_rng(1).poisson(120, 20_000).tolist():
         meter.observe(count)
@@ -62,7 +62,7 @@ def test_bursts_are_between_the_mean_and_twice_the_mean(rate, index, window_s):
     assert burst_rate_per_s(rate, 1.0, window_s) == rate
 
 
-def test_what_is_out_of_range_is_refused():
+def test_values_out_of_range_are_refused():
     with pytest.raises(InvalidInputError, match="memory: must be at least 2 windows, not 1"):
         DispersionMeter(1)
     with pytest.raises(InvalidInputError, match="window: must be above 0 s, not 0"):

@@ -1,23 +1,24 @@
-"""The service curve: one replica's late share by its arrival rate."""
+"""The load-lateness curve: the late share of one replica by its arrival rate."""
 
-import time
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policy import load_lateness
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
+from policy.optimization import solve
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from policy.solvers.constrained import solve_constrained
+from tests.support.profiles import GOOGLENET_P4 as P4
 
 B = np.arange(1, 33)
-P4 = Profile("googlenet", "tesla-p4", 1.052 + 0.3051 * B, energy_mj=19.6 + 19.9 * B)
 FLAT = Profile("flat", "d", 50 + 0.5 * B)
 CASES = [(P4, 12.0, 32), (P4, 20.0, 32), (P4, 50.0, 96), (FLAT, 150.0, 32)]
 
@@ -44,7 +45,7 @@ def test_highest_rate_that_meets_the_sla(profile, response_time_ms, room):
 def test_no_control_limit_takes_more_than_the_work_conserving_policy(
     profile, response_time_ms, room
 ):
-    """So the simplest policy is what sizes a fleet, whatever is saved by waiting at lower rates."""
+    """So the work-conserving policy sizes a fleet, whatever waiting saves at lower rates."""
     objective = ServiceLevelObjective(response_time_ms, 99.0)
     rate = 1.01 * solve_load_lateness_curve(profile, objective, room).sla_rate_per_s
     if rate > profile.capacity_per_s:
@@ -52,14 +53,14 @@ def test_no_control_limit_takes_more_than_the_work_conserving_policy(
     for limit in (2, 4, 8, 16, 24, 32):
         policy = BatchingPolicy.from_control_limit(limit, 32)
         assert level(profile, policy, rate, response_time_ms, room) < 0.99
-    solution = solve_constrained(profile, rate, response_time_ms=response_time_ms, percentile=99)
+    solution = solve(profile, rate, ServiceLevelObjective(response_time_ms, 99))
     assert level(profile, solution.policy, rate, response_time_ms, room) < 0.99
 
 
 @pytest.mark.parametrize("share", [0.3, 0.66, 0.87, 0.92, 1.0, 1.07, 1.3])
 @pytest.mark.parametrize(("profile", "response_time_ms", "room"), CASES)
 def test_late_share_between_the_multiples(profile, response_time_ms, room, share):
-    """Its logarithm is interpolated: right to a quarter where it matters, or next to nothing."""
+    """Its logarithm is interpolated: within a quarter where it matters."""
     curve = solve_load_lateness_curve(profile, ServiceLevelObjective(response_time_ms, 99.0), room)
     rate = share * curve.sla_rate_per_s
     exact = 1 - level(profile, work_conserving(profile), rate, response_time_ms, room)
@@ -98,16 +99,29 @@ def test_beyond_the_last_multiple_no_more_are_answered_in_time():
     )
 
 
-@pytest.mark.parametrize("room", [32, 96, 1440, 4096])
-def test_takes_less_than_a_second_whatever_the_waiting_room(room):
-    """It is solved beside the requests, at low priority, on a core that may be theirs."""
-    begin_s = time.process_time()
-    solve_load_lateness_curve(P4, ServiceLevelObjective(3.5 * room, 99.0), room)
-    assert time.process_time() - begin_s < 1.0
+@pytest.mark.parametrize("room", [32, 513, 1440, 4096])
+@pytest.mark.parametrize("size", [32, 300])
+def test_the_equations_solved_are_bounded_whatever_the_waiting_room(monkeypatch, size, room):
+    """A replica solves its curve while it serves, on a core that may be needed for requests."""
+    profile = Profile("flat", "d", 50 + 0.5 * np.arange(1, size + 1))
+    rooms = []
+
+    def evaluated(profile, policy, rate_per_s, *, waiting_room):
+        """Stand in for the evaluation: the late share grows with the rate."""
+        rooms.append(waiting_room)
+        late = 0.2 * rate_per_s / profile.capacity_per_s
+        return SimpleNamespace(full_probability=0.0, service_level=lambda _: 1 - late)
+
+    monkeypatch.setattr(load_lateness, "evaluate", evaluated)
+    curve = solve_load_lateness_curve(profile, ServiceLevelObjective(400.0, 90.0), room)
+    assert curve.sla_rate_per_s == pytest.approx(0.5 * profile.capacity_per_s, rel=2e-4)
+    assert max(rooms) <= max(512, 2 * size)
+    # Both ends, 14 or 15 steps to a resolution of 1e-4, and one for each multiple.
+    assert len(rooms) <= 2 + 15 + len(LoadLatenessCurve.MULTIPLES)
 
 
 def test_a_large_room_changes_little():
-    """It is taken for one of 512: what that refuses, the larger would have served in time."""
+    """It is taken as one of 512, which refuses what the larger would serve in time."""
     exact = evaluate(P4, work_conserving(P4), 0.98 * P4.capacity_per_s, waiting_room=1024)
     curve = solve_load_lateness_curve(P4, ServiceLevelObjective(400.0, 99.0), 1024)
     assert curve.sla_rate_per_s == P4.capacity_per_s
@@ -115,12 +129,12 @@ def test_a_large_room_changes_little():
     assert curve.late_share(exact.arrival_rate_per_s) == pytest.approx(exact_late, abs=1e-3)
 
 
-def test_never_above_the_capacity():
+def test_the_rate_is_never_above_the_capacity():
     curve = solve_load_lateness_curve(P4, ServiceLevelObjective(200.0, 90.0), 544)
     assert curve.sla_rate_per_s == P4.capacity_per_s
 
 
-def test_an_sla_out_of_reach_is_said():
+def test_an_sla_out_of_reach_is_infeasible():
     with pytest.raises(
         InfeasibleError, match=r"99% within 50\.4 ms is out of reach: .* 0% in time"
     ):
@@ -130,12 +144,12 @@ def test_an_sla_out_of_reach_is_said():
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_rate_that_cannot_be_is_refused(rate):
+def test_a_rate_out_of_range_is_refused(rate):
     with pytest.raises(InvalidInputError, match="sla_rate_per_s"):
         LoadLatenessCurve(rate, len(LoadLatenessCurve.MULTIPLES) * (0.0,))
 
 
 @pytest.mark.parametrize("shares", [(), (0.1,), 15 * (0.2,) + (0.1,), 15 * (0.0,) + (1.1,)])
-def test_shares_that_cannot_be_are_refused(shares):
+def test_shares_out_of_range_are_refused(shares):
     with pytest.raises(InvalidInputError, match="late_shares"):
         LoadLatenessCurve(10.0, shares)

@@ -1,7 +1,6 @@
-"""A profile: its two file forms, and what is derived from it."""
+"""Profiles: the two forms of their files, and what is derived from them."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,14 +9,9 @@ from hypothesis import strategies as st
 
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile
+from tests.support.profiles import GOOGLENET_P4_FILE
 
-LINE = {
-    "model": "googlenet",
-    "device": "tesla-p4",
-    "max_batch_size": 32,
-    "latency_ms": {"per_request": 0.3051, "fixed": 1.052},
-    "energy_mj": {"per_request": 19.90, "fixed": 19.60},
-}
+LINE = json.loads(GOOGLENET_P4_FILE.read_text())
 
 
 def test_the_line_form_is_the_table_form():
@@ -28,11 +22,6 @@ def test_the_line_form_is_the_table_form():
     again = Profile.from_dict(profile.to_dict())
     np.testing.assert_array_equal(again.latency_ms, profile.latency_ms)
     np.testing.assert_array_equal(again.energy_mj, profile.energy_mj)
-
-
-def test_the_file_of_the_papers_device_is_the_one_of_these_tests():
-    path = Path(__file__).parents[2] / "configs" / "profiles" / "googlenet-p4.json"
-    np.testing.assert_array_equal(Profile.load(path).energy_mj, Profile.from_dict(LINE).energy_mj)
 
 
 def test_a_saved_profile_is_the_same_when_loaded(tmp_path):
@@ -54,7 +43,7 @@ def test_the_capacity_is_that_of_the_best_batch_size(steps):
     assert throughputs[profile.best_batch_size - 1] == pytest.approx(throughputs.max())
 
 
-def test_of_equal_throughputs_the_largest_batch_is_the_best():
+def test_the_largest_batch_of_the_highest_throughput_is_the_best():
     assert Profile("m", "d", np.array([1.0, 2.0, 3.0, 9.0])).best_batch_size == 3
 
 
@@ -82,12 +71,12 @@ def test_a_profile_cannot_be_changed():
         ({"energy_mj": {"per_request": -1, "fixed": 1}}, "must not be negative"),
     ],
 )
-def test_what_is_no_profile(change, message):
+def test_a_malformed_profile_is_refused(change, message):
     with pytest.raises(InvalidInputError, match=message):
         Profile.from_dict({**LINE, **change})
 
 
-def test_a_file_that_cannot_be_read_names_itself(tmp_path):
+def test_an_error_names_the_file(tmp_path):
     with pytest.raises(InvalidInputError, match=r"none\.json: No such file"):
         Profile.load(tmp_path / "none.json")
     bad = tmp_path / "bad.json"
@@ -104,3 +93,12 @@ def test_only_a_rate_below_the_capacity_can_be_served():
     for rate in (0, -1, float("nan"), float("inf")):
         with pytest.raises(InvalidInputError, match="arrival rate: must be above 0"):
             profile.arrivals_per_ms(rate)
+
+
+def test_energy_is_needed_only_if_it_has_a_weight():
+    known = Profile("m", "d", np.array([1.0, 2.0]), np.array([3.0, 4.0]))
+    np.testing.assert_array_equal(known.energy_mj_for_weight(1.0), [3, 4])
+    unknown = Profile("m", "d", np.array([1.0, 2.0]))
+    np.testing.assert_array_equal(unknown.energy_mj_for_weight(0.0), [0, 0])
+    with pytest.raises(InvalidInputError, match="must be 0 for a profile without energy_mj"):
+        unknown.energy_mj_for_weight(1.0)

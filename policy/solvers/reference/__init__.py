@@ -1,1 +1,6 @@
-"""Reference solvers on the paper's truncated SMDP, to check the exact solver against."""
+"""The reference methods: the paper's truncated decision process, and two textbook solvers of it.
+
+The product solves with `policy.solvers.exact`. These methods are slower and need a queue length and
+an overflow cost to be chosen; the tests compare the exact solver with them, and
+`policy.solve(..., method=...)` runs them on request. `solution.solve` is their entry.
+"""

@@ -1,18 +1,18 @@
-r"""Policy iteration on the truncated SMDP: evaluate a policy, better it, until nothing is better.
+r"""Policy iteration on the truncated decision process: evaluate a policy, improve it, repeat.
 
 Under a policy :math:`\pi` the average cost :math:`g` and the relative values :math:`h` solve
 
 .. math:: h(s) + g\,y(s, \pi(s)) = c(s, \pi(s)) + \sum_j m(j | s, \pi(s))\, h(j),
           \qquad h(0) = 0 .
 
-They are found from :math:`I - P + e u^T`, u uniform, which is never singular (`policy.solvers.exact` says
-why). Source: Puterman, "Markov Decision Processes" (1994), sections 8.6 and 11.4.
+`policy.markov` has the linear algebra. Source: Puterman, "Markov Decision Processes" (1994),
+sections 8.6 and 11.4.
 """
 
 import numpy as np
-from scipy.linalg import lu_factor, lu_solve
 
 from policy.errors import InfeasibleError
+from policy.markov import ChainEquations
 from policy.solvers.reference.truncated import (
     FloatArray,
     IntArray,
@@ -24,12 +24,12 @@ _MAX_ROUNDS = 1000
 
 
 def solve(smdp: TruncatedSmdp) -> TruncatedSolution:
-    """Solve by policy iteration, from the work-conserving policy on.
+    """Solve by policy iteration, starting from the work-conserving policy.
 
     Raises
     ------
     InfeasibleError
-        The rounds did not end; no sound profile is known that does this.
+        Too many rounds; no realistic profile is known that needs them.
     """
     states = np.arange(smdp.states)
     lengths = np.minimum(states, smdp.max_queue_length)
@@ -38,19 +38,19 @@ def solve(smdp: TruncatedSmdp) -> TruncatedSolution:
         average_cost, values = evaluate(smdp, actions)
         action_values = smdp.cost - average_cost * smdp.period_ms + smdp.expected_values(values)
         best: IntArray = action_values.argmin(axis=1)
-        # An action must be better by more than rounding, or two equal ones take turns for ever.
+        # Without a margin for rounding, two equally good actions could alternate for ever.
         gain = action_values[states, actions] - action_values[states, best]
         better = gain > 1e-10 * (1 + np.abs(values))
         if not better.any():
             return TruncatedSolution(actions, average_cost, values, policies)
         actions = np.where(better, best, actions)
-    raise InfeasibleError(f"policy iteration: {_MAX_ROUNDS} rounds did not suffice")
+    raise InfeasibleError(f"policy iteration: not solved in {_MAX_ROUNDS} rounds")
 
 
 def evaluate(
     smdp: TruncatedSmdp, actions: IntArray, cost: FloatArray | None = None
 ) -> tuple[float, FloatArray]:
-    """Average cost and relative values of a policy.
+    """Compute the average cost and the relative values of a policy.
 
     Parameters
     ----------
@@ -68,23 +68,18 @@ def evaluate(
     if cost is None:
         cost = smdp.cost[np.arange(smdp.states), actions]
     period = smdp.period_ms[actions]
-    matrix = np.eye(smdp.states) - smdp.transition_matrix(actions) + 1 / smdp.states
-    # Factors of the transpose: there partial pivoting keeps to the dominant diagonal.
-    factors = lu_factor(matrix.T, check_finite=False)
-    uniform = np.full(smdp.states, 1 / smdp.states)
-    visits = lu_solve(factors, uniform, check_finite=False)
+    equations = ChainEquations(np.eye(smdp.states) - smdp.transition_matrix(actions))
+    visits = equations.stationary()
     average_cost = float(visits @ cost) / float(visits @ period)
-    values: FloatArray = lu_solve(
-        factors, cost - average_cost * period, trans=1, check_finite=False
-    )
+    values = equations.relative_values(cost - average_cost * period)
     return average_cost, values - values[0]
 
 
 def overflow_cost_share(smdp: TruncatedSmdp, actions: IntArray) -> float:
-    """Part of a policy's average cost that is paid in the overflow state.
+    """Return the part of a policy's average cost that is paid in the overflow state.
 
-    This is the paper's criterion Delta, equation (15): below a tolerance (0.001 there), the queue
-    is long enough.
+    This is the criterion Δ of arXiv 2501.02181, equation (15): below a tolerance (0.001 there), the
+    queue is long enough.
     """
     cost = np.zeros(smdp.states)
     cost[-1] = smdp.cost[-1, actions[-1]]

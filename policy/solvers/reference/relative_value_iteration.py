@@ -1,6 +1,6 @@
-r"""Relative value iteration (RVI) on the truncated SMDP, as in the paper.
+r"""Relative value iteration (RVI) on the truncated decision process, as in the paper.
 
-The SMDP becomes a discrete-time chain with the same average cost and the same optimal policies:
+It becomes a discrete-time chain with the same average cost and the same optimal policies:
 
 .. math:: \tilde c(s, a) = \hat c(s, a) / y(s, a), \qquad
           \tilde m(j | s, a) = \delta_{sj} + \eta\,(\hat m(j | s, a) - \delta_{sj}) / y(s, a)
@@ -11,10 +11,10 @@ with a step :math:`\eta` small enough that all probabilities stay non-negative:
 .. math:: J_{n+1}(s) = \min_a \{\tilde c(s, a) + \sum_j \tilde m(j | s, a)\, h_n(j)\}, \qquad
           h_{n+1} = J_{n+1} - J_{n+1}(0)
 
-until the span of :math:`J_{n+1} - h_n` is below :math:`\epsilon`; the least and the greatest entry
-of it bound the average cost.
+until the span of :math:`J_{n+1} - h_n` is below :math:`\epsilon`; its least and greatest entries
+bound the average cost.
 
-Source: arXiv 2501.02181, equations (17)-(22).
+Source: Xu, Sun, Zhou, Niu, arXiv 2501.02181, equations (17)-(22).
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ import numpy as np
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.solvers.reference.truncated import IntArray, TruncatedSmdp, TruncatedSolution
 
-# The largest step allowed makes some state leave for certain, and a chain may then be periodic.
+# With the largest step allowed, some state is always left at once, so the chain may be periodic.
 _STEP_SHARE = 0.99
 
 
@@ -37,7 +37,7 @@ def solve(
     span : float
         The paper's epsilon: the average cost is known to within this.
     max_sweeps : int
-        Sweeps over all states before giving up.
+        Sweeps over all states after which it gives up.
 
     Returns
     -------
@@ -48,7 +48,7 @@ def solve(
     InvalidInputError
         `span` is not above 0.
     InfeasibleError
-        `max_sweeps` did not suffice.
+        Not solved in `max_sweeps`.
     """
     if not span > 0:
         raise InvalidInputError(f"span: must be above 0, not {span}")
@@ -68,15 +68,15 @@ def solve(
             return TruncatedSolution(
                 actions=actions,
                 average_cost=float(low + high) / 2,
-                # The discretized chain takes 1/step decisions for one of the SMDP's milliseconds.
+                # The discretized chain makes 1/step decisions per millisecond.
                 relative_values=values * step,
                 rounds=sweep,
             )
-    raise InfeasibleError(f"relative value iteration: {max_sweeps} sweeps did not suffice")
+    raise InfeasibleError(f"relative value iteration: not solved in {max_sweeps} sweeps")
 
 
 def largest_step_ms(smdp: TruncatedSmdp) -> float:
-    """Upper bound of the discretization step, equation (19)."""
+    """Return the upper bound of the discretization step, equation (19) of arXiv 2501.02181."""
     staying = smdp.staying_probabilities()
     leaves = np.isfinite(smdp.cost) & (staying < 1)
     bound = np.broadcast_to(smdp.period_ms, smdp.cost.shape)[leaves] / (1 - staying[leaves])

@@ -2,27 +2,27 @@ r"""The batching problem as a semi-Markov decision process (SMDP) with finitely 
 
 Requests arrive as a Poisson process of rate :math:`\lambda`. A decision epoch is the end of a
 batch, or an arrival at a free device. The state :math:`s` is the number of requests in the system;
-the action :math:`a` is the batch size to start, 0 to wait. Until the next epoch passes, on average,
+the action :math:`a` is the batch size to start, 0 to wait. The mean time to the next epoch is
 
 .. math:: y(s, 0) = 1/\lambda, \qquad y(s, a) = \tau_a ,
 
-a batch of :math:`a` takes :math:`\tau_a` ms and :math:`\zeta_a` mJ, and the state moves
+where a batch of :math:`a` takes :math:`\tau_a` ms and :math:`\zeta_a` mJ, and the state moves
 
 .. math:: s \to s + 1 \ (a = 0), \qquad s \to s - a + k \text{ with probability }
           e^{-\lambda\tau_a} (\lambda\tau_a)^k / k! .
 
 By Little's law the mean response time is the mean number of requests in the system over
-:math:`\lambda`, so that a period costs
+:math:`\lambda`, so a period costs
 
 .. math:: c(s, 0) = w_1 s / \lambda^2, \qquad
           c(s, a) = w_1 (s\tau_a + \lambda\tau_a^2 / 2) / \lambda + w_2 \zeta_a ,
 
 and the cost per millisecond, :math:`g = w_1 \cdot` mean response (ms) :math:`+\, w_2 \cdot` mean
-power (W), is to be least.
+power (W), is to be minimal.
 
 The paper makes the queue finite: all states beyond :math:`s_{max}` become one overflow state,
-which costs and moves like :math:`s_{max}`, and costs :math:`c_o` more per millisecond. The
-solver of `policy.solvers.exact` needs neither; this form is here to show that the two agree.
+which costs and moves like :math:`s_{max}`, and costs :math:`c_o` more per millisecond. The exact
+solver (`policy.solvers.exact`) needs neither; this form is the reference it is tested against.
 
 Source: Xu, Sun, Zhou, Niu, "SMDP-Based Dynamic Batching for Improving Responsiveness and Energy
 Efficiency of Batch Services", arXiv 2501.02181, equations (4)-(20).
@@ -32,12 +32,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln as log_gamma
-from scipy.special import pdtrc, xlogy
+from scipy.special import pdtrc
 
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.objective import Weights
+from policy.probability import poisson_table
 from policy.profile import Profile
 
 FloatArray = NDArray[np.float64]
@@ -62,8 +62,13 @@ class TruncatedSmdp:
         The paper's c_o, per millisecond in the overflow state.
     period_ms : ndarray of float, shape (max_batch_size + 1,)
         Mean time to the next decision epoch by action.
+    response : ndarray of float, shape (states, max_batch_size + 1)
+        Mean response cost of the period for a latency weight of 1.
+    energy_mj : ndarray of float, shape (max_batch_size + 1,)
+        Energy of the period by action.
     cost : ndarray of float, shape (states, max_batch_size + 1)
-        Mean cost of the period; infinite where a batch would be larger than the queue.
+        Mean weighted cost of the period, the overflow cost included; infinite where a batch would
+        be larger than the queue.
 
     Raises
     ------
@@ -77,6 +82,8 @@ class TruncatedSmdp:
     max_queue_length: int
     overflow_cost: float
     period_ms: FloatArray = field(init=False)
+    response: FloatArray = field(init=False, repr=False)
+    energy_mj: FloatArray = field(init=False, repr=False)
     cost: FloatArray = field(init=False)
     _arrivals: FloatArray = field(init=False, repr=False)
     _after_start: IntArray = field(init=False, repr=False)
@@ -91,7 +98,7 @@ class TruncatedSmdp:
             )
         if not self.overflow_cost >= 0:
             raise InvalidInputError(f"overflow cost: must be at least 0, not {self.overflow_cost}")
-        energy_mj = energy_for(self.profile, self.weights)
+        energy_mj = self.profile.energy_mj_for_weight(self.weights.energy_weight)
         latency_ms = self.profile.latency_ms
         lengths = np.append(np.arange(self.max_queue_length + 1), self.max_queue_length)
         sizes = np.arange(largest + 1)
@@ -105,9 +112,11 @@ class TruncatedSmdp:
         cost[sizes > lengths[:, np.newaxis]] = np.inf
 
         object.__setattr__(self, "period_ms", period)
+        object.__setattr__(self, "response", in_system / rate)
+        object.__setattr__(self, "energy_mj", np.append(0.0, energy_mj))
         object.__setattr__(self, "cost", cost)
-        # The last column is the chance of so many arrivals that any queue overflows.
-        arrivals = poisson_probabilities(rate * latency_ms, self.max_queue_length + 1)
+        # The last column is the probability of so many arrivals that any queue overflows.
+        arrivals = poisson_table(self.max_queue_length + 1, rate * latency_ms)
         more = pdtrc(self.max_queue_length, rate * latency_ms)[:, np.newaxis]
         object.__setattr__(self, "_arrivals", np.hstack([arrivals, more]))
         object.__setattr__(self, "_after_start", np.maximum(lengths[:, np.newaxis] - sizes[1:], 0))
@@ -118,7 +127,7 @@ class TruncatedSmdp:
         return self.max_queue_length + 2
 
     def expected_values(self, values: FloatArray) -> FloatArray:
-        """Mean of `values` at the next decision epoch.
+        """Return the mean of `values` at the next decision epoch.
 
         Parameters
         ----------
@@ -127,7 +136,7 @@ class TruncatedSmdp:
         Returns
         -------
         ndarray of float, shape (states, max_batch_size + 1)
-            By state and action; of no meaning where `cost` is infinite.
+            By state and action; meaningless where `cost` is infinite.
         """
         overflow = np.full(self.states, values[-1])
         extended = np.concatenate([values[:-1], overflow])
@@ -140,7 +149,7 @@ class TruncatedSmdp:
         return expected
 
     def transition_matrix(self, actions: IntArray) -> FloatArray:
-        """Transition probabilities of the chain under a policy.
+        """Return the transition probabilities of the chain under a policy.
 
         Parameters
         ----------
@@ -163,7 +172,7 @@ class TruncatedSmdp:
         return matrix
 
     def staying_probabilities(self) -> FloatArray:
-        """Probability that the next state is the same one, by state and action."""
+        """Return the probability of staying in a state, shape (states, max_batch_size + 1)."""
         means = self.arrival_rate_per_s / 1e3 * self.profile.latency_ms
         sizes = np.arange(1, self.profile.max_batch_size + 1)
         staying = np.zeros_like(self.cost)
@@ -173,7 +182,7 @@ class TruncatedSmdp:
         return staying
 
     def batching_policy(self, actions: IntArray) -> BatchingPolicy:
-        """Make a policy of a solution, the overflow state left out."""
+        """Make a policy of actions by state, shape (states,), without the overflow state."""
         return BatchingPolicy.from_actions(
             actions[:-1].tolist(), max_wait_ms=self.weights.max_wait_ms
         )
@@ -199,28 +208,3 @@ class TruncatedSolution:
     average_cost: float
     relative_values: FloatArray
     rounds: int
-
-
-def energy_for(profile: Profile, weights: Weights) -> FloatArray:
-    """Energy by batch size, zeros where it is neither known nor asked for.
-
-    Raises
-    ------
-    InvalidInputError
-        The energy has a weight, but the profile does not know it.
-    """
-    if profile.energy_mj is not None:
-        return profile.energy_mj
-    if weights.energy_weight > 0:
-        raise InvalidInputError(
-            f"energy weight: must be 0 for a profile without energy_mj, not "
-            f"{weights.energy_weight:g}"
-        )
-    return np.zeros(profile.max_batch_size)
-
-
-def poisson_probabilities(means: FloatArray, count: int) -> FloatArray:
-    """Poisson probabilities of 0 to ``count - 1`` arrivals, one row for each mean."""
-    numbers = np.arange(count)
-    logs = xlogy(numbers, means[:, np.newaxis]) - means[:, np.newaxis] - log_gamma(numbers + 1)
-    return np.exp(logs)

@@ -1,3 +1,5 @@
+"""The evaluation of policies against closed forms, a simulation, and laws of queues."""
+
 import math
 
 import numpy as np
@@ -6,12 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from benchmarks.paper.percentiles import GOOGLENET_P4, STEPS, simulate
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile
-from policy.response_time.action_table import TableChain, TableResponse, TableSystem
 from policy.response_time.evaluation import evaluate
+from policy.response_time.table_chain import TableChain, TableQueue
+from policy.response_time.table_response import TableResponse
+from tests.support.profiles import GOOGLENET_P4
+from tests.support.profiles import PADDED as STEPS
+from tests.support.single_device import simulate
 
 CAPACITY = GOOGLENET_P4.capacity_per_s
 
@@ -54,7 +59,7 @@ def test_without_batching_the_mean_is_that_of_pollaczek_and_khinchine(traffic_in
     assert evaluation.device_busy_fraction == pytest.approx(traffic_intensity, rel=1e-10)
 
 
-def test_an_instant_device_leaves_the_wait_for_the_control_limit():
+def test_at_an_instant_device_only_the_control_limit_is_waited_for():
     # The i-th of 4 waits for 4 - i exponential times: the mean of 0, 1, 2, 3 of them is 1.5.
     instant = Profile("an", "instant", np.full(4, 1e-9))
     evaluation = evaluate(instant, BatchingPolicy.from_control_limit(4, 4), 1000.0)
@@ -69,7 +74,7 @@ def test_an_instant_device_leaves_the_wait_for_the_control_limit():
     [(1, None, 3.0, 11.3), (2, None, 14.9, 8.8), (8, 8.0, 10.9, 7.6)],
 )
 def test_googlenet_on_a_p4_at_a_tenth_of_its_capacity(control_limit, max_wait_ms, p99_ms, power_w):
-    # The second is the optimum of Xu et al.'s objective with the weights 1 and 1.
+    # The second policy is the optimum for the weights 1 and 1.
     policy = BatchingPolicy.from_control_limit(control_limit, 32, max_wait_ms)
     evaluation = evaluate(GOOGLENET_P4, policy, 0.1 * CAPACITY)
     assert evaluation.response_percentile_ms(99) == pytest.approx(p99_ms, abs=0.05)
@@ -93,7 +98,7 @@ PADDED = tuple(0 if n < 4 else 4 if n < 8 else 8 if n < 16 else 16 for n in rang
         (STEPS, BatchingPolicy(PADDED, 5.0), 0.8, 20),
     ],
 )
-def test_it_is_what_a_simulation_shows(profile, policy, traffic_intensity, waiting_room):
+def test_the_distribution_is_that_of_a_simulation(profile, policy, traffic_intensity, waiting_room):
     size = policy.max_batch_size
     times = profile.latency_ms[:size]
     rate = traffic_intensity * size / times[-1]
@@ -107,7 +112,7 @@ def test_it_is_what_a_simulation_shows(profile, policy, traffic_intensity, waiti
         60_000,
         seed=7,
     )
-    # Just above: many response times are equal, but for rounding.
+    # Slightly above the quantiles: many response times are equal but for rounding.
     grid = np.quantile(response_times, np.linspace(0.02, 0.999, 60)) * (1 + 1e-9)
     simulated = np.searchsorted(np.sort(response_times), grid) / response_times.size
     assert_allclose(evaluation.cdf(grid), simulated, atol=0.015)
@@ -121,13 +126,15 @@ def test_it_is_what_a_simulation_shows(profile, policy, traffic_intensity, waiti
 @pytest.mark.parametrize("waiting_room", [None, 7, 15, 24])
 @pytest.mark.parametrize("max_wait_ms", [None, 3.0, 9.0])
 @pytest.mark.parametrize("traffic_intensity", [0.2, 0.9])
-def test_both_ways_to_follow_requests_agree(traffic_intensity, max_wait_ms, waiting_room):
+def test_the_control_limit_and_the_table_equations_agree(
+    traffic_intensity, max_wait_ms, waiting_room
+):
     policy = BatchingPolicy.from_control_limit(6, 8, max_wait_ms)
     times = GOOGLENET_P4.latency_ms[:8]
     rate = traffic_intensity * 8 / times[-1]
     evaluation = evaluate(GOOGLENET_P4, policy, 1e3 * rate, waiting_room=waiting_room)
     wait_ms = np.inf if max_wait_ms is None else max_wait_ms
-    chain = TableChain(TableSystem(rate, times, wait_ms, waiting_room, policy.actions))
+    chain = TableChain(TableQueue(rate, times, wait_ms, waiting_room, policy.actions))
     response = TableResponse(chain)
     grid = np.linspace(0.3, 40, 100)
     assert_allclose(response.cdf(grid), evaluation.cdf(grid), atol=3e-4)
@@ -155,7 +162,7 @@ def test_every_request_is_counted_once(system):
     rate = traffic_intensity * 1e3 * size / profile.latency_ms[-1]
     policy = BatchingPolicy.from_control_limit(limit, size, max_wait_ms)
     evaluation = evaluate(profile, policy, rate)
-    # Requests by response time, and by batch, are counted in different ways.
+    # The distribution and the embedded chain count requests in different ways.
     counted = evaluation.response_times.count
     assert counted == pytest.approx(evaluation.mean_batch_size, rel=1e-5)
     times = np.linspace(0, 5 * profile.latency_ms[-1] + 100, 200)
@@ -187,7 +194,7 @@ def test_every_request_is_counted_once_under_any_table(policy, traffic_intensity
     cdf = evaluation.cdf(times)
     assert np.all(np.diff(cdf) >= -1e-4)
     if waiting_room is None:
-        # Little: the device takes what comes.
+        # In the long run the device serves what arrives.
         batches_per_ms = 1e-3 * rate / evaluation.mean_batch_size
         busy = batches_per_ms * (
             evaluation.batch_size_probabilities[1:] @ GOOGLENET_P4.latency_ms[:6]
@@ -196,7 +203,7 @@ def test_every_request_is_counted_once_under_any_table(policy, traffic_intensity
 
 
 @given(systems, st.floats(1, 99.9))
-def test_a_percentile_is_the_least_time_that_reaches_it(system, percentile):
+def test_a_percentile_is_the_least_time_with_that_share_of_requests(system, percentile):
     size, per_request, fixed, traffic_intensity, max_wait_ms, data = system
     profile = Profile("a", "line", fixed + per_request * np.arange(1, size + 1))
     limit = data.draw(st.integers(1, size))
@@ -221,8 +228,8 @@ def test_the_unit_of_time_does_not_matter(unit, traffic_intensity):
     assert other == pytest.approx(one * unit, rel=1e-6)
 
 
-def test_a_table_that_differs_from_a_control_limit_only_in_long_queues():
-    # Long queues decide whether it can keep up at all.
+def test_a_table_that_is_no_control_limit_only_in_long_queues():
+    # It starts batches of 4 at queue lengths 9 to 11.
     short = (*range(9), 4, 4, 4, 8)
     rate = 0.9 * 8e3 / GOOGLENET_P4.latency_ms[7]
     one, other = (
@@ -232,8 +239,8 @@ def test_a_table_that_differs_from_a_control_limit_only_in_long_queues():
     assert other > 1.05 * one
 
 
-def test_a_percentile_may_lie_on_a_jump():
-    # Most find the device free: their response time is the batch time exactly.
+def test_a_percentile_can_lie_on_a_jump():
+    # Most requests find the device free: their response time is exactly the batch time.
     evaluation = evaluate(one_by_one(2.0), BatchingPolicy.from_control_limit(1, 1), 50.0)
     assert evaluation.response_percentile_ms(50) == pytest.approx(2.0, rel=1e-8)
     assert evaluation.service_level(2.0) == pytest.approx(0.9)
@@ -242,7 +249,7 @@ def test_a_percentile_may_lie_on_a_jump():
 
 @pytest.mark.parametrize("size", [1, 2, 256])
 @pytest.mark.parametrize("traffic_intensity", [0.05, 0.5, 0.99])
-def test_it_is_stable_from_light_to_heavy_loads(size, traffic_intensity):
+def test_the_results_are_sound_from_light_to_heavy_loads(size, traffic_intensity):
     profile = Profile("a", "line", 2.0 + 0.1 * np.arange(1, size + 1), np.full(size, 5.0))
     rate = traffic_intensity * 1e3 * size / profile.latency_ms[-1]
     policy = BatchingPolicy.from_control_limit(1, size)
@@ -252,7 +259,7 @@ def test_it_is_stable_from_light_to_heavy_loads(size, traffic_intensity):
     assert profile.latency_ms[0] <= percentiles[0] < percentiles[1] < 2000
 
 
-def test_the_last_of_a_lull_does_not_wait_for_strangers_with_a_timer():
+def test_a_max_wait_bounds_the_response_time_in_a_lull():
     rate = 0.02 * CAPACITY
     without, with_timer = (
         evaluate(GOOGLENET_P4, BatchingPolicy.from_control_limit(16, 32, wait), rate)
@@ -262,26 +269,26 @@ def test_the_last_of_a_lull_does_not_wait_for_strangers_with_a_timer():
     assert with_timer.response_percentile_ms(99) <= 5.0 + GOOGLENET_P4.latency_ms[15]
 
 
-def test_no_energy_no_power():
+def test_without_energy_the_power_is_none():
     profile = Profile("a", "b", np.array([1.0]))
     evaluation = evaluate(profile, BatchingPolicy.from_control_limit(1, 1), 100.0)
     assert evaluation.mean_power_w is None
 
 
-def test_shapes_of_the_cdf():
+def test_the_cdf_has_the_shape_of_its_times():
     evaluation = evaluate(GOOGLENET_P4, BatchingPolicy.from_control_limit(1, 32), 300.0)
     assert evaluation.cdf(3.0).shape == ()
     assert evaluation.cdf([[1.0, 2.0], [3.0, 4.0]]).shape == (2, 2)
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf])
-def test_a_wrong_arrival_rate(rate):
+def test_an_arrival_rate_out_of_range_is_refused(rate):
     with pytest.raises(InvalidInputError, match="arrival_rate_per_s"):
         evaluate(GOOGLENET_P4, BatchingPolicy.from_control_limit(1, 32), rate)
 
 
 @pytest.mark.parametrize("policy", [BatchingPolicy.from_control_limit(8, 8), LEAVING_SOME])
-def test_a_policy_that_cannot_keep_up(policy):
+def test_a_policy_that_cannot_keep_up_is_infeasible(policy):
     capacity = 8e3 / GOOGLENET_P4.latency_ms[7]
     with pytest.raises(InfeasibleError, match="at most 2290"):
         evaluate(GOOGLENET_P4, policy, capacity)
@@ -289,7 +296,7 @@ def test_a_policy_that_cannot_keep_up(policy):
 
 
 @pytest.mark.parametrize("percentile", [0, 100, -3, 101, math.nan])
-def test_a_wrong_percentile(percentile):
+def test_a_percentile_out_of_range_is_refused(percentile):
     evaluation = evaluate(GOOGLENET_P4, BatchingPolicy.from_control_limit(1, 32), 300.0)
     with pytest.raises(InvalidInputError, match="between 0 and 100"):
         evaluation.response_percentile_ms(percentile)

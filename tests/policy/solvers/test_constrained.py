@@ -1,15 +1,18 @@
+"""The search for the least power under a service level, against a full search."""
+
 import math
 
 import numpy as np
 import pytest
 
-from benchmarks.paper.percentiles import GOOGLENET_P4
 from policy.baseline_policies import work_conserving
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
+from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from policy.solvers.constrained import solve_constrained
+from policy.solvers import constrained
+from tests.support.profiles import GOOGLENET_P4
 
 SIZES = np.arange(1, 9)
 LINE = Profile("a", "line", 1.0 + 0.3 * SIZES, 20.0 + 20.0 * SIZES)
@@ -46,9 +49,7 @@ def test_no_policy_in_time_takes_less_power(
     profile, traffic_intensity, response_time_ms, percentile
 ):
     rate = traffic_intensity * profile.capacity_per_s
-    solution = solve_constrained(
-        profile, rate, response_time_ms=response_time_ms, percentile=percentile
-    )
+    solution = constrained.solve(profile, rate, ServiceLevelObjective(response_time_ms, percentile))
     least = full_search(profile, rate, response_time_ms, percentile)
     assert solution.meets_sla == (least is not None)
     if solution.meets_sla:
@@ -70,19 +71,19 @@ def test_no_policy_in_time_takes_less_power(
         BatchingPolicy.from_control_limit(64, 64, 1.0),
     ],
 )
-def test_from_any_start_it_finds_as_little_power(start):
+def test_the_power_does_not_depend_on_the_start(start):
     rate = 0.5 * GOOGLENET_P4.capacity_per_s
-    slas = {"response_time_ms": 20, "percentile": 99}
-    alone = solve_constrained(GOOGLENET_P4, rate, **slas)
-    started = solve_constrained(GOOGLENET_P4, rate, **slas, start=start)
+    objective = ServiceLevelObjective(20, 99)
+    alone = constrained.solve(GOOGLENET_P4, rate, objective)
+    started = constrained.solve(GOOGLENET_P4, rate, objective, start=start)
     assert started.meets_sla
     assert started.service_level >= 0.99 - 1e-9
     assert started.mean_power_w == pytest.approx(alone.mean_power_w, rel=0.003)
 
 
-def test_what_it_says_is_what_the_policy_does():
+def test_the_solution_has_the_figures_of_its_policy():
     rate = 0.3 * GOOGLENET_P4.capacity_per_s
-    solution = solve_constrained(GOOGLENET_P4, rate, response_time_ms=10, percentile=99)
+    solution = constrained.solve(GOOGLENET_P4, rate, ServiceLevelObjective(10, 99))
     evaluation = evaluate(GOOGLENET_P4, solution.policy, rate)
     assert solution.mean_power_w == evaluation.mean_power_w
     assert solution.mean_response_ms == evaluation.mean_response_ms
@@ -94,43 +95,41 @@ def test_what_it_says_is_what_the_policy_does():
 def test_a_looser_sla_takes_less_power(response_time_ms, power_w):
     # A tenth of the capacity of GoogLeNet on a P4, where the work-conserving policy takes 11.3 W.
     rate = 0.1 * GOOGLENET_P4.capacity_per_s
-    solution = solve_constrained(
-        GOOGLENET_P4, rate, response_time_ms=response_time_ms, percentile=99
-    )
+    solution = constrained.solve(GOOGLENET_P4, rate, ServiceLevelObjective(response_time_ms, 99))
     assert solution.meets_sla
     assert solution.policy.max_wait_ms is not None
     assert solution.mean_power_w == pytest.approx(power_w, abs=0.02)
 
 
-def test_where_no_policy_is_in_time_it_gives_the_soonest_and_says_so():
+def test_where_no_policy_is_in_time_the_least_percentile_is_returned():
     rate = 0.7 * LINE.capacity_per_s
-    solution = solve_constrained(LINE, rate, response_time_ms=1.5, percentile=99)
+    solution = constrained.solve(LINE, rate, ServiceLevelObjective(1.5, 99))
     assert not solution.meets_sla
-    soonest_ms = min(
+    least_ms = min(
         evaluate(
             LINE, BatchingPolicy.from_control_limit(limit, 8, wait), rate
         ).response_percentile_ms(99)
         for limit in range(1, 9)
         for wait in (None, 0.2, 1.0)
     )
-    assert solution.percentile_ms <= soonest_ms * 1.001
+    assert solution.percentile_ms <= least_ms * 1.001
 
 
-def test_without_energy_the_device_is_busy_least():
+def test_without_energy_the_device_busy_time_is_the_least():
     profile = Profile("no", "energy", LINE.latency_ms)
     rate = 0.3 * profile.capacity_per_s
-    solution = solve_constrained(profile, rate, response_time_ms=10, percentile=99)
+    solution = constrained.solve(profile, rate, ServiceLevelObjective(10, 99))
     greedy = evaluate(profile, work_conserving(profile), rate)
     assert solution.mean_power_w is None
     assert solution.meets_sla
     assert solution.device_busy_fraction < 0.9 * greedy.device_busy_fraction
 
 
-def test_it_keeps_the_sla_from_the_lightest_loads_to_where_none_can():
+def test_the_sla_is_kept_at_all_loads_up_to_one():
     kept = []
     for traffic_intensity in np.linspace(0.01, 0.99, 8):
         rate = traffic_intensity * LINE.capacity_per_s
-        solution = solve_constrained(LINE, rate, response_time_ms=8, percentile=99)
+        solution = constrained.solve(LINE, rate, ServiceLevelObjective(8, 99))
         greedy = evaluate(LINE, work_conserving(LINE), rate)
         assert solution.mean_power_w <= greedy.mean_power_w * (1 + 1e-9)
         kept.append(solution.meets_sla)
@@ -141,44 +140,30 @@ def test_it_keeps_the_sla_from_the_lightest_loads_to_where_none_can():
 
 def test_a_target_of_exactly_one_batch_time_can_be_met():
     profile = Profile("one", "by one", np.array([2.0]), np.array([1.0]))
-    solution = solve_constrained(profile, 0.001, response_time_ms=2.0, percentile=99)
+    solution = constrained.solve(profile, 0.001, ServiceLevelObjective(2.0, 99))
     assert solution.meets_sla
     assert solution.policy == BatchingPolicy((0, 1))
 
 
-def test_larger_batches_than_those_of_the_highest_throughput_are_left_alone():
+def test_batches_beyond_the_highest_throughput_are_never_started():
     profile = Profile("a", "cliff", np.array([1.0, 1.5, 2.0, 9.0]), np.ones(4))
     rate = 0.9 * profile.capacity_per_s
-    solution = solve_constrained(profile, rate, response_time_ms=30, percentile=99)
+    solution = constrained.solve(profile, rate, ServiceLevelObjective(30, 99))
     assert solution.policy.max_batch_size == 3
     assert solution.meets_sla
 
 
-def test_no_batch_is_short_enough():
+def test_a_response_time_below_the_shortest_batch_is_infeasible():
     with pytest.raises(InfeasibleError, match=r"takes 1\.3571 ms"):
-        solve_constrained(GOOGLENET_P4, 10, response_time_ms=1.35, percentile=99)
+        constrained.solve(GOOGLENET_P4, 10, ServiceLevelObjective(1.35, 99))
 
 
-def test_the_device_cannot_keep_up():
+def test_a_rate_beyond_the_capacity_is_infeasible():
     with pytest.raises(InfeasibleError, match="at most"):
-        solve_constrained(GOOGLENET_P4, 3000, response_time_ms=100, percentile=99)
+        constrained.solve(GOOGLENET_P4, 3000, ServiceLevelObjective(100, 99))
 
 
-@pytest.mark.parametrize(
-    ("rate", "response_time_ms", "percentile", "named"),
-    [
-        (0, 10, 99, "arrival_rate_per_s"),
-        (math.nan, 10, 99, "arrival_rate_per_s"),
-        (10, 0, 99, "response_time_ms"),
-        (10, math.nan, 99, "response_time_ms"),
-        (10, math.inf, 99, "response_time_ms"),
-        (10, 10, 0, "percentile"),
-        (10, 10, 100, "percentile"),
-        (10, 10, math.nan, "percentile"),
-    ],
-)
-def test_wrong_input(rate, response_time_ms, percentile, named):
-    with pytest.raises(InvalidInputError, match=named):
-        solve_constrained(
-            GOOGLENET_P4, rate, response_time_ms=response_time_ms, percentile=percentile
-        )
+@pytest.mark.parametrize("rate", [0, -1, math.nan, math.inf])
+def test_an_arrival_rate_out_of_range_is_refused(rate):
+    with pytest.raises(InvalidInputError, match="arrival_rate_per_s"):
+        constrained.solve(GOOGLENET_P4, rate, ServiceLevelObjective(10, 99))

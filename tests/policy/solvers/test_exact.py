@@ -1,4 +1,4 @@
-"""The exact solver, against closed forms, long truncations, and an independent chain solver."""
+"""The exact solver against closed forms, long truncations, and an independent chain solver."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def steps(max_batch_size, width, load, weights):
 
 def cost_of(smdp, actions):
     """Average cost by the elimination of Grassmann, Taksar and Heyman, which never subtracts."""
-    # From the far end on: its states are so rare that they may only be computed last.
+    # In reverse order: the far states are so rare that they must be computed last.
     visits = gth_solve(smdp.transition_matrix(actions)[::-1, ::-1])[::-1]
     states = np.arange(smdp.states)
     assert visits[-1] < 1e-18
@@ -88,7 +88,7 @@ def test_the_average_cost_is_that_of_a_long_truncation_to_1e_9(problem, max_queu
     load=st.floats(0.02, 0.8),
     energy_weight=st.sampled_from([0.0, 0.1, 1.0, 10.0]),
 )
-def test_any_table_costs_what_its_policy_costs_and_none_costs_less(
+def test_the_average_cost_is_that_of_the_policy_and_no_policy_costs_less(
     latency_steps, energy_steps, load, energy_weight
 ):
     latency_ms = 1 + np.cumsum([0, *latency_steps])
@@ -104,13 +104,13 @@ def test_any_table_costs_what_its_policy_costs_and_none_costs_less(
     assert solution.average_cost <= cost_of(smdp, best) * (1 + 1e-10)
 
 
-def test_rounds_from_another_start_end_in_the_same_policy():
+def test_a_start_saves_rounds_and_ends_in_the_same_policy():
     problem = line(32, 0.5, Weights(1, 1))
     cold = exact.solve(*problem)
-    warm = exact.solve(*problem, start=exact.solve(*line(32, 0.45, Weights(1, 1))).policy.actions)
+    warm = exact.solve(*problem, start=exact.solve(*line(32, 0.45, Weights(1, 1))).policy)
     assert warm.policy == cold.policy
     assert warm.rounds <= cold.rounds
-    assert exact.solve(*problem, start=cold.policy.actions).rounds <= 2
+    assert exact.solve(*problem, start=cold.policy).rounds <= 2
 
 
 def test_more_weight_on_energy_saves_power_and_costs_response():
@@ -124,14 +124,14 @@ def test_more_weight_on_energy_saves_power_and_costs_response():
 
 
 def test_at_low_load_a_rare_long_queue_is_split():
-    """The optimum is a table: the first of two half batches leaves earlier than one full batch."""
+    """The optimum is no control limit: two half batches, the first of which leaves early."""
     actions = exact.solve(*line(32, 0.05, Weights(1, 0))).policy.actions
     assert actions[2] == 2
     assert 0 < actions[32] < 32
 
 
-def test_a_large_batch_that_saves_energy_is_started_though_it_cannot_keep_up():
-    """Above 4 the batch time leaps: 4 has the highest throughput, 8 the least energy."""
+def test_a_batch_that_saves_energy_is_started_even_if_it_cannot_keep_up():
+    """Above 4 the batch time jumps: 4 has the highest throughput, 8 the least energy."""
     profile = Profile("m", "d", np.array([1, 1, 1, 1, 6, 6, 6, 6.0]), np.full(8, 10.0))
     weights = Weights(1, 10)
     solution = exact.solve(profile, 2000.0, weights)
@@ -148,7 +148,7 @@ def test_without_energy_the_power_is_not_known():
         exact.solve(profile, 500.0, Weights(1, 1))
 
 
-def test_at_the_capacity_there_is_no_policy():
+def test_a_rate_at_the_capacity_is_infeasible():
     profile = Profile("m", "d", np.array([1.0, 1.0, 4.0]))
     with pytest.raises(InfeasibleError, match="2000 per second is not below the 2000 per second"):
         exact.solve(profile, 2000.0, Weights())

@@ -1,4 +1,4 @@
-"""The truncated SMDP and its two solvers, in the paper's setting and against each other."""
+"""The truncated decision process and its two solvers, in the setting of arXiv 2501.02181."""
 
 import numpy as np
 import pytest
@@ -10,14 +10,7 @@ from policy.objective import Weights
 from policy.profile import Profile
 from policy.solvers.reference import policy_iteration, relative_value_iteration
 from policy.solvers.reference.truncated import TruncatedSmdp
-
-GOOGLENET_P4 = Profile.from_dict(
-    {
-        "max_batch_size": 32,
-        "latency_ms": {"per_request": 0.3051, "fixed": 1.052},
-        "energy_mj": {"per_request": 19.90, "fixed": 19.60},
-    }
-)
+from tests.support.profiles import GOOGLENET_P4
 
 
 def paper_smdp(max_queue_length, overflow_cost, energy_weight=1.0):
@@ -54,7 +47,7 @@ def test_the_sweeps_of_relative_value_iteration_in_the_papers_setting():
     assert solution.rounds == 1482
 
 
-def test_an_overflow_cost_that_is_too_low_makes_waiting_for_ever_the_best():
+def test_with_too_low_an_overflow_cost_waiting_for_ever_is_optimal():
     solution = policy_iteration.solve(paper_smdp(70, 1e2, energy_weight=500))
     assert not solution.actions.any()
 
@@ -73,12 +66,12 @@ def test_both_solvers_agree(steps, fixed, load, energy_weight):
     by_policy = policy_iteration.solve(smdp)
     by_value = relative_value_iteration.solve(smdp, span=1e-6)
     assert by_value.average_cost == pytest.approx(by_policy.average_cost, abs=1e-5)
-    # Where actions tie they may differ: what they cost may not.
+    # The actions may differ where they tie, but not what they cost.
     cost, _ = policy_iteration.evaluate(smdp, by_value.actions)
     assert cost == pytest.approx(by_policy.average_cost, abs=1e-5)
 
 
-def test_probabilities_sum_to_one_and_agree_with_the_expected_values():
+def test_the_transition_probabilities_sum_to_one_and_agree_with_the_expected_values():
     smdp = paper_smdp(40, 1e3)
     actions = np.minimum(np.append(np.arange(41), 40), 32)
     actions[:4] = 0
@@ -103,25 +96,25 @@ def test_probabilities_sum_to_one_and_agree_with_the_expected_values():
         ((100.0, Weights(), 40, -1.0), "overflow cost: must be at least 0, not -1"),
     ],
 )
-def test_what_is_out_of_range_is_refused(arguments, message):
+def test_values_out_of_range_are_refused(arguments, message):
     with pytest.raises(InvalidInputError, match=message):
         TruncatedSmdp(GOOGLENET_P4, *arguments)
 
 
-def test_more_than_the_capacity_is_refused():
+def test_a_rate_above_the_capacity_is_infeasible():
     with pytest.raises(InfeasibleError, match=r"2960 per second is not below the 2958\.8"):
         TruncatedSmdp(GOOGLENET_P4, 2960.0, Weights(), 40, 1.0)
 
 
-def test_energy_that_is_not_known_cannot_have_a_weight():
+def test_unknown_energy_cannot_have_a_weight():
     profile = Profile("m", "d", np.array([1.0, 1.5]))
     with pytest.raises(InvalidInputError, match="must be 0 for a profile without energy_mj"):
         TruncatedSmdp(profile, 100.0, Weights(1, 1), 40, 1.0)
 
 
-def test_relative_value_iteration_says_when_it_cannot_end():
+def test_relative_value_iteration_reports_that_it_did_not_converge():
     smdp = paper_smdp(70, 1e2)
     with pytest.raises(InvalidInputError, match="span: must be above 0, not 0"):
         relative_value_iteration.solve(smdp, span=0)
-    with pytest.raises(InfeasibleError, match="10 sweeps did not suffice"):
+    with pytest.raises(InfeasibleError, match="not solved in 10 sweeps"):
         relative_value_iteration.solve(smdp, max_sweeps=10)

@@ -1,3 +1,5 @@
+"""The evaluation with a finite waiting room, against Erlang B and M/D/1/K."""
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -5,11 +7,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.stats import poisson
 
-from benchmarks.paper.percentiles import GOOGLENET_P4
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
+from tests.support.profiles import GOOGLENET_P4
 
 ONE = Profile("one", "by one", np.array([2.0]), np.array([30.0]))
 ONE_BY_ONE = BatchingPolicy.from_control_limit(1, 1)
@@ -30,7 +32,7 @@ def blocking_of_md1(offered_load, places):
 
 
 @pytest.mark.parametrize("offered_load", [0.1, 0.9, 1.5])
-def test_without_a_queue_it_is_erlang_b(offered_load):
+def test_without_a_queue_it_is_erlangs_loss_system(offered_load):
     evaluation = evaluate(ONE, ONE_BY_ONE, 500 * offered_load, waiting_room=0)
     assert evaluation.full_probability == pytest.approx(offered_load / (1 + offered_load))
     assert evaluation.response_percentile_ms(1) == pytest.approx(2.0)
@@ -46,12 +48,12 @@ def test_without_batching_it_is_the_blocking_of_md1k(offered_load, waiting_room)
     assert evaluation.full_probability == pytest.approx(expected, rel=1e-8, abs=1e-13)
 
 
-def test_with_room_for_one_the_response_time_of_md1():
-    # Who finds the device busy and room waits for the rest of the batch: the wait of the accepted
-    # has density proportional to the chance that nobody came before them in that batch.
+def test_the_response_time_with_room_for_one():
+    # A request accepted at a busy device waits for the rest of the batch. It was accepted if nobody
+    # came before it in that batch, so the density of its wait is that probability.
     rate, time = 0.4, 2.0
     evaluation = evaluate(ONE, ONE_BY_ONE, 1e3 * rate, waiting_room=1)
-    free = np.exp(-rate * time)  # per batch, one that finds the device free
+    free = np.exp(-rate * time)  # requests per batch that find the device free
     t = np.linspace(2.0, 4.0, 9)
     waited = np.exp(-rate * (time - (t - 2.0))) - np.exp(-rate * time)
     assert_allclose(evaluation.cdf(t), free + waited, atol=1e-9)
@@ -59,7 +61,7 @@ def test_with_room_for_one_the_response_time_of_md1():
 
 @pytest.mark.parametrize("max_wait_ms", [None, 6.0])
 @pytest.mark.parametrize("traffic_intensity", [0.3, 0.9])
-def test_a_room_that_never_fills_is_no_limit(traffic_intensity, max_wait_ms):
+def test_a_room_that_never_fills_changes_nothing(traffic_intensity, max_wait_ms):
     policy = BatchingPolicy.from_control_limit(8, 32, max_wait_ms)
     rate = traffic_intensity * GOOGLENET_P4.capacity_per_s
     wide, endless = (
@@ -77,7 +79,7 @@ def test_a_room_that_never_fills_is_no_limit(traffic_intensity, max_wait_ms):
     st.one_of(st.none(), st.floats(0.0, 12.0)),
     st.integers(0, 30),
 )
-def test_what_comes_is_served_or_refused(load, control_limit, max_wait_ms, more_room):
+def test_every_request_is_served_or_refused(load, control_limit, max_wait_ms, more_room):
     policy = BatchingPolicy.from_control_limit(control_limit, 8, max_wait_ms)
     rate = load * 8e3 / GOOGLENET_P4.latency_ms[7]
     evaluation = evaluate(GOOGLENET_P4, policy, rate, waiting_room=control_limit + more_room)
@@ -104,7 +106,7 @@ def times_to(size):
 
 
 @pytest.mark.parametrize("waiting_room", [-1, 0, 7])
-def test_a_room_in_which_the_control_limit_does_not_fit(waiting_room):
+def test_a_room_smaller_than_the_control_limit_is_refused(waiting_room):
     with pytest.raises(InvalidInputError, match="waiting_room"):
         evaluate(
             GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 32), 300, waiting_room=waiting_room

@@ -1,0 +1,151 @@
+"""What a solver returns: an optimal policy, and what it achieves."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InvalidInputError
+from policy.objective import Objective, ServiceLevelObjective, Weights
+from policy.profile import Profile
+from policy.response_time.evaluation import Evaluation, evaluate
+
+# A target met exactly is met, whatever the rounding.
+_ROUNDING = 1e-10
+
+
+@dataclass(frozen=True)
+class SolverAverages:
+    """Long-run averages that a solver of the decision process computes along with a policy.
+
+    Attributes
+    ----------
+    mean_response_ms : float
+    mean_power_w : float or None
+        None if the profile has no energy.
+    average_cost : float
+        Latency weight x mean response (ms) + energy weight x mean power (W), and what else the
+        solver charges.
+    """
+
+    mean_response_ms: float
+    mean_power_w: float | None
+    average_cost: float
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """An optimal batching policy, and what it achieves.
+
+    Attributes
+    ----------
+    profile : Profile
+    arrival_rate_per_s : float
+    objective : Weights or ServiceLevelObjective
+        What the policy is optimal for.
+    policy : BatchingPolicy
+    averages : SolverAverages or None
+        Of the policy by queue length alone; None under a service level objective. With a max wait
+        laid over the policy they do not hold, and the properties below use `evaluation`.
+    rounds : int
+        Policies tried, or sweeps of value iteration; 0 under a service level objective.
+    """
+
+    profile: Profile
+    arrival_rate_per_s: float
+    objective: Objective
+    policy: BatchingPolicy
+    averages: SolverAverages | None = None
+    rounds: int = 0
+    _evaluation: Evaluation | None = field(default=None, repr=False)
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """The policy's evaluation, with the distribution of the response time."""
+        if self._evaluation is not None:
+            return self._evaluation
+        return evaluate(self.profile, self.policy, self.arrival_rate_per_s)
+
+    @property
+    def mean_response_ms(self) -> float:
+        """Mean response time."""
+        averages = self._valid_averages
+        return averages.mean_response_ms if averages else self.evaluation.mean_response_ms
+
+    @property
+    def mean_power_w(self) -> float | None:
+        """Mean power; None if the profile has no energy."""
+        averages = self._valid_averages
+        return averages.mean_power_w if averages else self.evaluation.mean_power_w
+
+    @property
+    def average_cost(self) -> float:
+        """Latency weight x mean response (ms) + energy weight x mean power (W).
+
+        Raises
+        ------
+        InvalidInputError
+            The objective is a service level, which has no weights.
+        """
+        if isinstance(self.objective, ServiceLevelObjective):
+            raise InvalidInputError("solution: a service level has no weights for an average cost")
+        averages = self._valid_averages
+        return averages.average_cost if averages else self.weigh(self.objective)
+
+    def weigh(self, weights: Weights) -> float:
+        """Return `weights`' sum of the mean response (ms) and the mean power (W; 0 if unknown)."""
+        power_w = self.mean_power_w or 0.0
+        return weights.latency_weight * self.mean_response_ms + weights.energy_weight * power_w
+
+    @property
+    def device_busy_fraction(self) -> float:
+        """Fraction of the time in which a batch is in service."""
+        return self.evaluation.device_busy_fraction
+
+    @cached_property
+    def percentile_ms(self) -> float:
+        """The objective's percentile of the response time.
+
+        Raises
+        ------
+        InvalidInputError
+            The objective is no service level.
+        """
+        return self.evaluation.response_percentile_ms(self._service_level_objective.percentile)
+
+    @cached_property
+    def service_level(self) -> float:
+        """Fraction of the requests that are answered within the objective's response time.
+
+        Raises
+        ------
+        InvalidInputError
+            The objective is no service level.
+        """
+        return self.evaluation.service_level(self._service_level_objective.response_time_ms)
+
+    @cached_property
+    def meets_sla(self) -> bool:
+        """Whether the objective's percentile holds.
+
+        Raises
+        ------
+        InvalidInputError
+            The objective is no service level.
+        """
+        return meets_sla(self.evaluation, self._service_level_objective)
+
+    @property
+    def _valid_averages(self) -> SolverAverages | None:
+        return self.averages if self.policy.max_wait_ms is None else None
+
+    @property
+    def _service_level_objective(self) -> ServiceLevelObjective:
+        if not isinstance(self.objective, ServiceLevelObjective):
+            raise InvalidInputError("solution: was solved for weights, which promise no percentile")
+        return self.objective
+
+
+def meets_sla(evaluation: Evaluation, objective: ServiceLevelObjective) -> bool:
+    """Return whether a policy's percentile holds, whatever the rounding."""
+    level = evaluation.service_level(objective.response_time_ms)
+    return level >= objective.percentile / 100 - _ROUNDING

@@ -1,0 +1,71 @@
+"""The linear algebra of Markov chains against closed forms and an independent solver."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from quantecon.markov.gth_solve import gth_solve
+from scipy.special import lambertw
+
+from policy.markov import ChainEquations, LuFactors, stationary_with_tail, tail_decay
+
+
+def random_chain(states, seed):
+    transitions = np.random.default_rng(seed).random((states, states)) ** 4
+    return transitions / transitions.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("states", [1, 2, 40])
+def test_stationary_probabilities_are_those_of_gth_elimination(states):
+    chain = random_chain(states, seed=states)
+    expected = gth_solve(chain)
+    assert_allclose(ChainEquations(np.eye(states) - chain).stationary(), expected, rtol=1e-11)
+    assert_allclose(stationary_with_tail(chain), expected, rtol=1e-11)
+
+
+def test_relative_values_solve_the_poisson_equation():
+    chain, cost = random_chain(30, seed=1), np.random.default_rng(2).random(30)
+    equations = ChainEquations(np.eye(30) - chain)
+    centred = cost - equations.stationary() @ cost
+    values = equations.relative_values(centred)
+    assert_allclose(values - chain @ values, centred, atol=1e-13)
+    assert abs(values.mean()) < 1e-13
+
+
+def test_lu_factors_solve_with_the_matrix_and_its_transpose():
+    random = np.random.default_rng(3)
+    matrix, right = random.random((9, 9)) + 9 * np.eye(9), random.random((9, 2))
+    factors = LuFactors(matrix.copy())
+    assert_allclose(matrix @ factors.solve(right), right, rtol=1e-12)
+    assert_allclose(matrix.T @ factors.solve_transposed(right), right, rtol=1e-12)
+
+
+@pytest.mark.parametrize("ratio", [0.2, 0.9])
+def test_a_geometric_tail_stands_for_infinitely_many_states(ratio):
+    # A birth-death chain: up with probability p, down with q; its probabilities fall by p / q.
+    up = ratio / (1 + ratio)
+    states, rows = 30, 40
+    transitions = np.zeros((rows, states))
+    transitions[0, 0] = 1 - up
+    for state in range(rows):
+        if state + 1 < states:
+            transitions[state, state + 1] = up
+        if 0 < state <= states:
+            transitions[state, state - 1] = 1 - up
+    found = stationary_with_tail(transitions, ratio)
+    expected = ratio ** np.arange(rows)
+    assert_allclose(found, expected / expected.sum(), rtol=1e-10)
+
+
+@given(st.integers(1, 256), st.floats(0.01, 0.99))
+def test_the_tail_decay_is_the_root_of_its_equation(batch_size, load):
+    mean = load * batch_size
+    decay = tail_decay(mean, batch_size)
+    assert decay > 0
+    assert mean * math.expm1(decay) == pytest.approx(batch_size * decay, rel=1e-9)
+    # exp(decay) in closed form, with the other branch of Lambert's function.
+    closed = -complex(lambertw(-load * math.exp(-load), -1)).real / load
+    assert math.exp(decay) == pytest.approx(closed, rel=1e-8)

@@ -1,0 +1,105 @@
+"""The one entry to the solvers: it chooses the right one, and says what does not fit."""
+
+import pytest
+
+import policy
+from policy import (
+    BatchingPolicy,
+    InfeasibleError,
+    InvalidInputError,
+    ServiceLevelObjective,
+    Weights,
+)
+from policy.solvers import constrained, exact
+from tests.support.profiles import GOOGLENET_P4
+
+CAPACITY = GOOGLENET_P4.capacity_per_s
+SLA = ServiceLevelObjective(10.0, 99.0)
+
+
+def test_weights_go_to_the_exact_solver():
+    weights = Weights(1, 1)
+    one = policy.solve(GOOGLENET_P4, 900.0, weights)
+    for other in (
+        exact.solve(GOOGLENET_P4, 900.0, weights),
+        policy.solve(GOOGLENET_P4, 900.0, weights, method="exact"),
+    ):
+        assert one.policy == other.policy
+        assert one.average_cost == other.average_cost
+
+
+def test_a_service_level_goes_to_the_constrained_search():
+    one = policy.solve(GOOGLENET_P4, 900.0, SLA)
+    other = constrained.solve(GOOGLENET_P4, 900.0, SLA)
+    assert one.policy == other.policy
+    assert one.meets_sla
+    assert one.service_level >= 0.99
+    assert one.percentile_ms <= 10
+
+
+@pytest.mark.parametrize("energy_weight", [0.0, 1.0, 500.0])
+@pytest.mark.parametrize("load", [0.1, 0.9])
+@pytest.mark.parametrize("method", ["policy_iteration", "relative_value_iteration"])
+def test_the_reference_methods_agree_with_the_exact_solver(method, load, energy_weight):
+    weights, rate = Weights(1, energy_weight), load * CAPACITY
+    best = policy.solve(GOOGLENET_P4, rate, weights)
+    found = policy.solve(GOOGLENET_P4, rate, weights, method=method)
+    # Relative value iteration stops at a span of 0.01.
+    tolerance = {"rel": 1e-10} if method == "policy_iteration" else {"abs": 0.01}
+    assert found.average_cost == pytest.approx(best.average_cost, **tolerance)
+    if method == "policy_iteration":
+        assert found.mean_response_ms == pytest.approx(best.mean_response_ms, rel=1e-9)
+        assert found.mean_power_w == pytest.approx(best.mean_power_w, rel=1e-9)
+
+
+def test_the_options_of_the_reference_methods_are_those_of_the_paper():
+    # Table I of arXiv 2501.02181: 70 states and an overflow cost of 100 suffice at load 0.9.
+    found = policy.solve(
+        GOOGLENET_P4,
+        0.9 * CAPACITY,
+        Weights(1, 1),
+        method="relative_value_iteration",
+        max_queue_length=70,
+        overflow_cost=100.0,
+        span=0.01,
+    )
+    assert found.rounds == 1482
+    assert found.policy.control_limit == 7
+
+
+def test_waiting_for_ever_is_reported_as_too_small_a_truncation():
+    with pytest.raises(InfeasibleError, match=r"raise overflow_cost .* or max_queue_length"):
+        policy.solve(
+            GOOGLENET_P4,
+            0.9 * CAPACITY,
+            Weights(1, 500),
+            method="policy_iteration",
+            max_queue_length=70,
+            overflow_cost=100.0,
+        )
+
+
+@pytest.mark.parametrize("objective", [Weights(1, 1), SLA])
+def test_a_start_changes_the_path_and_not_the_result(objective):
+    cold = policy.solve(GOOGLENET_P4, 900.0, objective)
+    warm = policy.solve(GOOGLENET_P4, 900.0, objective, start=cold.policy)
+    assert warm.mean_power_w == pytest.approx(cold.mean_power_w, rel=0.003)
+
+
+@pytest.mark.parametrize(
+    ("objective", "options", "message"),
+    [
+        (Weights(), {"method": "simplex"}, "method: must be auto, exact, policy_iteration or"),
+        (SLA, {"method": "exact"}, "method: must be auto for a service level objective"),
+        (Weights(), {"max_queue_length": 70}, "max_queue_length, overflow_cost: belong to"),
+        (SLA, {"overflow_cost": 1.0}, "max_queue_length, overflow_cost: belong to"),
+    ],
+)
+def test_what_does_not_fit_is_refused(objective, options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        policy.solve(GOOGLENET_P4, 900.0, objective, **options)
+
+
+def test_the_evaluation_is_part_of_the_front():
+    evaluation = policy.evaluate(GOOGLENET_P4, BatchingPolicy.from_control_limit(1, 32), 300.0)
+    assert evaluation.service_level(20.0) > 0.99

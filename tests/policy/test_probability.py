@@ -1,0 +1,41 @@
+"""Poisson probabilities against scipy's, and the convolution against numpy's."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.stats import poisson
+
+from policy.probability import convolve, poisson_pmf, poisson_table
+
+COUNTS = np.arange(400)
+MEANS = np.array([[1e-12, 0.3], [7.0, 250.0]])
+
+
+def test_poisson_probabilities_are_those_of_scipy():
+    expected = poisson.pmf(COUNTS, MEANS[..., None])
+    assert_allclose(poisson_table(COUNTS.size, MEANS), expected, rtol=1e-11, atol=1e-300)
+    assert_allclose(poisson_pmf(COUNTS, MEANS[..., None]), expected, rtol=1e-11, atol=1e-300)
+
+
+def test_a_mean_of_zero_has_no_arrivals():
+    assert_allclose(poisson_table(3, 0.0), [1, 0, 0], atol=1e-200)
+    assert_allclose(poisson_pmf(np.arange(3), 0.0), [1, 0, 0], atol=1e-200)
+
+
+@pytest.mark.parametrize("count", [-1, -5])
+def test_negative_counts_have_probability_zero(count):
+    assert poisson_pmf(count, 2.0) == 0
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 1), (1, 7), (32, 32), (155, 75)])
+def test_each_row_is_convolved(first, second):
+    random = np.random.default_rng(1)
+    left, right = random.random((3, 4, first)), random.random((4, second))
+    rows = [[np.convolve(left[i, j], right[j]) for j in range(4)] for i in range(3)]
+    assert_allclose(convolve(left, right), rows, rtol=1e-12, atol=1e-12)
+
+
+def test_a_convolution_is_never_negative():
+    spike = np.zeros((1, 64))
+    spike[0, 5] = 1.0
+    assert convolve(spike, spike).min() == 0.0

@@ -1,0 +1,66 @@
+"""The numbers of a solution: the solver's own where it has them, evaluated where it has not."""
+
+import numpy as np
+import pytest
+
+from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective, Weights
+from policy.optimization import solve
+from policy.profile import Profile
+from policy.solution import Solution
+from tests.support.profiles import GOOGLENET_P4
+
+SLA = ServiceLevelObjective(10.0, 99.0)
+
+
+def test_under_weights_the_averages_are_those_of_the_solver_not_of_quadrature():
+    """With batches up to 128, quadrature of the distribution is off by more than 1e-8."""
+    sizes = np.arange(1, 129)
+    profile = Profile("mostly", "fixed", 20 + 0.01 * sizes, 500.0 + sizes)
+    rate, weights = 0.9 * profile.capacity_per_s, Weights(1, 1)
+    solution = solve(profile, rate, weights)
+    assert solution.mean_response_ms == solution.averages.mean_response_ms
+    assert solution.mean_power_w == solution.averages.mean_power_w
+    assert solution.average_cost == solution.averages.average_cost
+    # The truncated queue needs no quadrature either.
+    reference = solve(profile, rate, weights, method="policy_iteration")
+    assert solution.mean_response_ms == pytest.approx(reference.mean_response_ms, rel=1e-11)
+    evaluated_ms = solution.evaluation.mean_response_ms
+    assert solution.mean_response_ms == pytest.approx(evaluated_ms, rel=1e-6)
+    assert solution.mean_response_ms != pytest.approx(evaluated_ms, rel=1e-8)
+
+
+def test_a_max_wait_laid_over_the_policy_is_part_of_the_averages():
+    weights = Weights(1, 20, max_wait_ms=4.0)
+    solution = solve(GOOGLENET_P4, 300.0, weights)
+    evaluation = solution.evaluation
+    assert solution.policy.max_wait_ms == 4.0
+    assert solution.mean_response_ms == evaluation.mean_response_ms
+    assert solution.mean_response_ms < 0.9 * solution.averages.mean_response_ms
+    assert solution.average_cost == pytest.approx(
+        evaluation.mean_response_ms + 20 * evaluation.mean_power_w
+    )
+    assert solution.average_cost > solution.averages.average_cost
+
+
+def test_under_a_service_level_there_is_no_average_cost():
+    solution = solve(GOOGLENET_P4, 300.0, SLA)
+    with pytest.raises(InvalidInputError, match="no weights"):
+        _ = solution.average_cost
+    assert solution.weigh(Weights(2, 3)) == pytest.approx(
+        2 * solution.mean_response_ms + 3 * solution.mean_power_w
+    )
+
+
+def test_under_weights_there_is_no_percentile_to_meet():
+    solution = solve(GOOGLENET_P4, 300.0, Weights(1, 1))
+    for name in ("meets_sla", "service_level", "percentile_ms"):
+        with pytest.raises(InvalidInputError, match="no percentile"):
+            getattr(solution, name)
+
+
+def test_any_policy_can_be_looked_at_as_a_solution():
+    policy = solve(GOOGLENET_P4, 300.0, SLA).policy
+    solution = Solution(GOOGLENET_P4, 300.0, SLA, policy)
+    assert solution.meets_sla
+    assert solution.device_busy_fraction == solution.evaluation.device_busy_fraction

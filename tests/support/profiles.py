@@ -1,0 +1,16 @@
+"""Profiles that several tests use."""
+
+from pathlib import Path
+
+import numpy as np
+
+from policy.profile import Profile
+
+GOOGLENET_P4_FILE = Path(__file__).parents[2] / "configs" / "profiles" / "googlenet-p4.json"
+
+GOOGLENET_P4 = Profile.load(GOOGLENET_P4_FILE)
+"""GoogLeNet on a Tesla P4, as printed by Xu, Sun, Zhou, Niu (arXiv 2501.02181)."""
+
+_PADDED_TIMES_MS = np.array([2.0] * 4 + [2.6] * 4 + [4.0] * 8 + [7.0] * 16)
+PADDED = Profile("padded", "steps", _PADDED_TIMES_MS, 10 * _PADDED_TIMES_MS)
+"""A device that pads batches to 4, 8, 16 or 32, so that leaving requests behind can pay."""
