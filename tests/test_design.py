@@ -11,8 +11,9 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 DESIGN = ROOT / "docs/design.md"
 GLOSSARY = ROOT / "docs/glossary.md"
-PACKAGES = tuple(
-    ["policy", "autoscaler", "deployments", "simulator", "loadtests", "sojourn", "benchmarks"]
+PACKAGES = (
+    *("policy", "autoscaler", "deployments", "simulator"),
+    *("loadtests", "sojourn", "benchmarks"),
 )
 
 
