@@ -115,7 +115,7 @@ def exists(dotted: str) -> bool:
         if module:
             imported = {
                 alias.asname or alias.name
-                for node in ast.parse(module.read_text()).body
+                for node in ast.walk(ast.parse(module.read_text()))
                 if isinstance(node, ast.ImportFrom)
                 for alias in node.names
             }
