@@ -21,7 +21,7 @@ ADAPTERS = {
     "deployments/rand_router.py",
     "deployments/replica.py",
 }
-TESTS_WITH_BENCHMARKS = ("tests/benchmarks/", "tests/policy/", "tests/support/echo_server.py")
+TESTS_WITH_BENCHMARKS = ("tests/benchmarks/", "tests/support/echo_server.py")
 
 
 def imported_modules(path: Path) -> set[str]:
