@@ -124,6 +124,11 @@ class LimitsConfig(_Strict):
 
     #: Rows that may wait. None: as many as the device serves within the SLA.
     waiting_room: int | None = Field(default=None, ge=1)
+    #: Largest batch. None: the most efficient one that fits twice into the SLA's response time.
+    batch_size_limit: int | None = Field(default=None, ge=1)
+    #: What becomes of a request that cannot be answered within the SLA: "refuse" it at once, or
+    #: "serve" it all the same.
+    late: Literal["refuse", "serve"] = "refuse"
     max_rows_per_request: int = Field(default=256, ge=1)
     max_body_bytes: int = Field(default=4 << 20, ge=1)
 
@@ -142,7 +147,13 @@ class UserConfig(_Strict):
 
     def batcher_limits(self, profile: Profile) -> Limits:
         """Return the limits of a batcher on the device of `profile`."""
-        return limits_for(profile, self.sla.objective, waiting_room=self.limits.waiting_room)
+        return limits_for(
+            profile,
+            self.sla_at_replica(),
+            waiting_room=self.limits.waiting_room,
+            batch_size_limit=self.limits.batch_size_limit,
+            serve_late=self.limits.late == "serve",
+        )
 
     def policy_objective(self, profile: Profile) -> Objective:
         """Return what the policy table of `profile` is solved for."""

@@ -249,8 +249,8 @@ class InferenceService:
             "refused_total": batcher.refused_rows,
             "completed_total": batcher.completed_rows,
             "queue_length": batcher.core.queue_length,
-            "full_batch_size": controller.profile.max_batch_size,
-            "full_batch_ms": float(controller.profile.latency_ms[-1]),
+            "full_batch_size": batcher.core.limits.max_batch_size,
+            "full_batch_ms": batcher.core.limits.latency_ms[-1],
             "answered_total": self.observer.answered_rows,
             "late_total": self.observer.late_rows,
             **controller.sla_capacity.to_floats(),
@@ -275,6 +275,7 @@ class InferenceService:
                 "completed": batcher.completed_rows,
                 "late": self.observer.late_rows,
                 "deadline_missed": batcher.deadline_missed_rows,
+                "expired": batcher.expired_rows,
             },
             **self.controller.explain(),
         }

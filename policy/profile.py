@@ -12,7 +12,7 @@ A table has one entry per batch size from 1 to `max_batch_size`.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -87,6 +87,21 @@ class Profile:
         sizes = np.arange(1, self.max_batch_size + 1)
         rates = sizes / self.latency_ms
         return int(sizes[rates >= rates.max() * (1 - 1e-12)][-1])
+
+    def up_to(self, batch_size: int) -> "Profile":
+        """Return the profile without the batch sizes above `batch_size`.
+
+        Raises
+        ------
+        InvalidInputError
+            `batch_size` is below 1.
+        """
+        if batch_size < 1:
+            raise InvalidInputError(f"batch size: must be at least 1, not {batch_size}")
+        if batch_size >= self.max_batch_size:
+            return self
+        energy_mj = None if self.energy_mj is None else self.energy_mj[:batch_size]
+        return replace(self, latency_ms=self.latency_ms[:batch_size], energy_mj=energy_mj)
 
     def energy_mj_for_weight(self, energy_weight: float) -> FloatArray:
         """Return the energy by batch size; zeros where it is neither known nor asked for.

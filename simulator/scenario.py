@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from autoscaler.reports import AutoscalerSettings
 from autoscaler.sizing.try_delays import TryDelays
-from deployments.batcher.limits import limits_for
+from deployments.batcher.limits import Limits, limits_for
 from deployments.routing import RETRIES
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
@@ -59,6 +59,8 @@ class Scenario:
     max_age_ms : float or None
         Longest time that a request waits for others, whatever the policy says. None: as in a live
         replica of this SLA, what a full batch leaves of the response time.
+    serve_late : bool
+        Whether a replica answers a request late rather than refuse it.
     replicas : int
         Replicas that are ready at the beginning.
     min_replicas, max_replicas : int
@@ -88,6 +90,7 @@ class Scenario:
     batching: PolicyTable | BatchingPolicy | None = None
     waiting_room: int | None = None
     max_age_ms: float | None = None
+    serve_late: bool = False
     replicas: int = 1
     min_replicas: int = 1
     max_replicas: int = 1000
@@ -143,19 +146,32 @@ class Scenario:
             rates = (self.profile.capacity_per_s,)
             return PolicyTable(rates, 2 * (self.batching,), "one policy at all rates")
         user_config = live_user_config(self.objective)
-        return _solved_table(self.profile, user_config.policy_objective(self.profile))
+        profile = _up_to(self.profile, self._limits.max_batch_size)
+        return _solved_table(profile, user_config.policy_objective(profile))
+
+    @property
+    def _batch_size_limit(self) -> int | None:
+        """Largest batch of a given batching policy; None leaves it to the SLA."""
+        if self.batching is None:
+            return None
+        return max(policy.max_batch_size for policy in self.table.policies)
+
+    @property
+    def _limits(self) -> Limits:
+        return limits_for(
+            self.profile,
+            self.objective.after(self.delays.way_ms),
+            waiting_room=self.waiting_room,
+            max_age_ms=self.max_age_ms,
+            batch_size_limit=self._batch_size_limit,
+            serve_late=self.serve_late,
+        )
 
     def replica_model(self) -> ReplicaModel:
         """Return the properties of the replicas: those of a live replica, unless set otherwise."""
         return ReplicaModel(
             table=self.table,
-            limits=limits_for(
-                self.profile,
-                self.objective,
-                waiting_room=self.waiting_room,
-                max_age_ms=self.max_age_ms,
-                admits_beyond_room=False,
-            ),
+            limits=self._limits,
             energy_mj=self.profile.energy_mj,
             objective=self.objective,
             delays=self.delays,
@@ -165,10 +181,16 @@ class Scenario:
     def load_lateness_curve(self) -> LoadLatenessCurve | None:
         """Return the curve that replicas report; None if no arrival rate meets the SLA."""
         model = self.replica_model()
-        return _solved_curve(self.profile, model.objective_at_replica, model.limits.waiting_room)
+        profile = _up_to(self.profile, model.limits.max_batch_size)
+        return _solved_curve(profile, model.objective_at_replica, model.limits.waiting_room)
 
 
 # Profiles are hashed by identity, so runs on the same profile share what was solved for it.
+@lru_cache(maxsize=32)
+def _up_to(profile: Profile, batch_size: int) -> Profile:
+    return profile.up_to(batch_size)
+
+
 @lru_cache(maxsize=32)
 def _solved_table(profile: Profile, objective: Objective) -> PolicyTable:
     return solve_table(profile, objective)

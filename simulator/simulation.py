@@ -188,6 +188,6 @@ class Simulation:
             settings=scenario.autoscaler_settings,
             sla_rate_per_s=curve.sla_rate_per_s if curve else 0.0,
             late_shares=curve.late_shares if curve else infeasible,
-            answered_total=counted.completed,
+            answered_total=counted.completed + counted.expired,
             late_total=counted.late,
         )

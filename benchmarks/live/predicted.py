@@ -36,7 +36,7 @@ def one_replica_config() -> dict[str, Any]:
     (deployment,) = document["applications"][0]["deployments"]
     deployment["autoscaling_config"]["max_replicas"] = 1
     # More than ever wait at these loads: the prediction is for an unbounded waiting room.
-    deployment["user_config"]["limits"] = {"waiting_room": 4096}
+    deployment["user_config"]["limits"] = {"late": "serve"}
     deployment["user_config"]["policy"] = {"objective": "weights", "energy_weight": 20}
     return document
 

@@ -16,7 +16,7 @@ def user_config(name: str) -> dict[str, Any]:
     sla = {"response_time_ms": HOSTED[name].response_time_ms, "percentile": PERCENTILE}
     if name == "emulated":
         return {"sla": sla}
-    return {"sla": sla, "policy": {"objective": "weights"}, "limits": {"waiting_room": 4096}}
+    return {"sla": sla, "policy": {"objective": "weights"}, "limits": {"late": "serve"}}
 
 
 def document(name: str) -> dict[str, Any]:

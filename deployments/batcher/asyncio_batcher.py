@@ -85,8 +85,8 @@ class Batcher:
         Batches started.
     offered_rows, refused_rows, completed_rows : int
         Rows that reached this batcher; those refused or crowded out; those answered with outputs.
-    deadline_missed_rows : int
-        Rows dropped because their request's own deadline passed or could not be met.
+    deadline_missed_rows, expired_rows : int
+        Rows dropped because their request's own deadline, or the SLA's, passed or could not be met.
     """
 
     def __init__(
@@ -102,6 +102,7 @@ class Batcher:
         self.refused_rows = 0
         self.completed_rows = 0
         self.deadline_missed_rows = 0
+        self.expired_rows = 0
         self._model = model
         self._on_batch = on_batch
         self._loop = asyncio.get_running_loop()
@@ -184,8 +185,7 @@ class Batcher:
         if refusal is Refusal.DEADLINE:
             return BusyError("this replica cannot answer before the request's deadline")
         return BusyError(
-            f"this replica is full: {self.core.queue_length} rows are waiting, the waiting room "
-            f"holds {self.core.limits.waiting_room}"
+            f"this replica is full: {self.core.queue_length} rows are waiting; try again later"
         )
 
     def _on_deadline(self, request: Request) -> None:
@@ -193,12 +193,22 @@ class Batcher:
         self.advance()
 
     def _miss_deadline(self, request: Request) -> None:
-        """Answer `request` with a `DeadlineError`: its deadline passed or cannot be met."""
+        """Answer `request` with a `DeadlineError`: its deadline passed or cannot be met.
+
+        The status is 504, and not the 503 of a refusal: HAProxy would try another replica, too
+        late.
+        """
         pending: _Pending = request.content
-        if not pending.future.done():
+        if pending.future.done():
+            return
+        self.core.cancel(request)
+        if request.deadline_s < math.inf:
             self.deadline_missed_rows += request.rows
-            self.core.cancel(request)
-            pending.future.set_exception(DeadlineError("the request's deadline cannot be met"))
+            message = "the request's deadline cannot be met"
+        else:
+            self.expired_rows += request.rows
+            message = "the request cannot be answered within the SLA's response time"
+        pending.future.set_exception(DeadlineError(message))
 
     def _crowd_out(self, request: Request) -> None:
         """Answer a suspected request with a `CrowdedOutError`."""

@@ -12,8 +12,10 @@ Within a priority, requests are served first in, first out. A high-priority requ
 it had arrived `head_start_ms` earlier: it overtakes requests that arrived shortly before it, and
 starves none.
 
-A request may have a deadline. If it cannot be met, the request is refused on arrival; if its batch
-turns out to end too late, the request is dropped as the batch forms and never reaches the device.
+Every request has a deadline: its own, or the time within which the limits ask for an answer. If it
+cannot be met, the request is refused on arrival; if its batch turns out to end too late, the request
+is dropped as the batch forms and never reaches the device. A batch is no larger than what still
+answers its oldest request in time, unless that would halve it.
 
 A batch that fails contains a culprit. Unless the model names it, the core finds it by binary
 splitting (`deployments.batcher.bisection`): half of the suspects go into the next batch, which is
@@ -24,6 +26,7 @@ test comes an ordinary batch, if one is due.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
 
 from deployments.batcher.arrival_rate import ArrivalRate
@@ -77,7 +80,8 @@ class BatcherCore:
     wake_at_s : float or None
         When to ask again, if nothing happens before.
     deadline_missed : list of Request
-        Requests dropped because their deadline cannot be met; the caller empties the list.
+        Requests dropped because their own deadline, or that of the limits, cannot be met; the
+        caller empties the list.
     crowded_out : list of Request
         Suspected requests given up because there is no room for more, the oldest first; the caller
         empties the list.
@@ -115,22 +119,26 @@ class BatcherCore:
         return self._device_busy
 
     def has_room(self, rows: int, now_s: float) -> bool:
-        """Return whether `rows` more rows may wait.
+        """Return whether `rows` more rows may wait: there is room, and they will be done in time.
 
-        A request larger than the waiting room may wait if the queue is empty. The room does not
-        depend on when the batch on the device began; shortly before that batch ends, more rows can
-        be done in time, and they are admitted beyond the room. Suspected rows have a room of their
-        own, of the same size: they must not keep out the requests that fill up their tests.
+        A request that is larger than the waiting room, or that takes too long on an idle device, may
+        wait if nothing else does: it would never be served otherwise. Suspected rows have a room of
+        their own, of the same size: they must not keep out the requests that fill up their tests.
         """
         if self._draining:
             return False
-        queued = self._queue.rows
-        if not queued or queued + rows <= self.limits.waiting_room:
+        limits, queued = self.limits, self._queue.rows
+        if queued and queued + rows > limits.waiting_room:
+            return False
+        ahead = self.queue_length
+        if limits.admit_within_ms == math.inf or not (ahead or self._device_busy):
             return True
         # Later arrivals may fill up the last batch, so it counts as full.
-        largest = len(self.limits.latency_ms)
-        full = -(-(self.queue_length + rows) // largest) * largest
-        return self._completion_s(now_s, full) <= now_s + 1e-3 * self.limits.admit_within_ms
+        batches = -(-(ahead + rows) // limits.max_batch_size)
+        if not ahead and batches * limits.latency_ms[-1] > limits.admit_within_ms:
+            return True
+        full = batches * limits.max_batch_size
+        return self._completion_s(now_s, full) <= now_s + 1e-3 * limits.admit_within_ms
 
     def policy(self, now_s: float) -> BatchingPolicy:
         """Return the policy in force at the observed arrival rate."""
@@ -259,6 +267,7 @@ class BatcherCore:
                 slices, under_test = self._take_test(now_s, policy.max_batch_size)
                 reason = StartReason.SEARCH
             elif size:
+                size = self._size_in_time(now_s, size)
                 slices = self._take(size, now_s + 1e-3 * self._latency_ms(size))
             else:
                 self.wake_at_s = self._latest_start_s(policy)
@@ -284,6 +293,21 @@ class BatcherCore:
         if self._draining:
             return size, StartReason.DRAIN
         return size, StartReason.AGAIN if again else StartReason.MAX_WAIT
+
+    def _size_in_time(self, now_s: float, size: int) -> int:
+        """Return the largest batch, up to `size`, that answers the oldest request in time.
+
+        A batch of less than half of `size` would cost the other requests more than it saves: then
+        `size` stays, and the oldest request is dropped.
+        """
+        limits = self.limits
+        if limits.answer_within_ms == math.inf:
+            return size
+        left_ms = 1e3 * (self._queue.oldest_arrival_s() - now_s) + limits.answer_within_ms
+        if self._latency_ms(size) <= left_ms:
+            return size
+        smaller = bisect_right(limits.latency_ms, left_ms, 0, min(size, limits.max_batch_size))
+        return smaller if 2 * smaller >= size else size
 
     def _take_test(self, now_s: float, max_rows: int) -> tuple[list[Slice], int]:
         """Take the next slices to test, and fill up their batch from the queue.
@@ -317,8 +341,14 @@ class BatcherCore:
 
     def _take(self, size: int, done_s: float) -> list[Slice]:
         """Take `size` rows off the queue; drop requests whose deadline is before `done_s`."""
-        head_start_s = 1e-3 * self.limits.head_start_ms
-        return self._queue.take(size, done_s, head_start_s, self._miss_deadline)
+        limits = self.limits
+        return self._queue.take(
+            size,
+            done_s,
+            done_s - 1e-3 * limits.answer_within_ms,
+            1e-3 * limits.head_start_ms,
+            self._miss_deadline,
+        )
 
     def longest_wait_ms(self, policy: BatchingPolicy) -> float:
         """Return how long a free device lets the oldest request wait at most, under `policy`."""

@@ -1,15 +1,18 @@
 """The limits of a batcher, live and simulated. Only `limits_for` derives them from an SLA."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 
 #: Rows: even on the fastest device, a longer queue is a sign of a mistake.
 MAX_WAITING_ROOM = 4096
-#: A request is admitted beyond the waiting room if it will be done within this share of the SLA's
-#: response time. The rest covers parsing, the network, and batches that take a little longer.
+#: A request is admitted if it will be done within this share of the SLA's response time. The rest
+#: covers parsing, and batches that take a little longer than their profile.
 ADMISSION_SHARE = 0.97
 
 
@@ -24,19 +27,52 @@ class Limits:
     waiting_room : int
         Rows that may wait, not counting those on the device.
     latency_ms : sequence of float
-        Batch latency; entry ``b - 1`` is for batch size ``b``. Used to check deadlines.
+        Batch latency; entry ``b - 1`` is for batch size ``b``, the last for the largest batch.
     head_start_ms : float
         A high-priority request is queued as if it had arrived this much earlier.
     admit_within_ms : float
-        Rows beyond the waiting room are admitted if they will be done within this time; 0 admits
-        none.
+        A request is admitted only if it will be done within this time; infinity admits all that
+        find room.
+    answer_within_ms : float
+        A request that a batch would answer later than this after its arrival is dropped; infinity
+        drops none.
     """
 
     max_age_ms: float
     waiting_room: int
     latency_ms: Sequence[float]
     head_start_ms: float = 0.0
-    admit_within_ms: float = 0.0
+    admit_within_ms: float = math.inf
+    answer_within_ms: float = math.inf
+
+    @property
+    def max_batch_size(self) -> int:
+        """Largest batch."""
+        return len(self.latency_ms)
+
+
+def batch_size_within(profile: Profile, sla: ServiceLevelObjective) -> int:
+    """Return the largest batch that a device should run under an SLA.
+
+    A request that arrives just after a batch started waits for that batch and then for its own.
+    Among the batch sizes that fit twice into the response time, this is the one of the highest
+    throughput; with a longer batch, an overloaded device would answer nobody in time. If none fits
+    twice, those that fit once are considered, and then only requests that arrive late in a batch
+    can be admitted.
+
+    Parameters
+    ----------
+    profile : Profile
+        The device's profile.
+    sla : ServiceLevelObjective
+        The SLA at the replica.
+    """
+    time_ms = ADMISSION_SHARE * sla.response_time_ms
+    for batches in (2, 1):
+        fitting = int(np.count_nonzero(batches * profile.latency_ms <= time_ms))
+        if fitting:
+            return profile.up_to(fitting).best_batch_size
+    return 1
 
 
 def limits_for(
@@ -45,46 +81,54 @@ def limits_for(
     *,
     waiting_room: int | None = None,
     max_age_ms: float | None = None,
-    admits_beyond_room: bool = True,
+    batch_size_limit: int | None = None,
+    serve_late: bool = False,
 ) -> Limits:
     """Return the limits that keep an SLA on a device.
 
-    The waiting room is sized so that the last request that fits waits for the batch on the device
-    and for the rows ahead of it, and is still in time. A request that does not fit is refused at
-    once; HAProxy tries another replica.
+    The SLA is the deadline of every request. A request is admitted if the batch on the device, the
+    rows ahead of it and its own batch will be done in time; otherwise it is refused at once, and
+    HAProxy tries another replica.
 
     Parameters
     ----------
     profile : Profile
         The device's profile.
     sla : ServiceLevelObjective
-        The SLA that the client sees.
+        The SLA at the replica: what the way there and back leaves of the client's.
     waiting_room : int, optional
-        An explicit waiting room, in rows; a hard limit. By default, the rows of the full batches
-        that fit into the response time after the batch on the device, at least one full batch.
+        Rows that may wait. By default, the rows of the full batches that fit into the response
+        time, at least one full batch.
     max_age_ms : float, optional
         By default, the response time less the latency of a full batch.
-    admits_beyond_room : bool
-        Whether a request that finds no room may still wait if it will be done in time, as is
-        possible shortly before a batch ends. Simulated replicas do not admit such requests.
+    batch_size_limit : int, optional
+        Largest batch; `batch_size_within` by default, or, if `serve_late`, that of the profile.
+    serve_late : bool
+        Whether a request is answered late rather than refused. It always is if a batch of one
+        already takes too long: nobody would be answered otherwise.
 
     Returns
     -------
     Limits
     """
+    serve_late = serve_late or profile.latency_ms[0] > ADMISSION_SHARE * sla.response_time_ms
+    if batch_size_limit is None:
+        batch_size_limit = profile.max_batch_size if serve_late else batch_size_within(profile, sla)
+    profile = profile.up_to(batch_size_limit)
     full_ms = float(profile.latency_ms[-1])
-    response_time_ms = sla.response_time_ms
-    explicit = waiting_room is not None
+    time_ms = sla.response_time_ms
     if waiting_room is None:
-        batches = max(1, int(response_time_ms / full_ms) - 1)
-        waiting_room = min(batches * profile.max_batch_size, MAX_WAITING_ROOM)
+        batches = max(1, int(ADMISSION_SHARE * time_ms / full_ms))
+        waiting_room = MAX_WAITING_ROOM
+        if not serve_late:
+            waiting_room = min(batches * profile.max_batch_size, MAX_WAITING_ROOM)
     if max_age_ms is None:
-        max_age_ms = max(0.0, response_time_ms - full_ms)
-    admits = admits_beyond_room and not explicit
+        max_age_ms = max(0.0, time_ms - full_ms)
     return Limits(
         max_age_ms=max_age_ms,
         waiting_room=waiting_room,
         latency_ms=profile.latency_ms.tolist(),
-        head_start_ms=response_time_ms,
-        admit_within_ms=ADMISSION_SHARE * response_time_ms if admits else 0.0,
+        head_start_ms=time_ms,
+        admit_within_ms=math.inf if serve_late else ADMISSION_SHARE * time_ms,
+        answer_within_ms=math.inf if serve_late else time_ms,
     )

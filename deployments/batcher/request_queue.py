@@ -72,7 +72,12 @@ class RequestQueue:
         return min((one.deadline_s for one in waiting if not one.cancelled), default=math.inf)
 
     def take(
-        self, size: int, done_s: float, head_start_s: float, miss: Callable[[Request], None]
+        self,
+        size: int,
+        done_s: float,
+        oldest_s: float,
+        head_start_s: float,
+        miss: Callable[[Request], None],
     ) -> list[Slice]:
         """Remove the next `size` rows, skipping requests that the batch would answer too late.
 
@@ -82,10 +87,12 @@ class RequestQueue:
             Rows to take; fewer are taken if the queue runs out.
         done_s : float
             When the batch will be done.
+        oldest_s : float
+            A request that arrived before this would be answered too late.
         head_start_s : float
             Head start of high priority.
         miss : callable
-            Called with each request whose deadline is before `done_s`; it must cancel the request
+            Called with each request that would be answered too late; it must cancel the request
             and `discard` it here.
 
         Returns
@@ -96,7 +103,7 @@ class RequestQueue:
         slices: list[Slice] = []
         while size and self._returned:
             request, start, stop = self._returned[0]
-            if request.deadline_s < done_s:
+            if request.deadline_s < done_s or request.arrival_s < oldest_s:
                 miss(request)
                 continue
             if stop > start + size:
@@ -111,7 +118,9 @@ class RequestQueue:
             self._drop_cancelled_heads()
         while size and (queue := self._next_queue(head_start_s)):
             request = queue[0]
-            if request.deadline_s < done_s:
+            # A request that was let in although it takes too long, or has begun, is finished.
+            too_old = request.arrival_s < oldest_s and not request.rows_started
+            if request.deadline_s < done_s or too_old:
                 miss(request)
                 continue
             start = request.rows_started

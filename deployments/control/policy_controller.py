@@ -22,6 +22,7 @@ from deployments.control.solve_request import SolveRequest
 from deployments.control.table_solver import work_conserving_table
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.table import PolicyTable
 
 logger = logging.getLogger("sojourn.policy")
 
@@ -68,8 +69,7 @@ class PolicyController:
         self._on_change = on_change
         self._corrections = ModelCorrections(profile)
         self._percentiles = ResponseTimePercentiles()
-        table = work_conserving_table(profile, user_config.policy_objective(profile))
-        self.core = BatcherCore(table, self._limits())
+        self.core = BatcherCore(self._work_conserving_table(user_config), self._limits())
         self._solver = BackgroundSolver(user_config.sla, self._use_solved_table)
         self._solve()
 
@@ -77,6 +77,11 @@ class PolicyController:
     def profile(self) -> Profile:
         """The profile now believed."""
         return self._corrections.profile
+
+    @property
+    def batching_profile(self) -> Profile:
+        """The profile up to the largest batch that the limits allow."""
+        return self.profile.up_to(self._limits().max_batch_size)
 
     @property
     def profile_revisions(self) -> int:
@@ -101,8 +106,7 @@ class PolicyController:
         InfeasibleError
             The SLA allows less time than a batch of one takes. The old configuration stays.
         """
-        # Raises if the objective is infeasible.
-        work_conserving_table(self.profile, user_config.policy_objective(self.profile))
+        self._work_conserving_table(user_config)  # raises if the objective is infeasible
         self.user_config = user_config
         self.sla_at_replica = user_config.sla_at_replica()
         self._use(self.core.table)
@@ -111,11 +115,16 @@ class PolicyController:
     def _limits(self) -> Limits:
         return self.user_config.batcher_limits(self.profile)
 
+    def _work_conserving_table(self, user_config: UserConfig) -> PolicyTable:
+        limits = user_config.batcher_limits(self.profile)
+        profile = self.profile.up_to(limits.max_batch_size)
+        return work_conserving_table(profile, user_config.policy_objective(profile))
+
     def _solve(self) -> None:
-        user_config = self.user_config
+        user_config, profile = self.user_config, self.batching_profile
         request = SolveRequest(
-            self.profile,
-            user_config.policy_objective(self.profile),
+            profile,
+            user_config.policy_objective(profile),
             self.sla_at_replica,
             self._limits().waiting_room,
         )

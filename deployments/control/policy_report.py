@@ -28,6 +28,7 @@ def policy_report(
         "longest_wait_ms": core.longest_wait_ms(policy),
         "wait_factor": core.wait_factor,
         "waiting_room": core.limits.waiting_room,
+        "batch_size_limit": core.limits.max_batch_size,
         "sla_rate_per_s": curve and curve.sla_rate_per_s,
         "measured_ms": percentiles.measured_ms,
         "predicted_ms": percentiles.predicted_ms,

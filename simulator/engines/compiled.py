@@ -149,6 +149,7 @@ class CompiledEngine:
             refused=row[kernel.REFUSED],
             completed=row[kernel.COMPLETED],
             late=row[kernel.LATE],
+            expired=row[kernel.EXPIRED],
             waiting=row[kernel.WAITING],
         )
 
@@ -226,6 +227,9 @@ def _rules(model: ReplicaModel, rate_window_s: float) -> Rules:
         max_batch_size=np.array([policy.max_batch_size for policy in policies]),
         max_wait_s=1e-3 * np.array(waits_ms, dtype=np.float64),
         latency_s=1e-3 * latency_ms,
+        latency_ms=latency_ms,
+        admit_within_ms=float(limits.admit_within_ms),
+        answer_within_ms=float(limits.answer_within_ms),
         energy_j=np.zeros(latency_ms.size) if energy_mj is None else 1e-3 * energy_mj,
         rate_window_s=rate_window_s,
         request_delay_s=1e-3 * delays.request_delay_ms,

@@ -82,7 +82,10 @@ class ReplicaCounters(NamedTuple):
         Tries that reached the replica, those of them that it refused, and requests answered.
     late : int
         Answers later than `ReplicaModel.objective_at_replica` allows, timed by the replica's own
-        clock: from the request's arrival at the replica to the end of its batch.
+        clock: from the request's arrival at the replica to the end of its batch. Those in `expired`
+        count as well.
+    expired : int
+        Requests that it accepted and dropped, because a batch would have answered them too late.
     waiting : int
         Requests that wait now.
     """
@@ -91,6 +94,7 @@ class ReplicaCounters(NamedTuple):
     refused: int
     completed: int
     late: int
+    expired: int
     waiting: int
 
 

@@ -32,8 +32,8 @@ NEXT_EVENT_S, RATE_WEIGHT, RATE_FIRST_S, RATE_LAST_S, COUNTED_S, DRAINED_S = ran
 N_TIMES = 6
 # State.counts: where the replica's ring of requests begins, how many of them are on the device,
 # how many wait, whether the replica drains, and its counters.
-HEAD, ON_DEVICE, WAITING, DRAINING, OFFERED, REFUSED, COMPLETED, LATE = range(8)
-N_COUNTS = 8
+HEAD, ON_DEVICE, WAITING, DRAINING, OFFERED, REFUSED, COMPLETED, LATE, EXPIRED = range(9)
+N_COUNTS = 9
 # State.fleet_counts
 NEXT_ARRIVAL, RETRY_HEAD, RETRIES_PENDING, READY, GIVEN_UP, LOGGED = range(6)
 N_FLEET_COUNTS = 6
@@ -67,6 +67,9 @@ class Rules(NamedTuple):
     max_batch_size: IntArray  # (cells,)
     max_wait_s: FloatArray  # (cells,)
     latency_s: FloatArray  # (sizes,)
+    latency_ms: FloatArray  # (sizes,)
+    admit_within_ms: float
+    answer_within_ms: float
     energy_j: FloatArray  # (sizes,)
     rate_window_s: float
     request_delay_s: float
@@ -150,6 +153,54 @@ def count_arrival(rules: Rules, state: State, slot: int, now_s: float) -> None:
 
 
 @inlined
+def size_in_time(rules: Rules, state: State, slot: int, now_s: float, size: int) -> int:
+    """Return the largest batch, up to `size`, that answers the oldest request in time."""
+    oldest_s = state.reached_s[slot, state.counts[slot, HEAD] & (state.reached_s.shape[1] - 1)]
+    left_ms = 1e3 * (oldest_s - now_s) + rules.answer_within_ms
+    if rules.latency_ms[size - 1] <= left_ms:
+        return size
+    smaller = int(np.searchsorted(rules.latency_ms[:size], left_ms, "right"))
+    return smaller if 2 * smaller >= size else size
+
+
+@inlined
+def drop_expired(rules: Rules, state: State, slot: int, now_s: float, done_s: float) -> None:
+    """Drop the waiting requests that a batch done at `done_s` would answer too late."""
+    counts = state.counts
+    mask = state.reached_s.shape[1] - 1
+    oldest_s = done_s - 1e-3 * rules.answer_within_ms
+    while counts[slot, WAITING]:
+        head = counts[slot, HEAD] & mask
+        if state.reached_s[slot, head] >= oldest_s:
+            break
+        count_ongoing(state, slot, now_s)
+        state.refused[int(state.sent_s[slot, head])] += 1
+        state.fleet_counts[GIVEN_UP] += 1
+        counts[slot, EXPIRED] += 1
+        counts[slot, LATE] += 1
+        counts[slot, HEAD] += 1
+        counts[slot, WAITING] -= 1
+
+
+@inlined
+def has_room(rules: Rules, state: State, slot: int, now_s: float) -> bool:
+    """Return whether one more request may wait: there is room, and it will be done in time."""
+    counts = state.counts
+    waiting = counts[slot, WAITING]
+    if waiting and waiting >= rules.waiting_room:
+        return False
+    busy = counts[slot, ON_DEVICE] > 0
+    if rules.admit_within_ms == np.inf or not (waiting or busy):
+        return True
+    full_ms = rules.latency_ms[-1]
+    batches = (waiting + rules.latency_ms.size) // rules.latency_ms.size
+    if not waiting and batches * full_ms > rules.admit_within_ms:
+        return True
+    start_s = max(now_s, state.times[slot, NEXT_EVENT_S]) if busy else now_s
+    return bool(start_s + 1e-3 * (batches * full_ms) <= now_s + 1e-3 * rules.admit_within_ms)
+
+
+@inlined
 def decide(rules: Rules, state: State, slot: int, now_s: float) -> None:
     """Start a batch on a free device if the policy says so, or set when to decide again."""
     times, counts = state.times, state.counts
@@ -168,6 +219,13 @@ def decide(rules: Rules, state: State, slot: int, now_s: float) -> None:
             times[slot, NEXT_EVENT_S] = due_s
             return
         size = min(waiting, rules.max_batch_size[cell])
+    size = size_in_time(rules, state, slot, now_s, size)
+    drop_expired(rules, state, slot, now_s, now_s + rules.latency_s[size - 1])
+    size = min(size, counts[slot, WAITING])
+    if size == 0:
+        if counts[slot, DRAINING]:
+            times[slot, DRAINED_S] = now_s
+        return
     counts[slot, ON_DEVICE] = size
     counts[slot, WAITING] -= size
     times[slot, NEXT_EVENT_S] = now_s + rules.latency_s[size - 1]
@@ -293,7 +351,7 @@ def attempt(
     count_arrival(rules, state, slot, now_s)
     counts = state.counts
     waiting = counts[slot, WAITING]
-    if waiting and waiting >= rules.waiting_room:
+    if not has_room(rules, state, slot, now_s):
         counts[slot, REFUSED] += 1
         retry(rules, state, now_s, sent_s, tries + 1, slot)
         return

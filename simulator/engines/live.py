@@ -58,6 +58,7 @@ class _Replica:
     refused: int = 0
     completed: int = 0
     late: int = 0
+    expired: int = 0
 
 
 _DeviceEvent = tuple[_Replica, int]
@@ -187,6 +188,7 @@ class LiveEngine:
             replica.refused,
             replica.completed,
             replica.late,
+            replica.expired,
             replica.core.queue_length,
         )
 
@@ -232,6 +234,7 @@ class LiveEngine:
     def _decide(self, now_s: float, replica: _Replica) -> None:
         """Start a batch on a free device if the core says so, or schedule the next decision."""
         batch = replica.core.next_batch(now_s)
+        self._drop_expired(now_s, replica)
         replica.decision += 1
         replica.batch = batch
         if batch is not None:
@@ -247,6 +250,18 @@ class LiveEngine:
             self._schedule(due_s, _EventKind.DEVICE, (replica, replica.decision))
         elif replica.draining:
             replica.drained_at_s = now_s
+
+    def _drop_expired(self, now_s: float, replica: _Replica) -> None:
+        """Give up the requests that a batch would have answered too late: the oldest ones."""
+        expired = len(replica.core.deadline_missed)
+        if not expired:
+            return
+        self._count_ongoing(now_s, replica)
+        replica.core.deadline_missed.clear()
+        for _ in range(expired):
+            self._give_up(replica.messages.popleft())
+        replica.expired += expired
+        replica.late += expired
 
     def _complete(self, now_s: float, replica: _Replica) -> None:
         """Answer the requests of the batch on the device, if there is one."""
