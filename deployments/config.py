@@ -149,7 +149,8 @@ class UserConfig(_Strict):
         """Return the limits of a batcher on the device of `profile`."""
         return limits_for(
             profile,
-            self.sla_at_replica(),
+            self.sla.objective,
+            self.autoscaler.settings().delays,
             waiting_room=self.limits.waiting_room,
             batch_size_limit=self.limits.batch_size_limit,
             serve_late=self.limits.late == "serve",

@@ -160,7 +160,8 @@ class Scenario:
     def _limits(self) -> Limits:
         return limits_for(
             self.profile,
-            self.objective.after(self.delays.way_ms),
+            self.objective,
+            self.delays,
             waiting_room=self.waiting_room,
             max_age_ms=self.max_age_ms,
             batch_size_limit=self._batch_size_limit,

@@ -28,6 +28,7 @@ from simulator.scenario import Scenario
 from simulator.simulation import EngineName, simulate
 from sojourn.output import print_json, print_table
 
+ENGINES: tuple[EngineName, ...] = ("compiled", "live")
 FACTORS = (1.05, 1.5, 4.0, 10.0)
 SIZES = np.arange(1, 33)
 #: Name, batch latency in ms by batch size, and the SLA's response time in ms.
@@ -72,9 +73,14 @@ def possible_per_s(profile: Profile, at_replica: ServiceLevelObjective) -> float
 
 
 def measure(
-    shape: str, profile: Profile, sla: ServiceLevelObjective, factor: float, engine: EngineName,
-    possible: float, seconds: int,
-) -> Row:  # fmt: skip
+    shape: str,
+    profile: Profile,
+    sla: ServiceLevelObjective,
+    factor: float,
+    engine: EngineName,
+    possible: float,
+    seconds: int,
+) -> Row:
     """Simulate one replica at `factor` times the rate that is possible."""
     rate_per_s = factor * possible
     counts = poisson_counts(rate_per_s, seconds, np.random.default_rng(1)).astype(np.float64)
@@ -101,17 +107,20 @@ def main(quick: bool, as_json: bool) -> None:
     """Measure what an overloaded replica still answers within the SLA."""
     seconds = 5 if quick else 60
     cases = [(shape, factor) for shape in SHAPES for factor in FACTORS]
-    rows, possible = [], {}
+    rows: list[Row] = []
+    possible: dict[str, float] = {}
     for (name, latency_ms, response_time_ms), factor in track(
         cases, disable=as_json, transient=True
     ):
-        profile = Profile(name, "device", latency_ms)
+        profile = Profile(name, "device", np.asarray(latency_ms, dtype=np.float64))
         sla = ServiceLevelObjective(response_time_ms, 99.0)
         if name not in possible:
             delays = Scenario(profile, sla, np.ones(1)).delays
             possible[name] = possible_per_s(profile, sla.after(delays.way_ms))
-        for engine in ("compiled", "live"):
-            rows.append(measure(name, profile, sla, factor, engine, possible[name], seconds))
+        rows += [
+            measure(name, profile, sla, factor, engine, possible[name], seconds)
+            for engine in ENGINES
+        ]
     if as_json:
         print_json({"rows": [asdict(row) for row in rows]})
         return
@@ -126,7 +135,7 @@ def main(quick: bool, as_json: bool) -> None:
             "in time",
             "refused",
             "p99 ms",
-        ),  # fmt: skip
+        ),
         [
             (
                 row.shape,

@@ -21,6 +21,11 @@ class ArrivalRate:
         self._first_s = math.nan
         self._last_s = math.nan
 
+    @property
+    def weight(self) -> float:
+        """Rows counted, each weighing ``exp(-a / window)`` at the last arrival."""
+        return self._weight
+
     def count(self, now_s: float, rows: int = 1) -> None:
         """Count an arrival of `rows` rows."""
         if math.isnan(self._first_s):

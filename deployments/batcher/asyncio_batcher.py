@@ -223,7 +223,7 @@ class Batcher:
         """Count a request that was refused before it was parsed."""
         self.offered_rows += rows
         self.refused_rows += rows
-        self.core.arrival_rate.count(time.monotonic(), rows)
+        self.core.count_refused(time.monotonic(), rows)
 
     def busy_for_s(self) -> float:
         """Return how long the current batch has been on the device; 0 without a batch."""

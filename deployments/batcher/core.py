@@ -12,10 +12,9 @@ Within a priority, requests are served first in, first out. A high-priority requ
 it had arrived `head_start_ms` earlier: it overtakes requests that arrived shortly before it, and
 starves none.
 
-Every request has a deadline: its own, or the time within which the limits ask for an answer. If it
-cannot be met, the request is refused on arrival; if its batch turns out to end too late, the request
-is dropped as the batch forms and never reaches the device. A batch is no larger than what still
-answers its oldest request in time, unless that would halve it.
+Every request has a deadline: its own, or the time within which the limits ask for an answer. If
+it cannot be met, the request is refused on arrival; if its batch turns out to end too late, the
+request is dropped as the batch forms and never reaches the device.
 
 A batch that fails contains a culprit. Unless the model names it, the core finds it by binary
 splitting (`deployments.batcher.bisection`): half of the suspects go into the next batch, which is
@@ -26,7 +25,6 @@ test comes an ordinary batch, if one is due.
 """
 
 import math
-from bisect import bisect_right
 from collections.abc import Collection, Sequence
 
 from deployments.batcher.arrival_rate import ArrivalRate
@@ -57,6 +55,7 @@ __all__ = [
 # latency if that is more: timers fire late, and batch latency varies.
 _SLACK_MS = 2.0
 _SLACK_SHARE = 0.1
+_MAX_REFUSED_SHARE = 0.999
 
 
 class BatcherCore:
@@ -102,6 +101,7 @@ class BatcherCore:
         self._device_busy = False
         self._device_free_s = -math.inf
         self._draining = False
+        self._refused_share = 0.0
 
     def use(self, table: PolicySource, limits: Limits) -> None:
         """Replace the policy table and the limits; the queue stays."""
@@ -121,9 +121,10 @@ class BatcherCore:
     def has_room(self, rows: int, now_s: float) -> bool:
         """Return whether `rows` more rows may wait: there is room, and they will be done in time.
 
-        A request that is larger than the waiting room, or that takes too long on an idle device, may
-        wait if nothing else does: it would never be served otherwise. Suspected rows have a room of
-        their own, of the same size: they must not keep out the requests that fill up their tests.
+        A request that is larger than the waiting room, or that takes too long on an idle device,
+        may wait if nothing else does: it would never be served otherwise. Suspected rows have a
+        room of their own, of the same size: they must not keep out the requests that fill up their
+        tests.
         """
         if self._draining:
             return False
@@ -138,7 +139,28 @@ class BatcherCore:
         if not ahead and batches * limits.latency_ms[-1] > limits.admit_within_ms:
             return True
         full = batches * limits.max_batch_size
-        return self._completion_s(now_s, full) <= now_s + 1e-3 * limits.admit_within_ms
+        within_ms = limits.admit_within_ms - self._time_lost_in_tries_ms()
+        return self._completion_s(now_s, full) <= now_s + 1e-3 * within_ms
+
+    def _time_lost_in_tries_ms(self) -> float:
+        """Return what nearly all requests have lost at most, being refused elsewhere before.
+
+        A replica cannot see for how long a request has been tried. If all replicas refuse the share
+        p that this one does, a request comes after j refusals or more with probability p^j: j is
+        such that no more come later than may be late. At most half of the time between a full
+        batch's latency and the limit is set aside.
+        """
+        limits, share = self.limits, self._refused_share
+        if share <= limits.late_share_allowed:
+            return 0.0
+        tries = math.log(limits.late_share_allowed) / math.log(min(share, _MAX_REFUSED_SHARE))
+        spare_ms = max(0.0, limits.admit_within_ms - limits.latency_ms[-1])
+        return min(limits.try_ms * min(tries, limits.retries), spare_ms / 2)
+
+    def count_refused(self, now_s: float, rows: int) -> None:
+        """Count a request that is refused."""
+        self.arrival_rate.count(now_s, rows)
+        self._refused_share += (1.0 - self._refused_share) * rows / self.arrival_rate.weight
 
     def policy(self, now_s: float) -> BatchingPolicy:
         """Return the policy in force at the observed arrival rate."""
@@ -146,9 +168,11 @@ class BatcherCore:
 
     def arrive(self, now_s: float, request: Request) -> Refusal | None:
         """Queue a request, or return why it is refused."""
-        self.arrival_rate.count(now_s, request.rows)
         if not self.has_room(request.rows, now_s):
+            self.count_refused(now_s, request.rows)
             return Refusal.FULL
+        self.arrival_rate.count(now_s, request.rows)
+        self._refused_share -= self._refused_share * request.rows / self.arrival_rate.weight
         if request.deadline_s < math.inf:
             ahead = 0 if request.priority else self.queue_length
             if self._completion_s(now_s, ahead + request.rows) > request.deadline_s:
@@ -267,7 +291,6 @@ class BatcherCore:
                 slices, under_test = self._take_test(now_s, policy.max_batch_size)
                 reason = StartReason.SEARCH
             elif size:
-                size = self._size_in_time(now_s, size)
                 slices = self._take(size, now_s + 1e-3 * self._latency_ms(size))
             else:
                 self.wake_at_s = self._latest_start_s(policy)
@@ -293,21 +316,6 @@ class BatcherCore:
         if self._draining:
             return size, StartReason.DRAIN
         return size, StartReason.AGAIN if again else StartReason.MAX_WAIT
-
-    def _size_in_time(self, now_s: float, size: int) -> int:
-        """Return the largest batch, up to `size`, that answers the oldest request in time.
-
-        A batch of less than half of `size` would cost the other requests more than it saves: then
-        `size` stays, and the oldest request is dropped.
-        """
-        limits = self.limits
-        if limits.answer_within_ms == math.inf:
-            return size
-        left_ms = 1e3 * (self._queue.oldest_arrival_s() - now_s) + limits.answer_within_ms
-        if self._latency_ms(size) <= left_ms:
-            return size
-        smaller = bisect_right(limits.latency_ms, left_ms, 0, min(size, limits.max_batch_size))
-        return smaller if 2 * smaller >= size else size
 
     def _take_test(self, now_s: float, max_rows: int) -> tuple[list[Slice], int]:
         """Take the next slices to test, and fill up their batch from the queue.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoscaler.sizing.try_delays import TryDelays
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 
@@ -36,6 +37,12 @@ class Limits:
     answer_within_ms : float
         A request that a batch would answer later than this after its arrival is dropped; infinity
         drops none.
+    try_ms : float
+        Time that a request loses at a replica that refuses it.
+    retries : int
+        Retries after which the balancer gives a request up.
+    late_share_allowed : float
+        Fraction of the requests that may be late.
     """
 
     max_age_ms: float
@@ -44,6 +51,9 @@ class Limits:
     head_start_ms: float = 0.0
     admit_within_ms: float = math.inf
     answer_within_ms: float = math.inf
+    try_ms: float = 0.0
+    retries: int = 0
+    late_share_allowed: float = 0.01
 
     @property
     def max_batch_size(self) -> int:
@@ -78,6 +88,7 @@ def batch_size_within(profile: Profile, sla: ServiceLevelObjective) -> int:
 def limits_for(
     profile: Profile,
     sla: ServiceLevelObjective,
+    delays: TryDelays,
     *,
     waiting_room: int | None = None,
     max_age_ms: float | None = None,
@@ -95,7 +106,9 @@ def limits_for(
     profile : Profile
         The device's profile.
     sla : ServiceLevelObjective
-        The SLA at the replica: what the way there and back leaves of the client's.
+        The SLA that the client sees.
+    delays : TryDelays
+        What the way to the replica and back takes of it, and each try elsewhere.
     waiting_room : int, optional
         Rows that may wait. By default, the rows of the full batches that fit into the response
         time, at least one full batch.
@@ -111,6 +124,7 @@ def limits_for(
     -------
     Limits
     """
+    sla = sla.after(delays.way_ms)
     serve_late = serve_late or profile.latency_ms[0] > ADMISSION_SHARE * sla.response_time_ms
     if batch_size_limit is None:
         batch_size_limit = profile.max_batch_size if serve_late else batch_size_within(profile, sla)
@@ -131,4 +145,7 @@ def limits_for(
         head_start_ms=time_ms,
         admit_within_ms=math.inf if serve_late else ADMISSION_SHARE * time_ms,
         answer_within_ms=math.inf if serve_late else time_ms,
+        try_ms=delays.try_ms,
+        retries=delays.retries or 0,
+        late_share_allowed=sla.late_share_allowed,
     )

@@ -86,6 +86,7 @@ class CompiledEngine:
         times = state.times[slot]
         times[:] = math.inf
         times[kernel.RATE_WEIGHT] = 0.0
+        times[kernel.REFUSED_SHARE] = 0.0
         times[kernel.RATE_FIRST_S] = math.nan
         times[kernel.COUNTED_S] = now_s
         state.counts[slot] = 0
@@ -230,6 +231,8 @@ def _rules(model: ReplicaModel, rate_window_s: float) -> Rules:
         latency_ms=latency_ms,
         admit_within_ms=float(limits.admit_within_ms),
         answer_within_ms=float(limits.answer_within_ms),
+        try_ms=float(limits.try_ms),
+        late_share_allowed=float(limits.late_share_allowed),
         energy_j=np.zeros(latency_ms.size) if energy_mj is None else 1e-3 * energy_mj,
         rate_window_s=rate_window_s,
         request_delay_s=1e-3 * delays.request_delay_ms,

@@ -27,9 +27,10 @@ IntArray = NDArray[np.int64]
 
 # State.times: the end of the batch on the device, or when a free device must decide again; weight,
 # first and last arrival of the rate estimate; up to when ongoing requests are counted; when a
-# draining replica became empty.
+# draining replica became empty; the share of tries refused of late, which is no time.
 NEXT_EVENT_S, RATE_WEIGHT, RATE_FIRST_S, RATE_LAST_S, COUNTED_S, DRAINED_S = range(6)
-N_TIMES = 6
+REFUSED_SHARE = 6
+N_TIMES = 7
 # State.counts: where the replica's ring of requests begins, how many of them are on the device,
 # how many wait, whether the replica drains, and its counters.
 HEAD, ON_DEVICE, WAITING, DRAINING, OFFERED, REFUSED, COMPLETED, LATE, EXPIRED = range(9)
@@ -45,6 +46,9 @@ RETRY_SENT_S, RETRY_AT_S = range(2)
 # State.retry_counts: tries so far, and the slot that refused last.
 RETRY_TRIES, RETRY_AVOID = range(2)
 NO_SLOT = -1
+
+#: As in `deployments.batcher.core`: numba's cache takes no constants of another file.
+MAX_REFUSED_SHARE = 0.999
 
 #: Histogram of response times: `BINS_PER_OCTAVE` equal bins between 2**k ms and 2**(k + 1) ms, so
 #: that each is at most 1/256 of its value wide. It reaches from a microsecond to hours.
@@ -70,6 +74,8 @@ class Rules(NamedTuple):
     latency_ms: FloatArray  # (sizes,)
     admit_within_ms: float
     answer_within_ms: float
+    try_ms: float
+    late_share_allowed: float
     energy_j: FloatArray  # (sizes,)
     rate_window_s: float
     request_delay_s: float
@@ -153,17 +159,6 @@ def count_arrival(rules: Rules, state: State, slot: int, now_s: float) -> None:
 
 
 @inlined
-def size_in_time(rules: Rules, state: State, slot: int, now_s: float, size: int) -> int:
-    """Return the largest batch, up to `size`, that answers the oldest request in time."""
-    oldest_s = state.reached_s[slot, state.counts[slot, HEAD] & (state.reached_s.shape[1] - 1)]
-    left_ms = 1e3 * (oldest_s - now_s) + rules.answer_within_ms
-    if rules.latency_ms[size - 1] <= left_ms:
-        return size
-    smaller = int(np.searchsorted(rules.latency_ms[:size], left_ms, "right"))
-    return smaller if 2 * smaller >= size else size
-
-
-@inlined
 def drop_expired(rules: Rules, state: State, slot: int, now_s: float, done_s: float) -> None:
     """Drop the waiting requests that a batch done at `done_s` would answer too late."""
     counts = state.counts
@@ -183,6 +178,17 @@ def drop_expired(rules: Rules, state: State, slot: int, now_s: float, done_s: fl
 
 
 @inlined
+def time_lost_in_tries_ms(rules: Rules, state: State, slot: int) -> float:
+    """Return what nearly all requests have lost at most, being refused elsewhere before."""
+    share = state.times[slot, REFUSED_SHARE]
+    if share <= rules.late_share_allowed:
+        return 0.0
+    tries = math.log(rules.late_share_allowed) / math.log(min(share, MAX_REFUSED_SHARE))
+    spare_ms = max(0.0, rules.admit_within_ms - rules.latency_ms[-1])
+    return float(min(rules.try_ms * min(tries, float(rules.retries)), spare_ms / 2))
+
+
+@inlined
 def has_room(rules: Rules, state: State, slot: int, now_s: float) -> bool:
     """Return whether one more request may wait: there is room, and it will be done in time."""
     counts = state.counts
@@ -197,7 +203,18 @@ def has_room(rules: Rules, state: State, slot: int, now_s: float) -> bool:
     if not waiting and batches * full_ms > rules.admit_within_ms:
         return True
     start_s = max(now_s, state.times[slot, NEXT_EVENT_S]) if busy else now_s
-    return bool(start_s + 1e-3 * (batches * full_ms) <= now_s + 1e-3 * rules.admit_within_ms)
+    within_ms = rules.admit_within_ms - time_lost_in_tries_ms(rules, state, slot)
+    return bool(start_s + 1e-3 * (batches * full_ms) <= now_s + 1e-3 * within_ms)
+
+
+@inlined
+def count_refusal(state: State, slot: int, refused: bool) -> None:
+    """Average the share of refused tries, over the time constant of the arrival rate."""
+    share, weight = state.times[slot, REFUSED_SHARE], state.times[slot, RATE_WEIGHT]
+    if refused:
+        state.times[slot, REFUSED_SHARE] = share + (1.0 - share) / weight
+    else:
+        state.times[slot, REFUSED_SHARE] = share - share / weight
 
 
 @inlined
@@ -219,7 +236,6 @@ def decide(rules: Rules, state: State, slot: int, now_s: float) -> None:
             times[slot, NEXT_EVENT_S] = due_s
             return
         size = min(waiting, rules.max_batch_size[cell])
-    size = size_in_time(rules, state, slot, now_s, size)
     drop_expired(rules, state, slot, now_s, now_s + rules.latency_s[size - 1])
     size = min(size, counts[slot, WAITING])
     if size == 0:
@@ -351,7 +367,9 @@ def attempt(
     count_arrival(rules, state, slot, now_s)
     counts = state.counts
     waiting = counts[slot, WAITING]
-    if not has_room(rules, state, slot, now_s):
+    admitted = has_room(rules, state, slot, now_s)
+    count_refusal(state, slot, not admitted)
+    if not admitted:
         counts[slot, REFUSED] += 1
         retry(rules, state, now_s, sent_s, tries + 1, slot)
         return

@@ -95,7 +95,8 @@ async def test_policy_report_autoscaler_and_wait_correction_count_the_same_late_
     expected = Profile("m", "d", np.array([4.0]))
     slow = Profile("m", "d", np.array([100.0]))
     sla = {"response_time_ms": minute_ms}
-    async with emulated_service(expected, device=slow, sla=sla) as service:
+    serve = {"late": "serve"}
+    async with emulated_service(expected, device=slow, sla=sla, limits=serve) as service:
         in_time = asyncio.create_task(infer(service))
         await asyncio.sleep(0)
         late = asyncio.create_task(infer(service, sent_s_ago=61))
@@ -121,11 +122,35 @@ async def test_policy_report_autoscaler_and_wait_correction_count_the_same_late_
 
 
 async def test_late_answers_count_in_rows() -> None:
-    async with emulated_service(PROFILE, sla={"response_time_ms": 20_000}) as service:
+    limits = {"late": "serve"}
+    async with emulated_service(
+        PROFILE, sla={"response_time_ms": 20_000}, limits=limits
+    ) as service:
         await infer(service, rows=3)
         await infer(service, rows=6, sent_s_ago=20.0)
         report = ReplicaReport.from_floats("a", 1.0, service.autoscaling_stats())
     assert (report.answered_total, report.late_total) == (9, 6)
+
+
+async def test_a_request_that_cannot_be_in_time_is_not_begun() -> None:
+    async with emulated_service(PROFILE, sla={"response_time_ms": 20_000}) as service:
+        with pytest.raises(DeadlineError, match="within the SLA's response time") as caught:
+            await infer(service, rows=3, sent_s_ago=20.0)
+        assert caught.value.status == 504
+        rows, stats = service.explain()["rows"], service.autoscaling_stats()
+        assert (rows["completed"], rows["expired"], rows["deadline_missed"]) == (0, 3, 0)
+        assert rows["late"] == stats["late_total"] == stats["answered_total"] == 3
+
+
+async def test_the_batch_size_limit_follows_from_the_sla_unless_it_is_set() -> None:
+    linear = Profile("m", "d", 0.4 + 7.8 * np.arange(1, 33))
+    sla = {"response_time_ms": 200}
+    async with emulated_service(linear, sla=sla) as service:
+        assert service.explain()["batch_size_limit"] == 12
+        assert service.autoscaling_stats()["full_batch_size"] == 12
+        assert max(service.batcher.core.policy(0.0).actions) == 12
+    async with emulated_service(linear, sla=sla, limits={"batch_size_limit": 3}) as service:
+        assert service.explain()["batch_size_limit"] == 3
 
 
 async def test_the_solved_table_is_put_in_force(

@@ -39,6 +39,7 @@ def scenario(counts, **options):
             "within_second": "uniform",
             "delays": TryDelays(0.0, 0.0, 1.0, 5),
             "waiting_room": 100,
+            "serve_late": True,
             "start_time": StartTime(10.0),
             "min_replicas": 0,
             **options,

@@ -312,7 +312,7 @@ async def test_a_full_batcher_refuses_at_once_and_counts_it() -> None:
         await asyncio.sleep(0)
         second = ask(batcher, 2, 3)
         await asyncio.sleep(0)
-        with pytest.raises(BusyError, match="2 rows are waiting, the waiting room holds 2"):
+        with pytest.raises(BusyError, match="full: 2 rows are waiting"):
             await ask(batcher, 4)
         model.gate.set()
         await asyncio.gather(first, second)

@@ -87,9 +87,9 @@ def test_a_refused_request_takes_no_place_in_the_waiting_room() -> None:
     assert core.queue_length == 3
 
 
-def test_requests_beyond_the_waiting_room_are_admitted_if_in_time() -> None:
+def test_requests_are_admitted_if_they_will_be_done_in_time() -> None:
     """25 ms hold two full batches of 10 ms, and 5 ms of the batch on the device."""
-    limits = Limits(10.0, 4, [10.0] * 4, admit_within_ms=25.0)
+    limits = Limits(10.0, 100, [10.0] * 4, admit_within_ms=25.0)
     core = BatcherCore(FixedPolicy(BatchingPolicy.from_control_limit(1, 4)), limits)
     for _ in range(4):
         core.arrive(0.0, Request(0.0, 1))
@@ -103,10 +103,39 @@ def test_requests_beyond_the_waiting_room_are_admitted_if_in_time() -> None:
     ]
 
 
+def test_a_request_that_takes_too_long_is_admitted_if_nothing_else_waits() -> None:
+    """Five batches of 10 ms never fit into 25 ms: refused for ever, it would not be served."""
+    limits = Limits(0.0, 100, [10.0] * 4, admit_within_ms=25.0, answer_within_ms=26.0)
+    core = BatcherCore(FixedPolicy(BatchingPolicy.from_control_limit(1, 4)), limits)
+    core.arrive(0.0, Request(0.0, 1, "first"))
+    core.next_batch(0.0)
+    assert core.arrive(0.001, Request(0.001, 20, "long")) is None
+    assert core.arrive(0.001, Request(0.001, 1, "next")) is Refusal.FULL
+    for batch in range(5):
+        core.device_free()
+        assert contents(core.next_batch(0.01 + 0.01 * batch)) == ["long"]
+    assert core.deadline_missed == []
+
+
+def test_tries_elsewhere_are_reckoned_with_once_requests_are_refused() -> None:
+    """Where half of the tries are refused, 1% of the requests come after 6.6 of them."""
+    limits = Limits(0.0, 100, [10.0] * 4, admit_within_ms=40.0, try_ms=1.0, retries=9)
+    core = BatcherCore(FixedPolicy(BatchingPolicy.from_control_limit(1, 4)), limits)
+    core.arrive(0.0, Request(0.0, 1))
+    core.next_batch(0.0)
+    for _ in range(8):
+        core.arrive(0.0, Request(0.0, 1))
+    assert core.has_room(1, 0.0)  # done after 40 ms
+    for _ in range(9):
+        core.count_refused(0.0, 1)
+    assert not core.has_room(1, 0.0066)  # done 33.4 ms later, but up to 6.64 ms are gone
+    assert core.has_room(1, 0.0067)
+
+
 @given(st.floats(0.2, 3.0), st.integers(0, 2**32 - 1))
-def test_every_request_admitted_beyond_the_waiting_room_is_in_time(load: float, seed: int) -> None:
+def test_every_request_admitted_is_in_time(load: float, seed: int) -> None:
     latency_ms = [5.0 + b for b in range(1, 9)]
-    limits = Limits(0.0, 0, latency_ms, admit_within_ms=30.0)
+    limits = Limits(0.0, 100, latency_ms, admit_within_ms=30.0, answer_within_ms=30.0)
     core = BatcherCore(FixedPolicy(BatchingPolicy.from_control_limit(1, 8)), limits)
     random = np.random.default_rng(seed)
     arrivals_s = np.cumsum(random.exponential(1.3e-2 / (8 * load), 300)).tolist()
@@ -121,6 +150,7 @@ def test_every_request_admitted_beyond_the_waiting_room_is_in_time(load: float, 
         if batch := core.next_batch(now_s):
             free_s = now_s + 1e-3 * latency_ms[batch.size - 1]
             done_after_s += [free_s - part.request.arrival_s for part in batch.slices]
+    assert not core.deadline_missed
     assert len(done_after_s) == taken > 30
     assert max(done_after_s) <= 0.03 + 1e-9
 

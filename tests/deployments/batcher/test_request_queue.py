@@ -6,6 +6,7 @@ from deployments.batcher.request_queue import RequestQueue
 from deployments.batcher.requests import Request, Slice
 
 HEAD_START_S = 0.1
+ANSWER_WITHIN_S = 5.0
 
 
 def queue_of(*requests: Request) -> RequestQueue:
@@ -26,7 +27,7 @@ def take(
         request.cancelled = True
         queue.discard(request)
 
-    slices = queue.take(size, done_s, HEAD_START_S, miss)
+    slices = queue.take(size, done_s, done_s - ANSWER_WITHIN_S, HEAD_START_S, miss)
     return [(request.content, start, stop) for request, start, stop in slices], missed
 
 
@@ -74,3 +75,17 @@ def test_the_oldest_arrival_is_of_a_request_that_still_waits() -> None:
     assert queue.oldest_arrival_s() == 2.0
     assert queue.requests() == [second]
     assert RequestQueue().oldest_arrival_s() == math.inf
+
+
+def test_a_request_that_would_be_answered_too_late_after_its_arrival_is_missed() -> None:
+    queue = queue_of(Request(0.0, 1, "old"), Request(1.0, 1, "new"))
+    slices, missed = take(queue, 2, done_s=5.5)
+    assert [content for content, _, _ in slices] == ["new"]
+    assert [request.content for request in missed] == ["old"]
+    assert queue.rows == 0
+
+
+def test_a_request_that_has_begun_is_finished() -> None:
+    queue = queue_of(Request(0.0, 4, "long"))
+    assert take(queue, 3, done_s=4.0) == ([("long", 0, 3)], [])
+    assert take(queue, 3, done_s=8.0) == ([("long", 3, 4)], [])

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from autoscaler.reports import ReplicaReport
+from deployments.batcher.limits import ADMISSION_SHARE
 from deployments.config import parse_user_config
 from deployments.control import table_solver as solver
 from deployments.service import InferenceService
@@ -31,9 +32,9 @@ async def solved(service: InferenceService) -> ReplicaReport:
 
 
 def expected(response_time_ms: float, percentile: float) -> float:
-    room = 4 * max(1, int(response_time_ms / 7.0) - 1)
     # The way to the replica and back takes half a millisecond.
     objective = ServiceLevelObjective(response_time_ms - 0.5, percentile)
+    room = 4 * int(ADMISSION_SHARE * objective.response_time_ms / 7.0)
     return solve_load_lateness_curve(PROFILE, objective, room).sla_rate_per_s
 
 
@@ -90,7 +91,6 @@ async def test_an_sla_and_delays_that_change_together_are_reported() -> None:
         longer = {
             "sla": {"response_time_ms": 23},
             "autoscaler": {"request_delay_ms": 3.25},
-            "limits": {"waiting_room": 4},
         }
         await service.configure(parse_user_config(longer))
         after = await solved(service)

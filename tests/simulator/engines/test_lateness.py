@@ -44,6 +44,7 @@ def scenario(delays: TryDelays) -> Scenario:
         batching=BatchingPolicy.from_control_limit(8, 32, 8.0),
         waiting_room=4096,
         max_age_ms=8.0,
+        serve_late=True,
         replicas=2,
         max_replicas=2,
     )
