@@ -4,7 +4,6 @@ The expected numbers are literals, so that neither the script nor its copy of Ta
 """
 
 import json
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -27,7 +26,7 @@ def out(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def report(out) -> dict[str, Any]:
+def report(out):
     result = CliRunner().invoke(main, ["--quick", "--json", "--out", str(out)])
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
