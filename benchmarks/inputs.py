@@ -14,7 +14,7 @@ _GOOGLENET_P4_FILE = ROOT / "configs/profiles/googlenet-p4.json"
 
 
 def googlenet_p4(max_batch_size: int = 32) -> Profile:
-    """Load GoogLeNet on a Tesla P4, as Xu et al. measured it (arXiv 2501.02181).
+    """Load GoogLeNet on a Tesla P4, as Xu et al. measured it (arXiv 2301.12865).
 
     Parameters
     ----------

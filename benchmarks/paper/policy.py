@@ -64,7 +64,7 @@ def timed(run: Callable[[], T], repeats: int) -> tuple[float, T]:
 
 
 def discrete_dp(smdp: TruncatedSmdp) -> DiscreteDP:
-    """Build the discretized chain, equations (17)-(19), as state-action pairs."""
+    """Build the discretized chain of arXiv 2301.12865, (17)-(19), as state-action pairs."""
     states, actions = np.nonzero(np.isfinite(smdp.cost))
     share = 0.99 * relative_value_iteration.largest_step_ms(smdp) / smdp.period_ms[actions]
     transitions = np.empty((states.size, smdp.states))

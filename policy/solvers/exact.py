@@ -31,7 +31,7 @@ The equations of the head, :math:`(I - P) h = c - g y`, are solved as `policy.ma
 the factors that give h give the stationary distribution :math:`\pi` first, and so
 :math:`g = \pi c / \pi y`.
 
-The decision process is that of Xu, Sun, Zhou, Niu (arXiv 2501.02181); the closing is our own.
+The decision process is that of Xu, Sun, Zhou, Niu (arXiv 2301.12865); the closing is our own.
 Policy iteration: Puterman, "Markov Decision Processes" (1994), section 11.4.
 """
 

@@ -53,7 +53,7 @@ def test_the_reference_methods_agree_with_the_exact_solver(method, load, energy_
 
 
 def test_the_options_of_the_reference_methods_are_those_of_the_paper():
-    # Table I of arXiv 2501.02181: 70 states and an overflow cost of 100 suffice at load 0.9.
+    # Table I of arXiv 2301.12865: 70 states and an overflow cost of 100 suffice at load 0.9.
     found = policy.solve(
         GOOGLENET_P4,
         0.9 * CAPACITY,

@@ -9,7 +9,7 @@ from policy.profile import Profile
 GOOGLENET_P4_FILE = Path(__file__).parents[2] / "configs" / "profiles" / "googlenet-p4.json"
 
 GOOGLENET_P4 = Profile.load(GOOGLENET_P4_FILE)
-"""GoogLeNet on a Tesla P4, as printed by Xu, Sun, Zhou, Niu (arXiv 2501.02181)."""
+"""GoogLeNet on a Tesla P4, as printed by Xu, Sun, Zhou, Niu (arXiv 2301.12865)."""
 
 _PADDED_TIMES_MS = np.array([2.0] * 4 + [2.6] * 4 + [4.0] * 8 + [7.0] * 16)
 PADDED = Profile("padded", "steps", _PADDED_TIMES_MS, 10 * _PADDED_TIMES_MS)

@@ -52,6 +52,10 @@ def evaluate(
 ) -> tuple[float, FloatArray]:
     """Compute the average cost and the relative values of a policy.
 
+    A policy that waits in the overflow state never leaves it again, so its average cost is that of
+    waiting there. The stationary probabilities cannot tell: where the overflow state is reached
+    once in 1e14 periods, rounding decides.
+
     Parameters
     ----------
     smdp : TruncatedSmdp
@@ -69,16 +73,19 @@ def evaluate(
         cost = smdp.cost[np.arange(smdp.states), actions]
     period = smdp.period_ms[actions]
     equations = ChainEquations(np.eye(smdp.states) - smdp.transition_matrix(actions))
-    visits = equations.stationary()
-    average_cost = float(visits @ cost) / float(visits @ period)
+    if actions[-1] == 0:
+        average_cost = float(cost[-1]) / float(period[-1])
+    else:
+        visits = equations.stationary()
+        average_cost = float(visits @ cost) / float(visits @ period)
     values = equations.relative_values(cost - average_cost * period)
     return average_cost, values - values[0]
 
 
-def overflow_cost_share(smdp: TruncatedSmdp, actions: IntArray) -> float:
+def overflow_cost_per_ms(smdp: TruncatedSmdp, actions: IntArray) -> float:
     """Return the part of a policy's average cost that is paid in the overflow state.
 
-    This is the criterion Δ of arXiv 2501.02181, equation (15): below a tolerance (0.001 there), the
+    This is the criterion Δ of arXiv 2301.12865, equation (15): below a tolerance (0.001 there), the
     queue is long enough.
     """
     cost = np.zeros(smdp.states)

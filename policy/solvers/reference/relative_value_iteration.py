@@ -14,7 +14,8 @@ with a step :math:`\eta` small enough that all probabilities stay non-negative:
 until the span of :math:`J_{n+1} - h_n` is below :math:`\epsilon`; its least and greatest entries
 bound the average cost.
 
-Source: Xu, Sun, Zhou, Niu, arXiv 2501.02181, equations (17)-(22).
+Source: Xu, Sun, Zhou, Niu, "SMDP-Based Dynamic Batching for Efficient Inference on
+GPU-Based Platforms", IEEE ICC 2023, arXiv 2301.12865, equations (17)-(22).
 """
 
 import numpy as np
@@ -27,7 +28,11 @@ _STEP_SHARE = 0.99
 
 
 def solve(
-    smdp: TruncatedSmdp, *, span: float = 0.01, max_sweeps: int = 1_000_000
+    smdp: TruncatedSmdp,
+    *,
+    span: float = 0.01,
+    max_sweeps: int = 1_000_000,
+    must_converge: bool = True,
 ) -> TruncatedSolution:
     """Solve by relative value iteration.
 
@@ -38,6 +43,9 @@ def solve(
         The paper's epsilon: the average cost is known to within this.
     max_sweeps : int
         Sweeps over all states after which it gives up.
+    must_converge : bool
+        If false, return the policy of the last sweep instead of giving up, as the paper does. Its
+        `average_cost` is then the middle of bounds that may still be far apart.
 
     Returns
     -------
@@ -55,16 +63,17 @@ def solve(
     step = _STEP_SHARE * largest_step_ms(smdp)
     cost_rate = smdp.cost / smdp.period_ms
     share = step / smdp.period_ms
+    states = np.arange(smdp.states)
     values = np.zeros(smdp.states)
     for sweep in range(1, max_sweeps + 1):
         expected = smdp.expected_values(values)
         action_values = cost_rate + share * (expected - values[:, np.newaxis])
         actions: IntArray = action_values.argmin(axis=1)
-        change = np.take_along_axis(action_values, actions[:, np.newaxis], axis=1)[:, 0]
+        change = action_values[states, actions]
         low, high = change.min(), change.max()
         values = values + change
         values -= values[0]
-        if high - low < span:
+        if high - low < span or (sweep == max_sweeps and not must_converge):
             return TruncatedSolution(
                 actions=actions,
                 average_cost=float(low + high) / 2,
@@ -76,7 +85,7 @@ def solve(
 
 
 def largest_step_ms(smdp: TruncatedSmdp) -> float:
-    """Return the upper bound of the discretization step, equation (19) of arXiv 2501.02181."""
+    """Return the upper bound of the discretization step, equation (19) of arXiv 2301.12865."""
     staying = smdp.staying_probabilities()
     leaves = np.isfinite(smdp.cost) & (staying < 1)
     bound = np.broadcast_to(smdp.period_ms, smdp.cost.shape)[leaves] / (1 - staying[leaves])

@@ -24,8 +24,9 @@ The paper makes the queue finite: all states beyond :math:`s_{max}` become one o
 which costs and moves like :math:`s_{max}`, and costs :math:`c_o` more per millisecond. The exact
 solver (`policy.solvers.exact`) needs neither; this form is the reference it is tested against.
 
-Source: Xu, Sun, Zhou, Niu, "SMDP-Based Dynamic Batching for Improving Responsiveness and Energy
-Efficiency of Batch Services", arXiv 2501.02181, equations (4)-(20).
+Source: Xu, Sun, Zhou, Niu, "SMDP-Based Dynamic Batching for Efficient Inference on GPU-Based
+Platforms", IEEE ICC 2023, arXiv 2301.12865: equations (4)-(9) for the process, (12) and (13) for
+the overflow state.
 """
 
 from dataclasses import dataclass, field
@@ -119,7 +120,9 @@ class TruncatedSmdp:
         arrivals = poisson_table(self.max_queue_length + 1, rate * latency_ms)
         more = pdtrc(self.max_queue_length, rate * latency_ms)[:, np.newaxis]
         object.__setattr__(self, "_arrivals", np.hstack([arrivals, more]))
-        object.__setattr__(self, "_after_start", np.maximum(lengths[:, np.newaxis] - sizes[1:], 0))
+        # Flat indices into a table by the number left behind and the batch size.
+        left = np.maximum(lengths[:, np.newaxis] - sizes[1:], 0)
+        object.__setattr__(self, "_after_start", left * largest + sizes[:-1])
 
     @property
     def states(self) -> int:
@@ -140,12 +143,15 @@ class TruncatedSmdp:
         """
         overflow = np.full(self.states, values[-1])
         extended = np.concatenate([values[:-1], overflow])
-        windows = np.lib.stride_tricks.sliding_window_view(extended, self.states)
-        after_arrivals = windows[: self.max_queue_length + 1] @ self._arrivals.T
+        # Row n holds the values from n on. `sliding_window_view` is the same, but slower to make.
+        windows = np.ndarray(
+            (self.max_queue_length + 1, self.states), buffer=extended, strides=2 * extended.strides
+        )
+        after_arrivals = windows @ self._arrivals.T
         expected = np.empty_like(self.cost)
         expected[:-1, 0] = values[1:]
         expected[-1, 0] = values[-1]
-        expected[:, 1:] = after_arrivals[self._after_start, np.arange(self.profile.max_batch_size)]
+        expected[:, 1:] = after_arrivals.take(self._after_start)
         return expected
 
     def transition_matrix(self, actions: IntArray) -> FloatArray:

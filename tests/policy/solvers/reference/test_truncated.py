@@ -1,4 +1,4 @@
-"""The truncated decision process and its two solvers, in the setting of arXiv 2501.02181."""
+"""The truncated decision process and its two solvers, in the setting of arXiv 2301.12865."""
 
 import numpy as np
 import pytest
@@ -34,12 +34,12 @@ def test_the_least_queue_length_and_the_overflow_share_in_the_papers_setting(
     solution = policy_iteration.solve(smdp)
     assert solution.average_cost == pytest.approx(66.134, abs=1e-3)
     assert smdp.batching_policy(solution.actions).control_limit == 7
-    found = policy_iteration.overflow_cost_share(smdp, solution.actions)
+    found = policy_iteration.overflow_cost_per_ms(smdp, solution.actions)
     assert found == pytest.approx(share, rel=1e-3)
 
     shorter = paper_smdp(max_queue_length - 1, overflow_cost)
     actions = policy_iteration.solve(shorter).actions
-    assert policy_iteration.overflow_cost_share(shorter, actions) > 1e-3
+    assert policy_iteration.overflow_cost_per_ms(shorter, actions) > 1e-3
 
 
 def test_the_sweeps_of_relative_value_iteration_in_the_papers_setting():
@@ -50,6 +50,30 @@ def test_the_sweeps_of_relative_value_iteration_in_the_papers_setting():
 def test_with_too_low_an_overflow_cost_waiting_for_ever_is_optimal():
     solution = policy_iteration.solve(paper_smdp(70, 1e2, energy_weight=500))
     assert not solution.actions.any()
+
+
+@pytest.mark.parametrize("max_queue_length", [177, 190, 191])
+def test_the_cost_of_waiting_for_ever_is_that_of_the_overflow_state(max_queue_length):
+    """The stationary probabilities, near 1e-14 here, gave 66.488, 63.04 and 69.13."""
+    smdp = paper_smdp(max_queue_length, 0.0)
+    actions = np.minimum(np.append(np.arange(max_queue_length + 1), max_queue_length), 32)
+    actions[:7] = 0
+    actions[-1] = 0
+    # s_max requests wait, at a cost of 1/λ each, where λ is 0.9 * 32 / 10.8152 per ms.
+    cost = max_queue_length * 10.8152 / 28.8
+    assert policy_iteration.evaluate(smdp, actions)[0] == pytest.approx(cost, rel=1e-12)
+    assert policy_iteration.overflow_cost_per_ms(smdp, actions) == pytest.approx(cost, rel=1e-12)
+
+
+def test_an_unfinished_relative_value_iteration_recommends_never_to_serve():
+    """As in the paper's Table I, where 10,000 sweeps decide which queue suffices."""
+    smdp = paper_smdp(60, 50.0)
+    unfinished = relative_value_iteration.solve(smdp, max_sweeps=100, must_converge=False)
+    assert unfinished.rounds == 100
+    assert unfinished.actions[-1] == 0
+    finished = relative_value_iteration.solve(smdp)
+    assert finished.rounds > 100
+    assert finished.actions[-1] > 0
 
 
 @settings(derandomize=True, deadline=None, max_examples=25)
