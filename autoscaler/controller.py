@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from autoscaler.decision import Decision
-from autoscaler.fleet_monitor import FleetMonitor, FleetStatus, UnknownStatus
+from autoscaler.fleet_monitor import SLOW_INTERVAL_S, FleetMonitor, FleetStatus, UnknownStatus
 from autoscaler.reports import ReplicaReport
 from autoscaler.scale_in import ScaleInGuard, measured_hold_s
 from autoscaler.settings import AutoscalerSettings
@@ -23,7 +23,7 @@ from autoscaler.sizing.live import LiveSizing
 from autoscaler.sizing.sla_rate_correction import MIN_CORRECTION
 from policy.errors import InvalidInputError
 
-_STATE_VERSION = 3
+_STATE_VERSION = 4
 
 
 class Autoscaler:
@@ -48,9 +48,17 @@ class Autoscaler:
         """The settings in force."""
         return self._monitor.settings
 
-    def observe(self, reports: Iterable[ReplicaReport]) -> None:
-        """Take in reports, in any order; late and repeated ones are ignored."""
-        self._monitor.observe(reports)
+    def observe(self, reports: Iterable[ReplicaReport], now_s: float | None = None) -> None:
+        """Take in reports, in any order; late and repeated ones are ignored.
+
+        Parameters
+        ----------
+        reports : iterable of ReplicaReport
+        now_s : float or None
+            When they were read, on the clock of `decide`, so that replicas with a wrong clock count
+            as well. None: all clocks are right.
+        """
+        self._monitor.observe(reports, now_s)
 
     def decide(
         self,
@@ -95,6 +103,7 @@ class Autoscaler:
         start_times = self._monitor.start_times
         if ready_replicas is not None:
             start_times.track(now_s, current_replicas, ready_replicas)
+            self._monitor.expect(now_s, ready_replicas)
         decision = self._decide(
             now_s, current_replicas, min_replicas, max_replicas, ready_replicas, waiting
         )
@@ -131,23 +140,25 @@ class Autoscaler:
         sizing = self._monitor.sizing(low, high)
         required, remark = sizing.required(status.demand_per_s)
         self._guard.observe(now_s, status.demand_per_s, self._hold_s())
-        # Replicas that serve but do not report are assumed to carry their share of the load.
+        # Replicas that serve are assumed to carry their share of the load, even before their first
+        # report.
         serving = current if ready_replicas is None else ready_replicas
-        serving_per_reporting = max(1.0, serving / status.replicas)
+        serving_per_known = max(1.0, serving / status.carrying_replicas)
+        all_report = serving_per_known == 1 and not status.silent_replicas
         idle_s = self._idle_s(now_s)
 
         if required > current:
             replicas, reason = required, f"scale out {current} -> {required}"
-        elif min_replicas == 0 and serving_per_reporting == 1 and idle_s > self._idle_limit_s():
+        elif min_replicas == 0 and all_report and idle_s > self._idle_limit_s():
             replicas, reason = 0, f"scale in {current} -> 0: no request for {idle_s:.0f} s"
         elif required == current:
             replicas, reason = current, f"keep {current}"
         else:
-            replicas, reason = self._scale_in(now_s, current, status, sizing, serving_per_reporting)
+            replicas, reason = self._scale_in(now_s, current, status, sizing, serving_per_known)
         return self._decision(
             replicas,
             f"{reason}; offered {status.offered_per_s:.4g}/s, demand {status.demand_per_s:.4g}/s "
-            f"by {status.forecast.method}, which needs {required}{remark or self._model_remark()}",
+            f"by {status.forecast.method}, which needs {required}{remark or self._model_remark()}{_report_remark(status)}",
             arrival_rate_per_s=status.offered_per_s,
             forecast_per_s=status.forecast.expected_per_s,
             required_replicas=required,
@@ -157,6 +168,8 @@ class Autoscaler:
             method=status.forecast.method,
             margin=status.forecast.margin,
             sla_rate_per_s=sizing.sla_rate_per_s(),
+            silent_replicas=status.silent_replicas,
+            report_interval_s=status.report_interval_s,
         )
 
     def _scale_in(
@@ -165,13 +178,15 @@ class Autoscaler:
         current: int,
         status: FleetStatus,
         sizing: LiveSizing,
-        serving_per_reporting: float,
+        serving_per_known: float,
     ) -> tuple[int, str]:
         """Return how many of the `current` replicas to keep if fewer are required now, and why."""
         hold_s = self._hold_s()
+        if status.silent_replicas > status.replicas:
+            return current, f"keep {current}: most replicas do not report"
         if self._guard.watched_s(now_s) < hold_s:
             return current, f"keep {current}: watched for less than {hold_s:g} s"
-        cautious_per_s = serving_per_reporting * self._guard.cautious_demand_per_s(
+        cautious_per_s = serving_per_known * self._guard.cautious_demand_per_s(
             status.demand_per_s, status.offered_per_s, self._monitor.settings.window_s
         )
         replicas = min(current, sizing.required(cautious_per_s)[0])
@@ -269,3 +284,17 @@ class Autoscaler:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInputError(f"state: not usable ({error!r})") from error
         self._monitor, self._guard = monitor, guard
+
+
+def _report_remark(status: FleetStatus) -> str:
+    remark = ""
+    if status.silent_replicas:
+        remark = (
+            f"; replicas that serve without reporting: {status.silent_replicas}, with the mean "
+            "load of the others"
+        )
+    if status.report_interval_s >= SLOW_INTERVAL_S:
+        remark += (
+            f"; reports come only every {status.report_interval_s:.0f} s, set metrics_interval_s: 1"
+        )
+    return remark

@@ -40,6 +40,10 @@ class Decision:
         Measured minus predicted fraction of late requests; None while it cannot be told.
     hold_s : float
         How long fewer replicas must have been enough before some go.
+    silent_replicas : int
+        Replicas that serve but do not report; their share of the load is extrapolated.
+    report_interval_s : float or None
+        Time between two reports of a replica; None if unknown.
     """
 
     replicas: int
@@ -57,3 +61,5 @@ class Decision:
     correction: float = 1.0
     model_error: float | None = None
     hold_s: float = 0.0
+    silent_replicas: int = 0
+    report_interval_s: float | None = None

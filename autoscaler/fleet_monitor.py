@@ -4,16 +4,19 @@
 """
 
 import math
+import statistics
+from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from autoscaler.clocks import MAX_LAG_S, ReplicaClocks
 from autoscaler.forecasting.demand import (
     DEFAULT_UNSERVED_SHARE,
     DemandForecast,
     DemandForecaster,
 )
-from autoscaler.offered_load import MAX_LAG_S, OfferedLoad
+from autoscaler.offered_load import OfferedLoad
 from autoscaler.reports import ReplicaReport
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.sizing.live import LiveSizing, MedianReplica, median_replicas
@@ -22,6 +25,12 @@ from autoscaler.start_times import StartTimes
 
 #: Reports older than this say nothing about the present.
 STALE_AFTER_S = 10.0
+#: Nor do those older than this many intervals between reports, if reports come slowly.
+_STALE_INTERVALS = 2.5
+#: Reports should come every second. From this interval on, the load is noticed late.
+SLOW_INTERVAL_S = 2.5
+#: The number of latest intervals between reports, of which the median counts.
+_INTERVALS_KEPT = 30
 #: Full batches per replica that may wait without counting as a backlog.
 _NORMAL_BATCHES_WAITING = 2
 #: A replica that has not reported for this long is forgotten.
@@ -35,7 +44,14 @@ class FleetStatus:
     Attributes
     ----------
     replicas : int
-        Replicas that report.
+        Replicas with a timely report.
+    silent_replicas : int
+        Replicas that serve and should report, but do not; `offered_per_s`, `forecast` and `backlog`
+        include their share.
+    carrying_replicas : int
+        Replicas whose load is known or extrapolated.
+    report_interval_s : float
+        Time between two reports of a replica.
     offered_per_s : float
         Requests per second that clients offer, as the mean over the rate window.
     forecast : DemandForecast
@@ -46,6 +62,9 @@ class FleetStatus:
     """
 
     replicas: int
+    silent_replicas: int
+    carrying_replicas: int
+    report_interval_s: float
     offered_per_s: float
     forecast: DemandForecast
     backlog: float
@@ -94,24 +113,51 @@ class FleetMonitor:
         self.sla_correction = SlaRateCorrection()
         self.median_replicas: tuple[MedianReplica, ...] = ()
         self._reports: dict[str, ReplicaReport] = {}
+        self._clocks = ReplicaClocks()
+        self._intervals_s: deque[float] = deque(maxlen=_INTERVALS_KEPT)
+        self._interval_s = 1.0
+        #: Replicas that should report.
+        self._expected = 0
         self._forecaster = DemandForecaster(settings.forecast)
         #: The pool and the unserved share that the forecaster was made for.
         self._forecasts_for = (settings.forecast, DEFAULT_UNSERVED_SHARE)
 
-    def observe(self, reports: Iterable[ReplicaReport]) -> None:
-        """Take in reports, in any order; late and repeated ones are ignored."""
+    def observe(self, reports: Iterable[ReplicaReport], now_s: float | None = None) -> None:
+        """Take in reports, in any order; late and repeated ones are ignored.
+
+        Parameters
+        ----------
+        reports : iterable of ReplicaReport
+        now_s : float or None
+            When they were read, which corrects the clocks of replicas. None: the clocks are right.
+        """
         for report in reports:
+            if now_s is not None:
+                placed_s = self._clocks.place(report, now_s)
+                if placed_s != report.time_s:
+                    report = replace(report, time_s=placed_s)
             newest_s = self.load.newest_s
             if not self.load.observe(report):
                 continue
             before = self._reports.get(report.replica_id)
             self._reports[report.replica_id] = report
+            if before is not None:
+                self._intervals_s.append(report.time_s - before.time_s)
             if before is not None and report.answered_total and report.sla_rate_per_s:
                 self.sla_correction.count_between(before, report)
             if report.settings is not None and report.time_s >= newest_s:
                 self.settings = report.settings
             if report.start_time_s > 0:
-                self.start_times.observe(report.replica_id, report.start_time_s)
+                is_first = before is None and report.counted_s > 0
+                self.start_times.observe(
+                    report.replica_id,
+                    report.start_time_s,
+                    report.time_s - report.counted_s if is_first else None,
+                )
+
+    def expect(self, now_s: float, ready_replicas: int) -> None:
+        """Note how many replicas serve, whether they report or not."""
+        self._expected = self.load.expect(now_s, ready_replicas)
 
     def status(self, now_s: float) -> FleetStatus | UnknownStatus:
         """Return the state of the fleet, or why it is unknown.
@@ -124,7 +170,9 @@ class FleetMonitor:
         age_s = now_s - self.load.newest_s
         if math.isinf(age_s):
             return UnknownStatus("no replica has reported yet")
-        if age_s > STALE_AFTER_S:
+        self._interval_s = statistics.median(self._intervals_s) if self._intervals_s else 1.0
+        stale_after_s = max(STALE_AFTER_S, _STALE_INTERVALS * self._interval_s)
+        if age_s > stale_after_s:
             return UnknownStatus(f"the newest report is {age_s:.0f} s old", is_stale=True)
         self._forget_before(now_s - _FORGET_AFTER_S)
         cutoff_s = min(self.load.newest_s, now_s) - MAX_LAG_S
@@ -139,12 +187,21 @@ class FleetMonitor:
         forecast = forecaster.forecast(now_s, self.start_times.horizon_s, self.settings.risk)
         if forecast is None:
             return UnknownStatus("the arrival rate is not known yet")
+        reporting = sum(
+            report.time_s >= now_s - stale_after_s for report in self._reports.values()
+        )
+        silent = max(0, self._expected - reporting)
+        share_known = (self._expected - silent) / self._expected if silent else 1.0
         backlog = sum(
             max(0.0, report.queue_length - _NORMAL_BATCHES_WAITING * report.full_batch_size)
             for report in live
         )
+        backlog /= share_known
         return FleetStatus(
-            replicas=len(live),
+            replicas=reporting,
+            silent_replicas=silent,
+            carrying_replicas=max(len(live), self._expected),
+            report_interval_s=self._interval_s,
             offered_per_s=history.current_per_s,
             forecast=forecast,
             backlog=backlog,
@@ -188,6 +245,7 @@ class FleetMonitor:
         self.load.forget_before(cutoff_s)
         for name in [name for name, seen in self._reports.items() if seen.time_s < cutoff_s]:
             del self._reports[name]
+            self._clocks.forget(name)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was learned as plain numbers, text, lists and dicts.

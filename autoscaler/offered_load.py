@@ -3,9 +3,14 @@
 Replicas count every try that reaches them. Completions would hide an overload, because no fleet
 completes more than it can. Tries would count a request twice that one replica refused and another
 accepted. `offered_requests` removes the retries, and `OfferedLoad` keeps the counts over time.
+
+Some replicas may serve without a report. With random routing they have the same share of the load
+as the others, so what is reported is multiplied by the replicas that should report and divided by
+those that do.
 """
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,16 +18,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from autoscaler.clocks import MAX_LAG_S
 from autoscaler.reports import ReplicaReport
 from policy.errors import InvalidInputError
 
 FloatArray = NDArray[np.float64]
 
-#: The rates do not wait for a replica that is further behind the newest report than this.
-MAX_LAG_S = 3.0
-#: Replicas first seen this soon after the very first report are assumed to have served before.
+#: A replica that does not say since when it counts has served before if it is first seen this soon
+#: after the very first report.
 _SETTLE_S = 5.0
 _HISTORY_S = 600.0
+#: A replica that has been ready for this long should report: Ray's default is every ten seconds.
+REPORTING_AFTER_S = 15.0
+#: How many replicas may be missing from a second by rounding: replicas report at any time within it.
+_MISSING_BY_ROUNDING = 0.5
+#: Longer time spans are added to the ring buffers by numpy.
+_SHORT_SPAN_S = 8
 
 
 def offered_requests(attempts: ArrayLike, refusals: ArrayLike, retries: int) -> FloatArray:
@@ -63,7 +74,7 @@ class RateHistory:
     current_per_s : float
         Mean rate over the rate window, which ends at `end_s`, in requests per second.
     end_s : float
-        The latest whole second that the reports of every live replica cover.
+        The latest whole second that the reports of all replicas with timely reports cover.
     rates_per_s : ndarray of float, shape (seconds,)
         Rate of each second, oldest first; the last one ends at `end_s`.
     """
@@ -77,8 +88,9 @@ class OfferedLoad:
     """Tries and refusals of all replicas over the last ten minutes, from their counters.
 
     The increase of a counter between two reports of its replica is spread evenly over the time
-    between them. So a report that comes late, twice or out of order changes nothing. A counter that
-    falls has restarted at 0. The counts of a replica that is gone remain.
+    between them; the first report of a replica, over the time for which it has counted. So a report
+    that comes late, twice or out of order changes nothing. A counter that falls has restarted at 0.
+    The counts of a replica that is gone remain.
     """
 
     def __init__(self) -> None:
@@ -86,9 +98,15 @@ class OfferedLoad:
         # Ring buffers by the second: second s, the time from s to s + 1, is at s modulo the length.
         self._attempts = np.zeros(self._seconds)
         self._refusals = np.zeros(self._seconds)
+        # Replicas whose reports cover a second, and replicas that should report then.
+        self._covered = np.zeros(self._seconds)
+        self._expected = np.zeros(self._seconds)
         self._head = 0
-        # By replica: time of its newest report, tries, refusals.
-        self._counters: dict[str, tuple[float, float, float]] = {}
+        # By replica: time of its newest report, how long it had counted, tries, refusals.
+        self._counters: dict[str, tuple[float, float, float, float]] = {}
+        # (time, ready replicas) of the last `REPORTING_AFTER_S`.
+        self._ready: deque[tuple[float, int]] = deque()
+        self._ready_since_s = math.inf
         self._first_s = math.nan
         self._newest_s = -math.inf
         self._last_request_s = -math.inf
@@ -110,29 +128,71 @@ class OfferedLoad:
 
     def observe(self, report: ReplicaReport) -> bool:
         """Add a report; return whether it is newer than the last one of its replica."""
-        time_s = report.time_s
+        time_s, counted_s = report.time_s, report.counted_s
         known = self._counters.get(report.replica_id)
-        if known is not None and time_s <= known[0]:
+        if known is not None and not _is_newer(report, known):
             return False
-        newest_s = self._newest_s
         if math.isnan(self._first_s):
             self._first_s = time_s
-        self._counters[report.replica_id] = (time_s, report.offered_total, report.refused_total)
+        newest_s = self._newest_s
+        self._counters[report.replica_id] = (
+            time_s,
+            counted_s,
+            report.offered_total,
+            report.refused_total,
+        )
         self._newest_s = max(newest_s, time_s)
         self._advance(math.floor(time_s))
         if known is None:
-            # A replica that appears later has counted from 0 since the newest report before.
-            if time_s - self._first_s > _SETTLE_S:
-                since_s = min(newest_s, time_s - 1.0)
-                self._spread(since_s, time_s, report.offered_total, report.refused_total)
+            if counted_s > 0:
+                since_s = time_s - counted_s
+            elif time_s - self._first_s > _SETTLE_S:
+                since_s = min(newest_s, time_s - max(1.0, _least_time_s(report)))
+            else:
+                return True
+            self._spread(since_s, time_s, report.offered_total, report.refused_total)
             return True
-        since_s, offered, refused = known
+        known_s, known_counted_s, offered, refused = known
         if report.offered_total < offered or report.refused_total < refused:
             offered = refused = 0.0
+            passed_s = counted_s or time_s - known_s
+        elif counted_s > 0 and known_counted_s > 0:
+            passed_s = counted_s - known_counted_s
+        else:
+            passed_s = time_s - known_s
+        since_s = time_s - passed_s
+        if abs(since_s - known_s) < 1 and known_s < time_s:
+            since_s = known_s
         self._spread(
             since_s, time_s, report.offered_total - offered, report.refused_total - refused
         )
         return True
+
+    def expect(self, now_s: float, ready_replicas: int) -> int:
+        """Note how many replicas serve, and return how many of them should report.
+
+        A replica that has just become ready need not report yet.
+        """
+        ready = self._ready
+        if ready and not ready[-1][0] <= now_s <= ready[-1][0] + REPORTING_AFTER_S:
+            ready.clear()
+        if not ready:
+            self._ready_since_s = now_s
+        ready.append((now_s, ready_replicas))
+        while ready[0][0] < now_s - REPORTING_AFTER_S:
+            ready.popleft()
+        expected = 0
+        if now_s - self._ready_since_s >= REPORTING_AFTER_S:
+            expected = min(count for _, count in ready)
+        second = math.floor(now_s)
+        self._advance(second)
+        if second > self._head - self._seconds:
+            self._expected[second % self._seconds] = expected
+        # A replica that has just gone may not have reported its last seconds.
+        for earlier in range(second - math.ceil(MAX_LAG_S), second):
+            index = earlier % self._seconds
+            self._expected[index] = min(self._expected[index], expected)
+        return expected
 
     def forget_before(self, cutoff_s: float) -> None:
         """Forget replicas that have not reported since `cutoff_s`, but keep their counts."""
@@ -168,7 +228,7 @@ class OfferedLoad:
         window = round(window_s)
         if end - begin < max(2, window // 2):
             return None
-        attempts, refusals = self._between(begin, end)
+        attempts, refusals = self._extrapolated(begin, end)
         offered = float(
             offered_requests(attempts[-window:].sum(), refusals[-window:].sum(), retries)
         )
@@ -211,8 +271,8 @@ class OfferedLoad:
                     raise ValueError(f"{name}: {counts.size} seconds, not {ring.size}")
                 ring[indices] = counts
             load._counters = {
-                str(name): (float(time_s), float(offered), float(refused))
-                for name, (time_s, offered, refused) in state["counters"].items()
+                str(name): (float(time_s), float(counted_s), float(offered), float(refused))
+                for name, (time_s, counted_s, offered, refused) in state["counters"].items()
             }
             load._first_s = math.nan if state["first_s"] is None else float(state["first_s"])
             load._newest_s = _or_never(state["newest_s"])
@@ -225,29 +285,70 @@ class OfferedLoad:
         indices = np.arange(begin, end) % self._seconds
         return self._attempts[indices], self._refusals[indices]
 
+    def _extrapolated(self, begin: int, end: int) -> tuple[FloatArray, FloatArray]:
+        """Return tries and refusals by the second, with the share of replicas without a report."""
+        attempts, refusals = self._between(begin, end)
+        indices = np.arange(begin, end) % self._seconds
+        covered, expected = self._covered[indices], self._expected[indices]
+        missing = (expected - covered > _MISSING_BY_ROUNDING) & (covered > 0)
+        if missing.any():
+            factor = np.where(missing, expected / np.maximum(covered, _MISSING_BY_ROUNDING), 1.0)
+            attempts, refusals = factor * attempts, factor * refusals
+        return attempts, refusals
+
     def _advance(self, head: int) -> None:
         if head <= self._head:
             return
         new = np.arange(max(self._head + 1, head - self._seconds + 1), head + 1) % self._seconds
-        self._attempts[new] = 0.0
-        self._refusals[new] = 0.0
+        for ring in (self._attempts, self._refusals, self._covered, self._expected):
+            ring[new] = 0.0
         self._head = head
 
     def _spread(self, since_s: float, until_s: float, attempts: float, refusals: float) -> None:
         """Add counts evenly over a time span; the part before the history is dropped."""
-        if not attempts and not refusals:
-            return
-        self._last_request_s = max(self._last_request_s, until_s)
+        if attempts or refusals:
+            self._last_request_s = max(self._last_request_s, until_s)
         last = math.floor(until_s)
-        first = max(math.floor(since_s), self._head - self._seconds + 1)
+        oldest = max(self._head - self._seconds + 1, math.floor(self._first_s))
+        first = max(math.floor(since_s), oldest)
         share_per_s = 1 / (until_s - since_s)
+        if last - first > _SHORT_SPAN_S:
+            seconds = np.arange(first, last + 1)
+            covered = np.minimum(until_s, seconds + 1) - np.maximum(since_s, seconds)
+            indices = seconds % self._seconds
+            self._covered[indices] += covered
+            self._attempts[indices] += share_per_s * attempts * covered
+            self._refusals[indices] += share_per_s * refusals * covered
+            return
         for second in range(first, last + 1):
-            share = share_per_s * (min(until_s, second + 1) - max(since_s, second))
-            if share:
+            covered_s = min(until_s, second + 1) - max(since_s, second)
+            if covered_s:
+                share = share_per_s * covered_s
                 index = second % self._seconds
+                self._covered[index] += covered_s
                 self._attempts[index] += share * attempts
                 if refusals:
                     self._refusals[index] += share * refusals
+
+
+def _is_newer(report: ReplicaReport, known: tuple[float, float, float, float]) -> bool:
+    """Return whether a report is newer than the known one of its replica.
+
+    The time for which it has counted decides, because a wall clock may be set back, unless the
+    counters have restarted.
+    """
+    known_s, known_counted_s = known[:2]
+    if report.counted_s > 0 and known_counted_s > 0:
+        if report.time_s <= known_s:
+            return report.counted_s > known_counted_s
+        return report.counted_s != known_counted_s
+    return report.time_s > known_s
+
+
+def _least_time_s(report: ReplicaReport) -> float:
+    """Return the least time in which a replica can have taken what it has accepted."""
+    accepted = report.offered_total - report.refused_total
+    return accepted * 1e-3 * report.full_batch_ms / report.full_batch_size
 
 
 def _or_never(time_s: float | None) -> float:

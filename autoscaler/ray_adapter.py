@@ -98,10 +98,8 @@ def replica_reports(ctx: AutoscalingContext) -> list[ReplicaReport]:
     for replica, values in latest.items():
         # A replica that is not configured yet reports Ray's own metrics only.
         if "offered_total" in values:
-            # A replica whose clock is ahead must not make the other reports look old.
-            time_s = min(recorded_s[replica], ctx.current_time)
             try:
-                reports.append(ReplicaReport.from_floats(replica, time_s, values))
+                reports.append(ReplicaReport.from_floats(replica, recorded_s[replica], values))
             except InvalidInputError as error:
                 logger.warning("report ignored: %s", error)
     return reports

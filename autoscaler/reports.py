@@ -54,6 +54,8 @@ class ReplicaReport:
     answered_total, late_total : float
         Rows answered since the replica started, and how many of them were answered later than the
         SLA's response time allows.
+    counted_s : float
+        For how long the counters have counted, by a clock that nobody can set; 0 if unknown.
 
     Raises
     ------
@@ -77,6 +79,7 @@ class ReplicaReport:
     late_shares: tuple[float, ...] = ()
     answered_total: float = 0.0
     late_total: float = 0.0
+    counted_s: float = 0.0
 
     def __post_init__(self) -> None:
         values = (
@@ -89,6 +92,7 @@ class ReplicaReport:
             self.sla_rate_per_s,
             self.answered_total,
             self.late_total,
+            self.counted_s,
         )
         # Many reports come every second and nearly all are valid, so check all values at once.
         if not (
@@ -184,4 +188,4 @@ _REPORT_FLOATS = tuple(
     for value in fields(ReplicaReport)
     if value.name not in ("replica_id", "time_s", "settings", "late_shares")
 )
-_OPTIONAL = ("start_time_s", "sla_rate_per_s", "answered_total", "late_total")
+_OPTIONAL = ("start_time_s", "sla_rate_per_s", "answered_total", "late_total", "counted_s")

@@ -18,6 +18,8 @@ from typing import Any
 _NOISE_DEVIATIONS = 4.0
 #: Rate windows after which the noise in the offered rate is independent.
 _NOISE_WINDOWS = 2
+#: If the demand was unknown for longer than this, the hold starts over.
+MAX_GAP_S = 10.0
 
 
 def measured_hold_s(start_time_s: float, window_s: float) -> float:
@@ -41,9 +43,16 @@ class ScaleInGuard:
         # supersedes the earlier ones.
         self._demands: deque[tuple[float, float]] = deque()
         self._watching_since_s: float | None = None
+        self._observed_s: float | None = None
 
     def observe(self, now_s: float, demand_per_s: float, hold_s: float) -> None:
-        """Add the current demand, and forget demands older than `hold_s`."""
+        """Add the current demand, and forget demands older than `hold_s`.
+
+        After a gap, as an outage of the controller leaves one, the hold starts over.
+        """
+        if self._observed_s is not None and now_s - self._observed_s > MAX_GAP_S:
+            self.interrupt()
+        self._observed_s = now_s
         if self._watching_since_s is None:
             self._watching_since_s = now_s
         demands = self._demands
@@ -87,6 +96,7 @@ class ScaleInGuard:
         return {
             "demands": [list(entry) for entry in self._demands],
             "watching_since_s": self._watching_since_s,
+            "observed_s": self._observed_s,
         }
 
     @classmethod
@@ -100,7 +110,10 @@ class ScaleInGuard:
         """
         guard = cls()
         guard._demands.extend((float(time_s), float(rate)) for time_s, rate in state["demands"])
-        guard._watching_since_s = (
-            None if state["watching_since_s"] is None else float(state["watching_since_s"])
-        )
+        guard._watching_since_s = _float_or_none(state["watching_since_s"])
+        guard._observed_s = _float_or_none(state["observed_s"])
         return guard
+
+
+def _float_or_none(value: Any) -> float | None:
+    return None if value is None else float(value)

@@ -25,6 +25,7 @@ import orjson
 from autoscaler.controller import Autoscaler
 from autoscaler.decision import Decision
 from autoscaler.decision_log import DecisionLog
+from autoscaler.fleet_monitor import SLOW_INTERVAL_S
 from autoscaler.reports import ReplicaReport
 from policy.errors import InvalidInputError
 
@@ -89,6 +90,7 @@ class ScaledDeployment:
         self.reports: Sequence[ReplicaReport] = ()
         self._store = store
         self._saved_s = 0.0
+        self._report_trouble = ""
         self._saving: list[Future[None]] = []
         self._loading: tuple[Future[bytes | None], Future[bytes | None]] | None = (
             store.load(state_key(application, deployment)),
@@ -137,7 +139,7 @@ class ScaledDeployment:
             self.dry_run = dry_run
         if not is_loaded:
             return Decision(target_replicas, f"hold {target_replicas}: the history is being read")
-        self.autoscaler.observe(reports)
+        self.autoscaler.observe(reports, now_s)
         decision = self.autoscaler.decide(
             now_s,
             current_replicas=target_replicas,
@@ -146,9 +148,28 @@ class ScaledDeployment:
             max_replicas=max_replicas,
             waiting=waiting,
         )
+        self._log_missing_reports(decision)
         if self.dry_run:
             decision = replace(decision, reason=f"dry run: would {decision.reason}")
         return decision
+
+    def _log_missing_reports(self, decision: Decision) -> None:
+        """Log once that reports are missing or slow, and once that they are complete again."""
+        trouble = ""
+        if decision.silent_replicas:
+            trouble = "some replicas serve but do not report; their share of the load is estimated"
+        elif (decision.report_interval_s or 0.0) >= SLOW_INTERVAL_S:
+            trouble = (
+                "reports come too slowly; set metrics_interval_s: 1 in the autoscaling_config"
+            )
+        elif decision.report_interval_s is None:
+            return
+        if trouble != self._report_trouble:
+            self._report_trouble = trouble
+            if trouble:
+                logger.warning("%s: %s", self.deployment, trouble)
+            else:
+                logger.info("%s: all replicas report in time again", self.deployment)
 
     def record(self, now_s: float, target_replicas: int, decision: Decision) -> bool:
         """Add `decision` to the log, and save the state if it is due.

@@ -1,14 +1,16 @@
 """How long replicas take to start, which is the horizon of the forecasts.
 
-What counts is the time from an order until the replica serves, as the autoscaler observes it. The
-start time that a replica reports leaves out the start of its process, which takes a cluster
-seconds.
+What counts is the time from an order until the replica serves. The start time that a replica
+reports leaves out the start of its process, which takes a cluster seconds; but it tells when the
+replica was created, and so which order it fills. If an order cannot be filled, as on a full
+cluster, the replicas that start are those of later orders. A start is not measured while an older
+order is open, because it is uncertain then which order it filled.
 """
 
 import math
 import statistics
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 #: The horizon until the first start is known.
@@ -20,6 +22,10 @@ _PERCENTILE = 90
 _FAILED_FACTOR = 3.0
 #: Limit on what the first starts count for, unless replicas report longer ones.
 _MAX_FIRST_S = 600.0
+#: A replica that became ready, and its first report, belong together for this long.
+_MATCHED_WITHIN_S = 60.0
+#: By how much a replica may seem to have been created before its order: clocks, and rounding.
+_EARLY_S = 2.0
 
 
 class StartTimes:
@@ -29,36 +35,81 @@ class StartTimes:
         self._reported_s: dict[str, float] = {}
         self._observed_s: deque[float] = deque(maxlen=_KEPT)
         self._ready: int | None = None
+        self._tracked_since_s = math.inf
         # Order times of the replicas that are starting, oldest first; NaN if unknown.
         self._orders_s: list[float] = []
+        # When replicas became ready whose first report is yet to come.
+        self._became_ready_s: deque[float] = deque()
+        # (created, serving since) of replicas that reported for the first time.
+        self._first_reports_s: deque[tuple[float, float]] = deque()
         self._horizon_s: float | None = DEFAULT_S
 
     def track(self, now_s: float, ordered: int, ready: int) -> None:
         """Note how many replicas are ordered, and how many of them serve.
 
-        Replicas are assumed to become ready in the order in which they were ordered, and the
-        cluster to replace one that dies at once.
+        The cluster is assumed to replace a replica that dies at once.
         """
         if self._ready is None:
             self._ready, self._orders_s = ready, [math.nan] * max(0, ordered - ready)
-        for _ in range(min(max(0, ready - self._ready), len(self._orders_s))):
-            started_s = now_s - self._orders_s.pop(0)
-            if started_s > 0:
-                self._observed_s.append(self._plausible(started_s))
-                self._horizon_s = None
+            self._tracked_since_s = now_s
+        self._became_ready_s.extend([now_s] * max(0, ready - self._ready))
         self._ready = ready
-        starting = max(0, ordered - ready)
-        del self._orders_s[starting:]
-        self._orders_s += [now_s] * (starting - len(self._orders_s))
+        self._match(now_s)
+        # The orders of replicas that are ready stay until a first report tells which they are.
+        open_orders = max(0, ordered - ready) + len(self._became_ready_s)
+        del self._orders_s[open_orders:]
+        self._orders_s += [now_s] * (open_orders - len(self._orders_s))
 
-    def observe(self, replica_id: str, start_time_s: float) -> None:
-        """Note the start time that a replica reports; it counts until a start has been observed."""
+    def observe(
+        self, replica_id: str, start_time_s: float, serving_since_s: float | None = None
+    ) -> None:
+        """Note the start time that a replica reports.
+
+        Parameters
+        ----------
+        replica_id : str
+        start_time_s : float
+            Time from its creation until it served.
+        serving_since_s : float or None
+            When it began to serve, on the clock of `track`, with its first report; else None.
+        """
+        if serving_since_s is not None and serving_since_s > self._tracked_since_s:
+            self._first_reports_s.append((serving_since_s - start_time_s, serving_since_s))
         if self._reported_s.get(replica_id) == start_time_s:
             return
         self._reported_s[replica_id] = start_time_s
         if len(self._reported_s) > _KEPT:
             del self._reported_s[next(iter(self._reported_s))]
         self._horizon_s = None
+
+    def _match(self, now_s: float) -> None:
+        """Find the orders that the replicas with a first report have filled."""
+        while self._became_ready_s and self._first_reports_s:
+            self._became_ready_s.popleft()
+            created_s, serving_since_s = self._first_reports_s.popleft()
+            self._fill(created_s, serving_since_s)
+        while self._first_reports_s and self._first_reports_s[0][1] < now_s - _MATCHED_WITHIN_S:
+            self._first_reports_s.popleft()
+        while self._became_ready_s and self._became_ready_s[0] < now_s - _MATCHED_WITHIN_S:
+            # It does not report, and nobody knows which order it filled.
+            self._became_ready_s.popleft()
+            if self._orders_s:
+                self._orders_s.pop(0)
+
+    def _fill(self, created_s: float, serving_since_s: float) -> None:
+        """Take the newest order from before a replica's creation, and measure the start."""
+        orders_s = self._orders_s
+        if not orders_s:
+            return
+        before = [order_s for order_s in orders_s if order_s <= created_s + _EARLY_S]
+        order_s = max(before) if before else orders_s[0]
+        # Replicas that are ordered together are interchangeable.
+        is_oldest = all(other_s >= order_s for other_s in orders_s)
+        orders_s.remove(order_s)
+        started_s = serving_since_s - order_s
+        if is_oldest and before and started_s > 0:
+            self._observed_s.append(self._plausible(started_s))
+            self._horizon_s = None
 
     def _plausible(self, start_time_s: float) -> float:
         """Limit an observed start time to what a start can take that did not fail."""
@@ -70,13 +121,14 @@ class StartTimes:
 
     @property
     def horizon_s(self) -> float:
-        """The 90th percentile of the start times, in s.
+        """The 90th percentile of the start times, in s: of those observed, or if more, reported.
 
         With the slowest start instead, one bad start would cost money until it is forgotten.
         """
         if self._horizon_s is None:
-            known_s = sorted(self._observed_s or self._reported_s.values())
-            self._horizon_s = known_s[math.ceil(_PERCENTILE / 100 * len(known_s)) - 1]
+            self._horizon_s = max(
+                _percentile(self._observed_s), _percentile(self._reported_s.values())
+            )
         return self._horizon_s
 
     def state_dict(self) -> dict[str, Any]:
@@ -99,3 +151,8 @@ class StartTimes:
         if restored._observed_s:
             restored._horizon_s = None
         return restored
+
+
+def _percentile(times_s: Iterable[float]) -> float:
+    ordered_s = sorted(times_s)
+    return ordered_s[math.ceil(_PERCENTILE / 100 * len(ordered_s)) - 1] if ordered_s else 0.0

@@ -43,6 +43,8 @@ _GAUGES = {
     "model_error": ("model_error_ratio", "Measured minus predicted share of late requests."),
     "backlog": ("backlog_requests", "Requests that wait beyond what is normal."),
     "horizon_s": ("horizon_seconds", "How far the forecast looks ahead."),
+    "silent_replicas": ("silent_replicas", "Replicas that serve but do not report."),
+    "report_interval_s": ("report_interval_seconds", "Time between two reports of a replica."),
 }
 
 

@@ -335,7 +335,7 @@ def test_a_restored_autoscaler_decides_alike():
     )
 
 
-@pytest.mark.parametrize("state", [{}, {"version": 0}, {"version": 3, "fleet": 3}, "nonsense"])
+@pytest.mark.parametrize("state", [{}, {"version": 0}, {"version": 4, "fleet": 3}, "nonsense"])
 def test_unusable_state_is_refused_and_changes_nothing(state):
     fleet = Fleet(1)
     fleet.run(60, 3.5 * PER_REPLICA)

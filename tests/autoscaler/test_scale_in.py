@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from autoscaler.scale_in import ScaleInGuard, measured_hold_s
+from autoscaler.scale_in import MAX_GAP_S, ScaleInGuard, measured_hold_s
 
 
 def test_the_highest_demand_of_the_hold_counts():
@@ -40,13 +40,24 @@ def test_the_state_survives_json():
         guard.observe(second, demand, hold_s=60.0)
     restored = ScaleInGuard.from_state(json.loads(json.dumps(guard.state_dict())))
     for one in (guard, restored):
-        one.observe(62.0, 1.0, hold_s=60.0)
+        one.observe(9.0, 1.0, hold_s=60.0)
     assert (
         restored.cautious_demand_per_s(1.0, 0.0, 10.0)
         == guard.cautious_demand_per_s(1.0, 0.0, 10.0)
-        == 7.0
+        == 9.0
     )
-    assert restored.watched_s(62.0) == 62.0
+    assert restored.watched_s(9.0) == 9.0
+
+
+def test_a_gap_starts_the_hold_over():
+    """The demand during an outage of the controller is unknown."""
+    guard = ScaleInGuard()
+    guard.observe(0.0, 1.0, hold_s=300.0)
+    guard.observe(MAX_GAP_S, 1.0, hold_s=300.0)
+    assert guard.watched_s(MAX_GAP_S) == MAX_GAP_S
+    restored = ScaleInGuard.from_state(json.loads(json.dumps(guard.state_dict())))
+    restored.observe(1000.0, 1.0, hold_s=300.0)
+    assert restored.watched_s(1000.0) == 0.0
 
 
 def test_the_hold_is_at_most_a_start_time_and_two_windows():

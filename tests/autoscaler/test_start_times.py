@@ -27,18 +27,84 @@ def test_one_slow_start_of_many_does_not_count():
     assert starts.horizon_s == 10.0
 
 
-def test_observed_start_times_replace_those_that_replicas_report():
+def start(starts, number, ordered_s, ready_s, *, ordered, process_s=0.0):
+    """Let one replica more become ready, created `process_s` after its order."""
+    starts.track(ready_s, ordered=ordered, ready=number)
+    created_s = ordered_s + process_s
+    starts.observe(f"started{number}", ready_s - created_s, serving_since_s=ready_s)
+    starts.track(ready_s + 1, ordered=ordered, ready=number)
+
+
+def observed(starts):
+    return starts.state_dict()["observed_s"]
+
+
+def test_observed_start_times_include_the_start_of_the_process():
     starts = StartTimes()
     starts.observe("r1", 1.5)
     assert starts.horizon_s == 1.5
     starts.track(100.0, ordered=1, ready=1)
     starts.track(101.0, ordered=3, ready=1)
-    starts.track(105.0, ordered=4, ready=1)
-    starts.track(111.0, ordered=4, ready=2)
+    starts.track(108.0, ordered=4, ready=1)
+    start(starts, 2, 101.0, 111.0, ordered=4, process_s=6.0)
     assert starts.horizon_s == 10.0
-    starts.track(113.0, ordered=4, ready=3)
+    start(starts, 3, 101.0, 113.0, ordered=4, process_s=6.0)
     assert starts.horizon_s == 12.0
+    assert observed(starts) == [10.0, 12.0]
     assert StartTimes.from_state(starts.state_dict()).horizon_s == 12.0
+
+
+def test_reported_start_times_count_if_they_are_longer():
+    """They are all that is known while an order that cannot be filled is open."""
+    starts = StartTimes()
+    starts.track(0.0, ordered=1, ready=1)
+    starts.track(1.0, ordered=2, ready=1)
+    start(starts, 2, 1.0, 11.0, ordered=2)
+    assert starts.horizon_s == 10.0
+    starts.observe("slow", 100.0)
+    assert starts.horizon_s == 100.0
+
+
+def test_an_order_that_cannot_be_filled_does_not_wind_up_the_horizon():
+    """Replicas that start in 60 s were charged to the orders before theirs: 60, 180, 540 s."""
+    starts = StartTimes()
+    starts.track(0.0, ordered=2, ready=2)
+    now_s, horizons_s = 0.0, set()
+    for number in range(20):
+        stuck = number >= 5
+        now_s += 600
+        starts.track(now_s, ordered=3 + stuck, ready=2)
+        serving_s = now_s + 60
+        starts.track(serving_s, ordered=3 + stuck, ready=3)
+        starts.observe(f"n{number}", 55.0, serving_since_s=serving_s)
+        starts.track(serving_s + 2, ordered=3 + stuck, ready=3)
+        starts.track(serving_s + 100, ordered=2 + stuck, ready=2)
+        horizons_s.add(starts.horizon_s)
+    assert horizons_s == {60.0}
+
+
+def test_a_first_report_may_come_before_or_after_its_replica_counts_as_ready():
+    for report_first in (True, False):
+        starts = StartTimes()
+        starts.track(0.0, ordered=1, ready=1)
+        starts.track(10.0, ordered=2, ready=1)
+        if report_first:
+            starts.observe("r2", 20.0, serving_since_s=40.0)
+        starts.track(41.0, ordered=2, ready=2)
+        if not report_first:
+            starts.observe("r2", 20.0, serving_since_s=40.0)
+        starts.track(42.0, ordered=2, ready=2)
+        assert observed(starts) == [30.0]
+
+
+def test_a_replica_that_never_reports_is_not_waited_for_for_ever():
+    starts = StartTimes()
+    starts.track(0.0, ordered=1, ready=1)
+    starts.track(10.0, ordered=2, ready=1)
+    starts.track(20.0, ordered=2, ready=2)  # it never reports
+    starts.track(200.0, ordered=3, ready=2)
+    start(starts, 3, 200.0, 230.0, ordered=3)
+    assert observed(starts) == [30.0]
 
 
 def test_cancelled_orders_are_not_waited_for():
@@ -47,10 +113,10 @@ def test_cancelled_orders_are_not_waited_for():
     starts.track(1.0, ordered=2, ready=1)
     starts.track(5.0, ordered=3, ready=1)
     starts.track(6.0, ordered=2, ready=1)
-    starts.track(9.0, ordered=2, ready=2)
+    start(starts, 2, 1.0, 9.0, ordered=2)
     starts.track(20.0, ordered=2, ready=1)  # a replica died
-    starts.track(31.0, ordered=2, ready=2)
-    assert starts.state_dict()["observed_s"] == [8.0, 11.0]
+    start(starts, 2, 20.0, 31.0, ordered=2)
+    assert observed(starts) == [8.0, 11.0]
 
 
 def test_starts_under_way_at_the_first_observation_are_ignored():
@@ -63,9 +129,10 @@ def test_starts_under_way_at_the_first_observation_are_ignored():
 def test_a_start_that_failed_for_long_does_not_set_the_horizon():
     starts = StartTimes()
     starts.track(0.0, ordered=1, ready=1)
-    for number in range(1, 4):
-        starts.track(100.0 * number, ordered=number + 1, ready=number)
-        starts.track(100.0 * number + 10, ordered=number + 1, ready=number + 1)
+    for number in range(2, 5):
+        starts.track(100.0 * number, ordered=number, ready=number - 1)
+        start(starts, number, 100.0 * number, 100.0 * number + 10, ordered=number)
     starts.track(1000.0, ordered=5, ready=4)
-    starts.track(1900.0, ordered=5, ready=5)
+    # The replica that started in the end was created shortly before.
+    start(starts, 5, 1000.0, 1900.0, ordered=5, process_s=890.0)
     assert starts.horizon_s == 30.0

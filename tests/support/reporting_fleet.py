@@ -121,12 +121,13 @@ class Fleet:
         reports = [self.report_of(name) for name in ready if name not in self.silent]
         self._sent.append((self.second + self.report_delay_s, reports))
         while self._sent and self._sent[0][0] <= self.second:
-            self.autoscaler.observe(self._sent.pop(0)[1])
+            self.autoscaler.observe(self._sent.pop(0)[1], START_S + self.second)
         decision = self.autoscaler.decide(
             START_S + self.second,
             current_replicas=len(self.replicas),
             min_replicas=min_replicas,
             max_replicas=max_replicas,
+            ready_replicas=len(ready),
             waiting=self.waiting,
         )
         while len(self.replicas) < decision.replicas:
@@ -158,6 +159,7 @@ class Fleet:
             late_shares=CURVE.late_shares,
             answered_total=replica.answered,
             late_total=replica.late,
+            counted_s=self.second - replica.ready_s,
         )
         return replace(report, **self.report)
 
