@@ -25,7 +25,7 @@ _MAX_FIRST_S = 600.0
 #: A replica that became ready, and its first report, belong together for this long.
 _MATCHED_WITHIN_S = 60.0
 #: By how much a replica may seem to have been created before its order: clocks, and rounding.
-_EARLY_S = 2.0
+_EARLY_S = 0.5
 
 
 class StartTimes:

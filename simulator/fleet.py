@@ -51,7 +51,7 @@ class StartTime:
 
 @dataclass(frozen=True)
 class Failures:
-    """When ready replicas die.
+    """When ready replicas die, starts fail, and the cluster is full.
 
     Attributes
     ----------
@@ -59,20 +59,39 @@ class Failures:
         Rate at which each replica dies, independently of the others.
     times_s : tuple of float
         Times at which a random ready replica dies as well, if any is ready.
+    failed_start_share : float
+        Probability, below 1, that a start fails at its very end. It is then tried again.
+    full_cluster : tuple of (begin_s, end_s, replicas)
+        Spans in which the cluster has room for this many replicas only. Further orders wait; the
+        replicas that exist stay.
 
     Raises
     ------
     InvalidInputError
-        A value is negative or not finite.
+        A value is negative or not finite, or the share is not below 1.
     """
 
     per_replica_hour: float = 0.0
     times_s: tuple[float, ...] = ()
+    failed_start_share: float = 0.0
+    full_cluster: tuple[tuple[float, float, int], ...] = ()
 
     def __post_init__(self) -> None:
-        for value in (self.per_replica_hour, *self.times_s):
+        spans = (value for span in self.full_cluster for value in span)
+        for value in (self.per_replica_hour, *self.times_s, *spans):
             if not 0 <= value < math.inf:
                 raise InvalidInputError(f"failures: must be at least 0, not {value}")
+        if not 0 <= self.failed_start_share < 1:
+            raise InvalidInputError(
+                f"failures: failed_start_share must be in [0, 1), not {self.failed_start_share}"
+            )
+
+    def room(self, now_s: float) -> float:
+        """Return the number of replicas for which the cluster has room."""
+        return min(
+            (room for begin_s, end_s, room in self.full_cluster if begin_s <= now_s < end_s),
+            default=math.inf,
+        )
 
 
 class _Phase(Enum):
@@ -93,7 +112,11 @@ class Replica:
     ordered_s : float
         When it was ordered.
     start_time_s : float
-        How long it takes from its order until it serves.
+        How long it takes from its creation until it serves.
+    created_s : float
+        When the cluster had room for it: paid for from then on. NaN before.
+    ready_s : float
+        When it began to serve; NaN before.
     slot : int
         Its slot in the engine once it serves; -1 before.
     """
@@ -101,8 +124,14 @@ class Replica:
     name: str
     ordered_s: float
     start_time_s: float
+    created_s: float = math.nan
+    ready_s: float = math.nan
     slot: int = -1
     phase: _Phase = field(default=_Phase.STARTING, repr=False)
+
+
+#: Stands for an event that concerns no replica: the cluster has room again.
+_NOBODY = Replica("", math.nan, math.nan, phase=_Phase.GONE)
 
 
 class Fleet:
@@ -146,6 +175,8 @@ class Fleet:
         self._start_random = start_random
         self._failure_random = failure_random
         self._draining: list[Replica] = []
+        # Those of `starting` for which the cluster has no room, the oldest order first.
+        self._pending: list[Replica] = []
         self._free_slots: list[int] = []
         self._slots = 0
         self._names = count()
@@ -159,11 +190,13 @@ class Fleet:
         self._ordered_s = self._ready_s = 0.0
         for _ in range(replicas):
             # These serve at once, and report a start time as if they had started before.
-            replica = Replica(self._next_name(), 0.0, start_time.median_s)
+            replica = Replica(self._next_name(), 0.0, start_time.median_s, created_s=0.0)
             self.starting.append(replica)
             self._become_ready(0.0, replica)
         for time_s in sorted(failures.times_s):
             self._schedule(time_s, None)
+        for _, end_s, _ in failures.full_cluster:
+            self._schedule(end_s, _NOBODY)
 
     @property
     def ordered(self) -> int:
@@ -190,9 +223,12 @@ class Fleet:
                 if self.ready:
                     self._advance(time_s)
                     self._kill(time_s, self._random_ready())
+            elif replica is _NOBODY:
+                self._advance(time_s)
+                self._create_pending()
             elif replica.phase is _Phase.STARTING:
                 self._advance(time_s)
-                self._become_ready(time_s, replica)
+                self._end_start(time_s, replica)
             elif replica.phase is _Phase.READY:
                 self._advance(time_s)
                 self._kill(time_s, replica)
@@ -208,7 +244,12 @@ class Fleet:
         while self.ordered < replicas:
             self._order_replica(self._now_s)
         while self.ordered > replicas and self.starting:
-            self._pay(self.starting.pop(), self._now_s)
+            cancelled = self.starting.pop()
+            if cancelled in self._pending:
+                self._pending.remove(cancelled)
+                cancelled.phase = _Phase.GONE
+            else:
+                self._pay(cancelled, self._now_s)
         if self.ordered > replicas:
             removed = self.ready[replicas:]
             del self.ready[replicas:]
@@ -218,15 +259,17 @@ class Fleet:
                 self._engine.drain(replica.slot, self._now_s)
             self._draining += removed
             self._release_drained()
+        self._create_pending()
 
     def finish(self) -> float:
         """Finish every request in flight and return the replica-seconds paid for in the run."""
         end_s = self._now_s
         self._engine.finish(end_s)
         for replica in (*self.ready, *self.starting):
-            self._paid_s += end_s - replica.ordered_s
+            if replica not in self._pending:
+                self._paid_s += end_s - replica.created_s
         for replica in self._draining:
-            self._paid_s += min(self._engine.drained_at_s(replica.slot), end_s) - replica.ordered_s
+            self._paid_s += min(self._engine.drained_at_s(replica.slot), end_s) - replica.created_s
         return self._paid_s
 
     def _advance(self, until_s: float) -> None:
@@ -243,8 +286,31 @@ class Fleet:
         start_time_s = self._start_time.draw_s(self._start_random)
         replica = Replica(self._next_name(), now_s, start_time_s)
         self.starting.append(replica)
-        if start_time_s > 0:
-            self._schedule(now_s + start_time_s, replica)
+        self._pending.append(replica)
+        self._create_pending()
+
+    def _create_pending(self) -> None:
+        """Create the replicas that wait for room in the cluster, as far as there is room now."""
+        if not self._pending:
+            return
+        now_s = self._now_s
+        existing = self.ordered - len(self._pending) + len(self._draining)
+        while self._pending and existing < self._failures.room(now_s):
+            replica = self._pending.pop(0)
+            replica.created_s = now_s
+            existing += 1
+            if replica.start_time_s > 0:
+                self._schedule(now_s + replica.start_time_s, replica)
+            else:
+                self._become_ready(now_s, replica)
+
+    def _end_start(self, now_s: float, replica: Replica) -> None:
+        """Let a replica serve, or start another in its place if its start failed."""
+        share = self._failures.failed_start_share
+        if share and self._failure_random.random() < share:
+            self.starting.remove(replica)
+            self._pay(replica, now_s)
+            self._order_replica(now_s)
         else:
             self._become_ready(now_s, replica)
 
@@ -255,6 +321,7 @@ class Fleet:
             self._slots += 1
         replica.slot = heapq.heappop(self._free_slots)
         replica.phase = _Phase.READY
+        replica.ready_s = now_s
         if now_s > 0:
             self.start_times_s.append(replica.start_time_s)
         self.ready.append(replica)
@@ -289,7 +356,7 @@ class Fleet:
 
     def _pay(self, replica: Replica, until_s: float) -> None:
         replica.phase = _Phase.GONE
-        self._paid_s += until_s - replica.ordered_s
+        self._paid_s += until_s - replica.created_s
 
     def _schedule(self, time_s: float, replica: Replica | None) -> None:
         heapq.heappush(self._events, (time_s, next(self._sequence), replica))

@@ -190,4 +190,5 @@ class Simulation:
             late_shares=curve.late_shares if curve else infeasible,
             answered_total=counted.completed + counted.expired,
             late_total=counted.late,
+            counted_s=now_s - replica.ready_s,
         )

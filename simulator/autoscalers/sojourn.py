@@ -2,9 +2,11 @@
 
 import math
 from collections import deque
+from typing import Any
 
 from autoscaler import Autoscaler, Decision
 from autoscaler.reports import AutoscalerSettings, ReplicaReport
+from simulator.faults import ReportFaults
 from simulator.scaling import FleetView
 
 #: Delay of the reports in whole seconds. Measured through Ray, it is one to two seconds.
@@ -23,6 +25,8 @@ class SojournAutoscaler:
     report_lag_s : int
         Delay after which it sees a report.
     name : str
+    faults : ReportFaults, optional
+        What goes wrong between the replicas and the controller.
 
     Attributes
     ----------
@@ -40,12 +44,16 @@ class SojournAutoscaler:
         max_replicas: int = 1000,
         report_lag_s: int = REPORT_LAG_S,
         name: str = "sojourn",
+        faults: ReportFaults | None = None,
     ) -> None:
         self.name = name
         self.autoscaler = Autoscaler(settings)
         self.decision: Decision | None = None
         self._bounds = (min_replicas, max_replicas)
         self._delayed: deque[list[ReplicaReport]] = deque(maxlen=report_lag_s + 1)
+        self._faults = faults
+        self._saved: tuple[float, dict[str, Any]] = (-math.inf, {})
+        self._is_away = False
 
     @property
     def forecast_per_s(self) -> float:
@@ -55,9 +63,16 @@ class SojournAutoscaler:
 
     def replicas(self, view: FleetView) -> int:
         """Return how many replicas should be ordered."""
-        self._delayed.append(view.reports())
+        if self._faults is None:
+            self._delayed.append(view.reports())
+        else:
+            self._delayed.append(self._faults.sent(view.now_s, view.reports()))
+            if self._faults.is_away(view.now_s):
+                self._is_away = True
+                return view.ordered
+            self._save_or_restore(view.now_s, self._faults.save_period_s)
         if len(self._delayed) == self._delayed.maxlen:
-            self.autoscaler.observe(self._delayed[0])
+            self.autoscaler.observe(self._delayed[0], view.now_s)
         min_replicas, max_replicas = self._bounds
         self.decision = self.autoscaler.decide(
             view.now_s,
@@ -68,3 +83,14 @@ class SojournAutoscaler:
             waiting=view.ongoing if view.ready == 0 else 0.0,
         )
         return self.decision.replicas
+
+    def _save_or_restore(self, now_s: float, save_period_s: float) -> None:
+        """Restart a controller that was away from its saved state; else save it if it is due."""
+        if self._is_away:
+            self._is_away = False
+            self.autoscaler = Autoscaler()
+            if self._saved[1]:
+                self.autoscaler.load_state(self._saved[1])
+            self._delayed.clear()
+        elif now_s - self._saved[0] >= save_period_s:
+            self._saved = now_s, self.autoscaler.state_dict()

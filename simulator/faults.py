@@ -1,0 +1,123 @@
+"""Faults between a fleet and its autoscaler: lost reports, wrong clocks, an absent controller.
+
+They concern what an autoscaler is told. What happens to the replicas themselves is in
+`simulator.fleet.Failures`. `random_faults` draws a plan of both from a seed.
+"""
+
+import math
+import zlib
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autoscaler.reports import ReplicaReport
+from policy.errors import InvalidInputError
+from simulator.fleet import Failures
+
+
+
+@dataclass(frozen=True)
+class ReportFaults:
+    """What goes wrong between the replicas and the controller.
+
+    Attributes
+    ----------
+    lost : tuple of (begin_s, end_s, share)
+        Spans in which this share of the replicas is not heard of. They serve all the same.
+    skewed_share : float
+        Share of the replicas whose node has a wrong clock.
+    skew_s : float
+        By how much that clock is ahead; negative if it is behind.
+    interval_s : int
+        Time between two reports of a replica. Replicas report at different times.
+    controller_away : tuple of (begin_s, end_s)
+        Spans without a controller. It comes back with the state that it saved up to
+        `save_period_s` before.
+    save_period_s : float
+        How often the state is saved.
+
+    Raises
+    ------
+    InvalidInputError
+        A share is not in [0, 1], or a span is not valid.
+    """
+
+    lost: tuple[tuple[float, float, float], ...] = ()
+    skewed_share: float = 0.0
+    skew_s: float = 0.0
+    interval_s: int = 1
+    controller_away: tuple[tuple[float, float], ...] = ()
+    save_period_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        for share in (self.skewed_share, *(share for _, _, share in self.lost)):
+            if not 0 <= share <= 1:
+                raise InvalidInputError(f"faults: a share must be in [0, 1], not {share}")
+        for begin_s, end_s in (
+            *((begin_s, end_s) for begin_s, end_s, _ in self.lost),
+            *self.controller_away,
+        ):
+            if not 0 <= begin_s <= end_s < math.inf:
+                raise InvalidInputError(f"faults: {begin_s} to {end_s} is not a span of time")
+        if self.interval_s < 1 or not math.isfinite(self.skew_s):
+            raise InvalidInputError("faults: interval_s must be at least 1, and skew_s finite")
+
+    def is_away(self, now_s: float) -> bool:
+        """Return whether there is no controller."""
+        return any(begin_s <= now_s < end_s for begin_s, end_s in self.controller_away)
+
+    def sent(self, now_s: float, reports: list[ReplicaReport]) -> list[ReplicaReport]:
+        """Return the reports that get through, with the time of their replica's clock."""
+        silent = max((share for b, e, share in self.lost if b <= now_s < e), default=0.0)
+        through = []
+        for report in reports:
+            name = report.replica_id
+            if _share_of(name, "silent") < silent:
+                continue
+            if (round(now_s) + math.floor(_share_of(name, "phase") * self.interval_s)) % (
+                self.interval_s
+            ):
+                continue
+            if _share_of(name, "skew") < self.skewed_share:
+                report = replace(report, time_s=report.time_s + self.skew_s)
+            through.append(report)
+        return through
+
+
+def random_faults(seed: int, length_s: float, replicas: int) -> tuple[Failures, ReportFaults]:
+    """Draw a plan of faults: about one of each kind in `length_s`.
+
+    Parameters
+    ----------
+    seed : int
+    length_s : float
+        Length of the run.
+    replicas : int
+        Typical number of replicas; a full cluster has room for about as many.
+    """
+    random = np.random.default_rng(seed)
+
+    def span(longest_s: float) -> tuple[float, float]:
+        begin_s = random.uniform(0.1, 0.8) * length_s
+        return begin_s, begin_s + random.uniform(0.1, 1.0) * longest_s
+
+    def chance() -> bool:
+        return bool(random.random() < 0.5)
+
+    failures = Failures(
+        times_s=tuple(random.uniform(0, length_s, random.integers(0, 4)).tolist()),
+        failed_start_share=float(random.uniform(0, 0.5)) if chance() else 0.0,
+        full_cluster=((*span(600.0), int(replicas * random.uniform(0.5, 1.5))),) if chance() else (),
+    )
+    return failures, ReportFaults(
+        lost=((*span(900.0), float(random.choice([0.2, 0.5, 1.0]))),) if chance() else (),
+        skewed_share=float(random.choice([0.0, 0.3, 0.5])),
+        skew_s=float(random.choice([-60.0, -4.0, 2.0, 30.0])),
+        interval_s=int(random.choice([1, 1, 1, 10])),
+        controller_away=(span(900.0),) if chance() else (),
+    )
+
+
+def _share_of(name: str, salt: str) -> float:
+    """Return a fixed pseudo-random number in [0, 1) for a replica."""
+    return zlib.crc32(f"{salt} {name}".encode()) / 2**32
