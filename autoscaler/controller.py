@@ -139,6 +139,7 @@ class Autoscaler:
             return self._decision(current, f"hold {current}: {status.reason}")
         sizing = self._monitor.sizing(low, high)
         required, remark = sizing.required(status.demand_per_s)
+        remark = (remark or self._model_remark()) + _report_remark(status)
         self._guard.observe(now_s, status.demand_per_s, self._hold_s())
         # Replicas that serve are assumed to carry their share of the load, even before their first
         # report.
@@ -158,7 +159,7 @@ class Autoscaler:
         return self._decision(
             replicas,
             f"{reason}; offered {status.offered_per_s:.4g}/s, demand {status.demand_per_s:.4g}/s "
-            f"by {status.forecast.method}, which needs {required}{remark or self._model_remark()}{_report_remark(status)}",
+            f"by {status.forecast.method}, which needs {required}{remark}",
             arrival_rate_per_s=status.offered_per_s,
             forecast_per_s=status.forecast.expected_per_s,
             required_replicas=required,

@@ -187,9 +187,7 @@ class FleetMonitor:
         forecast = forecaster.forecast(now_s, self.start_times.horizon_s, self.settings.risk)
         if forecast is None:
             return UnknownStatus("the arrival rate is not known yet")
-        reporting = sum(
-            report.time_s >= now_s - stale_after_s for report in self._reports.values()
-        )
+        reporting = sum(report.time_s >= now_s - stale_after_s for report in self._reports.values())
         silent = max(0, self._expected - reporting)
         share_known = (self._expected - silent) / self._expected if silent else 1.0
         backlog = sum(

@@ -30,7 +30,7 @@ _SETTLE_S = 5.0
 _HISTORY_S = 600.0
 #: A replica that has been ready for this long should report: Ray's default is every ten seconds.
 REPORTING_AFTER_S = 15.0
-#: How many replicas may be missing from a second by rounding: replicas report at any time within it.
+#: Replicas that may seem to be missing from a second, because they report at any time within it.
 _MISSING_BY_ROUNDING = 0.5
 #: Longer time spans are added to the ring buffers by numpy.
 _SHORT_SPAN_S = 8

@@ -159,9 +159,7 @@ class ScaledDeployment:
         if decision.silent_replicas:
             trouble = "some replicas serve but do not report; their share of the load is estimated"
         elif (decision.report_interval_s or 0.0) >= SLOW_INTERVAL_S:
-            trouble = (
-                "reports come too slowly; set metrics_interval_s: 1 in the autoscaling_config"
-            )
+            trouble = "reports come too slowly; set metrics_interval_s: 1 in the autoscaling_config"
         elif decision.report_interval_s is None:
             return
         if trouble != self._report_trouble:

@@ -14,6 +14,8 @@ from autoscaler.reports import ReplicaReport
 from policy.errors import InvalidInputError
 from simulator.fleet import Failures
 
+#: Added to all times, so that no clock that is behind shows a time below 0.
+EPOCH_S = 1e6
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class ReportFaults:
         return any(begin_s <= now_s < end_s for begin_s, end_s in self.controller_away)
 
     def sent(self, now_s: float, reports: list[ReplicaReport]) -> list[ReplicaReport]:
-        """Return the reports that get through, with the time of their replica's clock."""
+        """Return the reports that get through, with `EPOCH_S` plus what their clock shows."""
         silent = max((share for b, e, share in self.lost if b <= now_s < e), default=0.0)
         through = []
         for report in reports:
@@ -78,9 +80,8 @@ class ReportFaults:
                 self.interval_s
             ):
                 continue
-            if _share_of(name, "skew") < self.skewed_share:
-                report = replace(report, time_s=report.time_s + self.skew_s)
-            through.append(report)
+            skew_s = self.skew_s if _share_of(name, "skew") < self.skewed_share else 0.0
+            through.append(replace(report, time_s=EPOCH_S + report.time_s + skew_s))
         return through
 
 
@@ -107,7 +108,9 @@ def random_faults(seed: int, length_s: float, replicas: int) -> tuple[Failures, 
     failures = Failures(
         times_s=tuple(random.uniform(0, length_s, random.integers(0, 4)).tolist()),
         failed_start_share=float(random.uniform(0, 0.5)) if chance() else 0.0,
-        full_cluster=((*span(600.0), int(replicas * random.uniform(0.5, 1.5))),) if chance() else (),
+        full_cluster=((*span(600.0), int(replicas * random.uniform(0.5, 1.5))),)
+        if chance()
+        else (),
     )
     return failures, ReportFaults(
         lost=((*span(900.0), float(random.choice([0.2, 0.5, 1.0]))),) if chance() else (),

@@ -6,7 +6,7 @@ from typing import Any
 
 from autoscaler import Autoscaler, Decision
 from autoscaler.reports import AutoscalerSettings, ReplicaReport
-from simulator.faults import ReportFaults
+from simulator.faults import EPOCH_S, ReportFaults
 from simulator.scaling import FleetView
 
 #: Delay of the reports in whole seconds. Measured through Ray, it is one to two seconds.
@@ -63,19 +63,21 @@ class SojournAutoscaler:
 
     def replicas(self, view: FleetView) -> int:
         """Return how many replicas should be ordered."""
+        now_s = view.now_s
         if self._faults is None:
             self._delayed.append(view.reports())
         else:
-            self._delayed.append(self._faults.sent(view.now_s, view.reports()))
-            if self._faults.is_away(view.now_s):
+            self._delayed.append(self._faults.sent(now_s, view.reports()))
+            if self._faults.is_away(now_s):
                 self._is_away = True
                 return view.ordered
-            self._save_or_restore(view.now_s, self._faults.save_period_s)
+            self._save_or_restore(now_s, self._faults.save_period_s)
+            now_s += EPOCH_S
         if len(self._delayed) == self._delayed.maxlen:
-            self.autoscaler.observe(self._delayed[0], view.now_s)
+            self.autoscaler.observe(self._delayed[0], now_s)
         min_replicas, max_replicas = self._bounds
         self.decision = self.autoscaler.decide(
-            view.now_s,
+            now_s,
             current_replicas=view.ordered,
             min_replicas=min_replicas,
             max_replicas=max_replicas,
