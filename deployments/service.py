@@ -14,7 +14,12 @@ from deployments.control.observations import Observations, ReplicaObserver
 from deployments.control.policy_controller import PolicyController
 from deployments.errors import DeadlineError, DeviceError, RequestError
 from deployments.example_request import example_request
-from deployments.http.inference_protocol import InferenceRequest, Signature, Tensors
+from deployments.http.inference_protocol import (
+    InferenceRequest,
+    Signature,
+    Tensors,
+    claimed_rows,
+)
 from deployments.models.base import Model, load_model
 from deployments.profiling.measure import measure_profile
 from policy.errors import InvalidInputError
@@ -102,6 +107,7 @@ class InferenceService:
         self._controller: PolicyController | None = None
         self._batcher: Batcher | None = None
         self._observer: ReplicaObserver | None = None
+        self._counting_since_s = time.monotonic()
 
     @property
     def batcher(self) -> Batcher:
@@ -155,6 +161,7 @@ class InferenceService:
             self._controller = PolicyController(self._profile, user_config, self._advance)
             self._observer = ReplicaObserver(self._controller.sla_at_replica)
             self._batcher = Batcher(self._model, self._controller.core, self._observer.batch_ended)
+            self._counting_since_s = time.monotonic()
         else:
             self._controller.configure(user_config)
             self.observer.sla = self._controller.sla_at_replica
@@ -184,8 +191,8 @@ class InferenceService:
         await self.controller.tick(seen)
         return seen
 
-    def has_room(self) -> bool:
-        """Return whether one more row may wait; if not, count a refused request.
+    def has_room(self, body: bytes) -> bool:
+        """Return whether one more row may wait; if not, count the rows of `body` as refused.
 
         Raises
         ------
@@ -194,7 +201,7 @@ class InferenceService:
         """
         room = self.batcher.core.has_room(1, time.monotonic())
         if not room:
-            self.batcher.count_refused()
+            self.batcher.count_refused(claimed_rows(body, self.signature.max_rows))
             self.answers[503] += 1
             if self.batcher.lost_reason is not None:
                 raise DeviceError(self.batcher.lost_reason)
@@ -253,6 +260,7 @@ class InferenceService:
             "full_batch_ms": batcher.core.limits.latency_ms[-1],
             "answered_total": self.observer.answered_rows,
             "late_total": self.observer.late_rows,
+            "counted_s": time.monotonic() - self._counting_since_s,
             **controller.sla_capacity.to_floats(),
             **controller.user_config.autoscaler.settings().to_floats(),
         }

@@ -160,6 +160,10 @@ class Batcher:
         request = Request(arrival_s, rows, pending, deadline_s, priority)
         self.offered_rows += rows
         refusal = self.core.arrive(arrival_s, request)
+        if refusal is Refusal.HOPELESS and self.lost_reason is None:
+            # No other replica could answer in time, so this is no sign of too few replicas.
+            self.deadline_missed_rows += rows
+            raise DeadlineError("the request's deadline is shorter than its own processing time")
         if refusal is not None:
             self.refused_rows += rows
             raise self._refusal_error(refusal)
@@ -219,8 +223,8 @@ class Batcher:
                 CrowdedOutError("the batch failed and the retry queue is full; try again later")
             )
 
-    def count_refused(self, rows: int = 1) -> None:
-        """Count a request that was refused before it was parsed."""
+    def count_refused(self, rows: int) -> None:
+        """Count the rows of a request that was refused before it was parsed."""
         self.offered_rows += rows
         self.refused_rows += rows
         self.core.count_refused(time.monotonic(), rows)

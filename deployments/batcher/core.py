@@ -176,17 +176,21 @@ class BatcherCore:
         if request.deadline_s < math.inf:
             ahead = 0 if request.priority else self.queue_length
             if self._completion_s(now_s, ahead + request.rows) > request.deadline_s:
-                return Refusal.DEADLINE
+                alone_s = now_s + 1e-3 * self._processing_ms(request.rows)
+                return Refusal.HOPELESS if alone_s > request.deadline_s else Refusal.DEADLINE
         self._queue.append(request)
         return None
 
     def _completion_s(self, now_s: float, rows: int) -> float:
         """Return when `rows` rows can be done at the earliest, in batches of the largest size."""
+        start_s = max(now_s, self._device_free_s) if self._device_busy else now_s
+        return start_s + 1e-3 * self._processing_ms(rows)
+
+    def _processing_ms(self, rows: int) -> float:
+        """Return how long the device takes for `rows` rows, in batches of the largest size."""
         latency_ms = self.limits.latency_ms
         batches, rest = divmod(rows, len(latency_ms))
-        total_ms = batches * latency_ms[-1] + (latency_ms[rest - 1] if rest else 0.0)
-        start_s = max(now_s, self._device_free_s) if self._device_busy else now_s
-        return start_s + 1e-3 * total_ms
+        return batches * latency_ms[-1] + (latency_ms[rest - 1] if rest else 0.0)
 
     def cancel(self, request: Request) -> None:
         """Give up the rows of `request` that are not on the device yet."""

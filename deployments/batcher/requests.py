@@ -31,6 +31,7 @@ class Refusal(Enum):
 
     FULL = "full"  # no room
     DEADLINE = "deadline"  # its deadline cannot be met here
+    HOPELESS = "hopeless"  # its deadline could not be met by a free device either
 
 
 @dataclass(eq=False, slots=True)

@@ -69,7 +69,7 @@ class Service(Protocol):
     def ready(self) -> bool:
         """Whether the model can answer requests."""
 
-    def has_room(self) -> bool:
+    def has_room(self, body: bytes) -> bool:
         """Return whether one more row can wait. If not, count the request as refused."""
 
     async def infer(self, request: InferenceRequest, arrival_s: float) -> Tensors:
@@ -239,7 +239,7 @@ class InferenceApp:
         header_length = read_header_length(fields)
         timeout_ms, priority = read_timeout_ms(fields), read_priority(fields)
         body = await read_body(receive, fields, service.max_body_bytes)
-        if not service.has_room():
+        if not service.has_room(body):
             raise BusyError("this replica is full; try again later")
         request = parse_request(body, header_length, service.signature, timeout_ms, priority)
         task = asyncio.current_task()

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import time
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pytest
 
 from autoscaler.reports import ReplicaReport
@@ -121,6 +123,37 @@ async def test_policy_report_autoscaler_and_wait_correction_count_the_same_late_
     assert rows["deadline_missed"] == 2
 
 
+async def test_refusals_count_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten refused requests of 64 rows once counted as ten, and the fleet stayed too small."""
+    body = orjson.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [64, 1]}]})
+    async with emulated_service(PROFILE) as service:
+        monkeypatch.setattr(service.batcher.core, "has_room", lambda rows, now_s: False)
+        for _ in range(10):
+            assert not service.has_room(body)
+        report = ReplicaReport.from_floats("a", 1.0, service.autoscaling_stats())
+    assert (report.offered_total, report.refused_total) == (640, 640)
+
+
+async def test_a_hopeless_deadline_does_not_count_as_refused() -> None:
+    async with emulated_service(PROFILE) as service:
+        with pytest.raises(DeadlineError, match="shorter than its own processing time"):
+            await infer(service, deadline_ms=1)
+        report = ReplicaReport.from_floats("a", 1.0, service.autoscaling_stats())
+        assert service.explain()["rows"]["deadline_missed"] == 1
+    assert (report.offered_total, report.refused_total) == (1, 0)
+
+
+async def test_a_replica_reports_for_how_long_its_counters_have_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with emulated_service(PROFILE) as service:
+        begun_s = service.autoscaling_stats()["counted_s"]
+        now_s = time.monotonic()
+        monkeypatch.setattr("time.monotonic", lambda: now_s + 100)
+        assert 100 <= service.autoscaling_stats()["counted_s"] < 101 + begun_s
+        monkeypatch.undo()
+
+
 async def test_late_answers_count_in_rows() -> None:
     limits = {"late": "serve"}
     async with emulated_service(
@@ -202,7 +235,7 @@ async def test_a_device_that_hangs_makes_the_replica_unhealthy_and_answers_its_r
             with pytest.raises(DeviceError, match="does not answer"):
                 await task
         with pytest.raises(DeviceError, match="does not answer"):
-            service.has_room()
+            service.has_room(b"")
         await end_device_thread(service.batcher)
         assert not service.ready, "a replica that hung is replaced even if its batch ends"
         assert service.answers[503] == 4

@@ -216,6 +216,16 @@ def test_a_deadline_that_cannot_be_met_is_refused_on_arrival() -> None:
     assert core.arrive(0.002, Request(0.002, 1, deadline_s=0.031)) is None
 
 
+def test_a_deadline_shorter_than_the_processing_time_is_hopeless() -> None:
+    """More replicas would not help, so it must not count as a refusal for lack of room."""
+    core = make_core(max_batch_size=4, batch_ms=10.0)
+    core.arrive(0.0, Request(0.0, 1))
+    core.next_batch(0.0)
+    assert core.arrive(0.002, Request(0.002, 1, deadline_s=0.011)) is Refusal.HOPELESS
+    assert core.arrive(0.002, Request(0.002, 5, deadline_s=0.021)) is Refusal.HOPELESS
+    assert core.arrive(0.002, Request(0.002, 1, deadline_s=0.013)) is Refusal.DEADLINE
+
+
 def test_a_free_device_starts_in_time_for_a_deadline() -> None:
     core = make_core(control_limit=4, max_age_ms=80.0)
     assert core.arrive(0.0, Request(0.0, 1, "relaxed")) is None
