@@ -6,7 +6,7 @@
 import math
 import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -245,23 +245,24 @@ class FleetMonitor:
             del self._reports[name]
             self._clocks.forget(name)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what was learned as plain numbers, text, lists and dicts.
+    def snapshot(self) -> Callable[[], dict[str, Any]]:
+        """Copy what was learned, and return a function that packs it for `from_state`.
 
         The latest reports are left out, because new ones come every second.
         """
-        return {
+        copied = {
             "load": self.load.state_dict(),
             "settings": self.settings.to_floats(),
             "start_times": self.start_times.state_dict(),
             "sla_correction": self.sla_correction.state_dict(),
             "forecasts_for": list(self._forecasts_for),
-            "forecaster": self._forecaster.state_dict(),
         }
+        forecaster = self._forecaster.snapshot()
+        return lambda: {**copied, "forecaster": forecaster()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "FleetMonitor":
-        """Make a monitor from what `state_dict` returned.
+        """Make a monitor from what the function of a `snapshot` returned.
 
         Raises
         ------

@@ -11,6 +11,7 @@ that one runs.
 """
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 from ray.serve.config import AutoscalingContext
@@ -60,7 +61,7 @@ def decide(ctx: AutoscalingContext) -> tuple[ScaledDeployment, Decision]:
     deployment = scaled_deployment(now_s, ctx.app_name or "", ctx.deployment_name, store())
     decision = deployment.decide(
         now_s,
-        replica_reports(ctx),
+        replica_reports(ctx, deployment.reports),
         target_replicas=ctx.target_num_replicas,
         ready_replicas=ctx.current_num_replicas,
         min_replicas=ctx.capacity_adjusted_min_replicas,
@@ -84,8 +85,18 @@ def apply_decision(
     return replicas
 
 
-def replica_reports(ctx: AutoscalingContext) -> list[ReplicaReport]:
-    """Return the latest report of each replica, from Ray's metrics by name and replica."""
+def replica_reports(
+    ctx: AutoscalingContext, known: Iterable[ReplicaReport] = ()
+) -> list[ReplicaReport]:
+    """Return the latest report of each replica, from Ray's metrics by name and replica.
+
+    Parameters
+    ----------
+    ctx : AutoscalingContext
+    known : iterable of ReplicaReport
+        The reports at the last decision. Those that are still the latest are not read again.
+    """
+    known_by_replica = {report.replica_id: report for report in known}
     latest: dict[str, dict[str, float]] = {}
     recorded_s: dict[str, float] = {}
     for name, by_replica in (ctx.raw_metrics or {}).items():
@@ -98,6 +109,10 @@ def replica_reports(ctx: AutoscalingContext) -> list[ReplicaReport]:
     for replica, values in latest.items():
         # A replica that is not configured yet reports Ray's own metrics only.
         if "offered_total" in values:
+            before = known_by_replica.get(replica)
+            if before is not None and before.time_s == recorded_s[replica]:
+                reports.append(before)
+                continue
             try:
                 reports.append(ReplicaReport.from_floats(replica, recorded_s[replica], values))
             except InvalidInputError as error:

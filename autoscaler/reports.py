@@ -147,17 +147,26 @@ class ReplicaReport:
         InvalidInputError
             A value is missing or out of range.
         """
-        given = {name: float(values[name]) for name in _REPORT_FLOATS if name in values}
-        missing = [name for name in _REPORT_FLOATS if name not in given and name not in _OPTIONAL]
-        if missing:
+        given, late_shares, settings = {}, {}, []
+        for name, value in values.items():
+            if name in _REPORT_FLOAT_SET:
+                given[name] = float(value)
+            elif name.startswith(_LATE_SHARE_PREFIX):
+                late_shares[name] = float(value)
+            elif name.startswith(PREFIX):
+                settings.append((name, float(value)))
+        if not given.keys() >= _REQUIRED:
+            missing = [name for name in _REPORT_FLOATS if name in _REQUIRED - given.keys()]
             raise InvalidInputError(f"report of {replica_id}: {', '.join(missing)} missing")
-        has_settings = any(name.startswith(PREFIX) for name in values)
-        settings = AutoscalerSettings.from_floats(values) if has_settings else None
-        count = sum(name.startswith(_LATE_SHARE_PREFIX) for name in values)
-        late_shares = tuple(
-            float(values.get(f"{_LATE_SHARE_PREFIX}{i}", -1.0)) for i in range(count)
+        return cls(
+            replica_id,
+            time_s,
+            settings=_settings(tuple(settings)) if settings else None,
+            late_shares=tuple(
+                late_shares.get(f"{_LATE_SHARE_PREFIX}{i}", -1.0) for i in range(len(late_shares))
+            ),
+            **given,
         )
-        return cls(replica_id, time_s, settings=settings, late_shares=late_shares, **given)
 
 
 def curve_to_floats(
@@ -183,9 +192,18 @@ def curve_to_floats(
 _objective = lru_cache(maxsize=64)(ServiceLevelObjective)
 _curve = lru_cache(maxsize=64)(LoadLatenessCurve)
 
+
+@lru_cache(maxsize=64)
+def _settings(floats: tuple[tuple[str, float], ...]) -> AutoscalerSettings:
+    """Return the settings in a report; nearly always those of the report before."""
+    return AutoscalerSettings.from_floats(dict(floats))
+
+
 _REPORT_FLOATS = tuple(
     value.name
     for value in fields(ReplicaReport)
     if value.name not in ("replica_id", "time_s", "settings", "late_shares")
 )
 _OPTIONAL = ("start_time_s", "sla_rate_per_s", "answered_total", "late_total", "counted_s")
+_REPORT_FLOAT_SET = frozenset(_REPORT_FLOATS)
+_REQUIRED = _REPORT_FLOAT_SET.difference(_OPTIONAL)

@@ -15,7 +15,7 @@ no process knows any more disappears with the cluster.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Protocol
@@ -43,8 +43,8 @@ class Store(Protocol):
     def load(self, key: str) -> "Future[bytes | None]":
         """Read what was saved under `key`; None if there is nothing, or if it cannot be read."""
 
-    def save(self, key: str, content: bytes) -> "Future[None]":
-        """Save `content` under `key`."""
+    def save(self, key: str, content: Callable[[], bytes]) -> "Future[None]":
+        """Save what `content` returns under `key`; it is called in another thread."""
 
     def delete(self, key: str) -> None:
         """Delete what was saved under `key`."""
@@ -193,18 +193,22 @@ class ScaledDeployment:
         self._store.delete(log_key(self.application, self.deployment))
 
     def _save(self) -> None:
-        state = {"dry_run": self.dry_run, "autoscaler": self.autoscaler.state_dict()}
+        # A decision must not wait for the packing of the state, which takes milliseconds.
+        dry_run, autoscaler = self.dry_run, self.autoscaler.snapshot()
         log = {
             "application": self.application,
             "deployment": self.deployment,
-            "dry_run": self.dry_run,
+            "dry_run": dry_run,
             "newest": self.log.newest,
             "decisions": self.log.recorded,
         }
         # JSON has no infinity, which a decision may hold; orjson writes null.
         self._saving = [
-            self._store.save(key(self.application, self.deployment), orjson.dumps(content))
-            for key, content in ((state_key, state), (log_key, log))
+            self._store.save(
+                state_key(self.application, self.deployment),
+                lambda: orjson.dumps({"dry_run": dry_run, "autoscaler": autoscaler()}),
+            ),
+            self._store.save(log_key(self.application, self.deployment), lambda: orjson.dumps(log)),
         ]
 
     def _is_loaded(self) -> bool:

@@ -8,7 +8,7 @@ computed every second. Margins are measured every minute, and the forecast is ch
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ _PRIOR_BURST = 0.3
 _PRIOR_STEPS = 120 // STEP_S
 #: Limit on the steps by which missing reports lengthen the horizon.
 _MAX_UNKNOWN_STEPS = 30
-_STATE_VERSION = 3
+_STATE_VERSION = 4
 
 
 def _pool(points: tuple[PointForecast, ...], recurring: bool) -> tuple[Candidate, ...]:
@@ -221,13 +221,14 @@ class DemandForecaster:
             float(slow),
         )
 
+    def snapshot(self) -> Callable[[], dict[str, Any]]:
+        """Copy all that was learned, and return a function that packs it for `load_state`."""
+        method, history = self._score.candidate.name, self._history.snapshot()
+        return lambda: {"version": _STATE_VERSION, "method": method, "history": history()}
+
     def state_dict(self) -> dict[str, Any]:
         """Return all that was learned as plain numbers, text and dicts."""
-        return {
-            "version": _STATE_VERSION,
-            "method": self._score.candidate.name,
-            "history": self._history.state_dict(),
-        }
+        return self.snapshot()()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned.

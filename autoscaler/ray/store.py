@@ -6,6 +6,8 @@ may be slow or unreachable for seconds. The controller must not wait for it, so 
 
 import functools
 import logging
+import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import ray
@@ -15,6 +17,9 @@ logger = logging.getLogger("ray.serve")
 
 _NAMESPACE = b"sojourn"
 _TIMEOUT_S = 5.0
+#: The thread packs a state after this pause. Without it, the decision that saves the state would wait
+#: for the thread to hand back the interpreter's lock.
+PACK_AFTER_S = 0.05
 _FAILURES = (RpcError, RaySystemError, TimeoutError, ConnectionError)
 
 
@@ -28,8 +33,8 @@ class RayStore:
         """Read what was saved under `key`; None if there is nothing, or if it cannot be read."""
         return self._thread.submit(read, key)
 
-    def save(self, key: str, content: bytes) -> "Future[None]":
-        """Save `content` under `key`."""
+    def save(self, key: str, content: Callable[[], bytes]) -> "Future[None]":
+        """Save what `content` returns under `key`; the thread calls it."""
         return self._thread.submit(_write, key, content)
 
     def delete(self, key: str) -> None:
@@ -53,9 +58,15 @@ def read(key: str) -> bytes | None:
     return content
 
 
-def _write(key: str, content: bytes) -> None:
+def _write(key: str, content: Callable[[], bytes]) -> None:
+    time.sleep(PACK_AFTER_S)
     try:
-        _client().internal_kv_put(key.encode(), content, True, _NAMESPACE, _TIMEOUT_S)
+        packed = content()
+    except Exception:
+        logger.exception("%s cannot be packed", key)
+        return
+    try:
+        _client().internal_kv_put(key.encode(), packed, True, _NAMESPACE, _TIMEOUT_S)
     except _FAILURES as error:
         logger.warning("%s cannot be saved: %s", key, error)
 

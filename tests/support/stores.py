@@ -1,5 +1,6 @@
 """A store for the autoscaler's state in tests."""
 
+from collections.abc import Callable
 from concurrent.futures import Future
 
 
@@ -21,9 +22,9 @@ class Store:
             loaded.set_result(self.kept.get(key))
         return loaded
 
-    def save(self, key: str, content: bytes) -> Future[None]:
+    def save(self, key: str, content: Callable[[], bytes]) -> Future[None]:
         self.saves += 1
-        self.kept[key] = content
+        self.kept[key] = content()
         saved: Future[None] = Future()
         if self.slow:
             self._pending_saves.append(saved)

@@ -88,7 +88,7 @@ def test_two_days_are_kept():
 def test_the_state_survives_json(seconds, start):
     history, restored = LoadHistory(0.01), LoadHistory(0.01)
     history.observe(float(start + len(seconds)), seconds)
-    restored.load_state(json.loads(json.dumps(history.state_dict())))
+    restored.load_state(json.loads(json.dumps(history.snapshot()())))
     assert restored.end_s == history.end_s
     biggest = max(seconds) + 1e-9
     for name in ("rates", "required_rates", "second_rates", "second_required_rates"):
