@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
-from autoscaler.settings import PREFIX, AutoscalerSettings
+from autoscaler.settings import AutoscalerSettings
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective
@@ -147,25 +147,25 @@ class ReplicaReport:
         InvalidInputError
             A value is missing or out of range.
         """
-        given, late_shares, settings = {}, {}, []
-        for name, value in values.items():
-            if name in _REPORT_FLOAT_SET:
-                given[name] = float(value)
-            elif name.startswith(_LATE_SHARE_PREFIX):
-                late_shares[name] = float(value)
-            elif name.startswith(PREFIX):
-                settings.append((name, float(value)))
-        if not given.keys() >= _REQUIRED:
-            missing = [name for name in _REPORT_FLOATS if name in _REQUIRED - given.keys()]
-            raise InvalidInputError(f"report of {replica_id}: {', '.join(missing)} missing")
+        # Dozens of reports come every second, so the names are looked up without a loop in Python.
+        read = tuple(map(values.get, _REPORT_FLOATS))
+        given = dict(zip(_REPORT_FLOATS, read, strict=True))
+        if None in read:
+            missing = [name for name in _REPORT_FLOATS if given[name] is None]
+            required = [name for name in missing if name not in _OPTIONAL]
+            if required:
+                raise InvalidInputError(f"report of {replica_id}: {', '.join(required)} missing")
+            for name in missing:
+                del given[name]
+        shares = sum(name.startswith(_LATE_SHARE_PREFIX) for name in values)
+        late_shares = tuple(values.get(f"{_LATE_SHARE_PREFIX}{i}", -1.0) for i in range(shares))
+        settings = tuple(map(values.get, _SETTINGS))
         return cls(
             replica_id,
             time_s,
-            settings=_settings(tuple(settings)) if settings else None,
-            late_shares=tuple(
-                late_shares.get(f"{_LATE_SHARE_PREFIX}{i}", -1.0) for i in range(len(late_shares))
-            ),
-            **given,
+            settings=None if settings == _NO_SETTINGS else _settings(settings),
+            late_shares=late_shares,
+            **given,  # type: ignore[arg-type]
         )
 
 
@@ -193,10 +193,17 @@ _objective = lru_cache(maxsize=64)(ServiceLevelObjective)
 _curve = lru_cache(maxsize=64)(LoadLatenessCurve)
 
 
+_SETTINGS = tuple(AutoscalerSettings().to_floats())
+_NO_SETTINGS = (None,) * len(_SETTINGS)
+
+
 @lru_cache(maxsize=64)
-def _settings(floats: tuple[tuple[str, float], ...]) -> AutoscalerSettings:
+def _settings(floats: tuple[float | None, ...]) -> AutoscalerSettings:
     """Return the settings in a report; nearly always those of the report before."""
-    return AutoscalerSettings.from_floats(dict(floats))
+    named = zip(_SETTINGS, floats, strict=True)
+    return AutoscalerSettings.from_floats(
+        {name: value for name, value in named if value is not None}
+    )
 
 
 _REPORT_FLOATS = tuple(
@@ -205,5 +212,3 @@ _REPORT_FLOATS = tuple(
     if value.name not in ("replica_id", "time_s", "settings", "late_shares")
 )
 _OPTIONAL = ("start_time_s", "sla_rate_per_s", "answered_total", "late_total", "counted_s")
-_REPORT_FLOAT_SET = frozenset(_REPORT_FLOATS)
-_REQUIRED = _REPORT_FLOAT_SET.difference(_OPTIONAL)

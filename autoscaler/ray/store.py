@@ -17,8 +17,8 @@ logger = logging.getLogger("ray.serve")
 
 _NAMESPACE = b"sojourn"
 _TIMEOUT_S = 5.0
-#: The thread packs a state after this pause. Without it, the decision that saves the state would wait
-#: for the thread to hand back the interpreter's lock.
+#: The thread packs a state after this pause. Without it, the decision that saves the state would
+#: wait for the thread to hand back the interpreter's lock.
 PACK_AFTER_S = 0.05
 _FAILURES = (RpcError, RaySystemError, TimeoutError, ConnectionError)
 
