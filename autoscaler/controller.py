@@ -234,6 +234,7 @@ class Autoscaler:
         self._last_waiting_s = now_s
         if self._waiting_since_s is None:
             self._waiting_since_s = now_s
+        self._monitor.load.note_waiting(self._waiting_since_s, now_s)
 
     def _wake(self, waited_s: float, current: int, waiting: float, low: int, high: int) -> Decision:
         """Order replicas for requests that wait while nothing serves.

@@ -32,6 +32,8 @@ _HISTORY_S = 600.0
 REPORTING_AFTER_S = 15.0
 #: Replicas that may seem to be missing from a second, because they report at any time within it.
 _MISSING_BY_ROUNDING = 0.5
+#: A replica that began to serve this soon after requests waited for one has got those requests.
+_TOOK_WAITING_S = 2.0
 #: Longer time spans are added to the ring buffers by numpy.
 _SHORT_SPAN_S = 8
 
@@ -107,6 +109,8 @@ class OfferedLoad:
         # (time, ready replicas) of the last `REPORTING_AFTER_S`.
         self._ready: deque[tuple[float, int]] = deque()
         self._ready_since_s = math.inf
+        # The latest time span in which requests waited for a first replica.
+        self._waited_s = (math.inf, -math.inf)
         self._first_s = math.nan
         self._newest_s = -math.inf
         self._last_request_s = -math.inf
@@ -150,6 +154,9 @@ class OfferedLoad:
                 since_s = min(newest_s, time_s - max(1.0, _least_time_s(report)))
             else:
                 return True
+            waited_since_s, waited_until_s = self._waited_s
+            if waited_since_s <= since_s <= waited_until_s + _TOOK_WAITING_S:
+                since_s = waited_since_s
             self._spread(since_s, time_s, report.offered_total, report.refused_total)
             return True
         known_s, known_counted_s, offered, refused = known
@@ -167,6 +174,13 @@ class OfferedLoad:
             since_s, time_s, report.offered_total - offered, report.refused_total - refused
         )
         return True
+
+    def note_waiting(self, since_s: float, now_s: float) -> None:
+        """Note that requests have waited for a first replica since `since_s`.
+
+        That replica gets them all at once when it starts, but that is not when they were sent.
+        """
+        self._waited_s = since_s, now_s
 
     def expect(self, now_s: float, ready_replicas: int) -> int:
         """Note how many replicas serve, and return how many of them should report.

@@ -157,14 +157,16 @@ class ReplicaReport:
                 raise InvalidInputError(f"report of {replica_id}: {', '.join(required)} missing")
             for name in missing:
                 del given[name]
-        shares = sum(name.startswith(_LATE_SHARE_PREFIX) for name in values)
-        late_shares = tuple(values.get(f"{_LATE_SHARE_PREFIX}{i}", -1.0) for i in range(shares))
+        late_shares = tuple(map(values.get, _LATE_SHARES))
+        shares = "".join(values).count(_LATE_SHARE_PREFIX)
+        if None in late_shares or shares != len(late_shares):
+            late_shares = tuple(values.get(f"{_LATE_SHARE_PREFIX}{i}", -1.0) for i in range(shares))
         settings = tuple(map(values.get, _SETTINGS))
         return cls(
             replica_id,
             time_s,
             settings=None if settings == _NO_SETTINGS else _settings(settings),
-            late_shares=late_shares,
+            late_shares=late_shares,  # type: ignore[arg-type]
             **given,  # type: ignore[arg-type]
         )
 
@@ -194,6 +196,7 @@ _curve = lru_cache(maxsize=64)(LoadLatenessCurve)
 
 
 _SETTINGS = tuple(AutoscalerSettings().to_floats())
+_LATE_SHARES = tuple(f"{_LATE_SHARE_PREFIX}{i}" for i in range(len(LoadLatenessCurve.MULTIPLES)))
 _NO_SETTINGS = (None,) * len(_SETTINGS)
 
 
