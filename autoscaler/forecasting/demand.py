@@ -29,8 +29,8 @@ from autoscaler.forecasting.recurring import RECURRENCES, SLOW_STEPS, RecurringP
 from policy.errors import InvalidInputError
 
 #: The share of a minute's requests that the required rate leaves unserved, for a forecaster by
-#: itself. The autoscaler passes all that the SLA allows, 1% at 99%: with half of it, the same risk
-#: costs 5 to 9% more and misses fewer minutes, just as half the risk does (docs/forecasts.md).
+#: itself. The autoscaler passes all that the SLA allows, 1% at 99%. Half of it costs more
+#: and misses fewer minutes, as a lower risk does (docs/forecasts.md has the numbers).
 DEFAULT_UNSERVED_SHARE = 0.005
 _CALIBRATE_EVERY_S = 60
 _CHOOSE_EVERY_S = 600
