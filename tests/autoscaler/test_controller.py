@@ -93,7 +93,7 @@ def test_stale_reports_hold():
     assert fleet.run(150, 0.1 * PER_REPLICA).replicas == 1
 
 
-def test_replicas_that_serve_but_do_not_report_count_with_restored_share():
+def test_replicas_that_serve_but_do_not_report_count_with_their_share():
     """Three of five stop reporting: the load of the other two is not all the load."""
     fleet = Fleet(5)
     before = fleet.run(300, 3.5 * PER_REPLICA).replicas
@@ -281,7 +281,7 @@ class TestScaleToZero:
             fleet.run(1, 20.0, min_replicas=0)
             assert fleet.run(100, 0.0, min_replicas=0).replicas == 1
 
-    def test_waiting_requests_order_replicas_for_restored_arrival_rate(self):
+    def test_waiting_requests_order_replicas_for_their_arrival_rate(self):
         fleet = self.fleet(start_time_s=60.0)
         fleet.run(60, 0.3 * PER_REPLICA, min_replicas=0)
         fleet.run(200, 0.0, min_replicas=0)
