@@ -22,14 +22,13 @@ from numpy.typing import NDArray
 from benchmarks.arguments import json_option, quick_option
 from benchmarks.inputs import GOOGLENET_P4
 from policy.batching_policy import BatchingPolicy
-from policy.burstiness import DispersionMeter
+from policy.burstiness import COUNT_WINDOW_S, DispersionMeter
 from policy.objective import ServiceLevelObjective
 from policy.table import PolicyTable, solve_table
 from sojourn.output import print_json, print_table
 
 FloatArray = NDArray[np.float64]
 OBJECTIVE = ServiceLevelObjective(20, 99)
-WINDOW_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -139,10 +138,12 @@ def measure(
     rate = load * GOOGLENET_P4.capacity_per_s
     arrivals, starts, rates = mmpp_ms(rng, rate, swing, stay_s, requests)
     meter = DispersionMeter(memory=1e6)
-    for count in np.histogram(arrivals, np.arange(0, arrivals[-1], 1e3 * WINDOW_S))[0].tolist():
+    for count in np.histogram(arrivals, np.arange(0, arrivals[-1], 1e3 * COUNT_WINDOW_S))[
+        0
+    ].tolist():
         meter.observe(count)
     index = meter.index
-    steady, safe = table.lookup(rate), table.lookup_bursty(rate, index, WINDOW_S)
+    steady, safe = table.lookup(rate), table.lookup_bursty(rate, index, COUNT_WINDOW_S)
 
     def momentary(now_ms: float) -> BatchingPolicy:
         return table.lookup(float(rates[np.searchsorted(starts, now_ms, "right") - 1]))
