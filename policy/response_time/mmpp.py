@@ -5,9 +5,7 @@ follows is as in `control_limit_chain` and `control_limit_response`, with the ma
 :math:`P_n(t)` of `policy.mmpp` in the place of Poisson probabilities, and with one simplification:
 every batch of which a request is the oldest is followed from that request's arrival on.
 
-Exact up to quadrature, with one exception: in a batch that starts as soon as the device is free,
-smaller than the control limit because the timer has run off, the requests behind the oldest are
-taken as uniform over its age. That is exact if the rate does not switch within that time.
+Exact up to quadrature.
 """
 
 from dataclasses import dataclass
@@ -29,7 +27,10 @@ _POINTS, _WEIGHTS = gauss_legendre(24)
 _NEGLIGIBLE = 1e-9
 # Longest queue at the start of a batch that is solved, and how often it may be longer.
 _MAX_QUEUE, _MAX_TAIL = 1024, 1e-6
+# Widest panel, in standard deviations of the time that as many arrivals take.
 _MAX_WIDTH = 0.5
+_BEHIND_PANELS = 8
+_TINY = 1e-300
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,8 +319,9 @@ class MmppResponse(ResponseTimeDistribution):
         during = process.counts(size, left)
         in_full_batch = process.counts(size, chain.full_batch_ms)
         exact = np.zeros((size, blocks, left.size))
-        uniform = np.zeros_like(exact)
+        expired = np.zeros((max(limit - 1, 1), blocks, left.size))
         oldest = np.zeros((blocks, left.size, 2))
+        late_oldest = np.zeros_like(oldest)
         # Number of arrivals in the full batches since, by the state at their start: (count, 2).
         since = np.zeros((size, 2))
         since[0] = 1.0
@@ -340,12 +342,12 @@ class MmppResponse(ResponseTimeDistribution):
             exact[limit - 1 : size - 1, block] = by_size[:, limit - 1 : size - 1].T
             exact[size - 1, block] = here.sum(axis=(1, 2)) - by_size[:, : size - 1].sum(axis=1)
             if limit > 1:
-                expired = (age >= d)[:, None] * np.einsum(
-                    "gi,gni->gn", here[:, 0], behind[:, : limit - 1]
+                running = (age < d)[:, None]
+                oldest[block] = np.where(running, here[:, 0], 0.0)
+                late_oldest[block] = np.where(running, 0.0, here[:, 0])
+                expired[:, block] = np.einsum(
+                    "gi,gni->ng", late_oldest[block], behind[:, : limit - 1]
                 )
-                exact[: limit - 1, block] = expired.T
-                uniform[: limit - 1, block] = (np.arange(limit - 1) * expired).T
-                oldest[block] = np.where((age < d)[:, None], here[:, 0], 0.0)
             since = sum(
                 np.einsum(
                     "ij,nj->ni",
@@ -356,10 +358,49 @@ class MmppResponse(ResponseTimeDistribution):
             )
         axis = panels.repeated(chain.full_batch_ms * np.arange(blocks))
         shape = (size, *axis.nodes_ms.shape)
-        self.components.append(
-            AgesAtStart(axis, chain.batch_times_ms, exact.reshape(shape), uniform.reshape(shape))
-        )
+        exact[: expired.shape[0]] += expired
+        self.components.append(AgesAtStart(axis, chain.batch_times_ms, exact.reshape(shape)))
+        if limit > 2:
+            self._count_behind_expired(
+                axis, late_oldest.reshape(-1, 2), expired.reshape(limit - 1, -1)
+            )
         return axis, oldest.reshape(*axis.nodes_ms.shape, 2)
+
+    def _count_behind_expired(self, axis: Panels, oldest: FloatArray, expired: FloatArray) -> None:
+        """Count the requests behind an oldest one whose timer has run off when the device is free.
+
+        Parameters
+        ----------
+        axis : Panels
+            Ages of the oldest.
+        oldest : ndarray, shape (nodes, 2)
+            Their density, by the state at the arrival of the oldest.
+        expired : ndarray, shape (control_limit - 1, nodes)
+            The same, by the size of the batch.
+        """
+        chain, process = self._chain, self._chain.process
+        limit = chain.control_limit
+        weights = axis.weights_ms.ravel()
+        followers = np.arange(1, limit - 1) @ expired[1:] * weights
+        kept = followers > 1e-9
+        if not np.any(kept):
+            return
+        ages, mass = axis.nodes_ms.ravel()[kept], (weights[:, None] * oldest)[kept]
+        end = float(ages.max())
+        panels = Panels.cut(end, np.array([chain.max_wait_ms]), end / _BEHIND_PANELS)
+        w = panels.nodes_ms.ravel()
+        before = np.zeros((w.size, limit - 2, 2))
+        for node, younger in enumerate(w):
+            older = ages > younger
+            counts = process.counts(limit - 2, ages[older] - younger)
+            before[node] = np.einsum("gi,gnij->nj", mass[older], counts) @ process.arrivals
+        density = _convolve_states(before, process.counts(limit - 2, w).sum(axis=-1))
+        by_size = density.T.reshape(limit - 2, *panels.nodes_ms.shape)
+        # Ages of the oldest are nodes, so a panel that one of them divides is off by a little.
+        found = panels.integral(by_size)
+        expected = np.arange(1, limit - 1) * (expired[1:] @ weights)
+        by_size *= (expected / np.maximum(found, _TINY))[:, None, None]
+        self.components.append(AgesAtStart(panels, chain.batch_times_ms[1 : limit - 1], by_size))
 
     def _count_started_after_a_wait(self, axis: Panels, oldest: FloatArray) -> None:
         """Count the requests whose batch starts after the device has been free."""
@@ -394,7 +435,10 @@ class MmppResponse(ResponseTimeDistribution):
         at_limit = process.arrivals.sum(axis=1)
         waiting = first + np.stack([one.at(w) for one in running], axis=-1)
         ended = np.einsum(
-            "...i,...ij,j->...", waiting, process.counts(limit - 1, w)[..., limit - 2, :, :], at_limit
+            "...i,...ij,j->...",
+            waiting,
+            process.counts(limit - 1, w)[..., limit - 2, :, :],
+            at_limit,
         )
         self.components.append(AgesAtStart(panels, times[limit - 1 : limit], ended[None]))
         self.atoms.append((float(times[limit - 1]), float(panels.integral(ended))))
@@ -405,7 +449,9 @@ class MmppResponse(ResponseTimeDistribution):
                 u = point * (d - w)
                 waiting = first + np.stack([one.at(u + w) for one in running], axis=-1)
                 start = np.einsum("...i,...nij->...nj", waiting, process.counts(limit - 2, u))
-                between = np.einsum("...nj,...nj->...", start @ process.arrivals, later[..., ::-1, :])
+                between = np.einsum(
+                    "...nj,...nj->...", start @ process.arrivals, later[..., ::-1, :]
+                )
                 density += weight * (d - w) * between
             self.components.append(AgesAtStart(panels, times[limit - 1 : limit], density[None]))
 
