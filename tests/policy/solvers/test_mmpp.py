@@ -1,0 +1,32 @@
+"""The policy of least power under MMPP arrivals."""
+
+import numpy as np
+
+from policy.batching_policy import BatchingPolicy
+from policy.mmpp import Mmpp
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
+from policy.response_time.mmpp import evaluate_mmpp
+from policy.solvers import mmpp
+
+PROFILE = Profile("m", "d", np.array([2.0, 2.5, 3.0, 3.5]), np.array([20.0, 25.0, 30.0, 35.0]))
+PROCESS = Mmpp((200.0, 700.0), (0.1, 0.05))
+OBJECTIVE = ServiceLevelObjective(12, 99)
+
+
+def test_the_policy_takes_hardly_more_power_than_the_best_of_a_full_search():
+    found = mmpp.solve(PROFILE, PROCESS, OBJECTIVE)
+    assert found is not None
+    assert found.evaluation.service_level(12) >= 0.99
+    powers = []
+    for limit in (1, 2, 3, 4):
+        for wait_ms in (1.0, 4.0, 6.0, 8.0, 9.0, 10.0):
+            policy = BatchingPolicy.from_control_limit(limit, 4, None if limit == 1 else wait_ms)
+            tried = evaluate_mmpp(PROFILE, policy, PROCESS)
+            if tried.service_level(12) >= 0.99:
+                powers.append(tried.mean_power_w)
+    assert found.evaluation.mean_power_w <= 1.005 * min(powers)
+
+
+def test_no_policy_is_found_where_none_keeps_the_percentile():
+    assert mmpp.solve(PROFILE, PROCESS, ServiceLevelObjective(2.1, 99)) is None
