@@ -36,6 +36,8 @@ _MIN_PROBABILITY = 0.02
 _MIN_RELAXATION, _MAX_RELAXATION = 0.3, 300.0
 # An index of dispersion within so many standard errors of 1 is that of Poisson arrivals.
 _SIGNIFICANT = 3.0
+# Closer eigenvalues are taken as this far apart, per millisecond: their difference is divided by.
+_TINY_ROOT = 1e-9
 
 
 @dataclass(frozen=True)
@@ -106,26 +108,25 @@ class Mmpp:
         return np.asarray(np.linalg.solve(-self.no_arrivals, self.arrivals))
 
     def transforms(self, times_ms: ArrayLike, z: NDArray[np.complex128]) -> NDArray[np.complex128]:
-        """Return exp((D0 + z D1) t), shape (*times.shape, *z.shape, 2, 2)."""
-        t = np.asarray(times_ms, dtype=float).reshape(np.shape(times_ms) + (1,) * z.ndim)
+        """Return exp((D0 + z D1) t), shapes (points,) for z and (*times.shape, 2, 2, points)."""
+        t = np.asarray(times_ms, dtype=float)[..., None]
         d0, d1 = self.no_arrivals, self.arrivals
         upper, lower = d0[0, 0] + z * d1[0, 0], d0[1, 1] + z * d1[1, 1]
         mean, half = (upper + lower) / 2, (upper - lower) / 2
         root = np.sqrt(half**2 + d0[0, 1] * d0[1, 0])
-        root = np.where(np.abs(root) < 1e-9, 1e-9, root)
+        root = np.where(np.abs(root) < _TINY_ROOT, _TINY_ROOT, root)
         rising, falling = np.exp((mean + root) * t), np.exp((mean - root) * t)
         even, odd = (rising + falling) / 2, (rising - falling) / (2 * root)
-        return np.stack(
-            [
-                np.stack([even + half * odd, d0[0, 1] * odd], axis=-1),
-                np.stack([d0[1, 0] * odd, even - half * odd], axis=-1),
-            ],
-            axis=-2,
-        )
+        result = np.empty((*t.shape[:-1], 2, 2, z.size), complex)
+        result[..., 0, 0, :] = even + half * odd
+        result[..., 0, 1, :] = d0[0, 1] * odd
+        result[..., 1, 0, :] = d0[1, 0] * odd
+        result[..., 1, 1, :] = even - half * odd
+        return result
 
     def states_after(self, times_ms: ArrayLike) -> FloatArray:
         """Return the state after a time by the state before, shape (*times.shape, 2, 2)."""
-        return self.transforms(times_ms, np.ones(1, complex))[..., 0, :, :].real
+        return self.transforms(times_ms, np.ones(1, complex))[..., 0].real
 
     def counts_reached(self, time_ms: float) -> int:
         """Return a number of arrivals that a time exceeds with a probability below 1e-15."""
@@ -142,9 +143,9 @@ class Mmpp:
         reached = self.counts_reached(float(np.max(times, initial=0.0)))
         points = 1 << (max(reached, 2) - 1).bit_length()
         z = np.exp(-2j * np.pi * np.arange(points // 2 + 1) / points)
-        table = np.fft.irfft(self.transforms(times, z), points, axis=-3)
+        table = np.fft.irfft(self.transforms(times, z), points)
         found = np.zeros((*times.shape, length, 2, 2))
-        found[..., : min(length, points), :, :] = table[..., :length, :, :]
+        found[..., : min(length, points), :, :] = np.moveaxis(table[..., :length], -1, -3)
         return np.maximum(found, 0.0)
 
 
