@@ -146,10 +146,9 @@ def policy_for_mmpp(counts: list[int]) -> BatchingPolicy | None:
     if process is None:
         return None
     try:
-        solution = mmpp.solve(GOOGLENET_P4, process, OBJECTIVE)
+        return mmpp.solve(GOOGLENET_P4, process, OBJECTIVE).policy
     except InfeasibleError:
         return None
-    return None if solution is None else solution.policy
 
 
 def measure(

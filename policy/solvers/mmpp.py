@@ -28,13 +28,16 @@ class MmppSolution:
     ----------
     policy : BatchingPolicy
     evaluation : MmppEvaluation
+    meets_sla : bool
+        Whether the objective's percentile holds.
     """
 
     policy: BatchingPolicy
     evaluation: MmppEvaluation
+    meets_sla: bool
 
 
-def solve(profile: Profile, process: Mmpp, objective: ServiceLevelObjective) -> MmppSolution | None:
+def solve(profile: Profile, process: Mmpp, objective: ServiceLevelObjective) -> MmppSolution:
     """Find the control limit and max wait of least power whose percentile holds.
 
     Parameters
@@ -47,9 +50,10 @@ def solve(profile: Profile, process: Mmpp, objective: ServiceLevelObjective) -> 
 
     Returns
     -------
-    MmppSolution or None
-        None if no policy was found that keeps the percentile. The control limits tried grow by
-        about a third each, so the power is not the very least.
+    MmppSolution
+        If no policy was found that keeps the percentile, the device starts whenever it is free, and
+        `meets_sla` is False. The control limits tried grow by about a third each, so the power is
+        not the very least.
 
     Raises
     ------
@@ -57,7 +61,7 @@ def solve(profile: Profile, process: Mmpp, objective: ServiceLevelObjective) -> 
         The device cannot keep up, or bursts make the queue longer than is computed.
     """
     search = _Search(profile, process, objective)
-    return search.least_power()
+    return search.least_power() or search.at_once()
 
 
 class _Search:
@@ -85,36 +89,43 @@ class _Search:
                 number += step
         return best
 
-    def _solution(self, limit: int, wait_ms: float) -> MmppSolution:
+    def at_once(self) -> MmppSolution:
+        """Return the policy that starts whenever the device is free."""
+        policy, evaluation = self._evaluate(1, 0.0)
+        return MmppSolution(policy, evaluation, self._in_time(evaluation))
+
+    def _evaluate(self, limit: int, wait_ms: float) -> tuple[BatchingPolicy, MmppEvaluation]:
         policy = BatchingPolicy.from_control_limit(
             limit, self._max_batch_size, wait_ms if limit > 1 else None
         )
-        return MmppSolution(policy, evaluate_mmpp(self._profile, policy, self._process))
+        return policy, evaluate_mmpp(self._profile, policy, self._process)
 
-    def _cost(self, solution: MmppSolution) -> float:
-        power_w = solution.evaluation.mean_power_w
-        return solution.evaluation.device_busy_fraction if power_w is None else power_w
+    def _cost(self, evaluation: MmppEvaluation) -> float:
+        power_w = evaluation.mean_power_w
+        return evaluation.device_busy_fraction if power_w is None else power_w
 
-    def _in_time(self, solution: MmppSolution) -> bool:
-        level = solution.evaluation.service_level(self._objective.response_time_ms)
+    def _in_time(self, evaluation: MmppEvaluation) -> bool:
+        level = evaluation.service_level(self._objective.response_time_ms)
         return level >= self._objective.percentile / 100 - _ROUNDING
 
     def _longest_wait(self, limit: int, best: MmppSolution | None) -> MmppSolution | None:
         """Return the longest wait in time at a limit, if it costs less than `best`."""
-        target = None if best is None else self._cost(best) * (1 - _MIN_SAVING)
+        target = None if best is None else self._cost(best.evaluation) * (1 - _MIN_SAVING)
         time_ms = self._objective.response_time_ms
         longest = max(0.0, time_ms - float(self._profile.latency_ms[0]))
         found: MmppSolution | None = None
         low, high = 0.0, longest
         wait_ms = longest
         while True:
-            solution = self._solution(limit, wait_ms)
+            policy, evaluation = self._evaluate(limit, wait_ms)
             # Longer waits cost less.
-            too_costly = target is not None and self._cost(solution) >= target
+            too_costly = target is not None and self._cost(evaluation) >= target
             if too_costly and wait_ms == longest:
                 return None
-            if too_costly or self._in_time(solution):
-                found, low = found if too_costly else solution, wait_ms
+            if too_costly:
+                low = wait_ms
+            elif self._in_time(evaluation):
+                found, low = MmppSolution(policy, evaluation, meets_sla=True), wait_ms
             else:
                 high = wait_ms
             if limit == 1 or wait_ms == longest == low or high - low <= _RESOLUTION * time_ms:

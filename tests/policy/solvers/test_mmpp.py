@@ -16,7 +16,7 @@ OBJECTIVE = ServiceLevelObjective(12, 99)
 
 def test_the_policy_takes_hardly_more_power_than_the_best_of_a_full_search():
     found = mmpp.solve(PROFILE, PROCESS, OBJECTIVE)
-    assert found is not None
+    assert found.meets_sla
     assert found.evaluation.service_level(12) >= 0.99
     powers = []
     for limit in (1, 2, 3, 4):
@@ -28,5 +28,9 @@ def test_the_policy_takes_hardly_more_power_than_the_best_of_a_full_search():
     assert found.evaluation.mean_power_w <= 1.005 * min(powers)
 
 
-def test_no_policy_is_found_where_none_keeps_the_percentile():
-    assert mmpp.solve(PROFILE, PROCESS, ServiceLevelObjective(2.1, 99)) is None
+def test_where_no_policy_keeps_the_percentile_the_device_starts_at_once():
+    found = mmpp.solve(PROFILE, PROCESS, ServiceLevelObjective(2.1, 99))
+    assert not found.meets_sla
+    assert found.policy.control_limit == 1
+    waiting = evaluate_mmpp(PROFILE, BatchingPolicy.from_control_limit(2, 4, 1.0), PROCESS)
+    assert found.evaluation.service_level(2.1) > waiting.service_level(2.1)
