@@ -187,7 +187,7 @@ class InferenceService:
         """
         if self.stuck():
             self.batcher.lose_device("the device of this replica does not answer")
-        seen = self.observer.take(self.batcher.offered_rows)
+        seen = self.observer.take(self.batcher.arrival_counts.take(time.monotonic()))
         await self.controller.tick(seen)
         return seen
 

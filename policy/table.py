@@ -76,9 +76,11 @@ class PolicyTable:
     ) -> BatchingPolicy:
         """Return the policy for arrivals that come in bursts, from a table for a service level.
 
-        Its max wait is the shortest of all rates from the mean to the rate of the bursts
-        (`policy.burstiness`). If one of these rates has no max wait, its control limit could leave
-        requests alone in the lulls between bursts: the device then starts whenever it is free.
+        Its max wait is the shortest, and its control limit the lowest, of all rates from the mean
+        to the rate of the bursts (`policy.burstiness`). A shorter wait with a higher limit would
+        not do: in lulls, the limit of a burst's rate keeps requests waiting. If one of these rates
+        has no max wait, its control limit could leave requests alone in the lulls between bursts:
+        the device then starts whenever it is free.
 
         Parameters
         ----------
@@ -95,10 +97,11 @@ class PolicyTable:
         if first == last:
             return self.policies[first]
         policies = self.policies[first : last + 1]
-        waits = [policy.max_wait_ms for policy in policies]
-        if any(wait is None for wait in waits):
+        waits = [policy.max_wait_ms for policy in policies if policy.max_wait_ms is not None]
+        if len(waits) < len(policies):
             return self.policies[-1]
-        return min(policies, key=lambda policy: policy.max_wait_ms or 0.0)
+        lowest_limit = min(policies, key=lambda policy: policy.control_limit)
+        return replace(lowest_limit, max_wait_ms=min(waits))
 
     def for_bursts(self, index_of_dispersion: float, window_s: float) -> "PolicyTable":
         """Return the table that looks up as `lookup_bursty` does at each cell's upper end."""

@@ -12,10 +12,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from deployments.batcher.arrival_counts import ArrivalCounts
 from deployments.batcher.core import Batch, BatcherCore, Refusal, Request, Slice, StartReason
 from deployments.batcher.device import DeviceThread, Failure, Tensors, concatenate
 from deployments.errors import BusyError, CrowdedOutError, DeadlineError, DeviceError, RequestError
 from deployments.models.base import Model
+from policy.burstiness import COUNT_WINDOW_S
 
 logger = logging.getLogger("sojourn.batcher")
 
@@ -87,6 +89,8 @@ class Batcher:
         Rows that reached this batcher; those refused or crowded out; those answered with outputs.
     deadline_missed_rows, expired_rows : int
         Rows dropped because their request's own deadline, or the SLA's, passed or could not be met.
+    arrival_counts : ArrivalCounts
+        `offered_rows` by windows of `policy.burstiness.COUNT_WINDOW_S`.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class Batcher:
         self.completed_rows = 0
         self.deadline_missed_rows = 0
         self.expired_rows = 0
+        self.arrival_counts = ArrivalCounts(COUNT_WINDOW_S)
         self._model = model
         self._on_batch = on_batch
         self._loop = asyncio.get_running_loop()
@@ -159,6 +164,7 @@ class Batcher:
         pending = _Pending(inputs, self._loop.create_future())
         request = Request(arrival_s, rows, pending, deadline_s, priority)
         self.offered_rows += rows
+        self.arrival_counts.count(arrival_s, rows)
         refusal = self.core.arrive(arrival_s, request)
         if refusal is Refusal.HOPELESS and self.lost_reason is None:
             # No other replica could answer in time, so this is no sign of too few replicas.
@@ -227,7 +233,9 @@ class Batcher:
         """Count the rows of a request that was refused before it was parsed."""
         self.offered_rows += rows
         self.refused_rows += rows
-        self.core.count_refused(time.monotonic(), rows)
+        now_s = time.monotonic()
+        self.arrival_counts.count(now_s, rows)
+        self.core.count_refused(now_s, rows)
 
     def busy_for_s(self) -> float:
         """Return how long the current batch has been on the device; 0 without a batch."""

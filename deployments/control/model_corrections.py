@@ -3,7 +3,7 @@
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.observations import Observations
 from deployments.control.wait_correction import WaitCorrection
-from policy.burstiness import DispersionMeter
+from policy.burstiness import COUNT_WINDOW_S, DispersionMeter
 from policy.profile import Profile
 
 #: Ticks between checks of the profile. Two successive checks must find it wrong: a refit has a new
@@ -11,6 +11,8 @@ from policy.profile import Profile
 REVISE_EVERY = 10
 #: Change of the index of dispersion below which the waits stay.
 DISPERSION_STEP = 0.1
+#: Time after which a count of arrivals keeps 1/e of its weight in the index of dispersion.
+DISPERSION_MEMORY_S = 200.0
 
 
 class ModelCorrections:
@@ -34,7 +36,7 @@ class ModelCorrections:
         self.index_of_dispersion = 1.0
         self._latency = LatencyRefit(profile)
         self._waits = WaitCorrection()
-        self._dispersion = DispersionMeter()
+        self._dispersion = DispersionMeter(DISPERSION_MEMORY_S / COUNT_WINDOW_S)
         self._ticks = 0
 
     @property
@@ -49,7 +51,7 @@ class ModelCorrections:
 
     @property
     def measured_index_of_dispersion(self) -> float:
-        """Variance over mean of the rows that arrive per tick; 1 for Poisson arrivals."""
+        """Variance over mean of the rows per `COUNT_WINDOW_S`; 1 for Poisson arrivals."""
         return self._dispersion.index
 
     def observe(self, seen: Observations, late_share_allowed: float) -> None:
@@ -62,7 +64,8 @@ class ModelCorrections:
             Fraction of requests that the SLA allows to be late.
         """
         self._waits.revise(len(seen.response_times_s), seen.late_answers, late_share_allowed)
-        self._dispersion.observe(seen.offered_rows)
+        for rows in seen.arrival_counts:
+            self._dispersion.observe(rows)
         for record in seen.batches:
             if not record.failed:
                 self._latency.observe(record.size, 1e3 * record.duration_s)

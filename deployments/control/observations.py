@@ -23,14 +23,15 @@ class Observations:
         Response times of the requests answered; `ReplicaObserver` says which are counted.
     late_answers : int
         Number of these requests that were late.
-    offered_rows : int
-        Rows that arrived, refused ones included.
+    arrival_counts : list of int
+        Rows that arrived in each window of `policy.burstiness.COUNT_WINDOW_S` that ended, refused
+        ones included.
     """
 
     batches: list[BatchRecord]
     response_times_s: list[float]
     late_answers: int
-    offered_rows: int
+    arrival_counts: list[int]
 
 
 class ReplicaObserver:
@@ -66,7 +67,6 @@ class ReplicaObserver:
         self._batches: list[BatchRecord] = []
         self._response_times_s: list[float] = []
         self._late_answers = 0
-        self._offered_rows = 0
 
     def batch_ended(self, record: BatchRecord) -> None:
         """Record a finished batch."""
@@ -95,20 +95,16 @@ class ReplicaObserver:
             self._late_answers += 1
             self.late_rows += rows
 
-    def take(self, offered_rows: int) -> Observations:
+    def take(self, arrival_counts: list[int]) -> Observations:
         """Return what was observed since the last call.
 
         Parameters
         ----------
-        offered_rows : int
-            Rows that arrived since the start.
+        arrival_counts : list of int
+            As in `Observations`, since the last call.
         """
         seen = Observations(
-            self._batches,
-            self._response_times_s,
-            self._late_answers,
-            offered_rows - self._offered_rows,
+            self._batches, self._response_times_s, self._late_answers, arrival_counts
         )
         self._batches, self._response_times_s, self._late_answers = [], [], 0
-        self._offered_rows = offered_rows
         return seen

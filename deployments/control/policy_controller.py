@@ -20,6 +20,7 @@ from deployments.control.response_times import ResponseTimePercentiles
 from deployments.control.sla_capacity import SlaCapacity
 from deployments.control.solve_request import SolveRequest
 from deployments.control.table_solver import work_conserving_table
+from policy.burstiness import COUNT_WINDOW_S
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.table import PolicyTable
@@ -140,7 +141,7 @@ class PolicyController:
         assert table is not None
         objective = self.user_config.policy_objective(self.profile)
         if isinstance(objective, ServiceLevelObjective):
-            table = table.for_bursts(self._corrections.index_of_dispersion, TICK_S)
+            table = table.for_bursts(self._corrections.index_of_dispersion, COUNT_WINDOW_S)
         self._use(table)
 
     async def tick(self, seen: Observations) -> None:

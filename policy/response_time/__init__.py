@@ -9,6 +9,9 @@ modules refer to:
 `control_limit_response`     the response times that follow
 `table_chain`                queue lengths at the starts of batches, under any table of actions
 `table_response`, `waits`    the response times that follow
+`mmpp`                       control limits under MMPP(2) arrivals, whose rate switches; the entry
+`mmpp_chain`                 queue lengths and states of the arrivals at the starts of batches
+`mmpp_response`              the response times that follow
 `distribution`               response times counted per start of a batch; the cdf, the quantiles
 `quadrature`                 densities that jump, integrated
 ===========================  ===================================================================

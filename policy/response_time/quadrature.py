@@ -23,6 +23,7 @@ def gauss_legendre(order: int) -> tuple[FloatArray, FloatArray]:
 
 
 _ORDER = 5
+_TINY = 1e-300
 _POINTS, _WEIGHTS = gauss_legendre(_ORDER)
 # Row g holds the coefficients of the integral from 0 to u of the polynomial that is 1 at point g
 # and 0 at the others.
@@ -82,6 +83,15 @@ class Panels:
     def weights_ms(self) -> FloatArray:
         """Quadrature weights of the nodes, shape (panels, order)."""
         return _WEIGHTS * self.widths_ms[:, None]
+
+    def weights_from(self, start_ms: float) -> FloatArray:
+        """Return quadrature weights for the integral from `start_ms` on, shape (panels, order).
+
+        In the panel that `start_ms` divides, the nodes after it share what is left of the panel.
+        """
+        after = np.where(self.nodes_ms > start_ms, self.weights_ms, 0.0)
+        left = np.clip(self.edges_ms[1:] - start_ms, 0.0, self.widths_ms)
+        return np.asarray(after * (left / np.maximum(after.sum(axis=1), _TINY))[:, None])
 
     def integral(self, values: FloatArray) -> FloatArray:
         """Integrate over all panels.

@@ -7,8 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy.burstiness import DispersionMeter, burst_rate_per_s
+from policy.burstiness import COUNT_WINDOW_S, DispersionMeter, burst_rate_per_s
 from policy.errors import InvalidInputError
+from policy.mmpp import Mmpp
+from policy.objective import ServiceLevelObjective
+from policy.response_time.mmpp import evaluate_mmpp
+from policy.table import solve_table
+from tests.support.profiles import GOOGLENET_P4
+
+CAPACITY = GOOGLENET_P4.capacity_per_s
+SLA_TABLE = solve_table(
+    GOOGLENET_P4,
+    ServiceLevelObjective(20, 99),
+    [load * CAPACITY for load in (0.28, 0.32, 0.44, 0.48, 0.6, 0.64, 0.72, 0.8, 0.84, 0.96)],
+)
 
 
 @settings(derandomize=True)
@@ -70,3 +82,27 @@ def test_values_out_of_range_are_refused():
     for rate, index in [(-1, 1), (1, -1), (math.nan, 1), (1, math.nan)]:
         with pytest.raises(InvalidInputError, match="must not be negative"):
             burst_rate_per_s(rate, index, 1)
+
+
+def in_time(process, window_s):
+    """Return the shares in time of the policies for the mean rate and for the bursts."""
+    rate = process.mean_rate_per_s
+    index = float(process.index_of_dispersion(window_s))
+    policies = SLA_TABLE.lookup(rate), SLA_TABLE.lookup_bursty(rate, index, window_s)
+    return [evaluate_mmpp(GOOGLENET_P4, policy, process).service_level(20) for policy in policies]
+
+
+def test_bursts_close_to_the_capacity_are_provided_for():
+    """Load 0.6, 50% up and down every half second: windows of 1 s do not show it."""
+    process = Mmpp((0.3 * CAPACITY, 0.9 * CAPACITY), (0.5, 0.5))
+    steady, bursty = in_time(process, COUNT_WINDOW_S)
+    assert steady < 0.985
+    assert bursty >= 0.99
+    assert in_time(process, 1.0)[1] < 0.99
+
+
+def test_rare_bursts_are_answered_no_later_than_without_the_correction():
+    """A tenth of the time at three times the mean rate: the burst's control limit did harm."""
+    process = Mmpp((0.7 / 3 * CAPACITY, 0.9 * CAPACITY), (4.5, 0.5))
+    steady, bursty = in_time(process, COUNT_WINDOW_S)
+    assert bursty >= steady

@@ -110,12 +110,13 @@ def test_it_does_not_import_scipy_signal_which_is_slow():
 
 @settings(derandomize=True, deadline=None)
 @given(load=st.floats(0, 1.2), index=st.floats(1, 200))
-def test_bursts_never_lengthen_a_wait(load, index):
+def test_bursts_lengthen_no_wait_and_raise_no_limit(load, index):
     steady = SLA_TABLE.lookup(load * CAPACITY)
     bursty = SLA_TABLE.lookup_bursty(load * CAPACITY, index, 0.1)
     assert SLA_TABLE.lookup_bursty(load * CAPACITY, 1.0, 0.1) is steady
     assert _longest_wait(bursty) <= _longest_wait(steady)
-    assert bursty in SLA_TABLE.policies
+    assert bursty.control_limit <= steady.control_limit
+    assert bursty.max_batch_size == GOOGLENET_P4.max_batch_size
 
 
 def _longest_wait(policy):

@@ -13,10 +13,11 @@ from policy.profile import Profile
 PROFILE = Profile("m", "d", np.array([2.0, 3.0]))
 
 
-def seen(offered_rows: int = 0, *, late: int = 0, failed: bool = False) -> Observations:
+def seen(*arrival_counts: int, late: int = 0, failed: bool = False) -> Observations:
     """Return a tick with full batches that take twice what the profile says."""
     record = BatchRecord(2, StartReason.FULL, 0, 0.0, 0.006, None, failed)
-    return Observations(LatencyRefit.MIN_BATCHES * [record], 1000 * [0.01], late, offered_rows)
+    batches = LatencyRefit.MIN_BATCHES * [record]
+    return Observations(batches, 1000 * [0.01], late, list(arrival_counts))
 
 
 @pytest.mark.parametrize(("failed", "revisions"), [(False, [2 * REVISE_EVERY]), (True, [])])
@@ -38,12 +39,21 @@ def test_the_second_check_refits_the_profile_and_failed_batches_do_not_count(
 def test_the_index_of_dispersion_in_force_follows_the_measured_one() -> None:
     corrections = ModelCorrections(PROFILE)
     assert not corrections.update_index_of_dispersion()
-    for rows in 10 * [0, 40]:
-        corrections.observe(seen(rows), 0.01)
+    for _ in range(10):
+        corrections.observe(seen(0, 40), 0.01)
     assert corrections.index_of_dispersion == 1.0
     assert corrections.update_index_of_dispersion()
     assert corrections.index_of_dispersion == corrections.measured_index_of_dispersion > 10
     assert not corrections.update_index_of_dispersion()
+
+
+def test_bursts_shorter_than_a_tick_are_seen() -> None:
+    """Half a second at 150/s and half a second at 50/s make the same count in every second."""
+    corrections = ModelCorrections(PROFILE)
+    for _ in range(200):
+        corrections.observe(seen(*5 * [15], *5 * [5]), 0.01)
+    # Counts of 10 +- 5, without the variance of Poisson arrivals.
+    assert corrections.measured_index_of_dispersion == pytest.approx(2.5, rel=0.01)
 
 
 def test_too_many_late_answers_shorten_the_waits() -> None:

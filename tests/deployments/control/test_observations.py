@@ -54,8 +54,8 @@ def test_observations_count_requests_and_are_handed_over_once() -> None:
     observer.answered(4, 0.01)
     observer.answered(4, 0.5)
     observer.deadline_missed(4, 0.2, deadline_ms=200.0)
-    assert observer.take(offered_rows=20) == Observations([], [0.01, 0.5, 0.2], 2, 20)
-    assert observer.take(offered_rows=25) == Observations([], [], 0, 5)
+    assert observer.take([9, 11]) == Observations([], [0.01, 0.5, 0.2], 2, [9, 11])
+    assert observer.take([]) == Observations([], [], 0, [])
     assert counts(observer) == (12, 8)
 
 
@@ -63,6 +63,6 @@ def test_the_last_batches_are_kept_and_each_is_handed_over_once() -> None:
     observer = ReplicaObserver(SLA)
     for size in range(1, BATCHES_SHOWN + 3):
         observer.batch_ended(BatchRecord(size, StartReason.FULL, 0, 0.0, 0.01, None, False))
-    assert len(observer.take(0).batches) == BATCHES_SHOWN + 2
-    assert observer.take(0).batches == []
+    assert len(observer.take([]).batches) == BATCHES_SHOWN + 2
+    assert observer.take([]).batches == []
     assert [record.size for _, record in observer.last_batches] == list(range(3, BATCHES_SHOWN + 3))
