@@ -79,7 +79,7 @@ def test_errors_keep_their_form_behind_haproxy(service: Running) -> None:
     wrong = httpx.post(infer, json={"inputs": []})
     assert (wrong.status_code, wrong.json()) == (
         400,
-        {"error": "input 'image' is missing: the model takes 'image'"},
+        {"error": "input 'image' is missing: the model's inputs are 'image'"},
     )
     assert httpx.get(f"{service.url}/v2/models/other").status_code == 404
 

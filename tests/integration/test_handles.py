@@ -84,4 +84,4 @@ def test_a_budget_goes_where_requests_would_be_late_and_is_never_exceeded(
 def test_a_deployment_that_gives_up_a_replica_logs_why(seen: dict[str, Any]) -> None:
     giver, _ = seen["decisions"].values()
     reasons = [entry["reason"] for entry in giver["decisions"]]
-    assert any(f"as all have {seen['budget']} together" in reason for reason in reasons)
+    assert any(f"within a budget of {seen['budget']}" in reason for reason in reasons)
