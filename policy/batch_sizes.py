@@ -56,6 +56,11 @@ class BatchSizing:
             tuple(size if q >= control_limit else 0 for q, size in sizes), max_wait_ms
         )
 
+    def sizes_batches_of(self, policy: BatchingPolicy) -> bool:
+        """Return whether `policy` starts batches of these sizes from its control limit on."""
+        limit = policy.control_limit
+        return limit <= self.max_batch_size and self.policy(limit).actions == policy.actions
+
     @classmethod
     def all_up_to(cls, max_batch_size: int) -> "BatchSizing":
         """Make the sizing that takes all that wait, up to `max_batch_size`."""
@@ -93,14 +98,31 @@ def batch_size_limits(profile: Profile) -> tuple[int, ...]:
 
 
 def batch_sizings(profile: Profile) -> Iterator[BatchSizing]:
-    """Yield the sizings worth a search.
+    """Yield the sizings worth a search for the highest rate, or the most requests in time.
 
     First those that take all, from the limit of the highest throughput on, then those in steps, the
     smallest limit first.
     """
-    limits = batch_size_limits(profile)
-    for limit in limits:
+    for limit in batch_size_limits(profile):
         yield BatchSizing.all_up_to(limit)
+    yield from _stepped_sizings(profile)
+
+
+def economic_sizings(profile: Profile) -> Iterator[BatchSizing]:
+    """Yield the sizings worth a search for the least power, in the order of `batch_sizings`.
+
+    A limit can only save power at an efficient size, or where a request takes the least energy.
+    """
+    best, limits = profile.best_batch_size, set(efficient_sizes(profile))
+    if profile.energy_mj is not None:
+        per_request = profile.energy_mj / np.arange(1, profile.max_batch_size + 1)
+        limits.add(int(np.flatnonzero(per_request <= per_request.min() * (1 + 1e-12))[-1]) + 1)
+    for limit in (best, *sorted(limits - {best}, reverse=True)):
+        yield BatchSizing.all_up_to(limit)
+    yield from _stepped_sizings(profile)
+
+
+def _stepped_sizings(profile: Profile) -> Iterator[BatchSizing]:
     steps = efficient_sizes(profile)
     for limit in sorted({*steps, profile.best_batch_size}):
         sizing = BatchSizing.steps_up_to(limit, steps)
