@@ -115,7 +115,8 @@ def economic_sizings(profile: Profile) -> Iterator[BatchSizing]:
     """
     best, limits = profile.best_batch_size, set(efficient_sizes(profile))
     if profile.energy_mj is not None:
-        per_request = profile.energy_mj / np.arange(1, profile.max_batch_size + 1)
+        energy_mj = profile.energy_mj_for_weight(1.0)
+        per_request = energy_mj / np.arange(1, profile.max_batch_size + 1)
         limits.add(int(np.flatnonzero(per_request <= per_request.min() * (1 + 1e-12))[-1]) + 1)
     for limit in (best, *sorted(limits - {best}, reverse=True)):
         yield BatchSizing.all_up_to(limit)

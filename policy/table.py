@@ -326,11 +326,13 @@ def default_rates(profile: Profile, objective: Objective) -> tuple[float, ...]:
 
 def source_hash(profile: Profile, objective: Objective) -> str:
     """Return a hash of what a table is solved for: the profile's numbers, and the objective."""
-    source = {
+    source: dict[str, Any] = {
         "latency_ms": profile.latency_ms.tolist(),
         "energy_mj": None if profile.energy_mj is None else profile.energy_mj.tolist(),
         "objective": {"kind": type(objective).__name__, **asdict(objective)},
     }
+    if profile.idle_power_w is not None:
+        source["idle_power_w"] = profile.idle_power_w
     return hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()
 
 

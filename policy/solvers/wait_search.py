@@ -66,9 +66,12 @@ class WaitSearch:
     def least_cost(self) -> float:
         """Return a bound: no policy of this sizing costs less."""
         sizes = np.unique(self.sizing.sizes[1:])
-        times, energy = self._profile.latency_ms, self._profile.energy_mj
-        per_request = (times if energy is None else energy)[sizes - 1] / sizes
-        return float(1e-3 * self._arrival_rate_per_s * per_request.min())
+        profile, idle_power_w = self._profile, self._profile.idle_power_w or 0.0
+        per_batch = profile.latency_ms
+        if profile.energy_mj is not None:
+            per_batch = profile.energy_mj_for_weight(1.0)  # above that of an idle device
+        per_request = per_batch[sizes - 1] / sizes
+        return float(1e-3 * self._arrival_rate_per_s * per_request.min()) + idle_power_w
 
     def candidate(self, control_limit: int, max_wait_ms: float | None) -> Candidate:
         """Return the policy of a control limit and a max wait, evaluated."""
