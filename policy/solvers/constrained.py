@@ -130,11 +130,11 @@ class _Search:
         """Return the policy of least power among `best` and the control limits of a sizing."""
         largest = waits.sizing.max_batch_size
         limit = min(best.policy.control_limit, largest)
-        others = self._spread_control_limits(largest) if spread else [limit, largest]
-        seen = {1}
-        if waits.sizing.sizes_batches_of(best.policy):
-            seen.add(limit)
-            others = others if spread else []
+        others, seen = [limit, largest], {1}
+        if spread:
+            others = self._spread_control_limits(largest)
+        elif waits.sizing.sizes_batches_of(best.policy):
+            others, seen = [], {1, limit}  # this limit has its longest wait
 
         def improve(other: int) -> bool:
             nonlocal limit, best

@@ -33,6 +33,8 @@ _ROUNDING = 1e-10
 """A target met exactly is met, whatever the rounding."""
 _THOROUGH_WAITS = (2.0, 1.5, 1.2, 1.0, 0.85, 0.7, 0.55, 0.4, 0.25, 0.1)
 """Waits that a thorough search looks at, as fractions of the response time."""
+_MAX_JUMPS = 4
+"""A thorough search looks at the jumps of the lateness of batches up to this size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,8 +170,7 @@ class WaitSearch:
             return self.candidate(limit, None) if self.in_time(limit, None) else None
         if thorough:
             longer = self._max_wait_ms
-            for share in _THOROUGH_WAITS:
-                wait = share * self._response_time_ms
+            for wait in self._waits_of_interest(limit):
                 if wait <= shortest:
                     break
                 if self.in_time(limit, wait):
@@ -178,6 +179,18 @@ class WaitSearch:
         if not self.in_time(limit, shortest):
             return None
         return self._longest_wait_between(limit, shortest, self._max_wait_ms)
+
+    def _waits_of_interest(self, control_limit: int) -> list[float]:
+        """Return waits of any length that a thorough search looks at, the longest first.
+
+        A timer that runs a little longer than the response time less a batch makes all its batches
+        of that size late, and one that runs a little shorter none: the lateness can fall up to
+        there, and jumps.
+        """
+        batch_times = self._profile.latency_ms[: min(control_limit - 1, _MAX_JUMPS)]
+        jumps = self._response_time_ms - batch_times
+        waits = [share * self._response_time_ms for share in _THOROUGH_WAITS]
+        return sorted({*waits, *jumps[jumps > 0].tolist()}, reverse=True)
 
     def cost(self, control_limit: int, max_wait_ms: float | None) -> float:
         """Return what is to be least: the power, or the busy time if the energy is not known."""
