@@ -6,7 +6,8 @@ Its file is JSON; latency and energy are each a line over the batch size or a ta
      "latency_ms": {"per_request": 0.3051, "fixed": 1.052},
      "energy_mj":  {"per_request": 19.90,  "fixed": 19.60}}
 
-A table has one entry per batch size from 1 to `max_batch_size`.
+A table has one entry per batch size from 1 to `max_batch_size`. With ``"idle_power_w": 8.0`` the
+device draws 8 W while no batch is in service.
 """
 
 import json
@@ -39,11 +40,15 @@ class Profile:
     measured : mapping
         Details of the measurement, if there was one: quantiles per batch size, versions, date.
         Stored, never interpreted.
+    idle_power_w : float or None
+        Power that the device draws while no batch is in service; None if it is not known, and then
+        not counted.
 
     Raises
     ------
     InvalidInputError
-        A table is empty, not finite, negative or decreasing, or the two differ in length.
+        A table is empty, not finite, negative or decreasing, or the two differ in length; the idle
+        power is negative or not finite, known without energies, or more than a batch draws.
     """
 
     model: str
@@ -51,6 +56,7 @@ class Profile:
     latency_ms: FloatArray
     energy_mj: FloatArray | None = None
     measured: Mapping[str, Any] = field(default_factory=dict)
+    idle_power_w: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("latency_ms", "energy_mj"):
@@ -69,6 +75,22 @@ class Profile:
             raise InvalidInputError(
                 f"profile: latency_ms has {self.latency_ms.size} batch sizes, energy_mj "
                 f"{self.energy_mj.size}; both must have max_batch_size entries"
+            )
+        if self.idle_power_w is not None:
+            self._check_idle_power(self.idle_power_w)
+
+    def _check_idle_power(self, idle_power_w: float) -> None:
+        if not (math.isfinite(idle_power_w) and idle_power_w >= 0):
+            raise InvalidInputError(
+                f"profile: idle_power_w must be a finite number of at least 0, not {idle_power_w:g}"
+            )
+        if self.energy_mj is None:
+            raise InvalidInputError("profile: idle_power_w needs energy_mj")
+        least_w = float(np.min(self.energy_mj / self.latency_ms))
+        if idle_power_w > least_w * (1 + 1e-9):
+            raise InvalidInputError(
+                f"profile: idle_power_w must be at most {least_w:g}, the least power while a batch "
+                f"is in service, not {idle_power_w:g}"
             )
 
     @property
@@ -106,13 +128,16 @@ class Profile:
     def energy_mj_for_weight(self, energy_weight: float) -> FloatArray:
         """Return the energy by batch size; zeros where it is neither known nor asked for.
 
+        What the idle device would take in the same time is left out: it is paid in any case, so
+        only the rest depends on the policy. Add `idle_power_w` to the power that results.
+
         Raises
         ------
         InvalidInputError
             `energy_weight` is above 0, but the profile has no energy.
         """
         if self.energy_mj is not None:
-            return self.energy_mj
+            return self.energy_mj - (self.idle_power_w or 0.0) * self.latency_ms
         if energy_weight > 0:
             raise InvalidInputError(
                 f"energy weight: must be 0 for a profile without energy_mj, not {energy_weight:g}"
@@ -159,12 +184,14 @@ class Profile:
         latency_ms = _table("latency_ms", content.get("latency_ms"), size)
         if latency_ms is None:
             raise InvalidInputError("profile: latency_ms is missing")
+        idle_power_w = content.get("idle_power_w")
         return cls(
             model=str(content.get("model", "unnamed")),
             device=str(content.get("device", "unnamed")),
             latency_ms=latency_ms,
             energy_mj=_table("energy_mj", content.get("energy_mj"), size),
             measured=cast(Mapping[str, Any], content.get("measured") or {}),
+            idle_power_w=None if idle_power_w is None else _number("idle_power_w", idle_power_w),
         )
 
     @classmethod
@@ -197,6 +224,8 @@ class Profile:
         }
         if self.energy_mj is not None:
             content["energy_mj"] = self.energy_mj.tolist()
+        if self.idle_power_w is not None:
+            content["idle_power_w"] = self.idle_power_w
         if self.measured:
             content["measured"] = dict(self.measured)
         return content

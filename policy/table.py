@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 
 from policy.batching_policy import BatchingPolicy
 from policy.burstiness import burst_rate_per_s
-from policy.errors import InvalidInputError
+from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.optimization import solve
 from policy.profile import Profile
@@ -30,6 +30,8 @@ __all__ = ["Objective", "PolicyTable", "ServiceLevelObjective", "Weights", "solv
 # Close to the capacity the queue, not the policy, determines the response time.
 _MAX_TRAFFIC_INTENSITY = 0.99
 _DEFAULT_RATES = 64
+# At every so many rates all policies are searched, not only those like the one of the rate before.
+_THOROUGH_EVERY = 16
 # Where a policy misses the objective within its cell, these shares of its max wait are tried.
 _SHORTER_WAITS = (0.95, 0.9, 0.8, 0.65, 0.5, 0.25)
 
@@ -178,9 +180,10 @@ def solve_table(
     Each cell has the policy of its upper end, which keeps up with every rate of the cell. Under a
     service level objective the policy is also checked at the lower end and in the middle, where a
     control limit is reached later: if it misses the objective there, it gives way to the policy of
-    the lower end, to a shorter wait, or at last to no wait. Below the first rate the next request
-    is too far off to be worth waiting for, and from the last rate on the queue is never short:
-    there, the device starts whenever it is free.
+    the lower end, to a shorter wait, or at last to no wait. If all of them miss it somewhere, the
+    cell has the one with the most requests in time. Below the first rate the next request is too
+    far off to be worth waiting for, and from the last rate on the queue is never short: there, the
+    device starts whenever it is free.
 
     Parameters
     ----------
@@ -205,12 +208,13 @@ def solve_table(
     if isinstance(objective, Weights):
         policies = _least_cost_policies(profile, objective, grid)
         greedy = _work_conserving(profile, objective.max_wait_ms)
+        policies[0] = greedy
     else:
         policies = _least_power_policies(profile, objective, grid)
         greedy = _work_conserving(profile)
     return PolicyTable(
         rates_per_s=grid,
-        policies=(greedy, *policies[1:], greedy),
+        policies=(*policies, greedy),
         source_hash=source_hash(profile, objective),
     )
 
@@ -228,27 +232,69 @@ def _least_cost_policies(
 def _least_power_policies(
     profile: Profile, objective: ServiceLevelObjective, grid: Sequence[float]
 ) -> list[BatchingPolicy]:
+    """Return the policies of the cells that end at each rate of the grid."""
     solutions: list[Solution] = []
-    for rate in grid:
-        start = solutions[-1].policy if solutions else None
+    for i, rate in enumerate(grid):
+        start = solutions[-1].policy if i % _THOROUGH_EVERY else None
         solutions.append(solve(profile, rate, objective, start=start))
-    policies = [solutions[0].policy]
+    levels = _ServiceLevels(profile, objective, dict(zip(grid, solutions, strict=True)))
+    # Where there is almost no traffic, nothing is worth waiting for.
+    greedy = _work_conserving(profile)
+    policies = [levels.best((greedy, solutions[0].policy), (grid[0] / 10, grid[0] / 2, grid[0]))]
     for (low, below), (high, above) in pairwise(zip(grid, solutions, strict=True)):
-        policy = above.policy
+        candidates: Iterable[BatchingPolicy] = (above.policy, below.policy)
         if above.meets_sla:
-            known = {(above.policy, high), (below.policy, low) if below.meets_sla else None}
-            policy = next(
-                candidate
-                for candidate in _with_shorter_waits(above.policy, below.policy)
-                if candidate.control_limit == 1
-                or all(
-                    (candidate, rate) in known
-                    or meets_sla(evaluate(profile, candidate, rate), objective)
-                    for rate in (low, (low + high) / 2, high)
-                )
-            )
-        policies.append(policy)
+            candidates = (*_with_shorter_waits(above.policy, below.policy), greedy)
+        policies.append(levels.best(candidates, (low, (low + high) / 2, high)))
     return policies
+
+
+class _ServiceLevels:
+    """The fraction of requests in time by policy and rate, up to the one of the objective."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        objective: ServiceLevelObjective,
+        solutions: Mapping[float, Solution],
+    ) -> None:
+        self._profile = profile
+        self._objective = objective
+        self._solutions = solutions
+        self._known: dict[tuple[BatchingPolicy, float], float] = {}
+
+    def best(self, candidates: Iterable[BatchingPolicy], rates: Sequence[float]) -> BatchingPolicy:
+        """Return the first that keeps the objective at all rates, or the one with most in time."""
+        candidates = list(dict.fromkeys(candidates))
+        if len(candidates) == 1:
+            return candidates[0]
+        target = self._objective.percentile / 100
+        # Beginning at the upper end, most candidates fall out at once.
+        for candidate in candidates:
+            if all(self._level(candidate, rate) >= target for rate in reversed(rates)):
+                return candidate
+        return max(
+            candidates, key=lambda candidate: sum(self._level(candidate, rate) for rate in rates)
+        )
+
+    def _level(self, policy: BatchingPolicy, rate_per_s: float) -> float:
+        if (policy, rate_per_s) not in self._known:
+            self._known[policy, rate_per_s] = self._compute_level(policy, rate_per_s)
+        return self._known[policy, rate_per_s]
+
+    def _compute_level(self, policy: BatchingPolicy, rate_per_s: float) -> float:
+        target = self._objective.percentile / 100
+        solution = self._solutions.get(rate_per_s)
+        try:
+            if solution is not None and solution.policy == policy:
+                evaluation = solution.evaluation
+            else:
+                evaluation = evaluate(self._profile, policy, rate_per_s)
+        except InfeasibleError:
+            return 0.0  # it does not keep up
+        if meets_sla(evaluation, self._objective):
+            return target
+        return evaluation.service_level(self._objective.response_time_ms)
 
 
 def _with_shorter_waits(*policies: BatchingPolicy) -> Iterator[BatchingPolicy]:
@@ -283,11 +329,13 @@ def default_rates(profile: Profile, objective: Objective) -> tuple[float, ...]:
 
 def source_hash(profile: Profile, objective: Objective) -> str:
     """Return a hash of what a table is solved for: the profile's numbers, and the objective."""
-    source = {
+    source: dict[str, Any] = {
         "latency_ms": profile.latency_ms.tolist(),
         "energy_mj": None if profile.energy_mj is None else profile.energy_mj.tolist(),
         "objective": {"kind": type(objective).__name__, **asdict(objective)},
     }
+    if profile.idle_power_w is not None:
+        source["idle_power_w"] = profile.idle_power_w
     return hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()
 
 

@@ -118,7 +118,9 @@ class SolveCache:
         try:
             content = json.loads((self.folder / request.curve_name).read_text())
             curve = content and LoadLatenessCurve(
-                content["sla_rate_per_s"], tuple(content["late_shares"])
+                content["sla_rate_per_s"],
+                tuple(content["late_shares"]),
+                content.get("batch_size_limit"),
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InvalidInputError(f"load-lateness curve: not stored ({error!r})") from error

@@ -151,16 +151,18 @@ def evaluate(
     chain = _embedded_chain(batching_policy, times, 1e-3 * arrival_rate_per_s, waiting_room)
     size_probabilities = np.zeros(size + 1)
     np.add.at(size_probabilities, chain.batch_sizes, chain.probabilities)
+    busy_fraction = float(size_probabilities[1:] @ times) / chain.ms_per_start
     power_w = None
     if profile.energy_mj is not None:
         power_w = float(size_probabilities[1:] @ profile.energy_mj[:size]) / chain.ms_per_start
+        power_w += (profile.idle_power_w or 0.0) * (1 - busy_fraction)
     return Evaluation(
         arrival_rate_per_s=float(arrival_rate_per_s),
         mean_power_w=power_w,
         batch_size_probabilities=size_probabilities,
         full_probability=chain.refused_per_start
         / (chain.refused_per_start + chain.served_per_start),
-        device_busy_fraction=float(size_probabilities[1:] @ times) / chain.ms_per_start,
+        device_busy_fraction=busy_fraction,
         _chain=chain,
     )
 

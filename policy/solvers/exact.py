@@ -106,6 +106,7 @@ def solve(
             break
         actions = np.append(actions, np.full(needed - actions.size, problem.best))
     response_ms, power_w = averages
+    idle_power_w = profile.idle_power_w or 0.0
     return Solution(
         profile=profile,
         arrival_rate_per_s=arrival_rate_per_s,
@@ -115,8 +116,8 @@ def solve(
         ),
         averages=SolverAverages(
             mean_response_ms=response_ms,
-            mean_power_w=None if profile.energy_mj is None else power_w,
-            average_cost=problem.weigh(averages),
+            mean_power_w=None if profile.energy_mj is None else power_w + idle_power_w,
+            average_cost=problem.weigh(averages) + weights.energy_weight * idle_power_w,
         ),
         rounds=rounds,
     )

@@ -102,3 +102,17 @@ def test_energy_is_needed_only_if_it_has_a_weight():
     np.testing.assert_array_equal(unknown.energy_mj_for_weight(0.0), [0, 0])
     with pytest.raises(InvalidInputError, match="must be 0 for a profile without energy_mj"):
         unknown.energy_mj_for_weight(1.0)
+
+
+def test_the_idle_power_is_read_written_and_checked():
+    content = {"max_batch_size": 2, "latency_ms": [1.0, 2.0], "energy_mj": [10.0, 18.0]}
+    assert Profile.from_dict(content).idle_power_w is None
+    assert "idle_power_w" not in Profile.from_dict(content).to_dict()
+    profile = Profile.from_dict({**content, "idle_power_w": 8})
+    assert profile.to_dict()["idle_power_w"] == 8.0
+    assert profile.energy_mj_for_weight(1.0).tolist() == [2.0, 2.0]
+    for idle_power_w in (-1, 9.1, float("nan"), "much", True):
+        with pytest.raises(InvalidInputError, match="idle_power_w"):
+            Profile.from_dict({**content, "idle_power_w": idle_power_w})
+    with pytest.raises(InvalidInputError, match="needs energy_mj"):
+        Profile("a", "b", [1.0], idle_power_w=1.0)

@@ -1,12 +1,16 @@
 """The numbers of a solution: the solver's own where it has them, evaluated where it has not."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective, Weights
 from policy.optimization import solve
 from policy.profile import Profile
+from policy.response_time.evaluation import evaluate
 from policy.solution import Solution
 from tests.support.profiles import GOOGLENET_P4
 
@@ -64,3 +68,40 @@ def test_any_policy_can_be_looked_at_as_a_solution():
     solution = Solution(GOOGLENET_P4, 300.0, SLA, policy)
     assert solution.meets_sla
     assert solution.device_busy_fraction == solution.evaluation.device_busy_fraction
+
+
+IDLE = replace(GOOGLENET_P4, idle_power_w=8.0)
+
+
+@pytest.mark.parametrize("load", [0.1, 0.8])
+def test_an_idle_device_draws_its_idle_power(load):
+    """Mean power is the batches' energy over the time, and 8 W of the time without a batch."""
+    rate = load * IDLE.capacity_per_s
+    policy = BatchingPolicy.from_control_limit(4, 32, 5.0)
+    without, found = evaluate(GOOGLENET_P4, policy, rate), evaluate(IDLE, policy, rate)
+    idle_fraction = 1 - without.device_busy_fraction
+    assert found.mean_power_w == pytest.approx(without.mean_power_w + 8 * idle_fraction, rel=1e-12)
+
+
+@pytest.mark.parametrize(("method", "rel"), [("exact", 1e-9), ("policy_iteration", 1e-6)])
+def test_the_idle_power_counts_in_the_optimum(method, rel):
+    """The optimum is that of batches that take their energy above the idle device's, plus 8 W."""
+    rate = 0.3 * IDLE.capacity_per_s
+    above = replace(GOOGLENET_P4, energy_mj=IDLE.energy_mj - 8 * IDLE.latency_ms)
+    solution = solve(IDLE, rate, Weights(1, 2), method=method)
+    expected = solve(above, rate, Weights(1, 2), method="exact")
+    assert solution.mean_power_w == pytest.approx(expected.mean_power_w + 8, rel=rel)
+    assert solution.average_cost == pytest.approx(expected.average_cost + 16, rel=rel)
+    evaluation = evaluate(IDLE, solution.policy, rate)
+    assert solution.mean_power_w == pytest.approx(evaluation.mean_power_w, rel=1e-6)
+
+
+def test_idle_power_makes_waiting_save_less():
+    rate, objective = 0.1 * IDLE.capacity_per_s, ServiceLevelObjective(10, 99)
+    saved = []
+    for profile in (GOOGLENET_P4, IDLE):
+        chosen = solve(profile, rate, objective).mean_power_w
+        greedy = BatchingPolicy.from_control_limit(1, 32)
+        saved.append(1 - chosen / evaluate(profile, greedy, rate).mean_power_w)
+    assert saved[0] == pytest.approx(0.316, abs=0.002)
+    assert 0.1 < saved[1] < 0.18

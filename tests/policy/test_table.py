@@ -91,6 +91,33 @@ def test_every_rate_that_can_keep_the_objective_does():
     assert kept > 10
 
 
+@pytest.mark.parametrize(
+    ("profile", "objective", "loads"),
+    [
+        # At the lower end 74% are in time if the device starts at once, at the upper end none is.
+        (GOOGLENET_P4, ServiceLevelObjective(1.6, 90), (0.07, 0.08, 0.1, 0.15)),
+        # 90% are in time up to a load of 0.0477, which is within a cell.
+        (
+            Profile("three", "sizes", np.array([2.99, 3.12, 3.2]), 20.0 + 20 * np.arange(1, 4)),
+            ServiceLevelObjective(3.840255974373031, 90),
+            (0.04, 0.05, 0.06, 0.1),
+        ),
+    ],
+)
+def test_where_a_cell_cannot_keep_the_objective_as_many_as_possible_are_in_time(
+    profile, objective, loads
+):
+    rates = np.array(loads) * profile.capacity_per_s
+    table = solve_table(profile, objective, rates)
+    greedy = table.lookup(math.inf)
+    for rate in np.linspace(0.02, rates[-1] * 0.999, 40):
+        at_once = evaluate(profile, greedy, rate).service_level(objective.response_time_ms)
+        found = evaluate(profile, table.lookup(rate), rate)
+        target = objective.percentile / 100
+        level = found.service_level(objective.response_time_ms)
+        assert level >= min(at_once, target) - 1e-6
+
+
 @pytest.mark.parametrize("response_time_ms", [8, 20])
 def test_policies_solved_from_rate_to_rate_take_no_more_power_than_alone(response_time_ms):
     rates = np.linspace(0.04, 0.96, 24) * CAPACITY

@@ -88,6 +88,7 @@ def solve(
     states = np.arange(smdp.states)
     response_ms, _ = policy_iteration.evaluate(smdp, actions, smdp.response[states, actions])
     power_w, _ = policy_iteration.evaluate(smdp, actions, smdp.energy_mj[actions])
+    idle_power_w = profile.idle_power_w or 0.0
     return Solution(
         profile=profile,
         arrival_rate_per_s=arrival_rate_per_s,
@@ -95,8 +96,8 @@ def solve(
         policy=smdp.batching_policy(actions),
         averages=SolverAverages(
             mean_response_ms=response_ms,
-            mean_power_w=None if profile.energy_mj is None else power_w,
-            average_cost=found.average_cost,
+            mean_power_w=None if profile.energy_mj is None else power_w + idle_power_w,
+            average_cost=found.average_cost + weights.energy_weight * idle_power_w,
         ),
         rounds=found.rounds,
     )

@@ -12,11 +12,16 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from policy.solvers import constrained
-from tests.support.profiles import GOOGLENET_P4
+from tests.support.profiles import GOOGLENET_P4, PADDED
 
 SIZES = np.arange(1, 9)
 LINE = Profile("a", "line", 1.0 + 0.3 * SIZES, 20.0 + 20.0 * SIZES)
 STEEP = Profile("mostly", "fixed", 5.0 + 0.1 * SIZES, 50.0 + 5.0 * SIZES)
+PAIRS = Profile("in", "pairs", np.array([2.2, 2.2]), np.full(2, 10.0))
+LATE_STEP = Profile(
+    "late", "step", np.array([1, 1.1, 1.2, 1.3, 2.8, 2.9, 3, 3.1]), 0.9 + SIZES / 10
+)
+TWO_STEPS = Profile("two", "steps", np.array([1.0] * 4 + [1.95] * 4), 10.0 + 5 * SIZES)
 STEPS = Profile("in", "steps", np.array([1, 1, 1.4, 1.4, 2.4, 2.4, 2.4, 2.4]), 9.0 + SIZES)
 
 
@@ -101,18 +106,86 @@ def test_a_looser_sla_takes_less_power(response_time_ms, power_w):
     assert solution.mean_power_w == pytest.approx(power_w, abs=0.02)
 
 
-def test_where_no_policy_is_in_time_the_least_percentile_is_returned():
-    rate = 0.7 * LINE.capacity_per_s
-    solution = constrained.solve(LINE, rate, ServiceLevelObjective(1.5, 99))
+@pytest.mark.parametrize(
+    ("profile", "rate", "response_time_ms", "percentile", "level"),
+    [
+        # Batches of 32 have a lower 95th percentile than to start at once, but none is in time.
+        (GOOGLENET_P4, 147.94, 1.5, 95, 0.8192),
+        (GOOGLENET_P4, 224.87, 1.6, 90, 0.7439),
+        (LINE, 0.7 * LINE.capacity_per_s, 1.5, 99, 0.02068),
+        # To start at once brings 42.1% in time, to wait up to 3.3 ms for a second request 45.6%.
+        (PAIRS, 0.9 * PAIRS.capacity_per_s, 5.5, 90, 0.4555),
+    ],
+)
+def test_where_no_policy_is_in_time_the_most_requests_are(
+    profile, rate, response_time_ms, percentile, level
+):
+    """`level` is the highest of all control limits and 31 waits, rounded down."""
+    solution = constrained.solve(profile, rate, ServiceLevelObjective(response_time_ms, percentile))
     assert not solution.meets_sla
-    least_ms = min(
-        evaluate(
-            LINE, BatchingPolicy.from_control_limit(limit, 8, wait), rate
-        ).response_percentile_ms(99)
-        for limit in range(1, 9)
-        for wait in (None, 0.2, 1.0)
+    assert solution.service_level >= 0.99 * level
+    assert solution.service_level < percentile / 100
+
+
+@pytest.mark.parametrize(
+    ("profile", "rate", "response_time_ms", "power_w"),
+    [
+        # A batch of 32 takes 7 ms, one of 16 takes 4 ms. Simulated p99: 10.6 ms.
+        (PADDED, 3200.0, 12.0, 8.0),
+        # Batches of 4 have the highest throughput, batches of 8 the least energy per request.
+        (LATE_STEP, 1000.0, 20.0, 0.2125),
+        # Two batches of 8 take longer than the SLA, two of 4 do not.
+        (TWO_STEPS, 2000.0, 2.9, 15.556),
+        (TWO_STEPS, 2500.0, 2.9, 19.09),
+    ],
+)
+def test_where_the_batch_time_has_steps_other_batch_sizes_save_power(
+    profile, rate, response_time_ms, power_w
+):
+    solution = constrained.solve(profile, rate, ServiceLevelObjective(response_time_ms, 99))
+    assert solution.meets_sla
+    assert solution.mean_power_w == pytest.approx(power_w, rel=1e-3)
+    # The start of the search changes nothing.
+    near = constrained.solve(
+        profile, rate, ServiceLevelObjective(response_time_ms, 99), start=solution.policy
     )
-    assert solution.percentile_ms <= least_ms * 1.001
+    assert near.policy.actions == solution.policy.actions
+
+
+@pytest.mark.parametrize(
+    ("times_ms", "load", "response_time_ms", "power_w"),
+    [
+        # With waits of up to 1.1 ms, 90% are in time at 0.83 W; with waits of 2 ms only 21%. Always
+        # to wait for a second request brings 54% in time.
+        ([2.2, 2.2], 0.1, 3.3, 0.45455),
+        ([2.2, 2.2, 3.4, 3.4, 4.6, 4.6], 0.1, 3.3, 0.65105),
+        # To start at once brings 48.9% in time, waits of 1.1 ms 54.5%, of 1.15 ms 33.8%.
+        ([2.2, 2.2, 3.4, 3.4], 0.4, 3.3, 2.92985),
+    ],
+)
+def test_the_percentile_can_hold_at_long_waits_and_fail_at_shorter_ones(
+    times_ms, load, response_time_ms, power_w
+):
+    """`power_w` is the least of all control limits and 31 waits."""
+    profile = Profile("in", "pairs", np.array(times_ms), np.full(len(times_ms), 10.0))
+    rate = load * profile.capacity_per_s
+    solution = constrained.solve(profile, rate, ServiceLevelObjective(response_time_ms, 50))
+    assert solution.meets_sla
+    assert solution.mean_power_w <= power_w * 1.003
+
+
+def test_a_control_limit_found_in_time_gets_its_longest_wait_too():
+    """The first policy found in time has a control limit of 2, and so has the best, at 1.08 ms.
+
+    The least power of all control limits and 31 waits is 3.9481 W.
+    """
+    times = np.array([2.160333, 2.345, 2.568, 3.028])
+    profile = Profile("a", "b", times, np.array([10.0, 10.0, 30.0, 30.0]))
+    objective = ServiceLevelObjective(1.5 * times[0], 50)
+    solution = constrained.solve(profile, 0.4 * profile.capacity_per_s, objective)
+    assert solution.meets_sla
+    assert solution.policy.control_limit == 2
+    assert solution.mean_power_w == pytest.approx(3.9481, rel=2e-3)
 
 
 def test_without_energy_the_device_busy_time_is_the_least():
