@@ -149,8 +149,7 @@ def evaluate(
     size = batching_policy.max_batch_size
     times = profile.latency_ms[:size]
     chain = _embedded_chain(batching_policy, times, 1e-3 * arrival_rate_per_s, waiting_room)
-    size_probabilities = np.zeros(size + 1)
-    np.add.at(size_probabilities, chain.batch_sizes, chain.probabilities)
+    size_probabilities = chain.size_probabilities
     power_w = None
     if profile.energy_mj is not None:
         power_w = float(size_probabilities[1:] @ profile.energy_mj[:size]) / chain.ms_per_start
@@ -181,7 +180,7 @@ def _check(
         raise InvalidInputError(
             f"waiting_room: must hold the control limit, {limit}, not {waiting_room}"
         )
-    capacity_per_s = 1e3 * size / profile.latency_ms[size - 1]
+    capacity_per_s = 1e3 * policy.actions[-1] / profile.latency_ms[policy.actions[-1] - 1]
     if waiting_room is None and arrival_rate_per_s >= capacity_per_s:
         raise InfeasibleError(
             f"arrival rate {arrival_rate_per_s:g}/s: the policy serves at most "

@@ -13,9 +13,11 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import pdtr
 
 from policy.errors import InvalidInputError
 from policy.probability import convolve, poisson_pmf, poisson_table
+from policy.response_time.distribution import AgesInFullBatches
 from policy.response_time.quadrature import Panels
 from policy.response_time.queue_system import EmbeddedChain, QueueSystem
 
@@ -25,6 +27,8 @@ IntArray = NDArray[np.intp]
 NEGLIGIBLE = 1e-10
 """Requests per start below which a group of them is left out."""
 _MAX_ROUNDS = 60
+# A density is cut where it jumps, at the likeliest of its jumps.
+_MAX_JUMPS = 48
 
 
 @dataclass(frozen=True)
@@ -61,9 +65,24 @@ class TableQueue(QueueSystem):
         """Return the batch size to start at each queue length, same shape."""
         return np.array(self.actions)[np.minimum(queue_length, len(self.actions) - 1)]
 
+    @property
+    def repeated_batch_size(self) -> int:
+        """Batch size that every queue of at least `settled_length` starts."""
+        return self.actions[-1]
+
+    @property
+    def settled_length(self) -> int:
+        """Queue length from which on all batches have the `repeated_batch_size`."""
+        return len(self.actions) - 1
+
     def longest_queue(self) -> int:
         """Return the queue length at a start that is exceeded with a probability near 1e-14."""
-        return super().longest_queue() + (len(self.actions) if self.waiting_room is None else 0)
+        longest = super().longest_queue()
+        if self.waiting_room is None:
+            longest += len(self.actions)
+            if self.repeated_batch_size < self.max_batch_size:
+                longest += self.max_arrivals()
+        return longest
 
     @cached_property
     def start_length(self) -> dict[int, int]:
@@ -90,7 +109,7 @@ class TableChain(EmbeddedChain):
     """
 
     def __init__(self, system: TableQueue) -> None:
-        longest = system.longest_queue()
+        self._rows, self._columns, longest = system.queue_lengths_solved()
         lengths = np.arange(1, longest + 1)
         # Where the table waits, a start takes all: the timer has run off.
         sizes = system.batch_size(lengths)
@@ -113,7 +132,7 @@ class TableChain(EmbeddedChain):
     def _queue_at_batch_end(self) -> FloatArray:
         """Return the probabilities of the queue length at a batch's end, by that at its start."""
         system = self.system
-        rows, self._columns = system.queue_lengths_solved(self.longest)
+        rows = self._rows
         room = self._columns if system.waiting_room is None else system.waiting_room
         means = system.arrival_rate * self.batch_times_ms[:rows, None]
         at_end = poisson_pmf(np.arange(room + 1) - self.left_over[:rows, None], means)
@@ -127,7 +146,7 @@ class TableChain(EmbeddedChain):
         for length in range(self._at_end.shape[1]):
             for start, probability in wait_ends.get(length, {length: 1.0}).items():
                 transitions[:, start - 1] += self._at_end[:, length] * probability
-        self.probabilities = self.system.stationary(transitions, self.longest)
+        self.solve(transitions)
 
     def _wait_ends(self) -> dict[int, dict[int, float]]:
         """Return the probabilities of the queue length at the end of a wait, by that before (25).
@@ -137,7 +156,7 @@ class TableChain(EmbeddedChain):
         system = self.system
         rate, d = system.arrival_rate, system.max_wait_ms
         ages: dict[int, list[tuple[FloatArray, FloatArray]]] = {1: []}
-        for requests in follow_requests(self):
+        for requests in follow_requests(self, ArrivalsInBatch.of(self)):
             for length, counts in requests.oldest_waiting(system):
                 ages.setdefault(length, []).append((requests.ages_ms, counts))
         ends: dict[int, dict[int, float]] = {}
@@ -203,25 +222,80 @@ class RequestsAtBatchEnd:
                 yield length, self.counts(self.density[0, followers])
 
 
-def follow_requests(chain: TableChain) -> Iterator[RequestsAtBatchEnd]:
+@dataclass(frozen=True)
+class ArrivalsInBatch:
+    """Requests that arrive while a batch is in service, by position in the queue.
+
+    Attributes
+    ----------
+    panels : Panels
+        Of the time left of that batch.
+    by_position : ndarray of float, shape (positions, nodes)
+        Density per start, by position from 0.
+    surely_full_from : int
+        Position from which on a request waits for batches of the repeated size only.
+    """
+
+    panels: Panels
+    by_position: FloatArray
+    surely_full_from: int
+
+    @classmethod
+    def of(cls, chain: TableChain) -> "ArrivalsInBatch":
+        """Compute the arrivals in the batches of a chain."""
+        panels, by_position = _arrivals_in_a_batch(chain)
+        system, positions = chain.system, by_position.shape[0]
+        if system.waiting_room is not None:
+            return cls(panels, by_position, positions)
+        # Whoever is f batches behind the settled length has at least the arrivals of f batches
+        # behind it: enough, from some f on, to keep the queue settled until it is served.
+        batches = np.arange(1, positions // system.repeated_batch_size + 2)
+        mean = system.arrival_rate * system.repeated_batch_ms * batches
+        unsure = pdtr(system.settled_length - 1, mean) > NEGLIGIBLE * 1e-2
+        sure_from = system.settled_length + system.repeated_batch_size * np.count_nonzero(unsure)
+        return cls(panels, by_position, min(positions, int(sure_from)))
+
+    def in_full_batches(self, chain: TableChain) -> AgesInFullBatches | None:
+        """Count the requests from `surely_full_from` on; None if there are none."""
+        system = chain.system
+        size, positions = system.repeated_batch_size, self.by_position.shape[0]
+        if self.surely_full_from >= positions:
+            return None
+        first = self.surely_full_from // size
+        blocks = min(-(-positions // size), chain.complete_blocks) - first
+        density = np.zeros(((first + blocks) * size, self.by_position.shape[1]))
+        end = min(positions, density.shape[0])
+        density[self.surely_full_from : end] = self.by_position[self.surely_full_from : end]
+        rows = density[first * size :].reshape(blocks, size, -1).sum(axis=1)
+        goes_on = chain.probability_beyond > 0
+        return AgesInFullBatches(
+            self.panels,
+            rows.reshape(blocks, *self.panels.nodes_ms.shape),
+            system.repeated_batch_ms,
+            first,
+            -system.tail_decay * size if goes_on else -np.inf,
+        )
+
+
+def follow_requests(chain: TableChain, arrivals: ArrivalsInBatch) -> Iterator[RequestsAtBatchEnd]:
     """Follow requests that arrive while a batch is in service, from batch end to batch end (24).
 
     Groups of equal time since the batch in which they arrived are yielded in the order of that
     time. What the device does at that batch end says which of them are served, wait, or stay in
-    the queue until the next.
+    the queue until the next. Requests of `arrivals.in_full_batches` are left out.
     """
     system = chain.system
-    size, rate, room = system.max_batch_size, system.arrival_rate, system.waiting_room
-    panels, arriving = _arrivals_in_a_batch(chain)
+    size, rate, room = system.repeated_batch_size, system.arrival_rate, system.waiting_room
+    panels, arriving = arrivals.panels, arrivals.by_position
     left = panels.nodes_ms.ravel()
-    # From this queue length on all batches are full: who is further back waits for those only.
-    settled = max(len(system.actions) - 1, size) if room is None else max(room, 1)
-    followers = 2 * settled + size if room is None else settled
+    # From this queue length on all batches are alike: who is further back waits for those only.
+    settled = system.settled_length if room is None else max(room, 1)
+    followers = settled
     j = np.arange(followers)
     pending: dict[float, FloatArray] = {}
-    for position in range(arriving.shape[0]):
+    for position in range(arrivals.surely_full_from):
         full_batches = max(0, -(-(position + 1 - settled) // size))
-        offset = round(full_batches * system.full_batch_ms, 9)
+        offset = round(full_batches * system.repeated_batch_ms, 9)
         density = pending.setdefault(offset, np.zeros((settled, followers, left.size)))
         here = position - full_batches * size
         behind = poisson_table(followers, rate * (offset + left))
@@ -274,7 +348,7 @@ def _arrivals_in_a_batch(chain: TableChain) -> tuple[Panels, FloatArray]:
     sizes = np.flatnonzero(likely > NEGLIGIBLE * 1e-2)
     times = system.batch_times_ms[sizes - 1]
     end = float(times[-1])
-    jumps = times
+    jumps = times[np.argsort(likely[sizes])[-_MAX_JUMPS:]]
     if np.isfinite(d):
         sums = np.add.outer(np.arange(4) * times[-1], np.append(0.0, times)).ravel()
         jumps = np.append(jumps, (d - sums)[(d > sums) & (d - sums < end)][:64])

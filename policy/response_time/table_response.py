@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from policy.response_time.distribution import AgesAtStart, ResponseTimeDistribution
 from policy.response_time.table_chain import (
     NEGLIGIBLE,
+    ArrivalsInBatch,
     RequestsAtBatchEnd,
     TableChain,
     follow_requests,
@@ -26,7 +27,11 @@ class TableResponse(ResponseTimeDistribution):
         super().__init__()
         self._system = chain.system
         self._timed = bool(np.isfinite(chain.system.max_wait_ms))
-        for requests in follow_requests(chain):
+        arrivals = ArrivalsInBatch.of(chain)
+        far = arrivals.in_full_batches(chain)
+        if far is not None:
+            self.components.append(far)
+        for requests in follow_requests(chain, arrivals):
             self._count_started_at_once(requests)
             if self._timed:
                 for length, counts in requests.oldest_waiting(chain.system):
