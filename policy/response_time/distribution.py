@@ -130,9 +130,7 @@ class AgesInFullBatches:
         ratio, rest = float(np.exp(log_ratio)), float(-np.expm1(log_ratio))
         self.count = float(counts.sum() + counts[-1] * ratio / rest)
         self.total_response_ms = float(
-            totals.sum()
-            + totals[-1] * ratio / rest
-            + counts[-1] * batch_time_ms * ratio / rest**2
+            totals.sum() + totals[-1] * ratio / rest + counts[-1] * batch_time_ms * ratio / rest**2
         )
 
     def count_within(self, response_time_ms: FloatArray) -> FloatArray:
@@ -208,7 +206,7 @@ class ResponseTimeDistribution:
         while self.cdf(np.array([high]))[0] < probability and high < 1e12:
             low, high = high, 2 * high
         while high - low > 1e-9 * high:
-            grid = np.linspace(low, high, 65)
+            grid = np.linspace(low, high, 17)
             above = int(np.argmax(self.cdf(grid) >= probability))
             if above == 0:
                 return float(grid[0])

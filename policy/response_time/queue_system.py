@@ -65,9 +65,7 @@ class QueueSystem:
     @property
     def tail_decay(self) -> float:
         """The negative logarithm of `tail_ratio`; only without a waiting room."""
-        return tail_decay(
-            self.arrival_rate * self.repeated_batch_ms, self.repeated_batch_size
-        )
+        return tail_decay(self.arrival_rate * self.repeated_batch_ms, self.repeated_batch_size)
 
     def max_arrivals(self) -> int:
         """Return the number of arrivals in a batch that is exceeded with a negligible chance."""
@@ -97,7 +95,8 @@ class QueueSystem:
         if self.waiting_room is not None or reached >= longest:
             return longest, longest, longest
         rows = min(longest, reached + 4 * self.max_batch_size)
-        return rows, reached, min(longest, rows + self.max_arrivals() + 3 * size)
+        kept = rows + self.max_arrivals() + 3 * size + 2 * self.settled_length
+        return rows, reached, min(longest, kept)
 
     def mean_refused(self, left_over: IntArray, batch_times_ms: FloatArray) -> FloatArray:
         """Return the mean number of arrivals refused during a batch.
@@ -164,7 +163,7 @@ class EmbeddedChain:
         further = tail ** np.arange(1, self.longest - probabilities.size + 1)
         probabilities = np.append(probabilities, probabilities[-1] * further)
         beyond = 0.0
-        if transitions.shape[1] < transitions.shape[0]:  # the geometric part is not cut off
+        if self.longest < self._queue.longest_queue():
             beyond = float(probabilities[-1]) * tail / -np.expm1(-self._queue.tail_decay)
         total = probabilities.sum() + beyond
         self.probabilities = probabilities / total

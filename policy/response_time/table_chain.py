@@ -7,28 +7,23 @@ for one thing: with a max wait, where the oldest request waits at a free device,
 taken as uniform over its age. Section 7 of docs/response_times.md has the equations.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import pdtr
 
 from policy.errors import InvalidInputError
-from policy.probability import convolve, poisson_pmf, poisson_table
-from policy.response_time.distribution import AgesInFullBatches
-from policy.response_time.quadrature import Panels
+from policy.probability import poisson_pmf
 from policy.response_time.queue_system import EmbeddedChain, QueueSystem
+from policy.response_time.table_requests import NEGLIGIBLE, ArrivalsInBatch, follow_requests
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
-NEGLIGIBLE = 1e-10
-"""Requests per start below which a group of them is left out."""
 _MAX_ROUNDS = 60
-# A density is cut where it jumps, at the likeliest of its jumps.
-_MAX_JUMPS = 48
+# Results of earlier rounds that a round looks at.
+_MEMORY = 4
 
 
 @dataclass(frozen=True)
@@ -119,11 +114,27 @@ class TableChain(EmbeddedChain):
         self._at_end = self._queue_at_batch_end()
         self._solve({length: {start: 1.0} for length, start in system.start_length.items()})
         if np.isfinite(system.max_wait_ms):
-            for _ in range(_MAX_ROUNDS):
-                before = self.probabilities
-                self._solve(self._wait_ends())
-                if np.abs(self.probabilities - before).max() < NEGLIGIBLE:
-                    break
+            self._iterate()
+
+    def _iterate(self) -> None:
+        """Find the probabilities that agree with the waits they imply, by Anderson's method.
+
+        Each step goes to the combination of the last results whose change was least.
+        """
+        results: list[FloatArray] = []
+        changes: list[FloatArray] = []
+        for _ in range(_MAX_ROUNDS):
+            before = self.probabilities
+            self._solve(self._wait_ends())
+            results.append(self.probabilities)
+            changes.append(self.probabilities - before)
+            if np.abs(changes[-1]).max() < NEGLIGIBLE:
+                return
+            if len(changes) > 1:
+                results, changes = results[-_MEMORY:], changes[-_MEMORY:]
+                steps = np.diff(changes, axis=0)
+                shares = np.linalg.lstsq(steps.T, changes[-1], rcond=None)[0]
+                self.probabilities = results[-1] - shares @ np.diff(results, axis=0)
 
     def at_batch_end(self) -> FloatArray:
         """Return the probabilities of the queue length at the end of a batch, from 0 on."""
@@ -180,191 +191,3 @@ class TableChain(EmbeddedChain):
             end[start] = max(0.0, 1.0 - sum(end.values()))
             ends[length] = end
         return ends
-
-
-@dataclass(frozen=True)
-class RequestsAtBatchEnd:
-    """Requests in the queue at the end of a batch, by position, number behind them, and age.
-
-    Attributes
-    ----------
-    panels : Panels
-        Of their ages.
-    density : ndarray, shape (positions, followers, nodes)
-        Per start, over the age: the request at position ``k`` (from 1) with ``j`` behind it is
-        ``[k - 1, j]``.
-    queue_lengths, batch_sizes : ndarray of int, shape (positions, followers)
-        The queue length, and the batch that the device starts; 0 is to wait.
-    """
-
-    panels: Panels
-    density: FloatArray
-    queue_lengths: IntArray
-    batch_sizes: IntArray
-
-    @property
-    def ages_ms(self) -> FloatArray:
-        """Ages at the nodes, shape (nodes,)."""
-        return self.panels.nodes_ms.ravel()
-
-    def counts(self, density: FloatArray) -> FloatArray:
-        """Turn a density at the nodes, shape (..., nodes), into requests at each node."""
-        return density * self.panels.weights_ms.ravel()
-
-    def oldest_waiting(self, system: TableQueue) -> Iterator[tuple[int, FloatArray]]:
-        """Yield each queue length at which the device waits, and its counts by age of the oldest.
-
-        The counts have shape (nodes,).
-        """
-        for followers in np.flatnonzero(self.batch_sizes[0] == 0):
-            length = int(self.queue_lengths[0, followers])
-            if length in system.start_length:
-                yield length, self.counts(self.density[0, followers])
-
-
-@dataclass(frozen=True)
-class ArrivalsInBatch:
-    """Requests that arrive while a batch is in service, by position in the queue.
-
-    Attributes
-    ----------
-    panels : Panels
-        Of the time left of that batch.
-    by_position : ndarray of float, shape (positions, nodes)
-        Density per start, by position from 0.
-    surely_full_from : int
-        Position from which on a request waits for batches of the repeated size only.
-    """
-
-    panels: Panels
-    by_position: FloatArray
-    surely_full_from: int
-
-    @classmethod
-    def of(cls, chain: TableChain) -> "ArrivalsInBatch":
-        """Compute the arrivals in the batches of a chain."""
-        panels, by_position = _arrivals_in_a_batch(chain)
-        system, positions = chain.system, by_position.shape[0]
-        if system.waiting_room is not None:
-            return cls(panels, by_position, positions)
-        # Whoever is f batches behind the settled length has at least the arrivals of f batches
-        # behind it: enough, from some f on, to keep the queue settled until it is served.
-        batches = np.arange(1, positions // system.repeated_batch_size + 2)
-        mean = system.arrival_rate * system.repeated_batch_ms * batches
-        unsure = pdtr(system.settled_length - 1, mean) > NEGLIGIBLE * 1e-2
-        sure_from = system.settled_length + system.repeated_batch_size * np.count_nonzero(unsure)
-        return cls(panels, by_position, min(positions, int(sure_from)))
-
-    def in_full_batches(self, chain: TableChain) -> AgesInFullBatches | None:
-        """Count the requests from `surely_full_from` on; None if there are none."""
-        system = chain.system
-        size, positions = system.repeated_batch_size, self.by_position.shape[0]
-        if self.surely_full_from >= positions:
-            return None
-        first = self.surely_full_from // size
-        blocks = min(-(-positions // size), chain.complete_blocks) - first
-        density = np.zeros(((first + blocks) * size, self.by_position.shape[1]))
-        end = min(positions, density.shape[0])
-        density[self.surely_full_from : end] = self.by_position[self.surely_full_from : end]
-        rows = density[first * size :].reshape(blocks, size, -1).sum(axis=1)
-        goes_on = chain.probability_beyond > 0
-        return AgesInFullBatches(
-            self.panels,
-            rows.reshape(blocks, *self.panels.nodes_ms.shape),
-            system.repeated_batch_ms,
-            first,
-            -system.tail_decay * size if goes_on else -np.inf,
-        )
-
-
-def follow_requests(chain: TableChain, arrivals: ArrivalsInBatch) -> Iterator[RequestsAtBatchEnd]:
-    """Follow requests that arrive while a batch is in service, from batch end to batch end (24).
-
-    Groups of equal time since the batch in which they arrived are yielded in the order of that
-    time. What the device does at that batch end says which of them are served, wait, or stay in
-    the queue until the next. Requests of `arrivals.in_full_batches` are left out.
-    """
-    system = chain.system
-    size, rate, room = system.repeated_batch_size, system.arrival_rate, system.waiting_room
-    panels, arriving = arrivals.panels, arrivals.by_position
-    left = panels.nodes_ms.ravel()
-    # From this queue length on all batches are alike: who is further back waits for those only.
-    settled = system.settled_length if room is None else max(room, 1)
-    followers = settled
-    j = np.arange(followers)
-    pending: dict[float, FloatArray] = {}
-    for position in range(arrivals.surely_full_from):
-        full_batches = max(0, -(-(position + 1 - settled) // size))
-        offset = round(full_batches * system.repeated_batch_ms, 9)
-        density = pending.setdefault(offset, np.zeros((settled, followers, left.size)))
-        here = position - full_batches * size
-        behind = poisson_table(followers, rate * (offset + left))
-        density[here] += (arriving[position, :, None] * _within_room(behind, room, here)).T
-    k = np.arange(1, settled + 1)[:, None]
-    lengths = k + j
-    sizes = system.batch_size(lengths)
-    while pending:
-        offset = min(pending)
-        density = pending.pop(offset)
-        requests = RequestsAtBatchEnd(Panels(panels.edges_ms + offset), density, lengths, sizes)
-        yield requests
-        for taken in np.unique(sizes[(sizes > 0) & (sizes < k)]):
-            stay = np.where(((sizes == taken) & (k > taken))[..., None], density, 0.0)[taken:]
-            if np.abs(requests.counts(stay)).sum() < NEGLIGIBLE:
-                continue
-            time_ms = float(system.batch_times_ms[taken - 1])
-            joined = poisson_pmf(j - j[:, None], rate * time_ms)
-            later = pending.setdefault(
-                round(offset + time_ms, 9), np.zeros((settled, followers, left.size))
-            )
-            for here in range(stay.shape[0]):
-                later[here] += _within_room(joined, room, here).T @ stay[here]
-
-
-def _within_room(probabilities: FloatArray, room: int | None, position: int) -> FloatArray:
-    """Move the probability of more followers than fit behind `position` (from 0) to the most."""
-    probabilities = probabilities.copy()
-    last = probabilities.shape[-1] - 1 if room is None else max(room - position - 1, 0)
-    probabilities[..., last] = np.maximum(0.0, 1.0 - probabilities[..., :last].sum(axis=-1))
-    probabilities[..., last + 1 :] = 0.0
-    return probabilities
-
-
-def _arrivals_in_a_batch(chain: TableChain) -> tuple[Panels, FloatArray]:
-    """Return the density of arrivals over the time that is left of their batch (9).
-
-    Returns
-    -------
-    panels : Panels
-        The time left.
-    arriving : ndarray of float, shape (positions, nodes)
-        Per start, by position in the queue, from 0.
-    """
-    system = chain.system
-    rate, d = system.arrival_rate, system.max_wait_ms
-    positions = chain.longest if system.waiting_room is None else system.waiting_room
-    likely = np.zeros(system.max_batch_size + 1)
-    np.add.at(likely, chain.batch_sizes, chain.probabilities)
-    sizes = np.flatnonzero(likely > NEGLIGIBLE * 1e-2)
-    times = system.batch_times_ms[sizes - 1]
-    end = float(times[-1])
-    jumps = times[np.argsort(likely[sizes])[-_MAX_JUMPS:]]
-    if np.isfinite(d):
-        sums = np.add.outer(np.arange(4) * times[-1], np.append(0.0, times)).ravel()
-        jumps = np.append(jumps, (d - sums)[(d > sums) & (d - sums < end)][:64])
-    panels = Panels.cut(end, jumps, min(end / 4, (1 + np.sqrt(rate * end)) / rate))
-    left = panels.nodes_ms.ravel()
-    max_arrivals = int(rate * end + 10 * np.sqrt(rate * end) + 30)
-    arriving = np.zeros((positions, left.size))
-    for batch_size, time_ms in zip(sizes, times, strict=True):
-        here = chain.batch_sizes == batch_size
-        left_over = np.zeros(positions + 1)
-        np.add.at(left_over, chain.left_over[here], chain.probabilities[here])
-        inside = left < time_ms
-        counts = poisson_table(min(positions, max_arrivals), rate * (time_ms - left[inside]))
-        if left_over[1:].any():
-            counts = convolve(counts, left_over)[:, :positions]
-        else:
-            counts = left_over[0] * counts
-        arriving[: counts.shape[1], inside] += rate * counts.T
-    return panels, arriving
