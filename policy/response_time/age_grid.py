@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from policy.response_time.quadrature import Panels
+
 FloatArray = NDArray[np.float64]
 
 
@@ -53,6 +55,24 @@ class AgeGrid:
         )
         flat = counts.reshape(-1, ages_ms.size)
         return np.asarray(matrix @ flat.T).T.reshape(*counts.shape[:-1], self.points)
+
+    def from_panels(self, panels: Panels) -> FloatArray:
+        """Return the matrix that turns a density at the nodes into counts on the grid.
+
+        The quadrature points may be further apart than those of the grid: the polynomials through
+        them are integrated in parts that are not.
+
+        Returns
+        -------
+        ndarray of float, shape (nodes, points)
+        """
+        matrix = []
+        for edges in np.lib.stride_tricks.sliding_window_view(panels.edges_ms, 2):
+            panel = Panels(edges)
+            parts = int(np.ceil(panel.widths_ms[0] / self.step_ms))
+            ages, weights = panel.resampled(parts)
+            matrix.append(self.deposit(ages[0], weights[0].T))
+        return np.concatenate(matrix)
 
     def shift(self, counts: FloatArray, time_ms: float) -> FloatArray:
         """Return counts, shape (n, points), of requests that have grown older by `time_ms`."""

@@ -33,7 +33,7 @@ NEGLIGIBLE = 1e-10
 _MAX_JUMPS = 48
 # Numbers in all groups of equal time, beyond which a grid is used, and in the grid: 320 MB.
 _MAX_NUMBERS = 40_000_000
-_MAX_SUMS = 16
+_MAX_SUMS = 64
 # Points of the grid per repeated batch, and the fewest and the most of all.
 _POINTS_PER_BATCH, _MIN_POINTS, _MAX_POINTS = 200, 256, 2048
 
@@ -285,12 +285,12 @@ def _follow_on_grid(table: _Table) -> Iterator[RequestsAtBatchEnd]:
             Panels(panels.edges_ms + offset), table.arrived(batches), table.lengths, table.sizes
         )
         yield requests
+        to_grid = grid.from_panels(requests.panels)
         for here, sizes in enumerate(table.taken_before):
             if not sizes:
                 continue
             stays = np.isin(table.sizes[here], sizes)
-            counts = requests.counts(requests.density[here, stays])
-            on_grid[here, stays] += grid.deposit(requests.ages_ms, counts)
+            on_grid[here, stays] += requests.density[here, stays] @ to_grid
         del requests
     joined: dict[int, FloatArray] = {}
     for here in range(table.settled - 1, 0, -1):
