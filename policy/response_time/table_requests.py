@@ -281,11 +281,10 @@ def _follow_on_grid(table: _Table) -> Iterator[RequestsAtBatchEnd]:
     panels, grid = table.arrivals.panels, table.grid()
     on_grid = np.zeros((table.settled, table.settled, grid.points))
     for batches, offset in enumerate(table.offsets_ms()):
-        requests = RequestsAtBatchEnd(
-            Panels(panels.edges_ms + offset), table.arrived(batches), table.lengths, table.sizes
-        )
+        ages = Panels(panels.edges_ms + offset)
+        requests = RequestsAtBatchEnd(ages, table.arrived(batches), table.lengths, table.sizes)
         yield requests
-        to_grid = grid.from_panels(requests.panels)
+        to_grid = grid.from_panels(ages)
         for here, sizes in enumerate(table.taken_before):
             if not sizes:
                 continue
