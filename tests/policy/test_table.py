@@ -61,7 +61,7 @@ def test_between_the_rates_the_cost_is_near_the_optimum():
         best = exact.solve(GOOGLENET_P4, rate, Weights(1, 1))
         policy = TABLE.lookup(rate)
         found = evaluate(GOOGLENET_P4, policy, rate)
-        # In the cell in which the control limit rises from 1 to 2 (loads of 0.062 to 0.083), waiting
+        # In the cell in which the control limit rises from 1 to 2, loads of 0.062 to 0.083, waiting
         # for a second request is a bad choice at the lower end.
         excess = 0.01 if load > 0.085 or load < 0.06 else 0.14
         assert found.mean_response_ms + found.mean_power_w <= (1 + excess) * best.average_cost
