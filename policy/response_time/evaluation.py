@@ -10,7 +10,11 @@ Control limits, with and without a max wait and a waiting room, and tables of ac
 wait are exact up to quadrature: percentiles under control limits are off by less than 0.003% for
 batches up to 32, less than 0.1% up to 256. With a max wait, a table that leaves requests behind is
 approximate: the requests behind the oldest at a free device are taken as uniform over its age. In
-simulations no error of that has been seen.
+65 random tables (batches up to 12, loads of 0.05 to 0.93) against simulation, percentiles up to the
+99th were off by less than 1.8%, and the 99.9th by less than 3%; the mean is hardly affected.
+
+A table that splits batches in many ways is followed on a grid of ages, with at most 395 queue
+lengths listed; longer ones are refused. The same holds for the waiting room of a table.
 
 Batch times that vary are not modelled. With their means in the profile the percentiles come out
 too low: with independent gamma batch times, a control limit of 8 and a max wait of 8 ms on the P4,
@@ -141,9 +145,11 @@ def evaluate(
     ------
     InvalidInputError
         The rate is not a finite number above 0, the profile has no such batch sizes, or the waiting
-        room does not hold the control limit.
+        room does not hold the control limit. Also from the first use of the distribution, if the
+        table or its waiting room is too long.
     InfeasibleError
-        Without a waiting room: the policy cannot keep up with the arrival rate.
+        Without a waiting room: the policy cannot keep up with the arrival rate. Its capacity is
+        that of its last action, which long queues repeat.
     """
     _check(profile, batching_policy, arrival_rate_per_s, waiting_room)
     size = batching_policy.max_batch_size
