@@ -14,8 +14,8 @@ class BatchingPolicy:
     ----------
     actions : tuple of int
         ``actions[q] <= q`` is the batch size to start at queue length ``q``; 0 is to wait. The last
-        entry also holds for all longer queues, so it must start a batch; to keep up with high
-        loads, one of the highest throughput.
+        entry also holds for all longer queues, so it must start a batch, and its throughput is the
+        policy's capacity. It may be smaller than the largest action.
     max_wait_ms : float or None
         A free device also starts when the oldest request has waited this long: all that wait, up to
         the maximum batch size. None: never.

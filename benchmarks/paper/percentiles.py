@@ -79,7 +79,7 @@ def simulate(
     """
     np.random.seed(seed)
     last = actions.size - 1
-    largest = actions[last]
+    largest = actions.max()
     response_times = np.empty(requests)
     batches = np.zeros(largest + 1, np.int64)
     ring = 1 << 20

@@ -8,7 +8,9 @@ modules refer to:
 `control_limit_chain`        queue lengths at the starts of batches, under a control limit
 `control_limit_response`     the response times that follow
 `table_chain`                queue lengths at the starts of batches, under any table of actions
+`table_requests`             requests under such a table, from batch end to batch end
 `table_response`, `waits`    the response times that follow
+`age_grid`                   requests by age on a grid, where a table splits batches in many ways
 `mmpp`                       control limits under MMPP(2) arrivals, whose rate switches; the entry
 `mmpp_chain`                 queue lengths and states of the arrivals at the starts of batches
 `mmpp_response`              the response times that follow

@@ -62,7 +62,7 @@ class ControlLimitQueue(QueueSystem):
         -------
         ndarray of float, shape (n, count)
         """
-        later = self.arrival_rate * full_batches * self.full_batch_ms
+        later = self.arrival_rate * full_batches * self.repeated_batch_ms
         early = self.arrival_rate * np.asarray(residual_ms)
         room = None if self.waiting_room is None else self.waiting_room - position
         if room is not None:
@@ -86,12 +86,11 @@ class ControlLimitChain(EmbeddedChain):
     """
 
     def __init__(self, system: ControlLimitQueue) -> None:
-        longest = system.longest_queue()
+        rows, columns, longest = system.queue_lengths_solved()
         sizes = np.minimum(np.arange(1, longest + 1), system.max_batch_size)
         super().__init__(system, longest, sizes)
         self.system = system
-        rows, columns = system.queue_lengths_solved(longest)
-        self.probabilities = system.stationary(self._transitions(rows, columns), longest)
+        self.solve(self._transitions(rows, columns))
 
     def _transitions(self, rows: int, columns: int) -> FloatArray:
         """Return the transition probabilities, shape (rows, columns), of equations (2) to (6)."""
@@ -151,7 +150,7 @@ class ControlLimitChain(EmbeddedChain):
         """
         system = self.system
         size, limit, d = system.max_batch_size, system.control_limit, system.max_wait_ms
-        rate, full_ms = system.arrival_rate, system.full_batch_ms
+        rate, full_ms = system.arrival_rate, system.repeated_batch_ms
         at_timer = poisson_table(limit - 1, rate * d)
         rows = transitions.shape[0]
         times, left_over = self.batch_times_ms[:rows], self.left_over[:rows]

@@ -18,7 +18,11 @@ from scipy.special import gammainccinv, pdtr
 
 from policy.probability import convolve, poisson_pmf, poisson_table
 from policy.response_time.control_limit_chain import ControlLimitChain
-from policy.response_time.distribution import AgesAtStart, ResponseTimeDistribution
+from policy.response_time.distribution import (
+    AgesAtStart,
+    AgesInFullBatches,
+    ResponseTimeDistribution,
+)
 from policy.response_time.quadrature import Panels
 
 FloatArray = NDArray[np.float64]
@@ -62,7 +66,7 @@ class ControlLimitResponse(ResponseTimeDistribution):
         likely = np.argsort(probabilities)[-_MAX_JUMPS:]
         jumps = times[likely[probabilities[likely] > _LIKELY]]
         if np.isfinite(d):
-            jumps = np.append(jumps, d % system.full_batch_ms)
+            jumps = np.append(jumps, d % system.repeated_batch_ms)
         max_width = min(end / 4, _MAX_WIDTH * (1 + np.sqrt(rate * end)) / rate)
         panels = Panels.cut(end, jumps, max_width)
         left = panels.nodes_ms.ravel()
@@ -85,6 +89,9 @@ class ControlLimitResponse(ResponseTimeDistribution):
         arriving *= rate
         mass = panels.integral(arriving.T.reshape(positions, *panels.nodes_ms.shape))
         blocks = max(1, int(np.max(np.flatnonzero(mass > _NEGLIGIBLE), initial=0)) // size + 1)
+        self._continues = blocks >= chain.complete_blocks
+        if self._continues:
+            blocks = chain.complete_blocks
         padded = np.zeros((left.size, blocks * size))
         padded[:, : min(positions, blocks * size)] = arriving[:, : blocks * size]
         return panels, padded.reshape(left.size, blocks, size).transpose(1, 0, 2)
@@ -94,13 +101,15 @@ class ControlLimitResponse(ResponseTimeDistribution):
         system = self._system
         if system.waiting_room is not None:
             return arriving
-        offsets = system.full_batch_ms * np.arange(arriving.shape[0])
+        offsets = system.repeated_batch_ms * np.arange(arriving.shape[0])
         too_few = pdtr(system.max_batch_size - 1, system.arrival_rate * offsets)
         unsure = int(np.count_nonzero(too_few > _NEGLIGIBLE))
         if unsure < arriving.shape[0]:
-            axis = panels.repeated(offsets[unsure:])
-            ages = arriving[unsure:].sum(axis=-1).reshape(1, *axis.nodes_ms.shape)
-            self.components.append(AgesAtStart(axis, system.batch_times_ms[-1:], ages))
+            ages = arriving[unsure:].sum(axis=-1).reshape(-1, *panels.nodes_ms.shape)
+            log_ratio = -system.tail_decay * system.max_batch_size if self._continues else -np.inf
+            self.components.append(
+                AgesInFullBatches(panels, ages, system.repeated_batch_ms, unsure, log_ratio)
+            )
         return arriving[:unsure]
 
     def _count_started_at_once(
@@ -127,37 +136,22 @@ class ControlLimitResponse(ResponseTimeDistribution):
         size, limit, d = system.max_batch_size, system.control_limit, system.max_wait_ms
         residual = panels.nodes_ms.ravel()
         blocks, room = arriving.shape[0], system.waiting_room
-        offsets = system.full_batch_ms * np.arange(blocks)
+        offsets = system.repeated_batch_ms * np.arange(blocks)
         age = offsets[:, None] + residual
         max_size = size if room is None else min(size, max(room, 1))
         # Requests of exactly an age, and uniform below it, by the size of their batch.
         exact = np.zeros((max_size, *age.shape))
         uniform = np.zeros_like(exact)
         timer_running = np.zeros(age.shape)
-        for part, behind in self._requests_behind(residual, age, blocks):
-            here = arriving[part, :, :max_size]
-            fewer = np.cumsum(behind, axis=-1)
-            if behind.ndim == 3:  # the same distribution at every position: a convolution
-                sizes = convolve(here, behind)
-                exact[limit - 1 : max_size - 1, part] = np.moveaxis(sizes, -1, 0)[
-                    limit - 1 : max_size - 1
-                ]
-                short = fewer[..., : max_size - 1][..., ::-1]
-                behind = behind[:, :, None]
-            else:
-                here = here[..., : behind.shape[2]]
-                k = np.arange(here.shape[2])
-                for n in range(limit, max_size):
-                    exact[n - 1, part] = np.sum(
-                        here[..., :n] * behind[:, :, k[:n], n - 1 - k[:n]], axis=-1
-                    )
-                k = k[: max_size - 1]
-                short = fewer[:, :, k, max_size - 2 - k]
-            not_full = np.sum(here[..., : max_size - 1] * short, axis=-1)
-            exact[max_size - 1, part] = np.sum(here, axis=-1) - not_full
+        for part, sizes, waiting in self._queues_at_end(residual, age, arriving):
+            # `sizes` is by the length of the queue, from 1.
+            started = sizes[..., limit - 1 : max_size - 1]
+            exact[limit - 1 : max_size - 1, part] = np.moveaxis(started, -1, 0)
+            not_full = np.sum(sizes[..., : max_size - 1], axis=-1)
+            exact[max_size - 1, part] = np.maximum(arriving[part].sum(axis=-1) - not_full, 0.0)
             if limit == 1:
                 continue
-            oldest, waiting = here[..., 0], behind[:, :, 0, : limit - 1]
+            oldest = arriving[part, :, 0]
             expired = np.where(age[part] >= d, oldest, 0.0)
             if np.any(expired):
                 by_size = np.moveaxis(expired[..., None] * waiting, -1, 0)
@@ -177,25 +171,36 @@ class ControlLimitResponse(ResponseTimeDistribution):
         )
         return axis, timer_running.reshape(shape[1:])
 
-    def _requests_behind(
-        self, residual_ms: FloatArray, age_ms: FloatArray, blocks: int
-    ) -> list[tuple[slice, FloatArray]]:
-        """Return the distributions of the number of requests behind one, by ranges of blocks.
+    def _queues_at_end(
+        self, residual_ms: FloatArray, age_ms: FloatArray, arriving: FloatArray
+    ) -> list[tuple[slice, FloatArray, FloatArray]]:
+        """Return the queue that each request finds itself in when its own batch may start.
 
-        Each has shape (blocks, nodes, max_batch_size), the same at every position, or, in the last
-        block of a waiting room, shape (1, nodes, positions, max_batch_size).
+        Returns
+        -------
+        list of (part, lengths, behind_oldest)
+            By ranges of blocks. `lengths`, shape (blocks, nodes, lengths), is the density of the
+            requests by the length of the queue, from 1. `behind_oldest`, shape (blocks, nodes,
+            control_limit - 1), is the distribution of the requests behind one at the front.
         """
         system, room = self._system, self._system.waiting_room
-        size = system.max_batch_size
+        size, rate, others = system.max_batch_size, system.arrival_rate, system.control_limit - 1
+        blocks = arriving.shape[0]
         unlimited = not room or room <= size or room >= blocks * size
         whole = blocks if unlimited else blocks - 1
-        parts = [(slice(0, whole), poisson_table(size, system.arrival_rate * age_ms[:whole]))]
+        behind = poisson_table(size, rate * age_ms[:whole])
+        first = slice(0, whole)
+        parts = [(first, convolve(arriving[first], behind), behind[..., :others])]
         if room and whole < blocks:
-            last = [
-                system.followers(size, residual_ms, whole, position)
-                for position in range(1, room - whole * size + 1)
-            ]
-            parts.append((slice(whole, blocks), np.stack(last, axis=1)[None]))
+            # At the end of the batch in which they arrive the queue may have filled the room.
+            places = room - whole * size
+            here = arriving[whole, :, :places]
+            at_end = convolve(here, poisson_table(places, rate * residual_ms))[:, :places]
+            at_end[:, -1] = np.maximum(here.sum(axis=-1) - at_end[:, :-1].sum(axis=-1), 0.0)
+            later = poisson_pmf(np.arange(size), rate * whole * system.repeated_batch_ms)
+            lengths = convolve(at_end, later)
+            followers = system.followers(others, residual_ms, whole, 1)
+            parts.append((slice(whole, blocks), lengths[None], followers[None]))
         return parts
 
     def _count_started_after_a_wait(self, axis: Panels, timer_running: FloatArray) -> None:

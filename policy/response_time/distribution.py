@@ -85,6 +85,71 @@ class AgesAtStart:
         return np.asarray(count.sum(axis=1))
 
 
+class AgesInFullBatches:
+    r"""Requests so far back in the queue that they wait for batches of one size only.
+
+    Row :math:`i` of the density holds the requests that wait for the rest of the batch in which
+    they arrived, a time :math:`r`, and for :math:`f + i` batches of :math:`\tau`. After the last
+    row the density goes on forever, each row :math:`w` times the one before. Of the rows after the
+    last, :math:`n` with the integral :math:`A(r)`, those within an age :math:`u` are
+
+    .. math:: \sum_{i \ge 1} w^i A(u - (f + n + i)\,\tau) ,
+
+    where all but a few terms are complete and sum to a geometric series (equation 9a of
+    docs/response_times.md).
+
+    Parameters
+    ----------
+    panels : Panels
+        Of r, from 0.
+    density : ndarray of float, shape (rows, panels, order)
+    batch_time_ms : float
+        τ.
+    batches_before : int
+        f.
+    log_ratio : float
+        The logarithm of w; minus infinity if nothing follows the last row.
+    """
+
+    def __init__(
+        self,
+        panels: Panels,
+        density: FloatArray,
+        batch_time_ms: float,
+        batches_before: int,
+        log_ratio: float = -np.inf,
+    ) -> None:
+        self._end_ms, self._batch_time_ms = float(panels.edges_ms[-1]), batch_time_ms
+        self._rows, self._last_row = panels.cumulative(density), panels.cumulative(density[-1])
+        self._waits_ms = batch_time_ms * (batches_before + np.arange(density.shape[0]))
+        self._log_ratio = log_ratio
+        counts = self._rows.total
+        totals = panels.integral(density * panels.nodes_ms)
+        totals = totals + counts * (self._waits_ms + batch_time_ms)
+        # Σ w^i and Σ i w^i over i ≥ 1.
+        ratio, rest = float(np.exp(log_ratio)), float(-np.expm1(log_ratio))
+        self.count = float(counts.sum() + counts[-1] * ratio / rest)
+        self.total_response_ms = float(
+            totals.sum() + totals[-1] * ratio / rest + counts[-1] * batch_time_ms * ratio / rest**2
+        )
+
+    def count_within(self, response_time_ms: FloatArray) -> FloatArray:
+        """Count the requests with at most each response time, shapes (times,)."""
+        left = response_time_ms[:, None] - self._batch_time_ms - self._waits_ms
+        count = self._rows.at_rows(np.maximum(left, 0.0)).sum(axis=1)
+        if np.isinf(self._log_ratio):
+            return np.asarray(count)
+        beyond = left[:, -1]
+        complete = np.maximum(np.floor((beyond - self._end_ms) / self._batch_time_ms), 0.0)
+        series = np.expm1(complete * self._log_ratio) / np.expm1(self._log_ratio)
+        count = count + self._last_row.total * np.exp(self._log_ratio) * series
+        for further in range(1, int(np.ceil(self._end_ms / self._batch_time_ms)) + 2):
+            row = complete + further
+            part = self._last_row.at(np.maximum(beyond - row * self._batch_time_ms, 0.0))
+            count = count + np.exp(row * self._log_ratio) * part
+        return np.asarray(count)
+
+
 class ResponseTimeDistribution:
     """A distribution of response times.
 
@@ -141,7 +206,7 @@ class ResponseTimeDistribution:
         while self.cdf(np.array([high]))[0] < probability and high < 1e12:
             low, high = high, 2 * high
         while high - low > 1e-9 * high:
-            grid = np.linspace(low, high, 65)
+            grid = np.linspace(low, high, 17)
             above = int(np.argmax(self.cdf(grid) >= probability))
             if above == 0:
                 return float(grid[0])

@@ -10,7 +10,11 @@ Control limits, with and without a max wait and a waiting room, and tables of ac
 wait are exact up to quadrature: percentiles under control limits are off by less than 0.003% for
 batches up to 32, less than 0.1% up to 256. With a max wait, a table that leaves requests behind is
 approximate: the requests behind the oldest at a free device are taken as uniform over its age. In
-simulations no error of that has been seen.
+65 random tables (batches up to 12, loads of 0.05 to 0.93) against simulation, percentiles up to the
+99th were off by less than 1.8%, and the 99.9th by less than 3%; the mean is hardly affected.
+
+A table that splits batches in many ways is followed on a grid of ages, with at most 395 queue
+lengths listed; longer ones are refused. The same holds for the waiting room of a table.
 
 Batch times that vary are not modelled. With their means in the profile the percentiles come out
 too low: with independent gamma batch times, a control limit of 8 and a max wait of 8 ms on the P4,
@@ -141,16 +145,17 @@ def evaluate(
     ------
     InvalidInputError
         The rate is not a finite number above 0, the profile has no such batch sizes, or the waiting
-        room does not hold the control limit.
+        room does not hold the control limit. Also from the first use of the distribution, if the
+        table or its waiting room is too long.
     InfeasibleError
-        Without a waiting room: the policy cannot keep up with the arrival rate.
+        Without a waiting room: the policy cannot keep up with the arrival rate. Its capacity is
+        that of its last action, which long queues repeat.
     """
     _check(profile, batching_policy, arrival_rate_per_s, waiting_room)
     size = batching_policy.max_batch_size
     times = profile.latency_ms[:size]
     chain = _embedded_chain(batching_policy, times, 1e-3 * arrival_rate_per_s, waiting_room)
-    size_probabilities = np.zeros(size + 1)
-    np.add.at(size_probabilities, chain.batch_sizes, chain.probabilities)
+    size_probabilities = chain.size_probabilities
     busy_fraction = float(size_probabilities[1:] @ times) / chain.ms_per_start
     power_w = None
     if profile.energy_mj is not None:
@@ -183,7 +188,7 @@ def _check(
         raise InvalidInputError(
             f"waiting_room: must hold the control limit, {limit}, not {waiting_room}"
         )
-    capacity_per_s = 1e3 * size / profile.latency_ms[size - 1]
+    capacity_per_s = 1e3 * policy.actions[-1] / profile.latency_ms[policy.actions[-1] - 1]
     if waiting_room is None and arrival_rate_per_s >= capacity_per_s:
         raise InfeasibleError(
             f"arrival rate {arrival_rate_per_s:g}/s: the policy serves at most "

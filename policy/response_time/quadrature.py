@@ -107,6 +107,25 @@ class Panels:
         """
         return np.asarray((values @ _WEIGHTS) @ self.widths_ms)
 
+    def resampled(self, parts: int) -> tuple[FloatArray, FloatArray]:
+        """Return finer points, `parts` times 3 in each panel, and what the nodes weigh at them.
+
+        Returns
+        -------
+        ages_ms : ndarray of float, shape (panels, 3 parts)
+        weights : ndarray of float, shape (panels, 3 parts, order)
+            ``weights[p] @ values[p]`` are the integrals that the finer points stand for.
+        """
+        points, weights = gauss_legendre(3)
+        places = ((np.arange(parts)[:, None] + points) / parts).ravel()
+        # The polynomial that is 1 at one node and 0 at the others, at the finer places.
+        basis = np.vander(places, _ORDER, increasing=True) @ np.linalg.inv(
+            np.vander(_POINTS, _ORDER, increasing=True)
+        )
+        ages = self.edges_ms[:-1, None] + self.widths_ms[:, None] * places
+        shares = np.tile(weights / parts, parts)[:, None] * basis
+        return ages, self.widths_ms[:, None, None] * shares
+
     def cumulative(self, values: FloatArray) -> "CumulativeIntegral":
         """Integrate `values` at the nodes, shape (..., panels, order), up to any time."""
         return CumulativeIntegral(self, values)

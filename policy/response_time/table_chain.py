@@ -7,7 +7,6 @@ for one thing: with a max wait, where the oldest request waits at a free device,
 taken as uniform over its age. Section 7 of docs/response_times.md has the equations.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.errors import InvalidInputError
-from policy.probability import convolve, poisson_pmf, poisson_table
-from policy.response_time.quadrature import Panels
+from policy.probability import poisson_pmf
 from policy.response_time.queue_system import EmbeddedChain, QueueSystem
+from policy.response_time.table_requests import NEGLIGIBLE, ArrivalsInBatch, follow_requests
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
-NEGLIGIBLE = 1e-10
-"""Requests per start below which a group of them is left out."""
 _MAX_ROUNDS = 60
+# Results of earlier rounds that a round looks at.
+_MEMORY = 4
 
 
 @dataclass(frozen=True)
@@ -61,9 +60,24 @@ class TableQueue(QueueSystem):
         """Return the batch size to start at each queue length, same shape."""
         return np.array(self.actions)[np.minimum(queue_length, len(self.actions) - 1)]
 
+    @property
+    def repeated_batch_size(self) -> int:
+        """Batch size that every queue of at least `settled_length` starts."""
+        return self.actions[-1]
+
+    @property
+    def settled_length(self) -> int:
+        """Queue length from which on all batches have the `repeated_batch_size`."""
+        return len(self.actions) - 1
+
     def longest_queue(self) -> int:
         """Return the queue length at a start that is exceeded with a probability near 1e-14."""
-        return super().longest_queue() + (len(self.actions) if self.waiting_room is None else 0)
+        longest = super().longest_queue()
+        if self.waiting_room is None:
+            longest += len(self.actions)
+            if self.repeated_batch_size < self.max_batch_size:
+                longest += self.max_arrivals()
+        return longest
 
     @cached_property
     def start_length(self) -> dict[int, int]:
@@ -90,7 +104,7 @@ class TableChain(EmbeddedChain):
     """
 
     def __init__(self, system: TableQueue) -> None:
-        longest = system.longest_queue()
+        self._rows, self._columns, longest = system.queue_lengths_solved()
         lengths = np.arange(1, longest + 1)
         # Where the table waits, a start takes all: the timer has run off.
         sizes = system.batch_size(lengths)
@@ -100,11 +114,27 @@ class TableChain(EmbeddedChain):
         self._at_end = self._queue_at_batch_end()
         self._solve({length: {start: 1.0} for length, start in system.start_length.items()})
         if np.isfinite(system.max_wait_ms):
-            for _ in range(_MAX_ROUNDS):
-                before = self.probabilities
-                self._solve(self._wait_ends())
-                if np.abs(self.probabilities - before).max() < NEGLIGIBLE:
-                    break
+            self._iterate()
+
+    def _iterate(self) -> None:
+        """Find the probabilities that agree with the waits they imply, by Anderson's method.
+
+        Each step goes to the combination of the last results whose change was least.
+        """
+        results: list[FloatArray] = []
+        changes: list[FloatArray] = []
+        for _ in range(_MAX_ROUNDS):
+            before = self.probabilities
+            self._solve(self._wait_ends())
+            results.append(self.probabilities)
+            changes.append(self.probabilities - before)
+            if np.abs(changes[-1]).max() < NEGLIGIBLE:
+                return
+            if len(changes) > 1:
+                results, changes = results[-_MEMORY:], changes[-_MEMORY:]
+                steps = np.diff(changes, axis=0)
+                shares = np.linalg.lstsq(steps.T, changes[-1], rcond=None)[0]
+                self.probabilities = results[-1] - shares @ np.diff(results, axis=0)
 
     def at_batch_end(self) -> FloatArray:
         """Return the probabilities of the queue length at the end of a batch, from 0 on."""
@@ -113,7 +143,7 @@ class TableChain(EmbeddedChain):
     def _queue_at_batch_end(self) -> FloatArray:
         """Return the probabilities of the queue length at a batch's end, by that at its start."""
         system = self.system
-        rows, self._columns = system.queue_lengths_solved(self.longest)
+        rows = self._rows
         room = self._columns if system.waiting_room is None else system.waiting_room
         means = system.arrival_rate * self.batch_times_ms[:rows, None]
         at_end = poisson_pmf(np.arange(room + 1) - self.left_over[:rows, None], means)
@@ -127,7 +157,7 @@ class TableChain(EmbeddedChain):
         for length in range(self._at_end.shape[1]):
             for start, probability in wait_ends.get(length, {length: 1.0}).items():
                 transitions[:, start - 1] += self._at_end[:, length] * probability
-        self.probabilities = self.system.stationary(transitions, self.longest)
+        self.solve(transitions)
 
     def _wait_ends(self) -> dict[int, dict[int, float]]:
         """Return the probabilities of the queue length at the end of a wait, by that before (25).
@@ -137,7 +167,7 @@ class TableChain(EmbeddedChain):
         system = self.system
         rate, d = system.arrival_rate, system.max_wait_ms
         ages: dict[int, list[tuple[FloatArray, FloatArray]]] = {1: []}
-        for requests in follow_requests(self):
+        for requests in follow_requests(self, ArrivalsInBatch.of(self)):
             for length, counts in requests.oldest_waiting(system):
                 ages.setdefault(length, []).append((requests.ages_ms, counts))
         ends: dict[int, dict[int, float]] = {}
@@ -161,136 +191,3 @@ class TableChain(EmbeddedChain):
             end[start] = max(0.0, 1.0 - sum(end.values()))
             ends[length] = end
         return ends
-
-
-@dataclass(frozen=True)
-class RequestsAtBatchEnd:
-    """Requests in the queue at the end of a batch, by position, number behind them, and age.
-
-    Attributes
-    ----------
-    panels : Panels
-        Of their ages.
-    density : ndarray, shape (positions, followers, nodes)
-        Per start, over the age: the request at position ``k`` (from 1) with ``j`` behind it is
-        ``[k - 1, j]``.
-    queue_lengths, batch_sizes : ndarray of int, shape (positions, followers)
-        The queue length, and the batch that the device starts; 0 is to wait.
-    """
-
-    panels: Panels
-    density: FloatArray
-    queue_lengths: IntArray
-    batch_sizes: IntArray
-
-    @property
-    def ages_ms(self) -> FloatArray:
-        """Ages at the nodes, shape (nodes,)."""
-        return self.panels.nodes_ms.ravel()
-
-    def counts(self, density: FloatArray) -> FloatArray:
-        """Turn a density at the nodes, shape (..., nodes), into requests at each node."""
-        return density * self.panels.weights_ms.ravel()
-
-    def oldest_waiting(self, system: TableQueue) -> Iterator[tuple[int, FloatArray]]:
-        """Yield each queue length at which the device waits, and its counts by age of the oldest.
-
-        The counts have shape (nodes,).
-        """
-        for followers in np.flatnonzero(self.batch_sizes[0] == 0):
-            length = int(self.queue_lengths[0, followers])
-            if length in system.start_length:
-                yield length, self.counts(self.density[0, followers])
-
-
-def follow_requests(chain: TableChain) -> Iterator[RequestsAtBatchEnd]:
-    """Follow requests that arrive while a batch is in service, from batch end to batch end (24).
-
-    Groups of equal time since the batch in which they arrived are yielded in the order of that
-    time. What the device does at that batch end says which of them are served, wait, or stay in
-    the queue until the next.
-    """
-    system = chain.system
-    size, rate, room = system.max_batch_size, system.arrival_rate, system.waiting_room
-    panels, arriving = _arrivals_in_a_batch(chain)
-    left = panels.nodes_ms.ravel()
-    # From this queue length on all batches are full: who is further back waits for those only.
-    settled = max(len(system.actions) - 1, size) if room is None else max(room, 1)
-    followers = 2 * settled + size if room is None else settled
-    j = np.arange(followers)
-    pending: dict[float, FloatArray] = {}
-    for position in range(arriving.shape[0]):
-        full_batches = max(0, -(-(position + 1 - settled) // size))
-        offset = round(full_batches * system.full_batch_ms, 9)
-        density = pending.setdefault(offset, np.zeros((settled, followers, left.size)))
-        here = position - full_batches * size
-        behind = poisson_table(followers, rate * (offset + left))
-        density[here] += (arriving[position, :, None] * _within_room(behind, room, here)).T
-    k = np.arange(1, settled + 1)[:, None]
-    lengths = k + j
-    sizes = system.batch_size(lengths)
-    while pending:
-        offset = min(pending)
-        density = pending.pop(offset)
-        requests = RequestsAtBatchEnd(Panels(panels.edges_ms + offset), density, lengths, sizes)
-        yield requests
-        for taken in np.unique(sizes[(sizes > 0) & (sizes < k)]):
-            stay = np.where(((sizes == taken) & (k > taken))[..., None], density, 0.0)[taken:]
-            if np.abs(requests.counts(stay)).sum() < NEGLIGIBLE:
-                continue
-            time_ms = float(system.batch_times_ms[taken - 1])
-            joined = poisson_pmf(j - j[:, None], rate * time_ms)
-            later = pending.setdefault(
-                round(offset + time_ms, 9), np.zeros((settled, followers, left.size))
-            )
-            for here in range(stay.shape[0]):
-                later[here] += _within_room(joined, room, here).T @ stay[here]
-
-
-def _within_room(probabilities: FloatArray, room: int | None, position: int) -> FloatArray:
-    """Move the probability of more followers than fit behind `position` (from 0) to the most."""
-    probabilities = probabilities.copy()
-    last = probabilities.shape[-1] - 1 if room is None else max(room - position - 1, 0)
-    probabilities[..., last] = np.maximum(0.0, 1.0 - probabilities[..., :last].sum(axis=-1))
-    probabilities[..., last + 1 :] = 0.0
-    return probabilities
-
-
-def _arrivals_in_a_batch(chain: TableChain) -> tuple[Panels, FloatArray]:
-    """Return the density of arrivals over the time that is left of their batch (9).
-
-    Returns
-    -------
-    panels : Panels
-        The time left.
-    arriving : ndarray of float, shape (positions, nodes)
-        Per start, by position in the queue, from 0.
-    """
-    system = chain.system
-    rate, d = system.arrival_rate, system.max_wait_ms
-    positions = chain.longest if system.waiting_room is None else system.waiting_room
-    likely = np.zeros(system.max_batch_size + 1)
-    np.add.at(likely, chain.batch_sizes, chain.probabilities)
-    sizes = np.flatnonzero(likely > NEGLIGIBLE * 1e-2)
-    times = system.batch_times_ms[sizes - 1]
-    end = float(times[-1])
-    jumps = times
-    if np.isfinite(d):
-        sums = np.add.outer(np.arange(4) * times[-1], np.append(0.0, times)).ravel()
-        jumps = np.append(jumps, (d - sums)[(d > sums) & (d - sums < end)][:64])
-    panels = Panels.cut(end, jumps, min(end / 4, (1 + np.sqrt(rate * end)) / rate))
-    left = panels.nodes_ms.ravel()
-    max_arrivals = int(rate * end + 10 * np.sqrt(rate * end) + 30)
-    arriving = np.zeros((positions, left.size))
-    for batch_size, time_ms in zip(sizes, times, strict=True):
-        here = chain.batch_sizes == batch_size
-        left_over = np.zeros(positions + 1)
-        np.add.at(left_over, chain.left_over[here], chain.probabilities[here])
-        inside = left < time_ms
-        counts = poisson_table(min(positions, max_arrivals), rate * (time_ms - left[inside]))
-        if left_over[1:].any():
-            counts = convolve(counts, left_over)[:, :positions]
-        else:
-            counts = left_over[0] * counts
-        arriving[: counts.shape[1], inside] += rate * counts.T
-    return panels, arriving

@@ -3,11 +3,14 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from policy.response_time.age_grid import AgeGrid, AgesOnGrid
 from policy.response_time.distribution import AgesAtStart, ResponseTimeDistribution
-from policy.response_time.table_chain import (
+from policy.response_time.quadrature import Panels
+from policy.response_time.table_chain import TableChain
+from policy.response_time.table_requests import (
     NEGLIGIBLE,
+    ArrivalsInBatch,
     RequestsAtBatchEnd,
-    TableChain,
     follow_requests,
 )
 from policy.response_time.waits import (
@@ -19,6 +22,11 @@ from policy.response_time.waits import (
 FloatArray = NDArray[np.float64]
 
 
+# Waits that end at a longer queue than this take too long for every quadrature point: their ages go
+# on a grid of so many points.
+_MAX_EXACT_START, _MAX_AGES = 32, 64
+
+
 class TableResponse(ResponseTimeDistribution):
     """The distribution of the response time under a table of actions."""
 
@@ -26,7 +34,11 @@ class TableResponse(ResponseTimeDistribution):
         super().__init__()
         self._system = chain.system
         self._timed = bool(np.isfinite(chain.system.max_wait_ms))
-        for requests in follow_requests(chain):
+        arrivals = ArrivalsInBatch.of(chain)
+        far = arrivals.in_full_batches(chain)
+        if far is not None:
+            self.components.append(far)
+        for requests in follow_requests(chain, arrivals):
             self._count_started_at_once(requests)
             if self._timed:
                 for length, counts in requests.oldest_waiting(chain.system):
@@ -46,9 +58,13 @@ class TableResponse(ResponseTimeDistribution):
                 requests.density[served & (requests.batch_sizes == size)].sum(axis=0)
                 for size in sizes
             ]
-            shape = (sizes.size, *requests.panels.nodes_ms.shape)
             times = self._system.batch_times_ms[sizes - 1]
-            ages = AgesAtStart(requests.panels, times, np.array(rows).reshape(shape))
+            ages: AgesAtStart | AgesOnGrid
+            if isinstance(requests.panels, AgeGrid):
+                ages = AgesOnGrid(requests.panels, times, np.array(rows))
+            else:
+                shape = (sizes.size, *requests.panels.nodes_ms.shape)
+                ages = AgesAtStart(requests.panels, times, np.array(rows).reshape(shape))
             if ages.count > NEGLIGIBLE:
                 self.components.append(ages)
 
@@ -57,7 +73,7 @@ class TableResponse(ResponseTimeDistribution):
         for length, start in self._system.start_length.items():
             here = (requests.queue_lengths == length) & (requests.batch_sizes == 0)
             density = requests.density[here].sum(axis=0)
-            if start - length == 1:
+            if start - length == 1 and isinstance(requests.panels, Panels):
                 time_ms = float(self._system.batch_times_ms[start - 1])
                 rate = self._system.arrival_rate
                 wait = WaitForNextArrival(rate, requests.panels, density, time_ms)
@@ -106,6 +122,8 @@ class TableResponse(ResponseTimeDistribution):
         running = ~expired & (counts > 0)
         if np.any(running):
             start = system.start_length[length]
-            self.components.append(
-                WaitForArrivalsOrTimer(system, ages[running], counts[running], length, start)
-            )
+            ages, counts = ages[running], counts[running]
+            if start > _MAX_EXACT_START and ages.size > _MAX_AGES:
+                grid = AgeGrid(system.max_wait_ms / _MAX_AGES, _MAX_AGES)
+                ages, counts = grid.nodes_ms, grid.deposit(ages, counts)
+            self.components.append(WaitForArrivalsOrTimer(system, ages, counts, length, start))
