@@ -6,7 +6,8 @@ Its file is JSON; latency and energy are each a line over the batch size or a ta
      "latency_ms": {"per_request": 0.3051, "fixed": 1.052},
      "energy_mj":  {"per_request": 19.90,  "fixed": 19.60}}
 
-A table has one entry per batch size from 1 to `max_batch_size`.
+A table has one entry per batch size from 1 to `max_batch_size`. The optional key
+``latency_quantiles`` says how the time of a batch varies; see `policy.latency_quantiles`.
 """
 
 import json
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.errors import InfeasibleError, InvalidInputError
+from policy.latency_quantiles import LatencyQuantiles
 
 FloatArray = NDArray[np.float64]
 
@@ -39,6 +41,8 @@ class Profile:
     measured : mapping
         Details of the measurement, if there was one: quantiles per batch size, versions, date.
         Stored, never interpreted.
+    latency_quantiles : LatencyQuantiles or None
+        How the time of a batch varies; None: batches of one size all take the same time.
 
     Raises
     ------
@@ -51,6 +55,7 @@ class Profile:
     latency_ms: FloatArray
     energy_mj: FloatArray | None = None
     measured: Mapping[str, Any] = field(default_factory=dict)
+    latency_quantiles: LatencyQuantiles | None = None
 
     def __post_init__(self) -> None:
         for name in ("latency_ms", "energy_mj"):
@@ -69,6 +74,13 @@ class Profile:
             raise InvalidInputError(
                 f"profile: latency_ms has {self.latency_ms.size} batch sizes, energy_mj "
                 f"{self.energy_mj.size}; both must have max_batch_size entries"
+            )
+
+        quantiles = self.latency_quantiles
+        if quantiles is not None and quantiles.ratios.shape[1] != self.latency_ms.size:
+            raise InvalidInputError(
+                f"profile: latency_quantiles has {quantiles.ratios.shape[1]} batch sizes, "
+                f"latency_ms {self.latency_ms.size}; both must have max_batch_size entries"
             )
 
     @property
@@ -159,12 +171,14 @@ class Profile:
         latency_ms = _table("latency_ms", content.get("latency_ms"), size)
         if latency_ms is None:
             raise InvalidInputError("profile: latency_ms is missing")
+        quantiles = content.get("latency_quantiles")
         return cls(
             model=str(content.get("model", "unnamed")),
             device=str(content.get("device", "unnamed")),
             latency_ms=latency_ms,
             energy_mj=_table("energy_mj", content.get("energy_mj"), size),
             measured=cast(Mapping[str, Any], content.get("measured") or {}),
+            latency_quantiles=None if quantiles is None else LatencyQuantiles.from_dict(quantiles, size),
         )
 
     @classmethod
@@ -197,6 +211,8 @@ class Profile:
         }
         if self.energy_mj is not None:
             content["energy_mj"] = self.energy_mj.tolist()
+        if self.latency_quantiles is not None:
+            content["latency_quantiles"] = self.latency_quantiles.to_dict()
         if self.measured:
             content["measured"] = dict(self.measured)
         return content

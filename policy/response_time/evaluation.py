@@ -32,10 +32,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
+from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
 from policy.response_time.control_limit_chain import ControlLimitChain, ControlLimitQueue
 from policy.response_time.control_limit_response import ControlLimitResponse
 from policy.response_time.distribution import ResponseTimeDistribution
+from policy.response_time.random_chain import RandomTimesChain, RandomTimesQueue
+from policy.response_time.random_response import RandomTimesResponse
 from policy.response_time.table_chain import TableChain, TableQueue
 from policy.response_time.table_response import TableResponse
 
@@ -69,13 +72,15 @@ class Evaluation:
     batch_size_probabilities: FloatArray
     full_probability: float
     device_busy_fraction: float
-    _chain: ControlLimitChain | TableChain
+    _chain: ControlLimitChain | RandomTimesChain | TableChain
 
     @cached_property
     def response_times(self) -> ResponseTimeDistribution:
         """The distribution; computed on first use, which takes most of the time."""
         if isinstance(self._chain, TableChain):
             return TableResponse(self._chain)
+        if isinstance(self._chain, RandomTimesChain):
+            return RandomTimesResponse(self._chain)
         return ControlLimitResponse(self._chain)
 
     @property
@@ -148,7 +153,11 @@ def evaluate(
     _check(profile, batching_policy, arrival_rate_per_s, waiting_room)
     size = batching_policy.max_batch_size
     times = profile.latency_ms[:size]
-    chain = _embedded_chain(batching_policy, times, 1e-3 * arrival_rate_per_s, waiting_room)
+    chain = _embedded_chain(
+        batching_policy, times, profile.latency_quantiles, 1e-3 * arrival_rate_per_s, waiting_room
+    )
+    if isinstance(chain, RandomTimesChain):
+        times = chain.system.batch_times_ms
     size_probabilities = np.zeros(size + 1)
     np.add.at(size_probabilities, chain.batch_sizes, chain.probabilities)
     power_w = None
@@ -181,7 +190,10 @@ def _check(
         raise InvalidInputError(
             f"waiting_room: must hold the control limit, {limit}, not {waiting_room}"
         )
-    capacity_per_s = 1e3 * size / profile.latency_ms[size - 1]
+    full_batch_ms = profile.latency_ms[:size]
+    if profile.latency_quantiles is not None:
+        full_batch_ms = profile.latency_quantiles.means_ms(full_batch_ms)
+    capacity_per_s = 1e3 * size / full_batch_ms[-1]
     if waiting_room is None and arrival_rate_per_s >= capacity_per_s:
         raise InfeasibleError(
             f"arrival rate {arrival_rate_per_s:g}/s: the policy serves at most "
@@ -192,9 +204,10 @@ def _check(
 def _embedded_chain(
     policy: BatchingPolicy,
     batch_times_ms: FloatArray,
+    quantiles: LatencyQuantiles | None,
     arrivals_per_ms: float,
     waiting_room: int | None,
-) -> ControlLimitChain | TableChain:
+) -> ControlLimitChain | RandomTimesChain | TableChain:
     """Solve the embedded chain of a policy: that of a control limit where it applies."""
     wait_ms = np.inf if policy.max_wait_ms is None else policy.max_wait_ms
     if wait_ms < _NO_WAIT * batch_times_ms[0]:
@@ -204,5 +217,11 @@ def _embedded_chain(
     queue = ControlLimitQueue(arrivals_per_ms, batch_times_ms, wait_ms, waiting_room, limit)
     takes_all = actions[limit:] == (*range(limit, size), *beyond * (size,))
     if takes_all and queue.refuses_none_below_limit():
-        return ControlLimitChain(queue)
+        if quantiles is None:
+            return ControlLimitChain(queue)
+        return RandomTimesChain(
+            RandomTimesQueue.on_lattice(
+                arrivals_per_ms, batch_times_ms, quantiles, wait_ms, waiting_room, limit
+            )
+        )
     return TableChain(TableQueue(arrivals_per_ms, batch_times_ms, wait_ms, waiting_room, actions))
