@@ -8,7 +8,7 @@ ratio per size::
 Ratios outlive a refit: a device that becomes twice as slow is taken to vary as before.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -82,7 +82,7 @@ class LatencyQuantiles:
             The content is malformed.
         """
         if not isinstance(content, Mapping):
-            raise InvalidInputError(f"{_NAME} must be an object: ratios to latency_ms by percentile")
+            raise InvalidInputError(f"{_NAME} must be an object of ratios by percentile")
         rows: dict[float, FloatArray] = {}
         for key, value in content.items():
             try:
@@ -152,14 +152,10 @@ def _monotone_cubic(knots: FloatArray, values: FloatArray, at: FloatArray) -> Fl
     tangent = np.empty_like(values)
     tangent[0], tangent[-1] = slope[0], slope[-1]
     if knots.size > 2:
-        # Parabolas through the outer three knots give the slopes at the ends, and so the tails.
-        for end, step in ((0, 0), (-1, -1)):
-            near, far = (0, 1) if end == 0 else (-1, -2)
-            outer = slope[near] + (slope[near] - slope[far]) * width[near] / (
-                width[near] + width[far]
-            )
-            tangent[end] = np.clip(outer, 0.0, 3 * slope[near])
-            del step
+        # A parabola through the outer three knots gives the slope at each end, and so the tail.
+        for end, near, far in ((0, 0, 1), (-1, -1, -2)):
+            bend = (slope[near] - slope[far]) * width[near] / (width[near] + width[far])
+            tangent[end] = np.clip(slope[near] + bend, 0.0, 3 * slope[near])
         first, second = 2 * width[1:] + width[:-1], width[1:] + 2 * width[:-1]
         rising = (slope[:-1] > 0) & (slope[1:] > 0)
         safe = np.where(rising, slope[:-1], 1.0), np.where(rising, slope[1:], 1.0)

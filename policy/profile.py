@@ -172,13 +172,15 @@ class Profile:
         if latency_ms is None:
             raise InvalidInputError("profile: latency_ms is missing")
         quantiles = content.get("latency_quantiles")
+        if quantiles is not None:
+            quantiles = LatencyQuantiles.from_dict(quantiles, size)
         return cls(
             model=str(content.get("model", "unnamed")),
             device=str(content.get("device", "unnamed")),
             latency_ms=latency_ms,
             energy_mj=_table("energy_mj", content.get("energy_mj"), size),
             measured=cast(Mapping[str, Any], content.get("measured") or {}),
-            latency_quantiles=None if quantiles is None else LatencyQuantiles.from_dict(quantiles, size),
+            latency_quantiles=quantiles,
         )
 
     @classmethod

@@ -285,6 +285,8 @@ def source_hash(profile: Profile, objective: Objective) -> str:
         "energy_mj": None if profile.energy_mj is None else profile.energy_mj.tolist(),
         "objective": {"kind": type(objective).__name__, **asdict(objective)},
     }
+    if profile.latency_quantiles is not None:
+        source["latency_quantiles"] = profile.latency_quantiles.to_dict()
     return hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()
 
 

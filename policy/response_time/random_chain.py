@@ -94,12 +94,12 @@ class RandomTimesQueue(ControlLimitQueue):
     @property
     def nodes(self) -> int:
         """Lattice nodes that batch times reach, 0 included."""
-        return self.time_probabilities.shape[1]
+        return int(self.time_probabilities.shape[1])
 
     @cached_property
     def times_ms(self) -> FloatArray:
         """The lattice of batch times, shape (nodes,)."""
-        return self.step_ms * np.arange(self.nodes)
+        return np.asarray(self.step_ms * np.arange(self.nodes))
 
     @cached_property
     def full_batch_deviation_ms(self) -> float:
@@ -136,7 +136,7 @@ class RandomTimesQueue(ControlLimitQueue):
     @cached_property
     def delay_decay_per_ms(self) -> float:
         """Rate at which the probability of long response times falls: θ of equation (27)."""
-        return float(self.arrival_rate * np.expm1(self._decay()))
+        return float(self.arrival_rate * np.expm1(self.decay_per_request))
 
     def queue_lengths_solved(self, longest: int) -> tuple[int, int]:
         """Return how many queue lengths the equations need to leave from, and to reach."""
@@ -150,7 +150,8 @@ class RandomTimesQueue(ControlLimitQueue):
         return min(longest, reached + max(4 * size, further)), reached
 
     @cached_property
-    def _decay_per_request(self) -> float:
+    def decay_per_request(self) -> float:
+        """Rate at which the probabilities of long queues fall: x of equation (27)."""
         probabilities = self.time_probabilities[-1]
         reached = np.flatnonzero(probabilities)
         times, logs = self.times_ms[reached], np.log(probabilities[reached])
@@ -168,7 +169,7 @@ class RandomTimesQueue(ControlLimitQueue):
         return float(brentq(excess, low, high))
 
     def _decay(self) -> float:
-        return self._decay_per_request
+        return self.decay_per_request
 
 
 def _step_ms(

@@ -8,7 +8,7 @@ of that batch. A convolution with the batch's time gives the response times
 import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
-from scipy.special import gammainccinv, pdtr, pdtrc
+from scipy.special import gammainccinv, pdtrc
 
 from policy.probability import convolve, poisson_table
 from policy.response_time.distribution import ResponseTimeDistribution
@@ -19,7 +19,7 @@ FloatArray = NDArray[np.float64]
 _NEGLIGIBLE = 1e-10
 # Where long response times fall as exp(-θ t), the lattice ends at this many 1/θ beyond a batch,
 # and in any case at this many nodes; the rest is exponential.
-_LOG_TAIL, _MAX_NODES = 16.0, 2**15
+_LOG_TAIL, _MAX_NODES = 16.0, 2**14
 # Batch times end at this many standard deviations, where the number of batches is bounded.
 _MAX_DEVIATIONS = 8.0
 # Fourier transforms are periodic: what lies beyond the lattice comes back damped by exp(-_DAMPING).
@@ -66,8 +66,8 @@ class RandomTimesResponse(ResponseTimeDistribution):
         super().__init__()
         self._chain = chain
         self._system = system = chain.system
-        positions = chain.longest if system.waiting_room is None else system.waiting_room
-        self._blocks = max(1, -(-positions // system.max_batch_size))
+        self._positions, self._block_ratio = self._positions_followed()
+        self._blocks = max(1, -(-self._positions // system.max_batch_size))
         nodes = self._lattice_nodes()
         self._ages_ms = system.step_ms * np.arange(nodes)
         self._damping = np.exp(-_DAMPING / nodes * np.arange(nodes))
@@ -88,11 +88,30 @@ class RandomTimesResponse(ResponseTimeDistribution):
         self.components.append(LatticeCount(system.step_ms, counts, tail, decay))
         self.close()
 
+    def _positions_followed(self) -> tuple[int, float]:
+        """Return how many positions in the queue are followed, and how those beyond go on.
+
+        Beyond, the counts of a block are those of the one before times a ratio, as queue lengths
+        are geometric; 0 if there is nothing beyond.
+        """
+        system, longest = self._system, self._chain.longest
+        if system.waiting_room is not None:
+            return system.waiting_room, 0.0
+        _, geometric = system.queue_lengths_solved(longest)
+        arrivals = system.arrival_rate * float(system.times_ms[-1])
+        end = geometric + int(arrivals + _MAX_DEVIATIONS * np.sqrt(arrivals)) + 20
+        end += -end % system.max_batch_size
+        if end >= longest:
+            return longest, 0.0
+        return end, float(np.exp(-system.decay_per_request * system.max_batch_size))
+
     def _lattice_nodes(self) -> int:
         """Return how many nodes response times are counted on."""
         system = self._system
         longest_batch_ms = float(system.times_ms[-1])
-        batches = self._blocks + 1
+        batches = self._chain.longest // system.max_batch_size + 2
+        if system.waiting_room is not None:
+            batches = self._blocks + 1
         end_ms = batches * system.full_batch_ms + longest_batch_ms
         end_ms += _MAX_DEVIATIONS * system.full_batch_deviation_ms * np.sqrt(batches)
         if system.waiting_room is None:
@@ -127,17 +146,17 @@ class RandomTimesResponse(ResponseTimeDistribution):
         chain, system = self._chain, self._system
         size, blocks = system.max_batch_size, self._blocks
         alone = min(size, chain.longest)
-        positions = chain.longest if system.waiting_room is None else system.waiting_room
+        positions = self._positions
         came = system.arrivals_since_start(positions)
         short = chain.probabilities[:alone] @ system.time_probabilities[:alone]
-        left_over = np.concatenate(([0.0], chain.probabilities[size:]))
+        left_over = np.concatenate(([0.0], chain.probabilities[size:]))[:positions]
         after_full = convolve(came, left_over)[:, :positions]
 
         def columns(values: FloatArray) -> FloatArray:
             padded = np.zeros((values.shape[0], blocks * size))
             padded[:, : values.shape[1]] = values
-            by_block = padded[:, sure * size :].reshape(len(values), blocks - sure, size).sum(axis=-1)
-            return np.concatenate((padded[:, : sure * size], by_block), axis=1)
+            beyond = padded[:, sure * size :].reshape(len(values), blocks - sure, size)
+            return np.concatenate((padded[:, : sure * size], beyond.sum(axis=-1)), axis=1)
 
         length = fft.next_fast_len(2 * system.nodes, real=True)
         arriving = fft.rfft(short, length)[:, None] * np.conj(
@@ -181,8 +200,9 @@ class RandomTimesResponse(ResponseTimeDistribution):
         if by_block.shape[1]:
             blocks_transformed = self._transform(by_block[:used])
             batches = sure + np.arange(by_block.shape[1])
-            waited = np.sum(blocks_transformed * full**batches, axis=1)
-            self._ages[-1] += self._transform_back(waited[:, None])[:, 0]
+            waited = blocks_transformed * full**batches
+            waited[:, -1:] /= 1 - self._block_ratio * full  # all blocks from the last one on
+            self._ages[-1] += self._transform_back(waited.sum(axis=1, keepdims=True))[:, 0]
         largest = size if room is None else min(size, room)
         behind = poisson_table(largest, rate * ages)
         lengths = convolve(at_end[:, :largest], behind)[:, : largest - 1]
@@ -203,13 +223,13 @@ class RandomTimesResponse(ResponseTimeDistribution):
     def _first_sure_block(self) -> int:
         """Return the first block of positions whose requests are surely served in full batches."""
         system = self._system
-        few = pdtr(system.max_batch_size - 1, system.arrival_rate * system.times_ms)
-        # Batch times are independent, so the probability for several is at most the product.
-        too_few = float(system.time_probabilities[-1] @ few)
-        if too_few >= 1:
-            return self._blocks
-        blocks = 1 + int(np.ceil(np.log(_NEGLIGIBLE) / np.log(max(too_few, 1e-300))))
-        return min(blocks, self._blocks)
+        # Chernoff's bound on the probability that fewer than a batch come during i batches.
+        s = np.geomspace(1e-2, 30.0, 40)
+        less = np.expm1(-s)[:, None] * (system.arrival_rate * system.times_ms)
+        fall = -np.log(np.exp(less) @ system.time_probabilities[-1])
+        blocks = (s * (system.max_batch_size - 1) - np.log(_NEGLIGIBLE)) / fall
+        last = self._blocks - (self._block_ratio > 0)  # those beyond go on like the last one
+        return int(min(np.ceil(blocks.min()), last))
 
     def _count_last_block(self, arriving: FloatArray, block: int) -> FloatArray:
         """Count requests at the end of a waiting room, behind whom some were refused.
@@ -297,4 +317,4 @@ class RandomTimesResponse(ResponseTimeDistribution):
     def _transform_back(self, transformed: NDArray[np.complexfloating]) -> FloatArray:
         """Return the counts of a damped Fourier transform along axis 0; never negative."""
         counts = fft.irfft(transformed, self._ages_ms.size, axis=0) / self._damping[:, None]
-        return np.maximum(counts, 0.0)
+        return np.asarray(np.maximum(counts, 0.0))
