@@ -12,16 +12,11 @@ batches up to 32, less than 0.1% up to 256. With a max wait, a table that leaves
 approximate: the requests behind the oldest at a free device are taken as uniform over its age. In
 simulations no error of that has been seen.
 
-Batch times that vary are not modelled. With their means in the profile the percentiles come out
-too low: with independent gamma batch times, a control limit of 8 and a max wait of 8 ms on the P4,
-by these fractions of the simulated p99 (`benchmarks/paper/percentiles.py`)::
-
-    coefficient of variation    2%      5%      10%     20%
-    load 0.1                    0.8%    1.4%    2.2%    5%
-    load 0.5                    0.1%    0.1%    0.1%    2%
-    load 0.9                    0.7%    3%      10%     28%
-
-A profile of higher quantiles instead of means makes them too high.
+Where the profile says how batch times vary (`Profile.latency_quantiles`), control limits are
+computed with random batch times, independent of all but the batch size: within 0.5% of simulations
+up to a coefficient of variation of 0.3, in about ten times the time. Without the quantiles the
+percentiles of such a device come out too low, by up to 60% (docs/policy.md). Tables of actions
+other than control limits always take the profile's latency as constant.
 """
 
 from dataclasses import dataclass
@@ -157,9 +152,12 @@ def evaluate(
         batching_policy, times, profile.latency_quantiles, 1e-3 * arrival_rate_per_s, waiting_room
     )
     if isinstance(chain, RandomTimesChain):
-        times = chain.system.batch_times_ms
-    size_probabilities = np.zeros(size + 1)
-    np.add.at(size_probabilities, chain.batch_sizes, chain.probabilities)
+        times = chain.system.mean_times_ms
+    size_probabilities: FloatArray = np.zeros(size + 1)
+    if isinstance(chain, RandomTimesChain):
+        size_probabilities = chain.size_probabilities
+    else:
+        np.add.at(size_probabilities, chain.batch_sizes, chain.probabilities)
     power_w = None
     if profile.energy_mj is not None:
         power_w = float(size_probabilities[1:] @ profile.energy_mj[:size]) / chain.ms_per_start

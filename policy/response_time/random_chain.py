@@ -12,12 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 from scipy.optimize import brentq
-from scipy.special import logsumexp
 
 from policy.latency_quantiles import LatencyQuantiles
+from policy.markov import stationary_with_tail
 from policy.probability import poisson_table
-from policy.response_time.control_limit_chain import ControlLimitQueue
-from policy.response_time.queue_system import EmbeddedChain
 
 FloatArray = NDArray[np.float64]
 
@@ -31,19 +29,32 @@ _MAX_STEP_IN_ARRIVALS, _MAX_STEP_IN_BATCHES = 0.25, 1 / 50
 
 
 @dataclass(frozen=True, eq=False)
-class RandomTimesQueue(ControlLimitQueue):
-    """A device under a control limit, with batch times that vary.
-
-    `batch_times_ms` are the mean times.
+class RandomTimesQueue:
+    """A device under a control limit and a max wait, with batch times that vary.
 
     Attributes
     ----------
+    arrival_rate : float
+        Requests per millisecond, λ.
+    mean_times_ms : ndarray of float, shape (max_batch_size,)
+        Entry ``b - 1`` is the mean time of a batch of ``b``.
+    max_wait_ms : float
+        d: a free device starts in any case when the oldest request has this age; infinite: never.
+    waiting_room : int or None
+        Requests that may wait besides those in service. None: any number.
+    control_limit : int
+        L: the queue length at which a free device starts.
     step_ms : float
         Step of the lattice of times.
     time_probabilities : ndarray of float, shape (max_batch_size, nodes)
         Entry ``[b - 1, n]``: probability that a batch of ``b`` takes ``n`` steps.
     """
 
+    arrival_rate: float
+    mean_times_ms: FloatArray
+    max_wait_ms: float
+    waiting_room: int | None
+    control_limit: int
     step_ms: float
     time_probabilities: FloatArray
 
@@ -65,7 +76,7 @@ class RandomTimesQueue(ControlLimitQueue):
             The profile's latency, to which `quantiles` are ratios.
         quantiles : LatencyQuantiles
         arrival_rate, max_wait_ms, waiting_room, control_limit
-            As in `ControlLimitQueue`.
+            The attributes of the same names.
         """
         means = quantiles.means_ms(latency_ms)
         step = _step_ms(arrival_rate, means, control_limit, max_wait_ms)
@@ -83,13 +94,23 @@ class RandomTimesQueue(ControlLimitQueue):
         )
         return cls(
             arrival_rate=arrival_rate,
-            batch_times_ms=means,
+            mean_times_ms=means,
             max_wait_ms=max_wait_ms,
             waiting_room=waiting_room,
             control_limit=control_limit,
             step_ms=step,
             time_probabilities=probabilities,
         )
+
+    @property
+    def max_batch_size(self) -> int:
+        """Largest batch size."""
+        return int(self.mean_times_ms.size)
+
+    @property
+    def full_batch_ms(self) -> float:
+        """Mean time of a batch of the largest size."""
+        return float(self.mean_times_ms[-1])
 
     @property
     def nodes(self) -> int:
@@ -138,12 +159,24 @@ class RandomTimesQueue(ControlLimitQueue):
         """Rate at which the probability of long response times falls: θ of equation (27)."""
         return float(self.arrival_rate * np.expm1(self.decay_per_request))
 
-    def queue_lengths_solved(self, longest: int) -> tuple[int, int]:
-        """Return how many queue lengths the equations need to leave from, and to reach."""
-        size = self.max_batch_size
+    def longest_queue(self) -> int:
+        """Return the queue length at a start that is exceeded with a probability near 1e-14."""
+        if self.waiting_room is not None:
+            return max(self.waiting_room, 1)
+        return self.max_batch_size + int(np.ceil(_LOG_TAIL / self.decay_per_request))
+
+    def queue_lengths_solved(self) -> tuple[int, int]:
+        """Return how many queue lengths the equations need to leave from, and to reach.
+
+        Beyond these the probabilities are geometric, so a large system needs no large matrix.
+        """
+        longest, size = self.longest_queue(), self.max_batch_size
+        if self.waiting_room is not None:
+            return longest, longest
         deviation = self.arrival_rate * self.full_batch_deviation_ms
+        # The other terms of the tail fall as exp(-length √(2π / v)), v the variance of arrivals.
         reached = size + int(_LOG_TAIL * np.sqrt((size + deviation**2) / (2 * np.pi))) + 60
-        if self.waiting_room is not None or reached >= longest:
+        if reached >= longest:
             return longest, longest
         arrivals = self.arrival_rate * self.full_batch_ms
         further = int(arrivals + 6 * np.sqrt(arrivals + deviation**2)) + size
@@ -157,7 +190,9 @@ class RandomTimesQueue(ControlLimitQueue):
         times, logs = self.times_ms[reached], np.log(probabilities[reached])
 
         def excess(x: float) -> float:
-            growth = logsumexp(logs + self.arrival_rate * np.expm1(x) * times)
+            exponents = logs + self.arrival_rate * np.expm1(x) * times
+            largest = exponents.max()
+            growth = largest + np.log(np.exp(exponents - largest).sum())
             return float(growth) - self.max_batch_size * x
 
         high = 1.0
@@ -167,9 +202,6 @@ class RandomTimesQueue(ControlLimitQueue):
         while excess(low) >= 0:
             low /= 2
         return float(brentq(excess, low, high))
-
-    def _decay(self) -> float:
-        return self.decay_per_request
 
 
 def _step_ms(
@@ -185,38 +217,63 @@ def _step_ms(
     return float(step)
 
 
-class RandomTimesChain(EmbeddedChain):
+class RandomTimesChain:
     """The embedded chain of a control limit where batch times vary.
 
     Attributes
     ----------
     system : RandomTimesQueue
-        Also see `EmbeddedChain`.
+    longest : int
+        Longest queue at a start that is considered.
+    probabilities : ndarray of float, shape (longest,)
+        Stationary probabilities; entry ``m - 1`` is for ``m`` requests in the queue when a batch
+        starts, those it takes included.
+    size_probabilities : ndarray of float, shape (max_batch_size + 1,)
+        Fraction of the batches by their size, from 0 on.
+    served_per_start, refused_per_start : float
+        Mean number of requests that a batch takes, and that are refused between two starts.
+    ms_per_start : float
+        Mean time between two starts.
     """
 
     def __init__(self, system: RandomTimesQueue) -> None:
-        longest = system.longest_queue()
-        sizes = np.minimum(np.arange(1, longest + 1), system.max_batch_size)
-        super().__init__(system, longest, sizes)
         self.system = system
-        rows, columns = system.queue_lengths_solved(longest)
-        self.probabilities = system.stationary(self._transitions(rows, columns), longest)
+        self.longest = system.longest_queue()
+        rows, columns = system.queue_lengths_solved()
+        tail = 0.0 if system.waiting_room is not None else np.exp(-system.decay_per_request)
+        probabilities = stationary_with_tail(self._transitions(rows, columns), float(tail))
+        further = tail ** np.arange(1, self.longest - probabilities.size + 1)
+        probabilities = np.append(probabilities, probabilities[-1] * further)
+        self.probabilities: FloatArray = probabilities / probabilities.sum()
+        sizes = np.minimum(np.arange(1, self.longest + 1), system.max_batch_size)
+        self.size_probabilities: FloatArray = np.bincount(
+            sizes, self.probabilities, system.max_batch_size + 1
+        )
+        self.served_per_start = float(self.probabilities @ sizes)
+        self.refused_per_start = self._mean_refused()
+        requests = self.served_per_start + self.refused_per_start
+        self.ms_per_start = requests / system.arrival_rate
 
-    @cached_property
-    def refused_per_start(self) -> float:
-        """Mean number of requests refused between two starts."""
-        system, alone = self.system, min(self.system.max_batch_size, self.longest)
-        if system.waiting_room is None:
+    def _mean_refused(self) -> float:
+        """Return the mean number of requests refused between two starts."""
+        system, room = self.system, self.system.waiting_room
+        if room is None:
             return 0.0
-        times = system.times_ms
-        empty = system.mean_refused(np.zeros(times.size, dtype=np.intp), times)
-        by_time = self.probabilities[:alone] @ system.time_probabilities[:alone]
-        refused = float(by_time @ empty)
-        for length in range(alone, self.longest):
-            left_over = np.full(times.size, self.left_over[length])
-            mean = system.time_probabilities[-1] @ system.mean_refused(left_over, times)
-            refused += float(self.probabilities[length] * mean)
-        return refused
+        size, counts = system.max_batch_size, np.arange(room)
+        # E[(N - c)+] = E[N] - E[N; N < c] - c P(N ≥ c) for N arrivals and c places left.
+        arrivals = poisson_table(room, system.arrival_rate * system.times_ms)
+        found = system.time_probabilities @ arrivals
+        fewer = np.zeros((size, room + 1))
+        fewer[:, 1:] = np.cumsum(found, axis=1)
+        mean_of_fewer = np.zeros((size, room + 1))
+        mean_of_fewer[:, 1:] = np.cumsum(found * counts, axis=1)
+        lengths = np.arange(1, self.longest + 1)
+        sizes = np.minimum(lengths, size)
+        left = room - (lengths - sizes)
+        row = sizes - 1
+        refused = system.arrival_rate * system.mean_times_ms[row]
+        refused = refused - mean_of_fewer[row, left] - left * (1 - fewer[row, left])
+        return float(self.probabilities @ np.maximum(refused, 0.0))
 
     def _transitions(self, rows: int, columns: int) -> FloatArray:
         """Return the transition probabilities, (2) to (7) averaged over batch times."""

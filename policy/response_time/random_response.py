@@ -97,7 +97,7 @@ class RandomTimesResponse(ResponseTimeDistribution):
         system, longest = self._system, self._chain.longest
         if system.waiting_room is not None:
             return system.waiting_room, 0.0
-        _, geometric = system.queue_lengths_solved(longest)
+        _, geometric = system.queue_lengths_solved()
         arrivals = system.arrival_rate * float(system.times_ms[-1])
         end = geometric + int(arrivals + _MAX_DEVIATIONS * np.sqrt(arrivals)) + 20
         end += -end % system.max_batch_size
