@@ -246,9 +246,8 @@ class RandomTimesChain:
         probabilities = np.append(probabilities, probabilities[-1] * further)
         self.probabilities: FloatArray = probabilities / probabilities.sum()
         sizes = np.minimum(np.arange(1, self.longest + 1), system.max_batch_size)
-        self.size_probabilities: FloatArray = np.bincount(
-            sizes, self.probabilities, system.max_batch_size + 1
-        )
+        self.size_probabilities: FloatArray = np.zeros(system.max_batch_size + 1)
+        np.add.at(self.size_probabilities, sizes, self.probabilities)
         self.served_per_start = float(self.probabilities @ sizes)
         self.refused_per_start = self._mean_refused()
         requests = self.served_per_start + self.refused_per_start
