@@ -188,10 +188,11 @@ def _check(
         raise InvalidInputError(
             f"waiting_room: must hold the control limit, {limit}, not {waiting_room}"
         )
-    full_batch_ms = profile.latency_ms[:size]
+    full_batch_ms = profile.latency_ms[size - 1]
     if profile.latency_quantiles is not None:
-        full_batch_ms = profile.latency_quantiles.means_ms(full_batch_ms)
-    capacity_per_s = 1e3 * size / full_batch_ms[-1]
+        means_ms = profile.latency_quantiles.means_ms(profile.latency_ms)
+        full_batch_ms = max(full_batch_ms, means_ms[size - 1])
+    capacity_per_s = 1e3 * size / full_batch_ms
     if waiting_room is None and arrival_rate_per_s >= capacity_per_s:
         raise InfeasibleError(
             f"arrival rate {arrival_rate_per_s:g}/s: the policy serves at most "
