@@ -10,12 +10,12 @@ Ratios outlive a refit: a device that becomes twice as slow is taken to vary as 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
 from policy.errors import InvalidInputError
 
@@ -27,9 +27,6 @@ _NAME = "profile: latency_quantiles"
 # variable of the same rank, up to this many standard deviations (a probability of 3e-6).
 _POINTS, _MAX_DEVIATIONS = 2001, 4.5
 _DEVIATIONS = np.linspace(-_MAX_DEVIATIONS, _MAX_DEVIATIONS, _POINTS)
-_HALF_STEP = _MAX_DEVIATIONS / (_POINTS - 1)
-_WEIGHTS = ndtr(_DEVIATIONS + _HALF_STEP) - ndtr(_DEVIATIONS - _HALF_STEP)
-_WEIGHTS /= _WEIGHTS.sum()
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,13 +119,29 @@ class LatencyQuantiles:
         weights : ndarray of float, shape (points,)
             They sum to 1.
         """
-        ranks = ndtri(self.percentiles / 100)
-        return np.exp(_monotone_cubic(ranks, np.log(self.ratios), _DEVIATIONS)).T, _WEIGHTS
+        ranks = np.array(
+            [NormalDist().inv_cdf(percentile / 100) for percentile in self.percentiles]
+        )
+        return np.exp(_monotone_cubic(ranks, np.log(self.ratios), _DEVIATIONS)).T, _weights()
 
     def means_ms(self, latency_ms: FloatArray) -> FloatArray:
         """Return the mean time of a batch by batch size, for the profile's latency."""
         ratios, weights = self.points
         return np.asarray(latency_ms * (ratios[: latency_ms.size] @ weights))
+
+
+@lru_cache(maxsize=1)
+def _weights() -> FloatArray:
+    """Return the probabilities of a standard normal variable around `_DEVIATIONS`."""
+    step = _DEVIATIONS[1] - _DEVIATIONS[0]
+    below = np.array(
+        [
+            NormalDist().cdf(edge)
+            for edge in np.append(_DEVIATIONS, _MAX_DEVIATIONS + step) - step / 2
+        ]
+    )
+    weights = np.diff(below)
+    return np.asarray(weights / weights.sum())
 
 
 def _monotone_cubic(knots: FloatArray, values: FloatArray, at: FloatArray) -> FloatArray:
