@@ -13,7 +13,7 @@ approximate: the requests behind the oldest at a free device are taken as unifor
 simulations no error of that has been seen.
 
 Where the profile says how batch times vary (`Profile.latency_quantiles`), control limits are
-computed with random batch times, independent of all but the batch size: within 0.5% of simulations
+computed with random batch times, independent of all but the batch size: within 1% of simulations
 up to a coefficient of variation of 0.3, in three to seven times the time. Without the quantiles the
 percentiles of such a device come out too low, by up to 60% (docs/policy.md). Tables of actions
 other than control limits always take the profile's latency as constant.
