@@ -8,6 +8,8 @@ Its file is JSON; latency and energy are each a line over the batch size or a ta
 
 A table has one entry per batch size from 1 to `max_batch_size`. With ``"idle_power_w": 8.0`` the
 device draws 8 W while no batch is in service.
+A table has one entry per batch size from 1 to `max_batch_size`. The optional key
+``latency_quantiles`` says how the time of a batch varies; see `policy.latency_quantiles`.
 """
 
 import json
@@ -21,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.errors import InfeasibleError, InvalidInputError
+from policy.latency_quantiles import LatencyQuantiles
 
 FloatArray = NDArray[np.float64]
 
@@ -43,6 +46,8 @@ class Profile:
     idle_power_w : float or None
         Power that the device draws while no batch is in service; None if it is not known, and then
         not counted.
+    latency_quantiles : LatencyQuantiles or None
+        How the time of a batch varies; None: batches of one size all take the same time.
 
     Raises
     ------
@@ -57,6 +62,7 @@ class Profile:
     energy_mj: FloatArray | None = None
     measured: Mapping[str, Any] = field(default_factory=dict)
     idle_power_w: float | None = None
+    latency_quantiles: LatencyQuantiles | None = None
 
     def __post_init__(self) -> None:
         for name in ("latency_ms", "energy_mj"):
@@ -78,6 +84,12 @@ class Profile:
             )
         if self.idle_power_w is not None:
             self._check_idle_power(self.idle_power_w)
+        quantiles = self.latency_quantiles
+        if quantiles is not None and quantiles.ratios.shape[1] != self.latency_ms.size:
+            raise InvalidInputError(
+                f"profile: latency_quantiles has {quantiles.ratios.shape[1]} batch sizes, "
+                f"latency_ms {self.latency_ms.size}; both must have max_batch_size entries"
+            )
 
     def _check_idle_power(self, idle_power_w: float) -> None:
         if not (math.isfinite(idle_power_w) and idle_power_w >= 0):
@@ -122,8 +134,13 @@ class Profile:
             raise InvalidInputError(f"batch size: must be at least 1, not {batch_size}")
         if batch_size >= self.max_batch_size:
             return self
-        energy_mj = None if self.energy_mj is None else self.energy_mj[:batch_size]
-        return replace(self, latency_ms=self.latency_ms[:batch_size], energy_mj=energy_mj)
+        quantiles = self.latency_quantiles
+        return replace(
+            self,
+            latency_ms=self.latency_ms[:batch_size],
+            energy_mj=None if self.energy_mj is None else self.energy_mj[:batch_size],
+            latency_quantiles=None if quantiles is None else quantiles.up_to(batch_size),
+        )
 
     def energy_mj_for_weight(self, energy_weight: float) -> FloatArray:
         """Return the energy by batch size; zeros where it is neither known nor asked for.
@@ -185,6 +202,9 @@ class Profile:
         if latency_ms is None:
             raise InvalidInputError("profile: latency_ms is missing")
         idle_power_w = content.get("idle_power_w")
+        quantiles = content.get("latency_quantiles")
+        if quantiles is not None:
+            quantiles = LatencyQuantiles.from_dict(quantiles, size)
         return cls(
             model=str(content.get("model", "unnamed")),
             device=str(content.get("device", "unnamed")),
@@ -192,6 +212,7 @@ class Profile:
             energy_mj=_table("energy_mj", content.get("energy_mj"), size),
             measured=cast(Mapping[str, Any], content.get("measured") or {}),
             idle_power_w=None if idle_power_w is None else _number("idle_power_w", idle_power_w),
+            latency_quantiles=quantiles,
         )
 
     @classmethod
@@ -226,6 +247,8 @@ class Profile:
             content["energy_mj"] = self.energy_mj.tolist()
         if self.idle_power_w is not None:
             content["idle_power_w"] = self.idle_power_w
+        if self.latency_quantiles is not None:
+            content["latency_quantiles"] = self.latency_quantiles.to_dict()
         if self.measured:
             content["measured"] = dict(self.measured)
         return content

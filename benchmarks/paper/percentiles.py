@@ -8,19 +8,22 @@ GoogLeNet on a Tesla P4, and one whose batches are padded to powers of two.
 """
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from typing import Any
 
 import click
 import numba
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammaincinv
 
 from benchmarks.arguments import json_option, quick_option
 from benchmarks.inputs import GOOGLENET_P4
 from policy.baseline_policies import work_conserving
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
+from policy.latency_quantiles import LatencyQuantiles
 from policy.objective import ServiceLevelObjective
 from policy.optimization import solve
 from policy.profile import Profile
@@ -31,6 +34,7 @@ from sojourn.output import print_json, print_table, say
 FloatArray = NDArray[np.float64]
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
+PERCENTILE_NAMES = tuple(f"{percentile:g}" for percentile in PERCENTILES)
 # Batches are padded to powers of two, so it can pay to leave requests in the queue.
 _PADDED = np.array([2.0] * 4 + [2.6] * 4 + [4.0] * 8 + [7.0] * 16)
 STEPS = Profile("padded", "steps", _PADDED, 10 * _PADDED)
@@ -259,28 +263,67 @@ def savings() -> list[dict[str, Any]]:
     return rows
 
 
-def random_batch_times(requests: int) -> list[dict[str, float]]:
-    """Compare percentiles computed for constant batch times with simulated varying ones.
+def random_batch_times(requests: int) -> list[dict[str, Any]]:
+    """Compare computed percentiles with simulated ones where batch times vary.
 
-    The constant times are the means of the varying ones. Returns relative errors per percentile.
+    The batch times are gamma distributed. The percentiles are computed from the mean times alone,
+    and also from five quantiles. Returns the relative errors per percentile.
     """
-    rows = []
-    policy = BatchingPolicy.from_control_limit(8, 32, 8.0)
+    rows: list[dict[str, Any]] = []
     times = GOOGLENET_P4.latency_ms
-    for variation in (0.02, 0.05, 0.1, 0.2):
-        for load in (0.1, 0.5, 0.9):
-            rate = load * 32 / times[-1]
-            evaluation = evaluate(GOOGLENET_P4, policy, 1e3 * rate)
-            response_times = simulate_compiled(
-                np.array(policy.actions), 8.0, times, rate, -1, requests, 1, variation
-            )[0]
-            simulated = np.percentile(response_times, PERCENTILES)
-            row = {"variation": variation, "traffic_intensity": load}
-            for percentile, simulated_ms in zip(PERCENTILES, simulated, strict=True):
-                computed_ms = evaluation.response_percentile_ms(percentile)
-                row[f"p{percentile:g}"] = float(computed_ms / simulated_ms - 1)
-            rows.append(row)
+    policies = {
+        "work-conserving": BatchingPolicy.from_control_limit(1, 32),
+        "limit 8, wait 8 ms": BatchingPolicy.from_control_limit(8, 32, 8.0),
+    }
+    for (name, policy), variation, load in product(
+        policies.items(), (0.02, 0.1, 0.2, 0.3), (0.1, 0.5, 0.9)
+    ):
+        rate = load * 32 / times[-1]
+        # The tail of a long queue is a rare event: a high load needs more requests.
+        stretches = 10 if load == 0.9 else 2
+        wait_ms = np.inf if policy.max_wait_ms is None else policy.max_wait_ms
+        simulated = np.array(
+            [
+                np.percentile(
+                    simulate_compiled(
+                        np.array(policy.actions),
+                        wait_ms,
+                        times,
+                        rate,
+                        -1,
+                        requests,
+                        seed,
+                        variation,
+                    )[0],
+                    PERCENTILES,
+                )
+                for seed in range(1, stretches + 1)
+            ]
+        )
+        simulated_ms = simulated.mean(axis=0)
+        deviations = simulated.std(axis=0, ddof=1) / np.sqrt(stretches) / simulated_ms
+        row = {"policy": name, "variation": variation, "traffic_intensity": load}
+        row["standard_errors"] = dict(zip(PERCENTILE_NAMES, deviations.tolist(), strict=True))
+        quantiles = gamma_quantiles(variation, times.size)
+        for key, profile in (
+            ("constant", GOOGLENET_P4),
+            ("varying", replace(GOOGLENET_P4, latency_quantiles=quantiles)),
+        ):
+            started = time.perf_counter()
+            evaluation = evaluate(profile, policy, 1e3 * rate)
+            computed_ms = [evaluation.response_percentile_ms(p) for p in PERCENTILES]
+            row[f"{key}_evaluate_ms"] = 1e3 * (time.perf_counter() - started)
+            errors = (np.array(computed_ms) / simulated_ms - 1).tolist()
+            row[f"{key}_errors"] = dict(zip(PERCENTILE_NAMES, errors, strict=True))
+        rows.append(row)
     return rows
+
+
+def gamma_quantiles(variation: float, max_batch_size: int) -> LatencyQuantiles:
+    """Return five quantiles of a gamma distribution of mean 1, the same for all batch sizes."""
+    percentiles = np.array([1.0, 10.0, 50.0, 90.0, 99.0])
+    ratios = gammaincinv(variation**-2, percentiles / 100) * variation**2
+    return LatencyQuantiles(percentiles, np.tile(ratios[:, None], max_batch_size))
 
 
 def timings() -> dict[str, float]:
@@ -330,19 +373,28 @@ def print_comparisons(compared: list[Comparison]) -> None:
             )
 
 
-def print_variations(varied: list[dict[str, float]]) -> None:
-    """Print the errors of percentiles computed for constant batch times."""
+def print_variations(varied: list[dict[str, Any]]) -> None:
+    """Print the errors of percentiles computed without and with the variation of batch times."""
+    shown = ("50", "95", "99", "99.9")
     print_table(
-        ("variation", "load", *(f"p{p:g}" for p in PERCENTILES)),
+        ("policy", "variation", "load", *(f"p{name}" for name in shown), "ms"),
         [
             (
+                row["policy"],
                 f"{row['variation']:g}",
                 row["traffic_intensity"],
-                *(f"{100 * row[f'p{p:g}']:.2f}%" for p in PERCENTILES),
+                *(
+                    f"{100 * row['constant_errors'][name]:.1f} -> "
+                    f"{100 * row['varying_errors'][name]:.2f} "
+                    f"({100 * row['standard_errors'][name]:.2f})"
+                    for name in shown
+                ),
+                f"{row['constant_evaluate_ms']:.0f} -> {row['varying_evaluate_ms']:.0f}",
             )
             for row in varied
         ],
-        title="Varying batch times (limit 8, wait 8 ms): errors of computing with their means",
+        title="Varying batch times: errors in % of computing with their means -> with their "
+        "quantiles (the simulation's standard error)",
     )
 
 

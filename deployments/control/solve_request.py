@@ -48,7 +48,9 @@ class SolveRequest:
     @property
     def curve_name(self) -> str:
         """Name of the file that holds the curve."""
-        source = [self.profile.latency_ms.tolist(), asdict(self.sla), self.waiting_room]
+        source: list[Any] = [self.profile.latency_ms.tolist(), asdict(self.sla), self.waiting_room]
+        if self.profile.latency_quantiles is not None:
+            source.append(self.profile.latency_quantiles.to_dict())
         return f"curve-{hashlib.sha256(json.dumps(source).encode()).hexdigest()}.json"
 
     def same_as(self, other: "SolveRequest") -> bool:

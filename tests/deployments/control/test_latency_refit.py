@@ -1,11 +1,14 @@
 """The refit of a profile's latency."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.control.latency_refit import LatencyRefit
+from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
 
 PROFILE = Profile("m", "d", 1.0 + 0.3 * np.arange(1, 33))
@@ -66,3 +69,12 @@ def test_a_refit_keeps_the_energy() -> None:
     refit = LatencyRefit(profile)
     assert run(refit, 2 * profile.latency_ms, [8]) > 0
     np.testing.assert_array_equal(refit.profile.energy_mj, profile.energy_mj)
+
+
+def test_a_refit_keeps_how_batch_times_vary() -> None:
+    quantiles = LatencyQuantiles.from_dict({"10": 0.9, "50": 1.0, "99": 1.4}, 32)
+    refit = LatencyRefit(replace(PROFILE, latency_quantiles=quantiles))
+    assert run(refit, 2 * PROFILE.latency_ms, list(range(1, 33))) > 0
+    assert refit.profile.latency_quantiles is quantiles
+    means_ms = quantiles.means_ms(refit.profile.latency_ms)
+    np.testing.assert_allclose(means_ms, 2 * quantiles.means_ms(PROFILE.latency_ms), rtol=0.1)

@@ -1,0 +1,192 @@
+"""How the time of a batch varies: quantiles, as ratios to the profile's latency.
+
+In a profile file they are percentiles, each with one ratio for all batch sizes or a list with one
+ratio per size::
+
+    "latency_quantiles": {"10": 0.97, "50": 1.0, "90": 1.05, "99": 1.3}
+
+Ratios outlive a refit: a device that becomes twice as slow is taken to vary as before.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.errors import InvalidInputError
+
+FloatArray = NDArray[np.float64]
+
+_NAME = "profile: latency_quantiles"
+
+# The distribution is represented by this many points, equally spaced in the standard normal
+# variable of the same rank, up to this many standard deviations (a probability of 3e-6).
+_POINTS, _MAX_DEVIATIONS = 2001, 4.5
+_DEVIATIONS = np.linspace(-_MAX_DEVIATIONS, _MAX_DEVIATIONS, _POINTS)
+
+
+@dataclass(frozen=True, eq=False)
+class LatencyQuantiles:
+    """Quantiles of the time of a batch, as ratios to the profile's latency.
+
+    Attributes
+    ----------
+    percentiles : ndarray of float, shape (n,)
+        Increasing, between 0 and 100; at least two.
+    ratios : ndarray of float, shape (n, max_batch_size)
+        Entry ``[i, b - 1]``: that percentile of the time of a batch of ``b``, over the profile's
+        latency. Positive, not decreasing with the percentile.
+
+    Raises
+    ------
+    InvalidInputError
+        The percentiles or the ratios are not like that.
+    """
+
+    percentiles: FloatArray
+    ratios: FloatArray
+
+    def __post_init__(self) -> None:
+        for name in ("percentiles", "ratios"):
+            table = np.array(getattr(self, name), dtype=np.float64)
+            table.setflags(write=False)
+            object.__setattr__(self, name, table)
+        percentiles, ratios = self.percentiles, self.ratios
+        if percentiles.ndim != 1 or percentiles.size < 2:
+            raise InvalidInputError(f"{_NAME} must have at least two percentiles")
+        if not np.all((percentiles > 0) & (percentiles < 100)):
+            raise InvalidInputError(f"{_NAME}: percentiles must be between 0 and 100")
+        if not np.all(np.diff(percentiles) > 0):
+            raise InvalidInputError(f"{_NAME}: percentiles must increase")
+        if ratios.ndim != 2 or ratios.shape[0] != percentiles.size or ratios.shape[1] < 1:
+            raise InvalidInputError(f"{_NAME} must have a ratio for each percentile and batch size")
+        if not (np.all(np.isfinite(ratios)) and np.all(ratios > 0)):
+            raise InvalidInputError(f"{_NAME} must hold finite ratios above 0")
+        if np.any(np.diff(ratios, axis=0) < 0):
+            raise InvalidInputError(f"{_NAME} must not decrease with the percentile")
+
+    def up_to(self, batch_size: int) -> "LatencyQuantiles":
+        """Return the quantiles of the batch sizes up to `batch_size`."""
+        return LatencyQuantiles(self.percentiles, self.ratios[:, :batch_size])
+
+    @classmethod
+    def from_dict(cls, content: object, max_batch_size: int) -> "LatencyQuantiles":
+        """Make the quantiles from the content of a profile file.
+
+        Raises
+        ------
+        InvalidInputError
+            The content is malformed.
+        """
+        if not isinstance(content, Mapping):
+            raise InvalidInputError(f"{_NAME} must be an object of ratios by percentile")
+        rows: dict[float, FloatArray] = {}
+        for key, value in content.items():
+            try:
+                percentile = float(key)
+                ratios = np.array(value, dtype=np.float64)
+            except (TypeError, ValueError) as error:
+                raise InvalidInputError(
+                    f"{_NAME} must hold numbers by percentile, not {key!r}: {value!r}"
+                ) from error
+            if ratios.shape not in ((), (max_batch_size,)):
+                raise InvalidInputError(
+                    f"{_NAME}: {key} must be one ratio or {max_batch_size}, one per batch size"
+                )
+            rows[percentile] = np.broadcast_to(ratios, (max_batch_size,))
+        percentiles = sorted(rows)
+        ratios = np.array([rows[percentile] for percentile in percentiles])
+        return cls(np.array(percentiles), ratios.reshape(len(percentiles), -1))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content for a profile file."""
+        return {
+            f"{percentile:g}": row[0] if len(set(row)) == 1 else row
+            for percentile, row in zip(self.percentiles, self.ratios.tolist(), strict=True)
+        }
+
+    @cached_property
+    def points(self) -> tuple[FloatArray, FloatArray]:
+        """The distribution as many points of equal spacing in rank.
+
+        Between the quantiles, the logarithm of the ratio is interpolated by a monotone cubic over
+        the standard normal variable of the same rank, in which a log-normal distribution is a
+        straight line; beyond them it goes on straight.
+
+        Returns
+        -------
+        ratios : ndarray of float, shape (max_batch_size, points)
+        weights : ndarray of float, shape (points,)
+            They sum to 1.
+        """
+        ranks = np.array(
+            [NormalDist().inv_cdf(percentile / 100) for percentile in self.percentiles]
+        )
+        return np.exp(_monotone_cubic(ranks, np.log(self.ratios), _DEVIATIONS)).T, _weights()
+
+    def means_ms(self, latency_ms: FloatArray) -> FloatArray:
+        """Return the mean time of a batch by batch size, for the profile's latency."""
+        ratios, weights = self.points
+        return np.asarray(latency_ms * (ratios[: latency_ms.size] @ weights))
+
+
+@lru_cache(maxsize=1)
+def _weights() -> FloatArray:
+    """Return the probabilities of a standard normal variable around `_DEVIATIONS`."""
+    step = _DEVIATIONS[1] - _DEVIATIONS[0]
+    below = np.array(
+        [
+            NormalDist().cdf(edge)
+            for edge in np.append(_DEVIATIONS, _MAX_DEVIATIONS + step) - step / 2
+        ]
+    )
+    weights = np.diff(below)
+    return np.asarray(weights / weights.sum())
+
+
+def _monotone_cubic(knots: FloatArray, values: FloatArray, at: FloatArray) -> FloatArray:
+    """Interpolate columns of `values` through `knots`, monotone between; straight beyond.
+
+    Source: Fritsch and Butland, "A method for constructing local monotone piecewise cubic
+    interpolants", SIAM J. Sci. Stat. Comput. 5 (1984).
+
+    Parameters
+    ----------
+    knots : ndarray of float, shape (n,)
+    values : ndarray of float, shape (n, columns)
+    at : ndarray of float, shape (points,)
+
+    Returns
+    -------
+    ndarray of float, shape (points, columns)
+    """
+    width = np.diff(knots)[:, None]
+    slope = np.diff(values, axis=0) / width
+    tangent = np.empty_like(values)
+    tangent[0], tangent[-1] = slope[0], slope[-1]
+    if knots.size > 2:
+        # A parabola through the outer three knots gives the slope at each end, and so the tail.
+        for end, near, far in ((0, 0, 1), (-1, -1, -2)):
+            bend = (slope[near] - slope[far]) * width[near] / (width[near] + width[far])
+            tangent[end] = np.clip(slope[near] + bend, 0.0, 3 * slope[near])
+        first, second = 2 * width[1:] + width[:-1], width[1:] + 2 * width[:-1]
+        rising = (slope[:-1] > 0) & (slope[1:] > 0)
+        safe = np.where(rising, slope[:-1], 1.0), np.where(rising, slope[1:], 1.0)
+        mean = (first + second) / (first / safe[0] + second / safe[1])
+        tangent[1:-1] = np.where(rising, mean, 0.0)
+    index = np.clip(np.searchsorted(knots, at) - 1, 0, knots.size - 2)
+    h = width[index]
+    u = (np.clip(at, knots[0], knots[-1]) - knots[index])[:, None] / h
+    inside = (
+        values[index] * (1 + 2 * u) * (1 - u) ** 2
+        + values[index + 1] * (3 - 2 * u) * u**2
+        + h * tangent[index] * u * (1 - u) ** 2
+        - h * tangent[index + 1] * (1 - u) * u**2
+    )
+    below = np.minimum(at - knots[0], 0.0)[:, None] * tangent[0]
+    above = np.maximum(at - knots[-1], 0.0)[:, None] * tangent[-1]
+    return np.asarray(inside + below + above)

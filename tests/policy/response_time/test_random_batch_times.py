@@ -1,0 +1,251 @@
+"""Policies where batch times vary, against simulations and closed forms."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy import stats
+
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InfeasibleError
+from policy.latency_quantiles import LatencyQuantiles
+from policy.profile import Profile
+from policy.response_time.evaluation import evaluate
+from policy.response_time.random_chain import RandomTimesChain
+from tests.support.profiles import GOOGLENET_P4, PADDED
+
+PERCENTILES = (50, 90, 95, 99, 99.9)
+MEASURED = np.array([1.0, 10.0, 50.0, 90.0, 99.0])
+
+
+def gamma_times(profile, variation):
+    """Return a profile whose batch times are gamma distributed, by five quantiles."""
+    ratios = stats.gamma(variation**-2, scale=variation**2).ppf(MEASURED / 100)
+    table = np.repeat(ratios[:, None], profile.max_batch_size, axis=1)
+    return replace(profile, latency_quantiles=LatencyQuantiles(MEASURED, table))
+
+
+def one_by_one(distribution, percentiles):
+    """Return a profile without batching, of mean 2 ms."""
+    ratios = distribution.ppf(percentiles / 100)[:, None]
+    return Profile(
+        "one", "by one", np.array([2.0]), latency_quantiles=LatencyQuantiles(percentiles, ratios)
+    )
+
+
+# Simulated with 64 million requests, 192 million at loads of 0.8 and 0.9 without a waiting room:
+# percentiles in ms, and their standard errors in percent.
+SIMULATED = [
+    # control limit, max wait, waiting room, load, variation, percentiles, standard errors
+    (
+        1,
+        None,
+        None,
+        0.1,
+        0.3,
+        (1.5443, 2.6739, 3.0675, 3.8395, 4.8088),
+        (0.01, 0.01, 0.01, 0.03, 0.04),
+    ),
+    (
+        1,
+        None,
+        None,
+        0.5,
+        0.2,
+        (3.2223, 5.1173, 5.8143, 7.3549, 9.5094),
+        (0.02, 0.03, 0.04, 0.06, 0.1),
+    ),
+    (
+        1,
+        None,
+        None,
+        0.9,
+        0.3,
+        (10.3062, 23.3824, 28.2592, 39.0728, 54.8502),
+        (0.09, 0.14, 0.17, 0.3, 0.84),
+    ),
+    (
+        8,
+        8.0,
+        None,
+        0.1,
+        0.1,
+        (8.0269, 10.3321, 10.6206, 11.129, 11.6268),
+        (0.0, 0.0, 0.0, 0.0, 0.01),
+    ),
+    (
+        8,
+        8.0,
+        None,
+        0.5,
+        0.3,
+        (5.9225, 9.173, 10.1169, 11.7872, 14.0993),
+        (0.01, 0.02, 0.02, 0.03, 0.07),
+    ),
+    (
+        8,
+        8.0,
+        None,
+        0.9,
+        0.2,
+        (9.7581, 18.5993, 21.8749, 28.4517, 37.1887),
+        (0.06, 0.09, 0.1, 0.16, 0.4),
+    ),
+    (
+        20,
+        20.0,
+        None,
+        0.8,
+        0.3,
+        (12.5087, 19.298, 22.0083, 28.1961, 36.3235),
+        (0.02, 0.04, 0.06, 0.08, 0.19),
+    ),
+    (
+        16,
+        None,
+        None,
+        0.5,
+        0.2,
+        (10.7431, 16.2119, 17.7217, 20.596, 23.9395),
+        (0.01, 0.02, 0.02, 0.02, 0.03),
+    ),
+    (
+        8,
+        8.0,
+        50,
+        1.3,
+        0.3,
+        (22.1836, 31.3263, 34.0318, 39.2248, 45.3047),
+        (0.04, 0.03, 0.04, 0.05, 0.08),
+    ),
+    (
+        1,
+        None,
+        40,
+        1.1,
+        0.3,
+        (16.3435, 25.2655, 28.0083, 33.4197, 39.7882),
+        (0.07, 0.04, 0.04, 0.05, 0.06),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("limit", "wait_ms", "room", "load", "variation", "simulated_ms", "errors_percent"), SIMULATED
+)
+def test_percentiles_are_those_of_a_simulation(
+    limit, wait_ms, room, load, variation, simulated_ms, errors_percent
+):
+    evaluation = evaluate(
+        gamma_times(GOOGLENET_P4, variation),
+        BatchingPolicy.from_control_limit(limit, 32, wait_ms),
+        1e3 * load * 32 / GOOGLENET_P4.latency_ms[31],
+        waiting_room=room,
+    )
+    computed_ms = [evaluation.response_percentile_ms(p) for p in PERCENTILES]
+    tolerance = 0.002 + 0.03 * np.array(errors_percent)
+    assert np.all(np.abs(np.array(computed_ms) / simulated_ms - 1) < tolerance)
+
+
+@pytest.mark.parametrize(
+    ("size", "limit", "wait_ms", "room", "load"),
+    [
+        (32, 1, None, None, 0.8),
+        (32, 21, None, None, 0.8),
+        (32, 8, 8.0, None, 0.9),
+        (20, 12, 0.0, None, 0.8),
+        (8, 6, 2.0, 48, 0.9),
+        (32, 13, 0.0, 14, 0.6),
+        (32, 2, 9.3, 29, 1.5),
+        (20, 4, None, 77, 1.5),
+        (8, 7, 0.2, 16, 1.1),
+        (32, 1, 9.0, 3, 0.5),
+    ],
+)
+def test_times_that_hardly_vary_are_constant_times(size, limit, wait_ms, room, load):
+    policy = BatchingPolicy.from_control_limit(limit, size, wait_ms)
+    rate = 1e3 * load * size / GOOGLENET_P4.latency_ms[size - 1]
+    narrow = LatencyQuantiles.from_dict({"1": 0.9999, "99": 1.0001}, 32)
+    constant = evaluate(GOOGLENET_P4, policy, rate, waiting_room=room)
+    varying = evaluate(
+        replace(GOOGLENET_P4, latency_quantiles=narrow), policy, rate, waiting_room=room
+    )
+    assert isinstance(varying._chain, RandomTimesChain)
+    assert varying.mean_response_ms == pytest.approx(constant.mean_response_ms, rel=2e-4)
+    assert varying.mean_power_w == pytest.approx(constant.mean_power_w, rel=2e-5)
+    assert varying.full_probability == pytest.approx(constant.full_probability, rel=5e-3)
+    assert_allclose(varying.batch_size_probabilities, constant.batch_size_probabilities, atol=2e-4)
+    counted = varying.response_times.count
+    assert counted == pytest.approx(varying._chain.served_per_start, rel=1e-3)
+    for percentile in (50, 90, 99, 99.9):
+        computed_ms = varying.response_percentile_ms(percentile)
+        # Some of these distributions jump; there the step of the lattice shows.
+        assert computed_ms == pytest.approx(
+            constant.response_percentile_ms(percentile),
+            rel=2e-3,
+            abs=1.5 * varying._chain.system.step_ms,
+        )
+
+
+@pytest.mark.parametrize("variation", [0.1, 0.3, 0.6])
+@pytest.mark.parametrize("load", [0.1, 0.5, 0.9])
+def test_without_batching_the_mean_is_that_of_pollaczek_and_khinchine(variation, load):
+    profile = one_by_one(stats.gamma(variation**-2, scale=variation**2), MEASURED)
+    (ratios,), weights = profile.latency_quantiles.points
+    mean, square = 2 * float(ratios @ weights), 4 * float(ratios**2 @ weights)
+    rate = load / mean
+    evaluation = evaluate(profile, BatchingPolicy.from_control_limit(1, 1), 1e3 * rate)
+    expected = mean + rate * square / (2 * (1 - load))
+    assert evaluation.mean_response_ms == pytest.approx(expected, rel=5e-4)
+
+
+def test_exponential_times_without_batching_give_an_exponential_response():
+    percentiles = np.array([0.01, 0.1, 1, 3, 10, 25, 50, 75, 90, 97, 99, 99.7, 99.9, 99.99])
+    profile = one_by_one(stats.expon(), percentiles)
+    evaluation = evaluate(profile, BatchingPolicy.from_control_limit(1, 1), 350.0)
+    for percentile in PERCENTILES:
+        expected_ms = -np.log1p(-percentile / 100) / (0.5 - 0.35)
+        assert evaluation.response_percentile_ms(percentile) == pytest.approx(expected_ms, rel=0.01)
+
+
+def test_without_a_waiting_room_it_is_the_loss_system_of_erlang():
+    gamma = stats.gamma(0.3**-2, scale=0.3**2)
+    profile = one_by_one(gamma, MEASURED)
+    evaluation = evaluate(profile, BatchingPolicy.from_control_limit(1, 1), 400.0, waiting_room=0)
+    assert evaluation.full_probability == pytest.approx(0.8 / 1.8, rel=1e-4)
+    for percentile in PERCENTILES:
+        assert evaluation.response_percentile_ms(percentile) == pytest.approx(
+            2 * gamma.ppf(percentile / 100), rel=0.01
+        )
+
+
+def test_long_queues_beyond_those_followed_are_counted():
+    profile = one_by_one(stats.gamma(0.3**-2, scale=0.3**2), MEASURED)
+    (ratios,), weights = profile.latency_quantiles.points
+    mean, square = 2 * float(ratios @ weights), 4 * float(ratios**2 @ weights)
+    rate = 0.995 / mean
+    evaluation = evaluate(profile, BatchingPolicy.from_control_limit(1, 1), 1e3 * rate)
+    # Kingman: in heavy traffic the wait is exponential.
+    wait_ms = rate * square / (2 * 0.005)
+    assert evaluation.mean_response_ms == pytest.approx(mean + wait_ms, rel=2e-3)
+    assert evaluation.response_percentile_ms(99) == pytest.approx(np.log(100) * wait_ms, rel=0.01)
+
+
+def test_the_capacity_is_that_of_the_mean_times():
+    slow = LatencyQuantiles.from_dict({"1": 1.2, "99": 1.3}, 32)
+    profile = replace(GOOGLENET_P4, latency_quantiles=slow)
+    with pytest.raises(InfeasibleError, match="serves at most"):
+        evaluate(
+            profile,
+            BatchingPolicy.from_control_limit(1, 32),
+            0.9 * GOOGLENET_P4.capacity_per_s,
+        )
+
+
+def test_tables_that_leave_requests_behind_keep_to_the_latency_of_the_profile():
+    policy = BatchingPolicy((0, 0, 0, 0, 4, 4, 4, 4, 8), 5.0)
+    constant = evaluate(PADDED, policy, 500.0)
+    assert evaluate(gamma_times(PADDED, 0.3), policy, 500.0).response_percentile_ms(
+        99
+    ) == constant.response_percentile_ms(99)

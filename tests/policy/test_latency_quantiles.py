@@ -1,0 +1,80 @@
+"""Quantiles of batch times: their file form, and the distribution between and beyond them."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from policy.errors import InvalidInputError
+from policy.latency_quantiles import LatencyQuantiles
+from policy.profile import Profile
+
+MEASURED = np.array([10.0, 50.0, 90.0, 99.0])
+
+
+def test_the_file_form_takes_one_ratio_or_one_per_size():
+    content = {"99": [1.4, 1.3, 1.2], "50": 1.0, "10": 0.95}
+    quantiles = LatencyQuantiles.from_dict(content, 3)
+    np.testing.assert_array_equal(quantiles.percentiles, [10, 50, 99])
+    np.testing.assert_array_equal(quantiles.ratios[2], [1.4, 1.3, 1.2])
+    assert quantiles.to_dict() == content
+
+
+def test_a_profile_keeps_its_quantiles(tmp_path):
+    content = {"10": 0.95, "50": 1.0, "99": [1.4, 1.3]}
+    profile = Profile.from_dict({"latency_ms": [1.0, 1.5], "latency_quantiles": content})
+    profile.save(tmp_path / "profile.json")
+    assert Profile.load(tmp_path / "profile.json").latency_quantiles.to_dict() == content
+    assert "latency_quantiles" not in Profile.from_dict({"latency_ms": [1.0]}).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([1.0], "must be an object"),
+        ({"50": 1.0}, "at least two"),
+        ({"50": 1.0, "p99": 2.0}, "must hold numbers by percentile"),
+        ({"50": 1.0, "99": "much"}, "must hold numbers by percentile"),
+        ({"50": 1.0, "99": [2.0]}, "one ratio or 2"),
+        ({"0": 1.0, "99": 2.0}, "between 0 and 100"),
+        ({"50": 1.0, "99": 0.9}, "must not decrease"),
+        ({"50": 0.0, "99": 0.9}, "above 0"),
+        ({"50": 1.0, "99": float("inf")}, "finite"),
+    ],
+)
+def test_malformed_quantiles_are_refused(content, message):
+    with pytest.raises(InvalidInputError, match=message):
+        Profile.from_dict({"latency_ms": [1.0, 1.5], "latency_quantiles": content})
+
+
+def test_quantiles_and_latency_must_have_the_same_sizes():
+    quantiles = LatencyQuantiles.from_dict({"50": 1.0, "99": 1.1}, 3)
+    with pytest.raises(InvalidInputError, match="latency_quantiles has 3 batch sizes"):
+        Profile("m", "d", np.array([1.0, 1.5]), latency_quantiles=quantiles)
+
+
+@pytest.mark.parametrize("variation", [0.02, 0.1, 0.3])
+def test_four_measured_quantiles_are_enough_for_a_gamma_distribution(variation):
+    gamma = stats.gamma(variation**-2, scale=variation**2)
+    quantiles = LatencyQuantiles(MEASURED, gamma.ppf(MEASURED / 100)[:, None])
+    (ratios,), weights = quantiles.points
+    mean = ratios @ weights
+    assert mean == pytest.approx(1.0, rel=5e-4)
+    assert np.sqrt((ratios - mean) ** 2 @ weights) == pytest.approx(variation, rel=5e-3)
+    ranks = np.cumsum(weights) - weights / 2
+    for rank in (0.01, 0.3, 0.7, 0.95, 0.999):
+        assert np.interp(rank, ranks, ratios) == pytest.approx(gamma.ppf(rank), rel=0.025)
+
+
+def test_a_log_normal_distribution_is_met_in_its_tails_from_two_quantiles():
+    log_normal = stats.lognorm(0.4)
+    quantiles = LatencyQuantiles(
+        np.array([20.0, 60.0]), log_normal.ppf(np.array([0.2, 0.6]))[:, None]
+    )
+    (ratios,), weights = quantiles.points
+    ranks = np.cumsum(weights) - weights / 2
+    assert np.interp(0.999, ranks, ratios) == pytest.approx(log_normal.ppf(0.999), rel=1e-3)
+
+
+def test_equal_quantiles_are_a_constant_time():
+    quantiles = LatencyQuantiles.from_dict({"10": 1.0, "50": 1.0, "99": 1.0}, 1)
+    np.testing.assert_allclose(quantiles.points[0], 1.0)
