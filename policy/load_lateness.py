@@ -13,6 +13,7 @@ sizing with the highest rate, but for gains too small to matter.
 
 import math
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -117,7 +118,11 @@ class LoadLatenessCurve:
 
 
 def solve_load_lateness_curve(
-    profile: Profile, objective: ServiceLevelObjective, waiting_room: int
+    profile: Profile,
+    objective: ServiceLevelObjective,
+    waiting_room: int,
+    *,
+    search_sizes: bool = True,
 ) -> LoadLatenessCurve:
     """Compute the curve of one replica, by bisection on the response-time model.
 
@@ -129,6 +134,9 @@ def solve_load_lateness_curve(
         off.
     waiting_room : int
         Requests that may wait besides those in service.
+    search_sizes : bool
+        Whether to search the batch sizes, as a policy table for a service level does. A table for
+        weights starts batches up to the size of the highest throughput: then that is the limit.
 
     Returns
     -------
@@ -142,7 +150,10 @@ def solve_load_lateness_curve(
     allowed = objective.late_share_allowed
     best: _PolicyCurve | None = None
     level = 0.0  # of a nearly idle replica
-    for sizing in batch_sizings(profile):
+    sizings: Iterable[BatchSizing] = batch_sizings(profile)
+    if not search_sizes:
+        sizings = [BatchSizing.all_up_to(profile.best_batch_size)]
+    for sizing in sizings:
         curve = _PolicyCurve(profile, sizing, objective.response_time_ms, waiting_room)
         low = MIN_UTILIZATION * profile.capacity_per_s
         if best is not None:

@@ -103,7 +103,11 @@ class PolicyTable:
         if len(waits) < len(policies):
             return self.policies[-1]
         lowest_limit = min(policies, key=lambda policy: policy.control_limit)
-        return replace(lowest_limit, max_wait_ms=min(waits))
+        # Long queues are those of the bursts: only a policy of that rate surely carries them.
+        at_bursts = policies[-1]
+        lengths = range(max(len(lowest_limit.actions), len(at_bursts.actions)))
+        actions = [at_bursts.batch_size(q) or lowest_limit.batch_size(q) for q in lengths]
+        return BatchingPolicy.from_actions(actions, min(waits))
 
     def for_bursts(self, index_of_dispersion: float, window_s: float) -> "PolicyTable":
         """Return the table that looks up as `lookup_bursty` does at each cell's upper end."""

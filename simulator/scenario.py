@@ -183,7 +183,13 @@ class Scenario:
         """Return the curve that replicas report; None if no arrival rate meets the SLA."""
         model = self.replica_model()
         profile = _up_to(self.profile, model.limits.max_batch_size)
-        return _solved_curve(profile, model.objective_at_replica, model.limits.waiting_room)
+        objective = live_user_config(self.objective).policy_objective(profile)
+        return _solved_curve(
+            profile,
+            model.objective_at_replica,
+            model.limits.waiting_room,
+            self.batching is None and isinstance(objective, ServiceLevelObjective),
+        )
 
 
 # Profiles are hashed by identity, so runs on the same profile share what was solved for it.
@@ -199,10 +205,10 @@ def _solved_table(profile: Profile, objective: Objective) -> PolicyTable:
 
 @lru_cache(maxsize=32)
 def _solved_curve(
-    profile: Profile, objective: ServiceLevelObjective, room: int
+    profile: Profile, objective: ServiceLevelObjective, room: int, search_sizes: bool
 ) -> LoadLatenessCurve | None:
     try:
-        return solve_load_lateness_curve(profile, objective, room)
+        return solve_load_lateness_curve(profile, objective, room, search_sizes=search_sizes)
     except InfeasibleError:
         return None
 

@@ -65,7 +65,7 @@ def possible_per_s(profile: Profile, at_replica: ServiceLevelObjective) -> float
         full_ms = float(limited.latency_ms[-1])
         room = batch_size * max(1, int(at_replica.response_time_ms / full_ms))
         try:
-            curve = solve_load_lateness_curve(limited, at_replica, room)
+            curve = solve_load_lateness_curve(limited, at_replica, room, search_sizes=False)
         except InfeasibleError:
             continue
         rates.append(curve.sla_rate_per_s)

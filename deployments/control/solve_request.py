@@ -41,6 +41,11 @@ class SolveRequest:
     waiting_room: int
 
     @property
+    def search_sizes(self) -> bool:
+        """Whether the table has batch sizes of its own: one for weights has not."""
+        return isinstance(self.objective, ServiceLevelObjective)
+
+    @property
     def table_name(self) -> str:
         """Name of the file that holds the table."""
         return f"{source_hash(self.profile, self.objective)}.json"
@@ -48,7 +53,10 @@ class SolveRequest:
     @property
     def curve_name(self) -> str:
         """Name of the file that holds the curve."""
-        source: list[Any] = [self.profile.latency_ms.tolist(), asdict(self.sla), self.waiting_room]
+        source: list[Any] = [
+            *(self.profile.latency_ms.tolist(), asdict(self.sla)),
+            *(self.waiting_room, self.search_sizes),
+        ]
         if self.profile.latency_quantiles is not None:
             source.append(self.profile.latency_quantiles.to_dict())
         return f"curve-{hashlib.sha256(json.dumps(source).encode()).hexdigest()}.json"

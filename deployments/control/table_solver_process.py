@@ -27,7 +27,12 @@ def solve_and_store(request: SolveRequest, cache: SolveCache) -> None:
         The table cannot be solved.
     """
     try:
-        curve = solve_load_lateness_curve(request.profile, request.sla, request.waiting_room)
+        curve = solve_load_lateness_curve(
+            request.profile,
+            request.sla,
+            request.waiting_room,
+            search_sizes=request.search_sizes,
+        )
     except InfeasibleError:
         curve = None
     cache.store_curve(request, curve)
