@@ -4,7 +4,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := serve
-.PHONY: help serve setup lint format unit integration test clean
+.PHONY: help serve setup lint format unit slow integration test clean
 
 serve: $(STAMP)  ## Serve the digits model on this machine, until Ctrl-C
 	@$(VENV)/bin/sojourn serve
@@ -17,13 +17,16 @@ lint: $(STAMP)  ## Check style, types and layers
 format: $(STAMP)  ## Format the code and apply ruff's safe fixes
 	@scripts/format
 
-unit: $(STAMP)  ## Run the unit tests, without Ray
+unit: $(STAMP)  ## Run the quick unit tests, without Ray
 	@scripts/unit
+
+slow: $(STAMP)  ## Run the unit tests that take a second or more
+	@scripts/unit --slow
 
 integration: $(STAMP)  ## Run the tests that start a real Ray cluster
 	@scripts/integration
 
-test: $(STAMP)  ## Run everything that CI runs: lint, unit, integration
+test: $(STAMP)  ## Run everything that CI runs: lint, unit, slow, integration
 	@scripts/check
 
 clean:  ## Remove the environment

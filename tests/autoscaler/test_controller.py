@@ -65,6 +65,7 @@ def test_scales_in_only_after_the_hold():
     assert 2 <= fleet.history[-1] <= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hold_s", [None, 60.0])
 @pytest.mark.parametrize("replicas_worth", [0.9, 1.0, 3.0, 9.97])
 def test_a_constant_load_causes_no_oscillation_in_an_hour(replicas_worth, hold_s):
@@ -223,6 +224,7 @@ def test_burst_factor_is_kept_in_reserve():
     assert burst.required_replicas == required_replicas(CURVE, 2 * plain.demand_per_s)
 
 
+@pytest.mark.slow
 def test_less_risk_costs_more_replicas():
     demands = []
     for risk in (0.2, 0.01):

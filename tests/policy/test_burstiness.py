@@ -92,6 +92,7 @@ def in_time(process, window_s):
     return [evaluate_mmpp(GOOGLENET_P4, policy, process).service_level(20) for policy in policies]
 
 
+@pytest.mark.slow
 def test_bursts_close_to_the_capacity_are_provided_for():
     """Load 0.6, 50% up and down every half second: windows of 1 s do not show it."""
     process = Mmpp((0.3 * CAPACITY, 0.9 * CAPACITY), (0.5, 0.5))

@@ -116,6 +116,7 @@ def test_where_the_batch_time_has_steps_a_smaller_limit_can_take_more(
     assert level(profile, best, 1.002 * rate, response_time_ms, 64) < 0.99
 
 
+@pytest.mark.slow
 def test_leaving_requests_behind_can_take_more():
     """Batches of 4, 8 or 16 take 2.8% more than the best limit on batches that take all.
 

@@ -120,6 +120,7 @@ def test_where_a_cell_cannot_keep_the_objective_as_many_as_possible_are_in_time(
         assert level >= min(at_once, target) - 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("response_time_ms", [8, 20])
 def test_policies_solved_from_rate_to_rate_take_no_more_power_than_alone(response_time_ms):
     rates = np.linspace(0.04, 0.96, 24) * CAPACITY

@@ -130,6 +130,7 @@ def test_an_infeasible_sla_is_reported_as_such():
     assert [report.out_of_reach for report in autoscaler.views[0][1]] == [True]
 
 
+@pytest.mark.slow
 def test_sojourn_keeps_its_sla_through_a_doubled_load():
     counts = np.concatenate([np.full(60, 6000.0), np.full(120, 12_000.0)])
     run = simulate(

@@ -16,6 +16,7 @@ from simulator.simulation import simulate
 PROFILE = Profile.load(Path(__file__).parents[2] / "configs/profiles/googlenet-p4.json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("routing", list(Routing))
 @pytest.mark.parametrize(("response_time_ms", "percentile"), [(27.0, 99.0), (50.0, 95.0)])
 def test_a_fleet_at_its_sla_rate_keeps_the_sla(routing, response_time_ms, percentile):

@@ -74,6 +74,7 @@ def test_the_batch_estimator_agrees_with_the_evaluation_of_its_policy(capsys):
     assert content["predicted_service_level"] == pytest.approx(alone.service_level(49.75))
 
 
+@pytest.mark.slow
 def test_the_batch_estimator_needs_fewer_replicas_than_the_rand_estimator(capsys):
     batch = plan(capsys, *DELAYS)
     rand = plan(capsys, "--estimator", "rand", *DELAYS)
@@ -101,6 +102,7 @@ def test_prints_a_table(capsys):
     assert "9 *" in out
 
 
+@pytest.mark.slow
 def test_with_prices_the_lowest_cost_is_chosen(capsys):
     """Free replicas: as many as still save energy. Expensive ones: as few as possible."""
     dear = plan(capsys, "--energy-price", "0.3", "--replica-price", "10")
@@ -115,6 +117,7 @@ def test_with_prices_the_lowest_cost_is_chosen(capsys):
     assert free["cost_per_h"] == min(costs)
 
 
+@pytest.mark.slow
 def test_the_error_bound_of_theorem_2_is_reported(capsys):
     assert plan(capsys)["theorem_error_bound"] is None
     assert 0.01 < plan(capsys, "--estimator", "rand")["theorem_error_bound"] < 0.2
@@ -122,6 +125,7 @@ def test_the_error_bound_of_theorem_2_is_reported(capsys):
     assert "points lower" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_draws_a_plot(capsys, tmp_path):
     picture = tmp_path / "plan.png"
     assert main([*arguments(), "--plot", str(picture)]) == 0

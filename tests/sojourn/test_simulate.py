@@ -121,6 +121,7 @@ def test_the_default_list(capsys, trace):
     assert list(content["autoscalers"]) == ["sojourn", "ray", "static", "oracle"]
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_a_run_and_another_seed_does_not(capsys, trace):
     once = simulate(capsys, on_trace(trace, "--scale=30"))
     again = simulate(capsys, on_trace(trace, "--scale=30"))
@@ -191,6 +192,7 @@ def test_prints_a_table(capsys, trace):
     assert "According to the model, the SLA needs 1," in out
 
 
+@pytest.mark.slow
 def test_report(capsys, trace, tmp_path):
     path = tmp_path / "out.html"
     arguments = on_trace(trace, "--scale=30", f"--report={path}")

@@ -85,6 +85,7 @@ def test_prints_a_table(capsys):
         assert text in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [["--energy-weight=1"], ["--response-time-ms=25"]])
 def test_a_plot_is_drawn(capsys, tmp_path, more):
     path = tmp_path / "policy.png"

@@ -24,6 +24,7 @@ def bursty(seed, seconds=20_000):
     return rng.poisson(50 * level).astype(float)
 
 
+@pytest.mark.slow
 @LAWS
 @given(
     st.integers(0, 10**6),

@@ -105,6 +105,7 @@ def test_last_value_wins_if_all_are_equally_good():
     assert set(methods) == {"last"}
 
 
+@pytest.mark.slow
 def test_expecting_recurring_peaks_is_cheaper():
     """At half past every hour the load is four times as high for five minutes."""
     rng = np.random.default_rng(7)

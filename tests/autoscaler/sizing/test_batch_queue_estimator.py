@@ -44,6 +44,7 @@ def test_replicas_that_hold_one_request_give_theorem_2():
     assert batching == pytest.approx(theorem, abs=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("response_time_ms", [12.0, 25.0, 100.0])
 def test_no_smaller_number_meets_the_sla(response_time_ms):
     estimator = BatchQueueEstimator(P4)
@@ -56,6 +57,7 @@ def test_no_smaller_number_meets_the_sla(response_time_ms):
         assert not estimator.predict(20_000.0, fewer, objective).meets(objective)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("response_time_ms", [12.0, 40.0])
 def test_one_more_replica_never_breaks_the_sla(response_time_ms):
     objective = ServiceLevelObjective(response_time_ms, 99)
@@ -76,6 +78,7 @@ def test_slack_is_spent_on_less_power_and_not_on_speed():
     assert idle.policy.max_wait_ms is not None
 
 
+@pytest.mark.slow
 def test_percentile_and_service_level_agree():
     objective = ServiceLevelObjective(15, 99)
     for replicas in (7, 8, 9, 12):

@@ -51,12 +51,14 @@ def test_a_perfect_model_stays_within_five_percent_of_1(load, seed):
     assert correction.error == pytest.approx(0.0, abs=0.003)
 
 
+@pytest.mark.slow
 def test_a_perfect_model_of_a_fleet_stays_within_five_percent_of_1():
     fleet = Fleet(4, settings=BOLD)
     corrections = [fleet.step(3.9 * PER_REPLICA).correction for _ in range(3600)]
     assert 0.95 <= min(corrections) <= max(corrections) <= 1.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "share"), [(1.2, 1.0), (1.4, 0.3)])
 def test_with_a_device_slower_than_its_profile_the_sla_is_restored(factor, share):
     fleet = Fleet(12, settings=BOLD, batch_ms=slower(factor, share))
@@ -70,6 +72,7 @@ def test_with_a_device_slower_than_its_profile_the_sla_is_restored(factor, share
     assert decision.sla_rate_per_s == pytest.approx(decision.correction * PER_REPLICA)
 
 
+@pytest.mark.slow
 def test_a_faster_device_is_trusted_slowly_and_only_as_far_as_the_evidence_goes():
     fleet = Fleet(12, settings=BOLD, batch_ms=slower(0.8))
     fleet.run(300, 11.7 * PER_REPLICA)
@@ -131,6 +134,7 @@ def test_the_correction_stops_at_its_minimum():
     assert correction.correction == pytest.approx(MIN_CORRECTION)
 
 
+@pytest.mark.slow
 def test_past_trouble_is_forgotten_over_hours():
     correction = SlaRateCorrection()
     run(correction, 600, 0.8 * PER_REPLICA, 0.1)

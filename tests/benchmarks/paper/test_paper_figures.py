@@ -32,6 +32,7 @@ def report(out):
     return json.loads(result.stdout)
 
 
+@pytest.mark.slow
 def test_every_figure_of_the_paper_is_drawn(report, out):
     assert sorted(path.name for path in out.iterdir()) == [f"{name}.png" for name in PICTURES]
 

@@ -26,6 +26,7 @@ def test_a_server_that_never_answers_misses_every_sla(monkeypatch: pytest.Monkey
         assert not probe.holds
 
 
+@pytest.mark.slow
 def test_the_possible_rate_keeps_the_sla_and_one_percent_more_does_not() -> None:
     possible_per_s = goodput.possible_rate_per_s()
     profile = Profile.from_dict(DEVICE_PROFILE)

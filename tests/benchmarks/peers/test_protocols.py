@@ -26,6 +26,7 @@ def random_rows(name: str, count: int) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "emulated", "digits", "minilm"])
 def test_only_the_answer_to_the_request_itself_is_right(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -60,6 +60,7 @@ async def test_a_changed_sla_is_reported_together_with_its_rate() -> None:
         assert after.sla_rate_per_s < before.sla_rate_per_s
 
 
+@pytest.mark.slow
 async def test_longer_delays_and_smaller_waiting_rooms_reduce_the_rate() -> None:
     sla = {"response_time_ms": 15, "percentile": 95}
     async with emulated_service(PROFILE, sla=sla) as service:

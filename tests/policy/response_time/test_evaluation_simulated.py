@@ -158,6 +158,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_percentiles_and_mean_are_those_of_a_long_simulation(case):
     evaluation = evaluate(

@@ -38,6 +38,7 @@ def full_search(profile, rate, response_time_ms, percentile):
     return min(powers, default=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("profile", "traffic_intensity", "response_time_ms", "percentile"),
     [

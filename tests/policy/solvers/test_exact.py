@@ -59,6 +59,7 @@ def test_without_batching_it_is_the_queue_of_pollaczek_and_khinchine(load):
     assert solution.mean_power_w == pytest.approx(10 * load / 4, rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("problem", "max_queue_length"),
     [

@@ -1,6 +1,7 @@
 """The policy of least power under MMPP arrivals."""
 
 import numpy as np
+import pytest
 
 from policy.batching_policy import BatchingPolicy
 from policy.mmpp import Mmpp
@@ -14,6 +15,7 @@ PROCESS = Mmpp((200.0, 700.0), (0.1, 0.05))
 OBJECTIVE = ServiceLevelObjective(12, 99)
 
 
+@pytest.mark.slow
 def test_the_policy_takes_hardly_more_power_than_the_best_of_a_grid():
     found = mmpp.solve(PROFILE, PROCESS, OBJECTIVE)
     assert found.meets_sla

@@ -54,6 +54,7 @@ def cheapest_by_enumeration(required: list[int], start_time_s: int) -> int:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(required=FEW_SECONDS, start_time_s=st.integers(0, 3))
 def test_no_schedule_is_cheaper(required, start_time_s) -> None:

@@ -173,6 +173,7 @@ def test_a_run_may_have_no_answers():
     assert "Response times" not in headings(text)
 
 
+@pytest.mark.slow
 def test_there_may_be_more_autoscalers_than_colours():
     oracle = run("oracle")
     text = render(Comparison((*(run(f"a{n}") for n in range(12)), oracle), oracle), SETTING)
