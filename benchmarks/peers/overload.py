@@ -20,7 +20,8 @@ from loadtests.schedule import Step, poisson_schedule
 
 LOAD, IMPATIENT_FRACTION, POISON_FRACTION = 1.5, 0.2, 0.01
 #: Statuses that mean "not now".
-REFUSALS = (429, 503)
+#: Busy, crowded out, or given up because the answer would come too late.
+REFUSALS = (429, 503, 504)
 #: How long before the device starts a batch the server may have put it together.
 HANDOVER_S = 0.005
 
@@ -38,7 +39,7 @@ class Overload:
     capacity_fraction : float
         Goodput over the device's throughput in full batches.
     refused_fraction : float
-        Fraction of the requests answered 429 or 503.
+        Fraction of the requests answered 429, 503 or 504.
     late_fraction : float
         Fraction answered rightly, but not in time.
     wasted_device_fraction : float or None
