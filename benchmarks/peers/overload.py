@@ -19,8 +19,7 @@ from loadtests.records import Outcome
 from loadtests.schedule import Step, poisson_schedule
 
 LOAD, IMPATIENT_FRACTION, POISON_FRACTION = 1.5, 0.2, 0.01
-#: Statuses that mean "not now".
-#: Busy, crowded out, or given up because the answer would come too late.
+#: Statuses that mean "not now": busy, crowded out, or given up because it would come too late.
 REFUSALS = (429, 503, 504)
 #: How long before the device starts a batch the server may have put it together.
 HANDOVER_S = 0.005
