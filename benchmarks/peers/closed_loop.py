@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from benchmarks.peers.machine import others
+from benchmarks.peers.machine import machine_use
 from benchmarks.peers.protocols import Workload
 from benchmarks.peers.servers import HOST, PORT
 
@@ -51,6 +51,8 @@ class ClosedLoop:
         Answers compared with the model's own, and those that differed.
     others_cores : float
         Cores that other processes kept busy meanwhile.
+    cpu_us : mapping of str to float
+        CPU time of the server per request, by part (`machine.MachineUse.server_cpu_us`).
     """
 
     connections: int
@@ -61,6 +63,7 @@ class ClosedLoop:
     checked: int
     wrong: int
     others_cores: float
+    cpu_us: dict[str, float]
 
 
 @dataclass(eq=False)
@@ -99,18 +102,22 @@ class Checker(threading.Thread):
         self.join()
 
 
-def closed_loop(workload: Workload, connections: int, duration_s: int) -> ClosedLoop:
+def closed_loop(
+    workload: Workload, connections: int, duration_s: int, server_pid: int
+) -> ClosedLoop:
     """Load the server with `connections` connections for `duration_s` seconds."""
     checker = Checker(workload)
     checker.start()
     try:
-        return _wrk(workload, connections, duration_s, checker)
+        return _wrk(workload, connections, duration_s, server_pid, checker)
     finally:
         if checker.is_alive():
             checker.end()
 
 
-def _wrk(workload: Workload, connections: int, duration_s: int, checker: Checker) -> ClosedLoop:
+def _wrk(
+    workload: Workload, connections: int, duration_s: int, server_pid: int, checker: Checker
+) -> ClosedLoop:
     bodies = ",\n".join(f"[[{body.decode()}]]" for body in workload.bodies)
     # A tensor of two dimensions ends in "]]", which would close a Lua string in [[...]].
     bodies = bodies.replace("[[{", "[=[{").replace("}]]", "}]=]")
@@ -120,7 +127,7 @@ def _wrk(workload: Workload, connections: int, duration_s: int, checker: Checker
         options = ["-t1", f"-c{connections}", f"-d{duration_s}s", "--timeout", "10s"]
         url = f"http://{HOST}:{PORT}{workload.path}"
         command = ["wrk", *options, "-s", script.name, url]
-        with others() as shared:
+        with machine_use(server_pid) as used:
             output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     checker.end()
     found = re.search(r"RESULT (\d+) (\d+) (\d+) (\d+) (\d+) (\d+)", output)
@@ -134,5 +141,6 @@ def _wrk(workload: Workload, connections: int, duration_s: int, checker: Checker
         failed=status + broken,
         checked=checker.checked,
         wrong=checker.wrong,
-        others_cores=shared.cores,
+        others_cores=used.others_cores,
+        cpu_us=used.server_cpu_us(requests),
     )

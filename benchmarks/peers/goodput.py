@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.peers.machine import others
+from benchmarks.peers.machine import machine_use
 from benchmarks.peers.models import DEVICE_PROFILE, HOSTED
 from benchmarks.peers.open_loop import Run, open_loop
 from benchmarks.peers.protocols import Workload
@@ -147,14 +147,14 @@ def _probe(
         late = int((overdue & ~in_time(run, response_time_ms)).sum())
         return late > allowed
 
-    with others() as shared:
+    with machine_use() as used:
         run = open_loop(workload, arrivals_s, stop_early=stop_early)
     service_level = float(in_time(run, response_time_ms).mean())
     if late > allowed:
         # The run was stopped: requests not yet due or answered might still have been in time.
         service_level = 1 - late / arrivals_s.size
     wrong = int((run.records.outcome == Outcome.WRONG).sum())
-    return Probe(rate_per_s, service_level, wrong, shared.cores)
+    return Probe(rate_per_s, service_level, wrong, used.others_cores)
 
 
 def in_time(run: Run, response_time_ms: float = RESPONSE_TIME_MS) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""Serve a model with Mosec: ``python -m benchmarks.peers.mosec_server MODEL PORT``."""
+"""Serve a model with Mosec: ``python -m benchmarks.peers.mosec_server MODEL PORT REPLICAS``."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from benchmarks.peers.models import HOSTED, MAX_BATCH_SIZE, MODEL_VARIABLE, stac
 
 
 class Inference(Worker):  # type: ignore[misc]
-    """The one process with the model; Mosec's HTTP server is written in Rust."""
+    """A process with the model; Mosec's HTTP server is written in Rust."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,16 +22,16 @@ class Inference(Worker):  # type: ignore[misc]
 
 
 if __name__ == "__main__":
-    name, port = sys.argv[1:]
+    name, port, replicas = sys.argv[1:]
     # Mosec parses sys.argv itself. Its timeout is long because the client decides when to give up.
     sys.argv[1:] = ["--address", "127.0.0.1", "--port", port, "--timeout", "30000"]
     sys.argv += ["--log-level", "error"]
     server = Server()
     server.append_worker(
         Inference,
-        num=1,
+        num=int(replicas),
         max_batch_size=MAX_BATCH_SIZE,
         max_wait_time=HOSTED[name].max_wait_ms,
-        env=[{MODEL_VARIABLE: name}],
+        env=[{MODEL_VARIABLE: name}] * int(replicas),
     )
     server.run()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.peers.goodput import PROFILE, RESPONSE_TIME_MS, in_time
-from benchmarks.peers.machine import others
+from benchmarks.peers.machine import machine_use
 from benchmarks.peers.open_loop import PATIENCE_S, Run, open_loop
 from benchmarks.peers.protocols import Dialect, Workload
 from loadtests.records import Outcome
@@ -93,9 +93,9 @@ def overload(dialect: Dialect, batches: Path, run_s: float) -> Overload:
     numbers = np.arange(1, count + 1, dtype=np.float32)
     values = np.where(poison, -numbers, numbers)[:, np.newaxis]
     workload = Workload("emulated", dialect, {"input": values})
-    with others() as shared:
+    with machine_use() as used:
         run = open_loop(workload, arrivals_s, patience_s)
-    return _report(run, poison, impatient, run_s, batches, shared.cores)
+    return _report(run, poison, impatient, run_s, batches, used.others_cores)
 
 
 def _report(

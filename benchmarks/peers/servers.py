@@ -43,6 +43,8 @@ class Server:
         Its virtual environment; None for the one of this process.
     options : tuple of str
         Further arguments of the module.
+    scalable : bool
+        Whether it can be measured with several processes that hold the model.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Server:
     dialect: Dialect
     environment: str | None = None
     options: tuple[str, ...] = ()
+    scalable: bool = False
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -60,11 +63,14 @@ class Server:
 SERVERS = {
     server.name: server
     for server in (
-        Server("sojourn", "sojourn.cli", OpenInference()),
+        Server("sojourn", "sojourn.cli", OpenInference(), scalable=True),
         Server("bare_uvicorn", "benchmarks.peers.uvicorn_server", OpenInference()),
         Server("ray_serve", "benchmarks.peers.plain_serve", Objects("/"), options=("5",)),
         Server("ray_serve_tuned", "benchmarks.peers.plain_serve", Objects("/"), options=("256",)),
-        Server("mosec", "benchmarks.peers.mosec_server", Objects("/inference"), "mosec"),
+        Server(
+            *("mosec", "benchmarks.peers.mosec_server", Objects("/inference"), "mosec"),
+            scalable=True,
+        ),
         Server("litserve", "benchmarks.peers.litserve_server", Objects("/predict"), "litserve"),
         Server("bentoml", "benchmarks.peers.bentoml_server", BatchOfObjects("/predict"), "bentoml"),
         Server("triton", "benchmarks.peers.triton_server", OpenInference(), "triton"),
@@ -73,14 +79,35 @@ SERVERS = {
 }
 
 
+@dataclass(frozen=True)
+class Running:
+    """A server that runs.
+
+    Attributes
+    ----------
+    pid : int
+        Its first process; all its others descend from it.
+    batch_log : Path
+        The file in which the emulated device logs its batches.
+    """
+
+    pid: int
+    batch_log: Path
+
+
 @contextmanager
-def serving(server: Server, model: str, workload: Workload) -> Iterator[Path]:
+def serving(server: Server, model: str, workload: Workload, replicas: int = 1) -> Iterator[Running]:
     """Host a model until the context ends, and leave no process behind.
 
-    Yields
-    ------
-    Path
-        The file in which the emulated device logs its batches.
+    Parameters
+    ----------
+    server : Server
+    model : str
+        A key of `HOSTED`.
+    workload : Workload
+        Its first request must be answered rightly before the server counts as running.
+    replicas : int
+        Processes that hold the model, for the servers that are `Server.scalable`.
 
     Raises
     ------
@@ -89,14 +116,14 @@ def serving(server: Server, model: str, workload: Workload) -> Iterator[Path]:
     """
     with tempfile.TemporaryDirectory(prefix="sojourn-data-path-") as name:
         folder = Path(name)
-        command = _command(server, model, folder)
+        command = _command(server, model, folder, replicas)
         try:
             process = _start(command, workload, folder)
         except UnavailableError:
             # A port that the server picked for itself may have been taken meanwhile: try again.
             process = _start(command, workload, folder)
         try:
-            yield folder / BATCH_LOG
+            yield Running(process.pid, folder / BATCH_LOG)
         finally:
             _stop(process)
 
@@ -121,14 +148,15 @@ def _start(command: Sequence[str], workload: Workload, folder: Path) -> subproce
     return process
 
 
-def _command(server: Server, model: str, folder: Path) -> Sequence[str]:
+def _command(server: Server, model: str, folder: Path, replicas: int) -> Sequence[str]:
     if server.name == "sojourn":
         config = folder / "config.yaml"
-        config.write_text(yaml.safe_dump(sojourn_config.document(model)))
+        config.write_text(yaml.safe_dump(sojourn_config.document(model, replicas)))
         command = (sys.executable, "-m", server.module, "serve", str(config), "--port", str(PORT))
         return (*command, "--json")
     python = python_of(server.environment) if server.environment else sys.executable
-    return (python, "-m", server.module, model, str(PORT), *server.options)
+    options = (*server.options, str(replicas)) if server.scalable else server.options
+    return (python, "-m", server.module, model, str(PORT), *options)
 
 
 def _environment(folder: Path) -> dict[str, str]:

@@ -19,8 +19,8 @@ def user_config(name: str) -> dict[str, Any]:
     return {"sla": sla, "policy": {"objective": "weights"}, "limits": {"late": "serve"}}
 
 
-def document(name: str) -> dict[str, Any]:
-    """Return the config of one replica of a model."""
+def document(name: str, replicas: int = 1) -> dict[str, Any]:
+    """Return the config of a model with a fixed number of replicas."""
     hosted = HOSTED[name]
     model = {
         "name": name,
@@ -31,7 +31,7 @@ def document(name: str) -> dict[str, Any]:
     }
     replica = {
         "name": "Replica",
-        "num_replicas": 1,
+        "num_replicas": replicas,
         "ray_actor_options": {"num_cpus": 1},
         "user_config": user_config(name),
     }

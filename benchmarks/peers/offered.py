@@ -1,0 +1,88 @@
+"""An open-loop run at a given rate: what clients that do not wait for the server see."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.peers.goodput import in_time, settle
+from benchmarks.peers.machine import machine_use
+from benchmarks.peers.open_loop import open_loop
+from benchmarks.peers.overload import REFUSALS
+from benchmarks.peers.protocols import Workload
+from loadtests.records import Outcome
+from loadtests.schedule import Step, poisson_schedule
+
+
+@dataclass(frozen=True)
+class OfferedLoad:
+    """The result of one run; shares are of the requests offered.
+
+    Attributes
+    ----------
+    arrival_rate_per_s : float
+        Poisson arrivals offered.
+    p50_ms, p99_ms : float
+        Percentiles of the response time of right answers, counted from when each was due.
+    in_time_share : float
+        Fraction answered rightly within the SLA.
+    refused_share : float
+        Fraction refused or given up.
+    wrong : int
+        Wrong answers.
+    others_cores : float
+        Cores that other processes kept busy meanwhile.
+    cpu_us : mapping of str to float
+        CPU time of the server per request offered, by part (`machine.MachineUse.server_cpu_us`).
+    """
+
+    arrival_rate_per_s: float
+    p50_ms: float
+    p99_ms: float
+    in_time_share: float
+    refused_share: float
+    wrong: int
+    others_cores: float
+    cpu_us: dict[str, float]
+
+
+def offer(
+    workload: Workload,
+    rate_per_s: float,
+    run_s: float,
+    response_time_ms: float,
+    server_pid: int,
+    seed: int = 1,
+) -> OfferedLoad:
+    """Offer Poisson arrivals at `rate_per_s` to the running server for `run_s` seconds.
+
+    Parameters
+    ----------
+    workload : Workload
+    rate_per_s : float
+    run_s : float
+    response_time_ms : float
+        Response time of the SLA.
+    server_pid : int
+        The server's first process.
+    seed : int
+        Of the arrivals.
+    """
+    settle(workload, response_time_ms)
+    arrivals_s = poisson_schedule([Step(run_s, rate_per_s)], seed=seed).arrivals_s
+    with machine_use(server_pid) as used:
+        run = open_loop(workload, arrivals_s)
+    outcome = run.records.outcome
+    response_ms = run.records.response_ms[outcome == Outcome.OK]
+    p50_ms, p99_ms = (
+        np.percentile(response_ms, (50, 99)).tolist() if response_ms.size else (np.nan, np.nan)
+    )
+    return OfferedLoad(
+        arrival_rate_per_s=rate_per_s,
+        p50_ms=p50_ms,
+        p99_ms=p99_ms,
+        in_time_share=float(in_time(run, response_time_ms).mean()),
+        refused_share=float(np.isin(outcome, REFUSALS).mean()),
+        wrong=int((outcome == Outcome.WRONG).sum()),
+        others_cores=used.others_cores,
+        cpu_us=used.server_cpu_us(arrivals_s.size),
+    )
