@@ -1,0 +1,194 @@
+"""Overload a live replica, and compare what clients see with what the replica says of itself.
+
+    python -m benchmarks.live.overload [--quick] [--json]
+
+The devices of `benchmarks.simulated.overload`, emulated and slowed down (SLA and all) until 10
+times what is possible is at most 1,000 requests per second, so that clients, HAProxy and the
+replica share two cores without being the bottleneck. For each device `sojourn serve` runs one
+replica, and Poisson arrivals come at 1.05, 1.5, 4 and 10 times what is possible. Clients count from
+when each request was due. HAProxy tries a refused request up to five more times.
+"""
+
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import yaml
+
+from benchmarks.arguments import json_option, quick_option
+from benchmarks.live.local_service import get_json, running_service
+from benchmarks.peers.goodput import in_time
+from benchmarks.peers.open_loop import open_loop
+from benchmarks.peers.overload import REFUSALS
+from benchmarks.peers.protocols import OpenInference, Workload, example_rows
+from benchmarks.simulated.overload import FACTORS, SHAPES, possible_per_s
+from loadtests.records import Outcome
+from loadtests.schedule import Step, poisson_schedule
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
+from simulator.scenario import Scenario
+from sojourn.output import print_json, say
+
+PORT = 8126
+MAX_POSSIBLE_PER_S = 100.0
+PERCENTILE = 99.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """A replica at a multiple of what is possible; shares are of the requests offered.
+
+    Attributes
+    ----------
+    shape : str
+        The device.
+    response_time_ms : float
+        Response time of the SLA.
+    possible_per_s : float
+        Highest rate within the SLA, by the response-time model.
+    factor : float
+        Rate offered, relative to that.
+    in_time_of_possible : float
+        Right answers in time per second, relative to that.
+    in_time_share, refused_share, late_share : float
+        As clients count. A late request was answered, but not in time.
+    replica_late_share : float
+        Late requests by the replica's own count, as a fraction of those it answered.
+    p50_ms, p99_ms : float
+        Response-time percentiles of right answers, as clients see them.
+    lost : int
+        Requests without any answer.
+    """
+
+    shape: str
+    response_time_ms: float
+    possible_per_s: float
+    factor: float
+    in_time_of_possible: float
+    in_time_share: float
+    refused_share: float
+    late_share: float
+    replica_late_share: float
+    p50_ms: float
+    p99_ms: float
+    lost: int
+
+
+def config_of(profile: Profile, sla: ServiceLevelObjective) -> dict[str, Any]:
+    """Return the config of one replica with an emulated device."""
+    replica = {
+        "name": "Replica",
+        "num_replicas": 1,
+        "ray_actor_options": {"num_cpus": 1},
+        "user_config": {
+            "sla": {"response_time_ms": sla.response_time_ms, "percentile": sla.percentile}
+        },
+    }
+    model = {
+        "name": "emulated",
+        "import_path": "deployments.models.emulated:Emulated",
+        "max_batch_size": profile.max_batch_size,
+        "options": {"profile": profile.to_dict()},
+    }
+    application = {
+        "name": "emulated",
+        "route_prefix": "/",
+        "import_path": "deployments.application:build",
+        "args": {"model": model},
+        "deployments": [replica],
+    }
+    return {
+        "proxy_location": "EveryNode",
+        "http_options": {"host": "127.0.0.1", "port": PORT},
+        "applications": [application],
+    }
+
+
+def measure(
+    shape: str, sla: ServiceLevelObjective, possible: float, factor: float, run_s: float, url: str
+) -> Row:
+    """Offer the running service `factor` times the rate that is possible."""
+    workload = Workload("emulated", OpenInference(), example_rows("emulated", 4096))
+    rate_per_s = factor * possible
+    arrivals_s = poisson_schedule([Step(run_s, rate_per_s)], seed=1).arrivals_s
+    before = get_json(f"{url}/sojourn/policy")["rows"]
+    run = open_loop(workload, arrivals_s, port=PORT)
+    after = get_json(f"{url}/sojourn/policy")["rows"]
+    outcome = run.records.outcome
+    good = in_time(run, sla.response_time_ms)
+    answered = outcome == Outcome.OK
+    response_ms = run.records.response_ms[answered]
+    p50_ms, p99_ms = (
+        np.percentile(response_ms, (50, 99)).tolist() if response_ms.size else (np.nan, np.nan)
+    )
+    completed = after["completed"] - before["completed"]
+    return Row(
+        shape=shape,
+        response_time_ms=sla.response_time_ms,
+        possible_per_s=possible,
+        factor=factor,
+        in_time_of_possible=float(good.sum()) / run_s / possible,
+        in_time_share=float(good.mean()),
+        refused_share=float(np.isin(outcome, REFUSALS).mean()),
+        late_share=float((answered & ~good).mean()),
+        replica_late_share=(after["late"] - before["late"]) / max(1, completed),
+        p50_ms=p50_ms,
+        p99_ms=p99_ms,
+        lost=int(np.isin(outcome, (Outcome.UNANSWERED, Outcome.TIMEOUT, Outcome.CONNECTION)).sum()),
+    )
+
+
+def measure_shape(
+    shape: str, latency_ms: np.ndarray[Any, Any], response_time_ms: float, run_s: float
+) -> list[Row]:
+    """Serve one device, and overload it by every factor."""
+    profile = Profile(shape, "device", np.asarray(latency_ms, dtype=np.float64))
+    sla = ServiceLevelObjective(response_time_ms, PERCENTILE)
+    way_ms = Scenario(profile, sla, np.ones(1)).delays.way_ms
+    possible = possible_per_s(profile, sla.after(way_ms))
+    slower = max(1.0, possible / MAX_POSSIBLE_PER_S)
+    profile = Profile(shape, "device", np.asarray(slower * latency_ms, dtype=np.float64))
+    sla = ServiceLevelObjective(slower * response_time_ms, PERCENTILE)
+    possible = possible_per_s(profile, sla.after(way_ms))
+    rows = []
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
+        yaml.safe_dump(config_of(profile, sla), config)
+        config.flush()
+        with running_service(Path(config.name), PORT) as summary:
+            for factor in FACTORS:
+                rows.append(measure(shape, sla, possible, factor, run_s, summary["url"]))
+                say(f"overload: {shape}, {factor:g}x: {rows[-1].in_time_of_possible:.2f}")
+    return rows
+
+
+@click.command()
+@quick_option("Load each case for 4 s instead of 20.")
+@json_option
+def main(quick: bool, as_json: bool) -> None:
+    """Overload a live replica of each shape of device."""
+    run_s = 4.0 if quick else 20.0
+    rows = [
+        row
+        for shape, latency_ms, response_time_ms in SHAPES
+        for row in measure_shape(shape, latency_ms, response_time_ms, run_s)
+    ]
+    if as_json:
+        print_json({"rows": [asdict(row) for row in rows]})
+        return
+    print(f"{'device':16}{'SLA ms':>7}{'possible/s':>11}{'load':>7}{'of possible':>12}", end="")
+    print(f"{'in time':>9}{'refused':>9}{'late':>7}{'late by replica':>16}", end="")
+    print(f"{'p50 ms':>8}{'p99 ms':>8}{'lost':>6}")
+    for row in rows:
+        print(
+            f"{row.shape:16}{row.response_time_ms:7.0f}{row.possible_per_s:11.0f}"
+            f"{f'{row.factor:g}x':>7}{row.in_time_of_possible:12.2f}{row.in_time_share:9.1%}"
+            f"{row.refused_share:9.1%}{row.late_share:7.1%}{row.replica_late_share:16.1%}"
+            f"{row.p50_ms:8.1f}{row.p99_ms:8.1f}{row.lost:6}"
+        )
+
+
+if __name__ == "__main__":
+    main()
