@@ -17,13 +17,13 @@ from typing import Any
 from autoscaler.decision import Decision
 from autoscaler.fleet_monitor import SLOW_INTERVAL_S, FleetMonitor, FleetStatus, UnknownStatus
 from autoscaler.reports import ReplicaReport
-from autoscaler.scale_in import ScaleInGuard, measured_hold_s
+from autoscaler.scale_in import ScaleInGuard, acquaintance_s, measured_hold_s
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.sizing.live import LiveSizing
 from autoscaler.sizing.sla_rate_correction import MIN_CORRECTION
 from policy.errors import InvalidInputError
 
-_STATE_VERSION = 4
+_STATE_VERSION = 5
 
 
 class Autoscaler:
@@ -141,6 +141,7 @@ class Autoscaler:
         required, remark = sizing.required(status.demand_per_s)
         remark = (remark or self._model_remark()) + _report_remark(status)
         self._guard.observe(now_s, status.demand_per_s, self._hold_s())
+        self._guard.first_fleet = self._guard.first_fleet or current
         # Replicas that serve are assumed to carry their share of the load, even before their first
         # report.
         serving = current if ready_replicas is None else ready_replicas
@@ -196,6 +197,17 @@ class Autoscaler:
                 f"keep {current}: the cautious demand of the last {hold_s:g} s, "
                 f"{cautious_per_s:.4g}/s, needs them"
             )
+        known_s, needed_s = (
+            self._known_s(now_s),
+            acquaintance_s(self._monitor.start_times.horizon_s),
+        )
+        if known_s < needed_s and replicas < self._guard.first_fleet:
+            replicas = min(current, self._guard.first_fleet)
+            if replicas == current:
+                return current, (
+                    f"keep {current}: the load has been known for {known_s:.0f} s, less than "
+                    f"{needed_s:.0f} s"
+                )
         return replicas, (
             f"scale in {current} -> {replicas}: enough for {cautious_per_s:.4g}/s, the cautious "
             f"demand of the last {hold_s:g} s"
@@ -250,6 +262,9 @@ class Autoscaler:
         return self._decision(
             replicas, f"order {replicas}: {waiting:g} requests wait and nothing serves"
         )
+
+    def _known_s(self, now_s: float) -> float:
+        return now_s - self._monitor.load.first_s
 
     def _idle_s(self, now_s: float) -> float:
         load = self._monitor.load

@@ -20,6 +20,24 @@ _NOISE_DEVIATIONS = 4.0
 _NOISE_WINDOWS = 2
 #: If the demand was unknown for longer than this, the hold starts over.
 MAX_GAP_S = 10.0
+#: How long a service without a past is watched before replicas of its first fleet go, at least; and
+#: how much longer than a start.
+_MIN_ACQUAINTANCE_S, _BEYOND_START_S = 300.0, 60.0
+
+
+def acquaintance_s(start_time_s: float) -> float:
+    """Return how long a new service is watched before replicas of its first fleet may go, in s.
+
+    Whoever chose the first fleet knew something of the load, and the autoscaler nothing yet. A
+    replica let go now cannot be back before a start, and in that time the load has to have shown
+    how it varies.
+
+    Parameters
+    ----------
+    start_time_s : float
+        How long a replica takes to start, in s.
+    """
+    return max(_MIN_ACQUAINTANCE_S, start_time_s + _BEYOND_START_S)
 
 
 def measured_hold_s(start_time_s: float, window_s: float) -> float:
@@ -36,9 +54,16 @@ def measured_hold_s(start_time_s: float, window_s: float) -> float:
 
 
 class ScaleInGuard:
-    """Track the highest demand over the hold."""
+    """Track the highest demand over the hold, and the fleet that a service began with.
+
+    Attributes
+    ----------
+    first_fleet : int
+        Replicas at the first decision with a known demand; 0 before it.
+    """
 
     def __init__(self) -> None:
+        self.first_fleet = 0
         # (time, demand): times ascend and demands descend, because a later and higher demand
         # supersedes the earlier ones.
         self._demands: deque[tuple[float, float]] = deque()
@@ -97,6 +122,7 @@ class ScaleInGuard:
             "demands": [list(entry) for entry in self._demands],
             "watching_since_s": self._watching_since_s,
             "observed_s": self._observed_s,
+            "first_fleet": self.first_fleet,
         }
 
     @classmethod
@@ -112,6 +138,7 @@ class ScaleInGuard:
         guard._demands.extend((float(time_s), float(rate)) for time_s, rate in state["demands"])
         guard._watching_since_s = _float_or_none(state["watching_since_s"])
         guard._observed_s = _float_or_none(state["observed_s"])
+        guard.first_fleet = int(state["first_fleet"])
         return guard
 
 

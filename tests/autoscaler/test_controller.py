@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.controller import Autoscaler
+from autoscaler.scale_in import acquaintance_s
 from policy.errors import InvalidInputError
 from tests.support.reporting_fleet import (
     CURVE,
@@ -65,6 +66,36 @@ def test_scales_in_only_after_the_hold():
     assert 2 <= fleet.history[-1] <= 4
 
 
+@pytest.mark.parametrize("first_fleet", [1, 3, 6])
+def test_a_stranger_lets_none_of_the_first_fleet_go_before_the_load_is_known(first_fleet):
+    fleet = Fleet(first_fleet)
+    fleet.run(acquaintance_s(fleet.start_time_s) - 5, 0.2 * PER_REPLICA)
+    assert min(fleet.history) == first_fleet
+    fleet.run(30, 0.2 * PER_REPLICA)
+    assert fleet.history[-1] == 1
+
+
+def test_a_stranger_lets_replicas_beyond_the_first_fleet_go_after_the_hold():
+    fleet = Fleet(2)
+    fleet.run(20, 3.5 * PER_REPLICA)
+    ordered = max(fleet.history)
+    assert ordered > 3
+    fleet.run(270, 0.1 * PER_REPLICA)
+    assert 2 <= fleet.history[-1] < ordered
+
+
+def test_what_a_stranger_knows_survives_a_restart():
+    fleet = Fleet(3)
+    fleet.run(200, 0.2 * PER_REPLICA)
+    restored = Autoscaler(SETTINGS)
+    restored.load_state(fleet.autoscaler.state_dict())
+    fleet.autoscaler = restored
+    assert "the load has been known for" in fleet.run(75, 0.2 * PER_REPLICA).reason
+    assert fleet.history[-1] == 3
+    fleet.run(40, 0.2 * PER_REPLICA)
+    assert fleet.history[-1] == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("hold_s", [None, 60.0])
 @pytest.mark.parametrize("replicas_worth", [0.9, 1.0, 3.0, 9.97])
@@ -104,7 +135,7 @@ def test_replicas_that_serve_but_do_not_report_count_with_their_share():
 
 def test_replicas_that_are_still_starting_carry_no_share():
     fleet = Fleet(4)
-    fleet.run(200, 0.2 * PER_REPLICA)
+    fleet.run(400, 0.2 * PER_REPLICA)
     before = fleet.autoscaler.state_dict()
     told = fleet.report_of(fleet.ready[0])
 

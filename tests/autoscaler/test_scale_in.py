@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from autoscaler.scale_in import MAX_GAP_S, ScaleInGuard, measured_hold_s
+from autoscaler.scale_in import MAX_GAP_S, ScaleInGuard, acquaintance_s, measured_hold_s
 
 
 def test_the_highest_demand_of_the_hold_counts():
@@ -36,6 +36,7 @@ def test_an_interruption_starts_the_hold_over():
 
 def test_the_state_survives_json():
     guard = ScaleInGuard()
+    guard.first_fleet = 3
     for second, demand in enumerate([5.0, 9.0, 3.0, 7.0]):
         guard.observe(second, demand, hold_s=60.0)
     restored = ScaleInGuard.from_state(json.loads(json.dumps(guard.state_dict())))
@@ -47,6 +48,7 @@ def test_the_state_survives_json():
         == 9.0
     )
     assert restored.watched_s(9.0) == 9.0
+    assert restored.first_fleet == 3
 
 
 def test_a_gap_starts_the_hold_over():
@@ -63,3 +65,8 @@ def test_a_gap_starts_the_hold_over():
 def test_the_hold_is_at_most_a_start_time_and_two_windows():
     assert measured_hold_s(start_time_s=300.0, window_s=10.0) == 20.0
     assert measured_hold_s(start_time_s=7.0, window_s=10.0) == 7.0
+
+
+def test_a_stranger_watches_for_five_minutes_or_a_minute_beyond_a_start():
+    assert acquaintance_s(10.0) == 300.0
+    assert acquaintance_s(600.0) == 660.0
