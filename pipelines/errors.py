@@ -1,0 +1,53 @@
+"""The errors of a pipeline's stages.
+
+::
+
+    RequestError (deployments.errors)
+    └── ModelError
+        └── StageError     a stage failed on this request; names the stage and has the cause
+"""
+
+from deployments.errors import ModelError, RequestError
+
+
+class StageError(ModelError):
+    """A stage failed on one request.
+
+    Parameters
+    ----------
+    stage : str
+        The name of the stage.
+    cause : BaseException
+        What it raised, or what happened to its worker.
+
+    Attributes
+    ----------
+    status : int
+        That of `cause` if it is a `RequestError`, such as 400 for a `BadRequestError`; else 500.
+    """
+
+    def __init__(self, stage: str, cause: BaseException) -> None:
+        super().__init__(f"stage {stage!r}: {type(cause).__name__}: {cause}")
+        self.stage = stage
+        self.cause = cause
+        self.__cause__ = cause
+        if isinstance(cause, RequestError):
+            self.status = cause.status
+
+    def __reduce__(self) -> tuple[type["StageError"], tuple[str, BaseException]]:
+        """Pickle by the arguments, which differ from the message."""
+        return type(self), (self.stage, self.cause)
+
+    def for_client(self) -> RequestError:
+        """Return the error that a client may see: without the message of an unexpected cause."""
+        if isinstance(self.cause, RequestError):
+            return self.cause
+        return ModelError(f"stage {self.stage!r} failed on this request")
+
+
+class WorkerLostError(Exception):
+    """A worker died or hung on an item, and again on its retry."""
+
+
+class ResultError(Exception):
+    """A stage returned something that cannot be taken apart into one result for each item."""

@@ -1,0 +1,254 @@
+"""The parts of a pipeline as its user writes them: stages and how they are connected.
+
+::
+
+    Pipeline([Stage(decode, place="thread"), Stage(Resize), Stage(Classify, batch_size=32)])
+    Pipeline([Ensemble([Stage(Small), Stage(Large)], join=mean)])
+    Pipeline([Switch(language, {"de": Stage(German), "en": Stage(English)})])
+    Pipeline([Stage(detect), Each(Stage(Classify, batch_size=32))])
+"""
+
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from deployments.models.base import DEVICES
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InvalidInputError
+from policy.profile import Profile
+
+Place = Literal["process", "thread", "loop"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+#: The most items that one value may become, unless `Each` allows more.
+MAX_ITEMS = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One stage: plain synchronous code, its workers, and its batching.
+
+    Attributes
+    ----------
+    code : str, type, callable or object
+        An import path ``package.module:name``, a class, a function, or an object. A class is
+        constructed in each worker, with `options`. What results has a method ``predict``, or is
+        called; a `deployments.models.base.Model` is loaded on `device`, and its items are mappings
+        from the names of its inputs to arrays of one row.
+    name : str
+        Unique in the pipeline; by default the name of the class or function, in lower case.
+    options : mapping
+        Keyword arguments of the class.
+    workers : int
+        How many run at the same time.
+    cpus : sequence of int, optional
+        One worker process for each entry, pinned to that CPU; instead of `workers`.
+    place : {"process", "thread", "loop"}
+        Where the workers run: each in a process of its own; in threads of this process; or on the
+        event loop, for light code of some microseconds, which then blocks everything else.
+    batch_size : int, optional
+        None: ``predict`` takes one item and returns its result. Otherwise it takes a list of at
+        most so many, and returns a list of as many results. An exception among the results fails
+        that item alone.
+    max_wait_ms : float
+        A free worker waits for a full batch until its first item has waited this long.
+    policy : BatchingPolicy or "smdp", optional
+        Instead of `batch_size` and `max_wait_ms` alone: a policy by queue length, or ``"smdp"`` to
+        solve one for each arrival rate from `profile`.
+    profile : Profile, optional
+        The time of its batches. It also tells which requests cannot be finished in time.
+    budget_ms : float, optional
+        With ``policy="smdp"`` and a profile with energy: the response time that this stage may
+        take; the policy then saves energy within it.
+    device : {"cpu", "cuda"}
+        Of a `Model`.
+    hang_after_s : float
+        A worker that takes longer than this for one batch is killed and replaced.
+    example : Any, optional
+        An item for measuring the profile.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is out of its range, or two exclude each other.
+    """
+
+    code: Any
+    name: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    workers: int = 1
+    cpus: Sequence[int] | None = None
+    place: Place = "process"
+    batch_size: int | None = None
+    max_wait_ms: float = 0.0
+    policy: BatchingPolicy | Literal["smdp"] | None = None
+    profile: Profile | None = None
+    budget_ms: float | None = None
+    device: str = "cpu"
+    hang_after_s: float = 30.0
+    example: Any = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", _default_name(self.code))
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            raise InvalidInputError(
+                f"stage name: must be letters, digits, '.', '_' or '-', not {self.name!r}"
+            )
+        if self.cpus is not None:
+            self._check_cpus(self.cpus)
+            object.__setattr__(self, "workers", len(self.cpus))
+        self._check("workers", self.workers, type(self.workers) is int and self.workers >= 1)
+        self._check("place", self.place, self.place in get_args(Place))
+        if self.place == "loop" and self.workers > 1:
+            raise InvalidInputError(f"stage {self.name}: place loop has one worker")
+        size = self.batch_size
+        self._check("batch_size", size, size is None or (type(size) is int and size >= 1))
+        self._check("max_wait_ms", self.max_wait_ms, 0 <= self.max_wait_ms < math.inf)
+        self._check("hang_after_s", self.hang_after_s, self.hang_after_s > 0)
+        self._check("device", self.device, self.device in DEVICES)
+        self._check_policy()
+
+    def _check(self, what: str, value: object, valid: bool) -> None:
+        allowed = {
+            "workers": "a whole number of at least 1",
+            "place": " or ".join(get_args(Place)),
+            "batch_size": "a whole number of at least 1, or nothing for single items",
+            "max_wait_ms": "a finite number of at least 0",
+            "hang_after_s": "above 0",
+            "device": " or ".join(DEVICES),
+        }
+        if not valid:
+            raise InvalidInputError(
+                f"stage {self.name}: {what} must be {allowed[what]}, not {value!r}"
+            )
+
+    def _check_cpus(self, cpus: Sequence[int]) -> None:
+        if self.place != "process":
+            raise InvalidInputError(f"stage {self.name}: cpus need place process")
+        if self.workers != 1:
+            raise InvalidInputError(f"stage {self.name}: give workers or cpus, not both")
+        available = sorted(os.sched_getaffinity(0))
+        if not cpus:
+            raise InvalidInputError(f"stage {self.name}: cpus must name at least one CPU")
+        for cpu in cpus:
+            if type(cpu) is not int or cpu not in available:
+                raise InvalidInputError(
+                    f"stage {self.name}: CPU {cpu!r} is not available; this machine has "
+                    f"{', '.join(map(str, available))}"
+                )
+
+    def _check_policy(self) -> None:
+        name = self.name
+        if self.policy == "smdp":
+            if self.profile is None and self.example is None:
+                raise InvalidInputError(f"stage {name}: policy smdp needs a profile or an example")
+        elif self.policy is not None and not isinstance(self.policy, BatchingPolicy):
+            raise InvalidInputError(
+                f"stage {name}: policy must be a BatchingPolicy or 'smdp', not {self.policy!r}"
+            )
+        if self.policy is not None:
+            if self.batch_size is None:
+                raise InvalidInputError(f"stage {name}: a policy needs batch_size, the largest")
+            if self.max_wait_ms:
+                raise InvalidInputError(f"stage {name}: give policy or max_wait_ms, not both")
+        if isinstance(self.policy, BatchingPolicy) and self.policy.max_batch_size > (
+            self.batch_size or 1
+        ):
+            raise InvalidInputError(
+                f"stage {name}: the policy starts batches of {self.policy.max_batch_size}, "
+                f"batch_size is {self.batch_size}"
+            )
+        if self.profile is not None and self.profile.max_batch_size < (self.batch_size or 1):
+            raise InvalidInputError(
+                f"stage {name}: the profile ends at batches of {self.profile.max_batch_size}, "
+                f"batch_size is {self.batch_size}"
+            )
+        if self.budget_ms is not None and not 0 < self.budget_ms < math.inf:
+            raise InvalidInputError(
+                f"stage {name}: budget_ms must be above 0 and finite, not {self.budget_ms!r}"
+            )
+
+    def first_policy(self) -> BatchingPolicy:
+        """Return the policy to begin with; with ``smdp``, until the table is solved."""
+        if isinstance(self.policy, BatchingPolicy):
+            return self.policy
+        size = self.batch_size or 1
+        if size == 1 or self.max_wait_ms == 0:
+            return BatchingPolicy.from_control_limit(1, size)
+        return BatchingPolicy.from_control_limit(size, size, self.max_wait_ms)
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """Send each item through all branches, and join their results.
+
+    Attributes
+    ----------
+    branches : sequence of steps
+        Each a step, or a list of steps.
+    join : callable, optional
+        From the list of the branches' results, in order, to the result. By default the list itself.
+    """
+
+    branches: Sequence["Step | Sequence[Step]"]
+    join: Callable[[list[Any]], Any] = list
+
+    def __post_init__(self) -> None:
+        if not self.branches:
+            raise InvalidInputError("ensemble: needs at least one branch")
+
+
+@dataclass(frozen=True, eq=False)
+class Switch:
+    """Send each item through one of several branches.
+
+    Attributes
+    ----------
+    choose : callable
+        From an item to the key of its branch.
+    branches : mapping
+        Each branch is a step, or a list of steps; an empty list passes the item on.
+    """
+
+    choose: Callable[[Any], Any]
+    branches: Mapping[Any, "Step | Sequence[Step]"]
+
+    def __post_init__(self) -> None:
+        if not self.branches:
+            raise InvalidInputError("switch: needs at least one branch")
+
+
+@dataclass(frozen=True, eq=False)
+class Each:
+    """Send each element of an item through a branch by itself, and join the results.
+
+    Attributes
+    ----------
+    branch : step or list of steps
+    join : callable, optional
+        From the list of the results, in the order of the elements, to the result of the item.
+    max_items : int
+        An item with more elements fails.
+    """
+
+    branch: "Step | Sequence[Step]"
+    join: Callable[[list[Any]], Any] = list
+    max_items: int = MAX_ITEMS
+
+    def __post_init__(self) -> None:
+        if self.max_items < 1:
+            raise InvalidInputError(f"each: max_items must be at least 1, not {self.max_items}")
+
+
+Step = Stage | Ensemble | Switch | Each
+
+
+def _default_name(code: Any) -> str:
+    if isinstance(code, str):
+        return code.rpartition(":")[2].lower()
+    named = code if hasattr(code, "__name__") else type(code)
+    return str(named.__name__).strip("<>_").lower()

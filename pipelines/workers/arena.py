@@ -1,0 +1,102 @@
+"""Memory that two processes share, for one message at a time.
+
+An object is pickled with protocol 5: large buffers, such as the data of numpy arrays, stay out of
+the pickle and are copied once, into the arena. The reader may use them where they lie, or copy
+them once. The memory has no name: it is a file descriptor that the child process inherits, so it
+is gone with the last process that has it, however that process ends.
+"""
+
+import mmap
+import os
+import pickle
+import struct
+from typing import Any
+
+_LENGTH = struct.Struct("<Q")
+_ALIGNMENT = 64
+_FIRST_BYTES = 1 << 16
+
+
+class Arena:
+    """A growing piece of shared memory that holds one object.
+
+    Parameters
+    ----------
+    descriptor : int, optional
+        Of the other process's arena, inherited from it. By default, a new arena is made.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        if descriptor is None:
+            descriptor = os.memfd_create("sojourn-arena")
+            os.ftruncate(descriptor, _FIRST_BYTES)
+        self.descriptor = descriptor
+        self._memory = self._map()
+
+    def _map(self) -> memoryview:
+        return memoryview(mmap.mmap(self.descriptor, os.fstat(self.descriptor).st_size))
+
+    @property
+    def size(self) -> int:
+        """Bytes that this process has mapped."""
+        return self._memory.nbytes
+
+    def write(self, value: Any) -> int:
+        """Write an object, and return how many bytes it takes.
+
+        Raises
+        ------
+        Exception
+            The object cannot be pickled; the arena holds no valid object then.
+        """
+        buffers: list[pickle.PickleBuffer] = []
+        pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        parts = [memoryview(pickled), *(buffer.raw() for buffer in buffers)]
+        head = _LENGTH.size * (1 + len(parts))
+        end = head + sum([part.nbytes + _ALIGNMENT for part in parts])
+        if end > self.size:
+            # Twice as much as needed: growing costs as much as some messages.
+            os.ftruncate(self.descriptor, 1 << (end - 1).bit_length())
+            self._memory = self._map()
+        memory = self._memory
+        struct.pack_into(
+            f"<{1 + len(parts)}Q", memory, 0, len(parts), *[part.nbytes for part in parts]
+        )
+        offset = head
+        for part in parts:
+            offset = _aligned(offset)
+            memory[offset : offset + part.nbytes] = part
+            offset += part.nbytes
+        return offset
+
+    def read(self, size: int, copy: bool) -> Any:
+        """Read the object that was written.
+
+        Parameters
+        ----------
+        size : int
+            What `write` returned.
+        copy : bool
+            Whether the object's buffers are copied. If not, they are valid until the next `write`.
+        """
+        if size > self.size:
+            self._memory = self._map()
+        memory = self._memory
+        (count,) = _LENGTH.unpack_from(memory, 0)
+        lengths = struct.unpack_from(f"<{count}Q", memory, _LENGTH.size)
+        parts: list[memoryview | bytearray] = []
+        offset = _LENGTH.size * (1 + count)
+        for length in lengths:
+            offset = _aligned(offset)
+            part = memory[offset : offset + length]
+            parts.append(bytearray(part) if copy and parts else part)
+            offset += length
+        return pickle.loads(parts[0], buffers=parts[1:])
+
+    def close(self) -> None:
+        """Close the descriptor; the memory stays until nothing refers to it."""
+        os.close(self.descriptor)
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _ALIGNMENT) * _ALIGNMENT

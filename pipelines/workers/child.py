@@ -1,0 +1,131 @@
+"""The program of a worker process: construct a stage's code, then run batches until told to stop.
+
+A message is a small record on a socket; what it speaks of is in an arena. The process ends when the
+socket closes, so it cannot outlive the process that started it by more than one batch.
+"""
+
+import json
+import os
+import pickle
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pipelines.items import BatchFailure, ItemFailure
+from pipelines.workers.arena import Arena
+from pipelines.workers.predictor import make_predictor
+from policy.errors import SojournError
+
+#: Number of the job, what it is, and the bytes that it takes in the arena.
+MESSAGE = struct.Struct("<QBQ")
+START, BATCH = 0, 1
+#: An exception of one item is passed on as it is only if it can be pickled, and read again.
+
+
+class UnpicklableError(Exception):
+    """Stands for an exception, or a result, that cannot be sent between processes."""
+
+
+def main(arguments: list[str]) -> None:
+    """Serve the batches that come over an inherited socket.
+
+    Parameters
+    ----------
+    arguments : list of str
+        The descriptors of the socket and of the two arenas.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    descriptor, requests, replies = map(int, arguments)
+    connection = socket.socket(fileno=descriptor)
+    _serve(connection, Arena(requests), Arena(replies))
+
+
+def _serve(connection: socket.socket, requests: Arena, replies: Arena) -> None:
+    run: Callable[[list[Any]], Any] | None = None
+    while message := _receive(connection):
+        job, kind, size = MESSAGE.unpack(message)
+        if kind == START:
+            run, reply = _start(requests.read(size, copy=True))
+        else:
+            assert run is not None
+            reply = _run(run, requests, size)
+        connection.send(MESSAGE.pack(job, kind, _write(replies, reply)))
+
+
+def _receive(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(MESSAGE.size)
+    except ConnectionError:
+        return b""
+
+
+def _start(start: tuple[bytes, list[int] | None]) -> tuple[Any, str | None]:
+    """Construct the code; return it, and why it failed or None."""
+    pickled, cpus = start
+    try:
+        if cpus is not None:
+            os.sched_setaffinity(0, cpus)
+        return make_predictor(pickle.loads(pickled)), None
+    except SojournError as error:
+        return None, str(error)
+    except Exception as error:
+        return None, f"{type(error).__name__}: {error}"
+
+
+def _run(run: Callable[[list[Any]], Any], requests: Arena, size: int) -> Any:
+    try:
+        items = requests.read(size, copy=False)
+    except Exception as error:
+        return BatchFailure(UnpicklableError(f"an item cannot be read: {error}"))
+    return run(items)
+
+
+def _write(replies: Arena, reply: Any) -> int:
+    """Write a reply; replace the parts of it that cannot be sent."""
+    try:
+        if isinstance(reply, list) and not any(type(part) is ItemFailure for part in reply):
+            return replies.write(reply)
+        return replies.write(_sendable(reply))
+    except Exception:
+        return replies.write(_sendable(reply))
+
+
+def _sendable(reply: Any) -> Any:
+    if isinstance(reply, BatchFailure):
+        return BatchFailure(_sendable_error(reply.error), reply.whole)
+    if isinstance(reply, list):
+        return [_sendable_part(part) for part in reply]
+    return reply
+
+
+def _sendable_part(part: Any) -> Any:
+    if isinstance(part, ItemFailure):
+        return ItemFailure(_sendable_error(part.error))
+    try:
+        pickle.dumps(part, protocol=5, buffer_callback=lambda buffer: None)
+    except Exception as error:
+        return ItemFailure(
+            UnpicklableError(f"a {type(part).__name__} cannot be sent between processes: {error}")
+        )
+    return part
+
+
+def _sendable_error(error: Exception) -> Exception:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return UnpicklableError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def command(descriptors: list[int]) -> list[str]:
+    """Return the command line of a worker process that inherits `descriptors`."""
+    paths = json.dumps([path or os.getcwd() for path in sys.path])
+    program = (
+        "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
+        "from pipelines.workers.child import main; main(sys.argv[1:])"
+    )
+    return [sys.executable, "-c", program, paths, *map(str, descriptors)]

@@ -1,0 +1,311 @@
+"""A stage's workers in processes: started, fed, and replaced when they die or hang.
+
+The event loop never waits for a worker. Batches and results go through shared memory; the socket
+carries only small records, which fit into its buffer, and its end says that the process died.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import pickle
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+
+from deployments.errors import StartError
+from pipelines.items import BatchFailure, ItemFailure, Outcome, WorkerLoss
+from pipelines.stage_core import StageBatch
+from pipelines.workers.arena import Arena
+from pipelines.workers.child import BATCH, MESSAGE, START, UnpicklableError, command
+from pipelines.workers.interface import Listener
+from pipelines.workers.predictor import Recipe
+
+logger = logging.getLogger("sojourn.pipelines")
+
+#: A worker that fails to start is started again after this time, and then twice as long each time.
+_FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 10.0
+#: After so many failed starts in a row, what waits for the stage is answered.
+_FAILED_STARTS = 3
+_CLOSE_S = 2.0
+
+
+@dataclass(slots=True)
+class _Job:
+    """A batch on a worker.
+
+    Attributes
+    ----------
+    number : int
+    batch : StageBatch
+    outcomes : list
+        Of the items that could not be sent; None for the others.
+    started_s : float
+    """
+
+    number: int
+    batch: StageBatch
+    outcomes: list[Any]
+    started_s: float
+
+
+class _Worker:
+    """One worker process, as seen from the process that started it."""
+
+    def __init__(self, pool: "ProcessWorkers", cpus: list[int] | None) -> None:
+        self.cpus = cpus
+        self.job: _Job | None = None
+        self.ready = False
+        self.closed = False
+        self._pool = pool
+        self._requests, self._replies = Arena(), Arena()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket = ours
+        ours.setblocking(False)
+        inherited = [theirs.fileno(), self._requests.descriptor, self._replies.descriptor]
+        with theirs:
+            self.process = subprocess.Popen(
+                command(inherited), pass_fds=inherited, stdin=subprocess.DEVNULL
+            )
+        pool.loop.add_reader(ours, self._on_message)
+        self._send(0, START, (pool.recipe, cpus))
+
+    def _send(self, number: int, kind: int, content: Any) -> None:
+        message = MESSAGE.pack(number, kind, self._requests.write(content))
+        # If the process has died, the loop will hear it from the socket.
+        with contextlib.suppress(ConnectionError):
+            self._socket.send(message)
+
+    def run(self, batch: StageBatch, number: int) -> bool:
+        """Send a batch; return False if none of its items can be sent."""
+        values = [item.value for item in batch.items]
+        job = _Job(number, batch, [None] * len(values), time.monotonic())
+        try:
+            self._send(number, BATCH, values)
+        except Exception:
+            job.outcomes = [_unsendable(value) for value in values]
+            kept = [
+                value
+                for value, failure in zip(values, job.outcomes, strict=True)
+                if failure is None
+            ]
+            if not kept:
+                return False
+            self._send(number, BATCH, kept)
+        self.job = job
+        return True
+
+    def _on_message(self) -> None:
+        try:
+            message = self._socket.recv(MESSAGE.size)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            message = b""
+        if not message:
+            self._pool.worker_died(self, self._how_it_ended())
+            return
+        number, _, size = MESSAGE.unpack(message)
+        reply: Any
+        try:
+            reply = self._replies.read(size, copy=True)
+        except Exception as error:
+            reply = BatchFailure(UnpicklableError(f"a result cannot be read: {error}"))
+        if self.ready:
+            self._batch_ended(number, reply)
+        elif reply is None:
+            self.ready = True
+            self._pool.worker_ready()
+        else:
+            self._pool.worker_failed_to_start(self, str(reply))
+
+    def _batch_ended(self, number: int, reply: Any) -> None:
+        job, self.job = self.job, None
+        assert job is not None
+        assert job.number == number, "a worker runs one batch at a time"
+        if isinstance(reply, list):
+            results = iter(reply)
+            reply = [next(results) if made is None else made for made in job.outcomes]
+        self._pool.ended(job.batch, reply)
+
+    def _how_it_ended(self) -> str:
+        self.process.kill()
+        code = self.process.wait()
+        return f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
+
+    def close(self) -> None:
+        """Close the socket, which ends the process after its batch."""
+        if not self.closed:
+            self.closed = True
+            self._pool.loop.remove_reader(self._socket)
+            self._socket.close()
+            self._requests.close()
+            self._replies.close()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self.close()
+        self.process.kill()
+        self.process.wait()
+
+
+def _unsendable(value: Any) -> ItemFailure | None:
+    try:
+        pickle.dumps(value, protocol=5, buffer_callback=lambda buffer: None)
+    except Exception as error:
+        return ItemFailure(
+            UnpicklableError(f"a {type(value).__name__} cannot be sent between processes: {error}")
+        )
+    return None
+
+
+class ProcessWorkers:
+    """The worker processes of one stage.
+
+    Parameters
+    ----------
+    name : str
+        The stage's name, for messages.
+    recipe : Recipe
+        What each worker constructs.
+    cpus : list of (list of int or None)
+        For each worker, the CPUs that it is pinned to; None: any.
+    hang_after_s : float
+        A worker that takes longer for one batch is replaced.
+    listener : Listener
+    """
+
+    def __init__(
+        self,
+        name: str,
+        recipe: Recipe,
+        cpus: list[list[int] | None],
+        hang_after_s: float,
+        listener: Listener,
+    ) -> None:
+        self.name = name
+        try:
+            # By value where it must be: a class of a notebook, or of the script that is running.
+            self.recipe = cloudpickle.dumps(recipe)
+        except Exception as error:
+            raise StartError(f"stage {name!r}: cannot be sent to a process: {error}") from error
+        self.loop = asyncio.get_running_loop()
+        self._cpus = cpus
+        self._hang_after_s = hang_after_s
+        self._listener = listener
+        self._workers: list[_Worker] = []
+        self._numbers = itertools.count(1)
+        self._failed_starts = 0
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._started: asyncio.Future[None] | None = None
+        self._closing = False
+
+    @property
+    def process_ids(self) -> list[int]:
+        """The processes of the workers."""
+        return [worker.process.pid for worker in self._workers]
+
+    async def start(self) -> None:
+        """Start all workers; return when each can take a batch.
+
+        Raises
+        ------
+        StartError
+            A worker did not start; the message says why.
+        """
+        self._started = self.loop.create_future()
+        for cpus in self._cpus:
+            self._workers.append(_Worker(self, cpus))
+        try:
+            await self._started
+        except BaseException:
+            await self.close()
+            raise
+
+    def run(self, batch: StageBatch) -> None:
+        """Run a batch on a free worker. The caller knows that there is one."""
+        worker = next(worker for worker in self._workers if worker.ready and worker.job is None)
+        if not worker.run(batch, next(self._numbers)):
+            self.ended(batch, [_unsendable(item.value) for item in batch.items])
+
+    def ended(self, batch: StageBatch, outcome: Outcome) -> None:
+        """Pass on the outcome of a batch."""
+        self._listener.batch_ended(batch, outcome)
+
+    def worker_ready(self) -> None:
+        """Count a worker that has started."""
+        self._failed_starts = 0
+        ready = self._count_ready()
+        if self._started is not None and ready == len(self._cpus) and not self._started.done():
+            self._started.set_result(None)
+        self._listener.workers_changed(ready, None)
+
+    def worker_failed_to_start(self, worker: _Worker, reason: str) -> None:
+        """Give up a worker whose code did not construct, and try again later."""
+        worker.kill()
+        self._workers.remove(worker)
+        reason = f"stage {self.name!r}: a worker did not start: {reason}"
+        if self._started is not None and not self._started.done():
+            self._started.set_exception(StartError(reason))
+            return
+        self._failed_starts += 1
+        logger.error("%s", reason)
+        if self._failed_starts >= _FAILED_STARTS and not self._count_ready():
+            self._listener.workers_changed(0, reason)
+        delay_s = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2**self._failed_starts)
+        self._later(delay_s, worker.cpus)
+
+    def worker_died(self, worker: _Worker, how: str) -> None:
+        """Replace a worker that ended; its batch is told."""
+        if not worker.ready:
+            self.worker_failed_to_start(worker, f"it {how}")
+            return
+        reason = f"a worker of stage {self.name!r} {how}"
+        logger.error("%s; it is replaced", reason)
+        worker.kill()
+        self._workers.remove(worker)
+        self._listener.workers_changed(self._count_ready(), None)
+        if worker.job is not None:
+            self.ended(worker.job.batch, WorkerLoss(reason))
+        self._start_another(worker.cpus)
+
+    def check(self, now_s: float) -> None:
+        """Replace the workers that hang."""
+        for worker in list(self._workers):
+            if worker.job is not None and now_s - worker.job.started_s > self._hang_after_s:
+                self.worker_died(worker, f"took more than {self._hang_after_s:g} s for a batch")
+
+    def _later(self, delay_s: float, cpus: list[int] | None) -> None:
+        def start() -> None:
+            self._timers.discard(timer)
+            self._start_another(cpus)
+
+        timer = self.loop.call_later(delay_s, start)
+        self._timers.add(timer)
+
+    def _start_another(self, cpus: list[int] | None) -> None:
+        if not self._closing:
+            self._workers.append(_Worker(self, cpus))
+
+    def _count_ready(self) -> int:
+        return sum([worker.ready for worker in self._workers])
+
+    async def close(self) -> None:
+        """End all workers; those that run a batch get two seconds to end it."""
+        self._closing = True
+        for timer in self._timers:
+            timer.cancel()
+        workers, self._workers = self._workers, []
+        for worker in workers:
+            worker.close()
+        deadline_s = time.monotonic() + _CLOSE_S
+        for worker in workers:
+            if not worker.ready:
+                worker.process.kill()
+            while worker.process.poll() is None and time.monotonic() < deadline_s:
+                await asyncio.sleep(0.005)
+            worker.kill()

@@ -1,0 +1,223 @@
+"""The live pipeline, with workers in threads and on the event loop."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from deployments.errors import BadRequestError, BusyError, DeadlineError, StartError
+from pipelines import Each, Ensemble, Pipeline, Stage, StageError, Switch
+from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
+from tests.support.pipeline_stages import Batched, Scale, shift
+
+
+class Gate:
+    """A stage that waits until the test opens it."""
+
+    def __init__(self):
+        self.open = threading.Event()
+        self.begun = []
+
+    def predict(self, x):
+        self.begun.append(x)
+        self.open.wait(5)
+        return x
+
+
+async def test_steps_of_all_kinds():
+    steps = [
+        Stage(Scale, place="thread", workers=2),
+        Each(Stage(shift, place="loop"), sum),
+        Ensemble([Stage(Scale, "x3", {"factor": 3}, place="loop"), []], tuple),
+        Switch(
+            lambda pair: pair[0] > 30,
+            {True: Stage(lambda pair: str(pair), "text", place="loop"), False: []},
+        ),
+    ]
+    async with Pipeline(steps) as pipeline:
+        results = await asyncio.gather(*(pipeline.predict([v]) for v in range(5)))
+    # [v, v] → v + 3 twice → 2 v + 6
+    assert results[:3] == [(18, 6), (24, 8), (30, 10)]
+    assert results[3:] == ["(36, 12)", "(42, 14)"]
+
+
+async def test_requests_of_one_turn_of_the_loop_share_a_batch():
+    async with Pipeline([Stage(Batched, place="loop", batch_size=8)]) as pipeline:
+        results = await asyncio.gather(*(pipeline.predict(v) for v in range(12)))
+    assert results == [(v, 8 if v < 8 else 4) for v in range(12)]
+
+
+async def test_a_stream_keeps_the_order_and_bounds_what_it_takes():
+    taken = []
+
+    def values():
+        for value in range(200):
+            taken.append(value)
+            yield value
+
+    async with Pipeline([Stage(Scale, place="thread", workers=3)]) as pipeline:
+        seen = []
+        async for result in pipeline.stream(values(), in_flight=5):
+            seen.append(result)
+            assert len(taken) <= len(seen) + 5
+    assert seen == [2 * value for value in range(200)]
+
+
+async def test_a_stream_has_errors_in_their_place():
+    async def values():
+        for value in (2, 0, 1):
+            yield value
+
+    stage = Stage(lambda x: 1 / x, "invert", place="loop")
+    async with Pipeline([stage]) as pipeline:
+        first, failed, last = [y async for y in pipeline.stream(values())]
+        with pytest.raises(StageError):
+            [y async for y in pipeline.stream(values(), raise_errors=True)]
+        assert not pipeline.core.open
+    assert (first, last) == (0.5, 1.0)
+    assert isinstance(failed.cause, ZeroDivisionError)
+
+
+async def test_two_streams_share_a_small_pipeline():
+    async def collect(pipeline, values):
+        return [y async for y in pipeline.stream(values, in_flight=4)]
+
+    async with Pipeline([Stage(Scale, place="thread")], max_pending=2) as pipeline:
+        a, b = await asyncio.gather(
+            collect(pipeline, range(100)), collect(pipeline, range(100, 200))
+        )
+    assert a + b == [2 * value for value in range(200)]
+
+
+async def test_a_deadline_passes_in_the_queue_or_in_a_batch():
+    gate = Gate()
+    async with Pipeline([Stage(gate, place="thread")]) as pipeline:
+        in_batch = asyncio.create_task(pipeline.predict(1, timeout_ms=20))
+        waiting = asyncio.create_task(pipeline.predict(2, timeout_ms=10))
+        for task in (in_batch, waiting):
+            with pytest.raises(DeadlineError):
+                await task
+        gate.open.set()
+        assert await pipeline.predict(3) == 3
+    assert gate.begun == [1, 3]
+
+
+async def test_a_cancelled_request_leaves_its_place():
+    gate = Gate()
+    async with Pipeline([Stage(gate, place="thread"), Stage(shift, place="loop")]) as pipeline:
+        first, gone, last = (asyncio.create_task(pipeline.predict(v)) for v in range(3))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.sleep(0)
+        gate.open.set()
+        assert await asyncio.gather(first, last) == [3, 5]
+        assert gone.cancelled()
+        await pipeline.drain()
+    assert gate.begun == [0, 2]
+
+
+async def test_the_sla_refuses_at_the_front_in_time():
+    gate = Gate()
+    profile = Profile("gate", "test", latency_ms=[40.0])
+    stage = Stage(gate, place="thread", profile=profile)
+    async with Pipeline([stage], sla=ServiceLevelObjective(100.0, 99.0)) as pipeline:
+        tasks = [asyncio.create_task(pipeline.predict(v)) for v in range(2)]
+        await asyncio.sleep(0)
+        started_s = time.monotonic()
+        with pytest.raises(BusyError, match="gate"):
+            await pipeline.predict(2)
+        assert time.monotonic() - started_s < 0.04
+        gate.open.set()
+        await asyncio.gather(*tasks)
+
+
+async def test_a_hanging_thread_is_replaced():
+    gate = Gate()
+
+    def hang(x):
+        return gate.predict(x) if x < 0 else x
+
+    async with Pipeline([Stage(hang, place="thread", hang_after_s=0.01)]) as pipeline:
+        task = asyncio.create_task(pipeline.predict(-1))
+        assert await pipeline.predict(1) == 1
+        with pytest.raises(StageError, match=r"took more than 0\.01 s"):
+            await task
+        gate.open.set()
+
+
+async def test_a_thread_survives_system_exit():
+    def leave(x):
+        raise SystemExit
+
+    async with Pipeline([Stage(leave, place="thread")]) as pipeline:
+        with pytest.raises(StageError, match="SystemExit"):
+            await pipeline.predict(1)
+        with pytest.raises(StageError, match="SystemExit"):
+            await pipeline.predict(2)
+
+
+async def test_the_times_of_the_stages():
+    steps = [Stage(Scale, place="thread"), Stage(shift, place="loop")]
+    async with Pipeline(steps) as pipeline:
+        flow = pipeline.submit(1, record_times=True)
+        assert await pipeline.result(flow) == 5
+    assert [name for name, _, _ in flow.stage_times] == ["scale", "shift"]
+    assert all(wait_ms >= 0 and service_ms >= 0 for _, wait_ms, service_ms in flow.stage_times)
+
+
+async def test_an_smdp_stage_solves_its_table():
+    profile = Profile("m", "d", latency_ms=[5.0, 5.5, 6.0, 6.5])
+    stage = Stage(Batched, place="loop", batch_size=4, policy="smdp", profile=profile)
+    async with Pipeline([stage]) as pipeline:
+        core = pipeline.core.stages[0]
+        first = core.policy(0.0)
+        while core._table is None:
+            await asyncio.sleep(0.01)
+        assert first.control_limit == core.policy(time.monotonic()).control_limit == 1
+        assert core._table.lookup(0.9 * profile.capacity_per_s).max_batch_size == 4
+        assert (await pipeline.predict(7))[0] == 7
+
+
+async def test_a_stage_that_does_not_start():
+    def construct():
+        raise AssertionError
+
+    class Broken:
+        def __init__(self):
+            raise OSError("no weights")
+
+    for place in ("thread", "loop"):
+        with pytest.raises(StartError, match=r"stage 'broken': .* no weights"):
+            await Pipeline([Stage(construct, place="loop"), Stage(Broken, place=place)]).start()
+
+
+async def test_a_closed_pipeline_answers_what_it_has_and_takes_no_more():
+    gate = Gate()
+    pipeline = Pipeline([Stage(gate, place="thread")])
+    with pytest.raises(BusyError):
+        await pipeline.predict(1)
+    await pipeline.start()
+    with pytest.raises(InvalidInputError):
+        await pipeline.start()
+    task = asyncio.create_task(pipeline.predict(1))
+    await asyncio.sleep(0)
+    await pipeline.close()
+    gate.open.set()
+    with pytest.raises(BusyError, match="closed"):
+        await task
+    with pytest.raises(BusyError):
+        await pipeline.predict(2)
+
+
+async def test_a_cause_with_a_status_keeps_it():
+    def refuse(x):
+        raise BadRequestError("no image")
+
+    async with Pipeline([Stage(refuse, place="loop")]) as pipeline:
+        with pytest.raises(StageError) as caught:
+            await pipeline.predict(1)
+    assert caught.value.status == 400
+    assert str(caught.value.for_client()) == "no image"

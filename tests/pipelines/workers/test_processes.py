@@ -1,0 +1,165 @@
+"""Worker processes: real ones, that die, hang, and send large arrays."""
+
+import asyncio
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from deployments.errors import DeviceError, StartError
+from pipelines import Pipeline, Stage, StageError
+from pipelines.workers.processes import ProcessWorkers
+from tests.support.pipeline_stages import (
+    DiesOnce,
+    DiesOnNegative,
+    Doubler,
+    HangsOnNegative,
+    Scale,
+    StartsOnce,
+    Unsendable,
+    WhereAmI,
+    raises_odd,
+)
+
+
+def children():
+    """Return the processes that this one has started and that still run."""
+    with open(f"/proc/self/task/{os.getpid()}/children") as listed:
+        return {int(pid) for pid in listed.read().split()}
+
+
+@pytest.mark.slow
+async def test_what_goes_between_processes():
+    """Arrays, values that cannot be sent, and exceptions that cannot be read."""
+    array = np.arange(300_000.0).reshape(500, 600)
+    stages = [Stage(Scale), Stage(Unsendable, place="thread")]
+    before = children()
+    async with Pipeline(stages) as pipeline:
+        result = await pipeline.predict(array)
+        np.testing.assert_array_equal(result, 2 * array)
+        result[0, 0] = 5  # it is the caller's own
+        await pipeline.predict(array)
+        assert result[0, 0] == 5
+        with pytest.raises(StageError, match="cannot be sent between processes"):
+            await pipeline.predict(lambda: None)
+        assert await pipeline.predict(1) == 2
+        assert children() > before
+    assert children() == before
+
+
+async def test_a_class_of_the_running_script_needs_no_module():
+    class Local:
+        def predict(self, x):
+            if x < 0:
+                return lambda: x
+            return raises_odd(x)
+
+    async with Pipeline([Stage(Local)]) as pipeline:
+        with pytest.raises(StageError, match="UnpicklableError: OddError: two words"):
+            await pipeline.predict(1)
+        with pytest.raises(StageError, match="a function cannot be sent"):
+            await pipeline.predict(-1)
+
+
+@pytest.mark.slow
+async def test_each_worker_is_pinned_to_its_cpu():
+    available = sorted(os.sched_getaffinity(0))
+    cpus = [available[0], available[-1]]
+    async with Pipeline([Stage(WhereAmI, cpus=cpus)]) as pipeline:
+        seen: set[tuple[int, tuple[int, ...]]] = set()
+        while len(seen) < 2:
+            results = await asyncio.gather(*(pipeline.predict(0) for _ in range(10)))
+            seen |= {(pid, tuple(where)) for pid, where in results}
+    assert sorted(where for _, where in seen) == sorted((cpu,) for cpu in cpus)
+    assert sorted(os.sched_getaffinity(0)) == available
+
+
+@pytest.mark.slow
+async def test_a_worker_killed_inside_a_batch_is_replaced_and_its_requests_answered(tmp_path):
+    flag = tmp_path / "die"
+    flag.touch()
+    stage = Stage(DiesOnce, options={"path": str(flag)}, batch_size=4)
+    async with Pipeline([stage]) as pipeline:
+        results = await asyncio.gather(*(pipeline.predict(v) for v in range(4)))
+        # Each of the four was run once more, alone.
+        assert results == [(v, 1) for v in range(4)]
+        assert pipeline.core.stages[0].deaths == 1
+
+
+@pytest.mark.slow
+async def test_an_item_that_kills_its_worker_is_not_run_a_third_time_and_takes_no_other_with_it():
+    async with Pipeline([Stage(DiesOnNegative, batch_size=4, workers=2)]) as pipeline:
+        tasks = [asyncio.create_task(pipeline.predict(v)) for v in (1, 2, -3, 4)]
+        await asyncio.wait(tasks)
+        assert [task.result() for task in (*tasks[:2], tasks[3])] == [2, 4, 8]
+        with pytest.raises(StageError, match="was killed by signal 9") as caught:
+            await tasks[2]
+        assert caught.value.stage == "diesonnegative"
+        assert pipeline.core.stages[0].deaths == 2
+        assert await pipeline.predict(5) == 10
+
+
+@pytest.mark.slow
+async def test_a_worker_killed_while_idle_is_replaced():
+    async with Pipeline([Stage(WhereAmI)]) as pipeline:
+        pid, _ = await pipeline.predict(0)
+        os.kill(pid, signal.SIGKILL)
+        again, _ = await asyncio.wait_for(pipeline.predict(0), 10)
+        assert again != pid
+
+
+@pytest.mark.slow
+async def test_a_hanging_worker_is_killed_and_replaced():
+    async with Pipeline([Stage(HangsOnNegative, hang_after_s=0.2)]) as pipeline:
+        bad = asyncio.create_task(pipeline.predict(-1))
+        with pytest.raises(StageError, match=r"took more than 0\.2 s"):
+            await asyncio.wait_for(bad, 20)
+        assert await pipeline.predict(1) == 1
+
+
+@pytest.mark.slow
+async def test_when_no_worker_can_be_started_what_waits_is_answered(tmp_path):
+    weights = tmp_path / "weights"
+    weights.touch()
+    async with Pipeline([Stage(StartsOnce, options={"path": str(weights)})]) as pipeline:
+        with pytest.raises(DeviceError, match="did not start: RuntimeError: no weights"):
+            await asyncio.wait_for(pipeline.predict(0), 30)
+        with pytest.raises(DeviceError):
+            await pipeline.predict(1)
+        weights.touch()
+        while pipeline.core.stages[0].lost is not None:
+            await asyncio.sleep(0.05)
+        with pytest.raises(DeviceError):  # the new worker dies as well, and leaves no weights
+            await asyncio.wait_for(pipeline.predict(2), 30)
+
+
+async def test_a_stage_that_does_not_start_leaves_no_process():
+    before = children()
+    with pytest.raises(StartError, match=r"stage 'startsonce': .* no weights"):
+        await Pipeline([Stage(StartsOnce, options={"path": "/nowhere"})]).start()
+    assert children() == before
+
+
+@pytest.mark.slow
+async def test_a_model_in_a_process():
+    stage = Stage(Doubler, batch_size=8)
+    async with Pipeline([stage]) as pipeline:
+        rows = [np.full(3, value, np.float32) for value in range(20)]
+        results = await asyncio.gather(*(pipeline.predict({"x": row}) for row in rows))
+    for row, result in zip(rows, results, strict=True):
+        np.testing.assert_array_equal(result["y"], 2 * row)
+
+
+@pytest.mark.slow
+async def test_memory_does_not_grow_with_what_was_sent():
+    array = np.ones(1 << 18)
+    async with Pipeline([Stage(Scale)]) as pipeline:
+        pool = pipeline._workers[0]
+        assert isinstance(pool, ProcessWorkers)
+        (worker,) = pool._workers
+        await pipeline.predict(array)
+        size = worker._requests.size, worker._replies.size
+        for _ in range(200):
+            await pipeline.predict(array)
+        assert (worker._requests.size, worker._replies.size) == size

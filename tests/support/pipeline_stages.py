@@ -1,0 +1,151 @@
+"""Stages for the tests of pipelines; worker processes import them from here."""
+
+import os
+import signal
+import time
+
+import numpy as np
+
+from deployments.errors import BadRequestError, RowsError
+from deployments.models.base import Model, TensorSpec
+
+
+class Scale:
+    """The article's first stage."""
+
+    def __init__(self, factor=2):
+        self.factor = factor
+
+    def predict(self, x):
+        return x * self.factor
+
+
+def shift(x):
+    """Return x + 3, the article's second stage."""
+    return x + 3
+
+
+class Batched:
+    """Returns each item with the size of its batch."""
+
+    def predict(self, items):
+        return [(item, len(items)) for item in items]
+
+
+class FailsOnNegative:
+    """Raises if its batch has a negative item; it does not say which."""
+
+    def predict(self, items):
+        if any(item < 0 for item in items):
+            raise ValueError("negative")
+        return [2 * item for item in items]
+
+
+class ReturnsErrors:
+    """Returns an exception for each odd item."""
+
+    def predict(self, items):
+        return [BadRequestError("odd") if item % 2 else item for item in items]
+
+
+class DropsNegative:
+    """Returns too few results if its batch has a negative item."""
+
+    def predict(self, items):
+        return [item for item in items if item >= 0]
+
+
+class NamesRows:
+    """Names the negative items of its batch."""
+
+    def predict(self, items):
+        bad = {row: BadRequestError("negative") for row, x in enumerate(items) if x < 0}
+        if bad:
+            raise RowsError(bad)
+        return items
+
+
+class DiesOnNegative:
+    """Kills its own process on a negative item."""
+
+    def predict(self, items):
+        if any(item < 0 for item in items):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [2 * item for item in items]
+
+
+class DiesOnce:
+    """Kills its process if the file is there, and removes the file first."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def predict(self, items):
+        if os.path.exists(self.path):
+            os.remove(self.path)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [(item, len(items)) for item in items]
+
+
+class HangsOnNegative:
+    """Never returns on a negative item."""
+
+    def predict(self, x):
+        while x < 0:
+            time.sleep(1)
+        return x
+
+
+class StartsOnce:
+    """Constructs only while the file is there; dies on its first item, and removes the file."""
+
+    def __init__(self, path):
+        if not os.path.exists(path):
+            raise RuntimeError("no weights")
+        self.path = path
+
+    def predict(self, x):
+        os.remove(self.path)
+        os._exit(3)
+
+
+class WhereAmI:
+    """Returns the process and the CPUs that it may run on."""
+
+    def predict(self, x):
+        return os.getpid(), sorted(os.sched_getaffinity(0))
+
+
+class Unsendable:
+    """Returns something that cannot be pickled for negative items."""
+
+    def predict(self, x):
+        return (lambda: x) if isinstance(x, int) and x < 0 else x
+
+
+class OddError(Exception):
+    """An exception that can be pickled, but not read again."""
+
+    def __init__(self, a, b):
+        super().__init__(f"{a} {b}")
+
+
+def raises_odd(x):
+    """Raise an `OddError`."""
+    raise OddError("two", "words")
+
+
+class Doubler(Model):
+    """A model that doubles."""
+
+    inputs = (TensorSpec("x", "FP32", (3,)),)
+    outputs = (TensorSpec("y", "FP32", (3,)),)
+
+    def load(self, device):
+        self.buffer = np.zeros((64, 3), np.float32)
+
+    def forward(self, batch):
+        # Its output buffer is used again, as models may do.
+        out = self.buffer[: len(batch["x"])]
+        np.multiply(batch["x"], 2, out=out)
+        return {"y": out}
