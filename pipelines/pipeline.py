@@ -410,9 +410,8 @@ class Pipeline:
 
 
 def _stage_core(stage: Stage) -> StageCore:
-    latency_ms = None
-    if stage.profile is not None:
-        latency_ms = stage.profile.up_to(stage.batch_size or 1).latency_ms.tolist()
+    profile = stage.batch_profile
+    latency_ms = None if profile is None else profile.latency_ms.tolist()
     return StageCore(stage.name, stage.first_policy(), 0, latency_ms)
 
 

@@ -30,6 +30,6 @@ def solve_stage_table(stage: Stage) -> PolicyTable:
     InfeasibleError
         Its budget is below the shortest batch.
     """
-    if stage.profile is None:
+    if stage.batch_profile is None:
         raise InvalidInputError(f"stage {stage.name}: a policy table needs a profile")
-    return solve_table(stage.profile.up_to(stage.batch_size or 1), stage_objective(stage))
+    return solve_table(stage.batch_profile, stage_objective(stage))

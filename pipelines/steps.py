@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from deployments.models.base import DEVICES
@@ -172,6 +173,11 @@ class Stage:
                 f"stage {name}: budget_ms must be above 0 and finite, not {self.budget_ms!r}"
             )
 
+    @cached_property
+    def batch_profile(self) -> Profile | None:
+        """The profile up to the largest batch, if there is one."""
+        return None if self.profile is None else self.profile.up_to(self.batch_size or 1)
+
     def first_policy(self) -> BatchingPolicy:
         """Return the policy to begin with; with ``smdp``, until the table is solved."""
         if isinstance(self.policy, BatchingPolicy):
@@ -212,14 +218,28 @@ class Switch:
         From an item to the key of its branch.
     branches : mapping
         Each branch is a step, or a list of steps; an empty list passes the item on.
+    shares : mapping, optional
+        For planning: the fraction of the items that takes each branch. By default all the same.
     """
 
     choose: Callable[[Any], Any]
     branches: Mapping[Any, "Step | Sequence[Step]"]
+    shares: Mapping[Any, float] | None = None
 
     def __post_init__(self) -> None:
         if not self.branches:
             raise InvalidInputError("switch: needs at least one branch")
+        if self.shares is not None and (
+            set(self.shares) != set(self.branches)
+            or min(self.shares.values()) < 0
+            or abs(sum(self.shares.values()) - 1) > 1e-9
+        ):
+            raise InvalidInputError("switch: shares must have one for each branch, and add up to 1")
+
+    @property
+    def expected_shares(self) -> Mapping[Any, float]:
+        """The fraction of the items that takes each branch."""
+        return self.shares or dict.fromkeys(self.branches, 1 / len(self.branches))
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,15 +253,22 @@ class Each:
         From the list of the results, in the order of the elements, to the result of the item.
     max_items : int
         An item with more elements fails.
+    expected_items : int
+        For planning: how many elements an item has.
     """
 
     branch: "Step | Sequence[Step]"
     join: Callable[[list[Any]], Any] = list
     max_items: int = MAX_ITEMS
+    expected_items: int = 1
 
     def __post_init__(self) -> None:
         if self.max_items < 1:
             raise InvalidInputError(f"each: max_items must be at least 1, not {self.max_items}")
+        if not 1 <= self.expected_items <= self.max_items:
+            raise InvalidInputError(
+                f"each: expected_items must be 1 to {self.max_items}, not {self.expected_items}"
+            )
 
 
 Step = Stage | Ensemble | Switch | Each

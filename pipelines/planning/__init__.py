@@ -1,0 +1,8 @@
+"""What a pipeline will do: its end-to-end response time, and the workers that its SLA needs.
+
+===============  ===============================================================================
+`tandem`         the response times of the whole, from a compiled simulation of its stages
+`convolution`    the same from the exact distributions of the stages, taken as independent
+`sizing`         the workers of least cost, and the division of the response time among the stages
+===============  ===============================================================================
+"""

@@ -1,0 +1,204 @@
+"""The response times of a whole pipeline, from a compiled simulation of its stages.
+
+Stages do not influence those before them, so they are simulated one after the other: each turns
+the times at which items arrive into the times at which they leave. What an item meets in a stage is
+what `pipelines.stage_core` does, in the same order; a test compares the two item by item. Arrivals
+at the first stage are Poisson. Those at later stages are what they are: a batch that ends sends all
+its items on at once, which `pipelines.planning.convolution` leaves out.
+
+Batches take the times of their profile, without variation. Nothing is refused or given up.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.steps import Each, Ensemble, Stage, Step, Switch
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InfeasibleError, InvalidInputError
+from policy.profile import Profile
+
+FloatArray = NDArray[np.float64]
+
+#: Requests of a simulation; the first tenth is not counted. At a load of 0.8 the 99th percentile
+#: of so many is within 2% of the limit, mostly within 1%.
+REQUESTS = 200_000
+_WARM_UP_SHARE = 0.1
+_SEED = 15
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What a plan may choose for a stage.
+
+    Attributes
+    ----------
+    workers : int
+    policy : BatchingPolicy
+    """
+
+    workers: int
+    policy: BatchingPolicy
+
+
+Settings = Mapping[str, Setting]
+"""By the name of the stage."""
+
+
+def profile_of(stage: Stage) -> Profile:
+    """Return the profile of a stage up to its largest batch.
+
+    Raises
+    ------
+    InvalidInputError
+        It has none.
+    """
+    if stage.batch_profile is None:
+        raise InvalidInputError(f"stage {stage.name}: planning needs its profile")
+    return stage.batch_profile
+
+
+def own_settings(stages: Sequence[Stage]) -> dict[str, Setting]:
+    """Return the settings that the stages have."""
+    return {stage.name: Setting(stage.workers, stage.first_policy()) for stage in stages}
+
+
+def simulate_response_ms(
+    steps: Sequence[Step],
+    settings: Settings,
+    arrival_rate_per_s: float,
+    *,
+    requests: int = REQUESTS,
+    seed: int = _SEED,
+) -> FloatArray:
+    """Simulate the response times of a pipeline under Poisson arrivals.
+
+    The same seed gives the same arrivals, whatever the settings, so that plans can be compared.
+
+    Parameters
+    ----------
+    steps : sequence of steps
+    settings : mapping of str to Setting
+    arrival_rate_per_s : float
+        Requests per second.
+    requests : int
+        How many are simulated.
+    seed : int
+
+    Returns
+    -------
+    ndarray of float, shape (requests counted,)
+        Response times in ms, in the order of arrival.
+
+    Raises
+    ------
+    InvalidInputError
+        A stage has no profile, or the rate is not above 0 and finite.
+    InfeasibleError
+        A stage cannot keep up.
+    """
+    if not 0 < arrival_rate_per_s < math.inf:
+        raise InvalidInputError(f"arrival rate: must be above 0, not {arrival_rate_per_s:g}")
+    random = np.random.default_rng(seed)
+    gaps_ms = random.exponential(1e3 / arrival_rate_per_s, requests)
+    arrivals_ms = np.cumsum(gaps_ms)
+    ends_ms = _pass_steps(list(steps), settings, arrivals_ms, arrival_rate_per_s, random)
+    return (ends_ms - arrivals_ms)[int(_WARM_UP_SHARE * requests) :]
+
+
+def _pass_steps(
+    step: "Step | Sequence[Step]",
+    settings: Settings,
+    arrivals_ms: FloatArray,
+    rate_per_s: float,
+    random: np.random.Generator,
+) -> FloatArray:
+    """Return when the items that arrive at a step, in any order, leave it."""
+    if isinstance(step, Stage):
+        return _pass_stage(step, settings[step.name], arrivals_ms, rate_per_s)
+    if isinstance(step, Ensemble):
+        ends = [
+            _pass_steps(branch, settings, arrivals_ms, rate_per_s, random)
+            for branch in step.branches
+        ]
+        return np.asarray(np.max(ends, axis=0))
+    if isinstance(step, Each):
+        items = step.expected_items
+        repeated = np.repeat(arrivals_ms, items)
+        ends_ms = _pass_steps(step.branch, settings, repeated, rate_per_s * items, random)
+        return np.asarray(ends_ms.reshape(-1, items).max(axis=1))
+    if isinstance(step, Switch):
+        shares = step.expected_shares
+        keys = random.choice(len(shares), arrivals_ms.size, p=list(shares.values()))
+        ends_ms = np.empty_like(arrivals_ms)
+        for number, (key, share) in enumerate(shares.items()):
+            chosen = keys == number
+            ends_ms[chosen] = _pass_steps(
+                step.branches[key], settings, arrivals_ms[chosen], rate_per_s * share, random
+            )
+        return ends_ms
+    for part in step:
+        arrivals_ms = _pass_steps(part, settings, arrivals_ms, rate_per_s, random)
+    return arrivals_ms
+
+
+def _pass_stage(
+    stage: Stage, setting: Setting, arrivals_ms: FloatArray, rate_per_s: float
+) -> FloatArray:
+    profile, policy = profile_of(stage), setting.policy
+    repeated = policy.actions[-1]
+    capacity_per_s = 1e3 * setting.workers * repeated / profile.latency_ms[repeated - 1]
+    if rate_per_s >= capacity_per_s:
+        raise InfeasibleError(
+            f"stage {stage.name}: {setting.workers} workers serve at most {capacity_per_s:.6g} "
+            f"items/s, and {rate_per_s:.6g} arrive"
+        )
+    order = np.argsort(arrivals_ms, kind="stable")
+    ends_ms = np.empty_like(arrivals_ms)
+    ends_ms[order] = _departures(
+        arrivals_ms[order],
+        np.array(policy.actions),
+        math.inf if policy.max_wait_ms is None else policy.max_wait_ms,
+        policy.max_batch_size,
+        np.ascontiguousarray(profile.latency_ms),
+        setting.workers,
+    )
+    return ends_ms
+
+
+@numba.njit(cache=True)
+def _departures(
+    arrivals_ms: FloatArray,
+    actions: NDArray[np.int64],
+    max_wait_ms: float,
+    max_size: int,
+    latency_ms: FloatArray,
+    workers: int,
+) -> FloatArray:
+    """Return when each of the items that arrive at increasing times leaves a stage."""
+    count, last = arrivals_ms.size, actions.size - 1
+    ends_ms = np.empty(count)
+    free_ms = np.zeros(workers)
+    head = tail = 0  # the first that waits, and the first that has not arrived
+    while head < count:
+        worker = np.argmin(free_ms)
+        now_ms = max(free_ms[worker], arrivals_ms[head])
+        due_ms = arrivals_ms[head] + max_wait_ms
+        while True:
+            while tail < count and arrivals_ms[tail] <= now_ms:
+                tail += 1
+            waiting = tail - head
+            size = actions[min(waiting, last)]
+            if size == 0 and (now_ms >= due_ms or (tail == count and due_ms == np.inf)):
+                size = min(waiting, max_size)
+            if size:
+                break
+            now_ms = min(due_ms, arrivals_ms[tail]) if tail < count else due_ms
+        free_ms[worker] = now_ms + latency_ms[size - 1]
+        ends_ms[head : head + size] = free_ms[worker]
+        head += size
+    return ends_ms

@@ -1,0 +1,103 @@
+"""The compiled simulation against the live core, and against what is known exactly."""
+
+import numpy as np
+import pytest
+
+from pipelines.planning.tandem import Setting, own_settings, simulate_response_ms
+from pipelines.steps import Each, Ensemble, Stage, Switch
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InfeasibleError, InvalidInputError
+from policy.profile import Profile
+from policy.response_time.evaluation import evaluate
+from tests.support.pipeline_machine import Machine
+
+
+def same(x):
+    return x
+
+
+def stage(name, fixed_ms, per_item_ms=0.0, size=1, **options):
+    latency_ms = [fixed_ms + per_item_ms * batch for batch in range(1, size + 1)]
+    profile = Profile("m", "d", latency_ms=latency_ms)
+    return Stage(same, name, batch_size=size, profile=profile, **options)
+
+
+TABLE = BatchingPolicy((0, 0, 2, 0, 4, 5, 5), 30.0)
+PIPELINES = {
+    "one": [stage("a", 3.1, 0.7, 8, workers=2)],
+    "waits": [stage("a", 5.3, 1.1, 8, max_wait_ms=7.3)],
+    "a table": [stage("a", 5.3, 1.1, 8, policy=TABLE)],
+    "tandem": [stage("a", 2.3), stage("b", 5.1, 0.9, 8, workers=3), stage("c", 1.7, 0.3, 4)],
+    "ensemble": [Ensemble([stage("a", 3.3, 0.9, 4), [stage("b", 1.9), stage("c", 1.1)]])],
+    "each": [Each(stage("a", 1.3, 0.31, 8), expected_items=3), stage("b", 2.7)],
+}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_it_does_what_the_live_core_does_item_by_item(name):
+    steps, rate_per_s, count = PIPELINES[name], 220.0, 1500
+    response_ms = simulate_response_ms(
+        steps, own_settings(Machine(steps, AnyLatency()).stages), rate_per_s, requests=count
+    )
+    arrivals_s = np.cumsum(np.random.default_rng(15).exponential(1 / rate_per_s, count))
+    machine = Machine(steps, AnyLatency.of(steps))
+    flows = []
+    for arrival_s in arrivals_s:
+        machine.run(until_s=arrival_s)
+        value = [0, 0, 0] if name == "each" else 0
+        flows.append(machine.submit(value))
+    machine.run(until_s=arrivals_s[-1] + 10)
+    measured_ms = [1e3 * (machine.ended[flow.id][0] - flow.arrival_s) for flow in flows]
+    np.testing.assert_allclose(measured_ms[150:-50], response_ms[:-50], rtol=0, atol=2e-3)
+
+
+class AnyLatency(dict):
+    """The latencies of the profiles of a pipeline's stages."""
+
+    def __missing__(self, name):
+        return 1.0
+
+    @classmethod
+    def of(cls, steps):
+        stages = Machine(steps, cls()).stages
+        return cls((part.name, part.profile.latency_ms.tolist()) for part in stages)
+
+
+@pytest.mark.parametrize("load", [0.3, 0.8])
+def test_one_stage_agrees_with_the_exact_distribution(load):
+    part = stage("a", 5.0, 0.5, 16)
+    rate_per_s = load * part.profile.capacity_per_s
+    response_ms = simulate_response_ms([part], own_settings([part]), rate_per_s)
+    exact = evaluate(part.profile, part.first_policy(), rate_per_s)
+    for percentile in (50, 90, 99):
+        simulated_ms = np.percentile(response_ms, percentile)
+        assert simulated_ms == pytest.approx(exact.response_percentile_ms(percentile), rel=0.02)
+
+
+def test_nothing_waits_behind_a_slower_stage():
+    """Constant times in tandem: a faster second stage adds its own time and nothing else."""
+    first, second = stage("a", 5.0), stage("b", 4.9)
+    settings = own_settings([first, second])
+    both = simulate_response_ms([first, second], settings, 150.0)
+    alone = simulate_response_ms([first], settings, 150.0)
+    np.testing.assert_allclose(both, alone + 4.9, rtol=0, atol=1e-6)
+
+
+def test_a_switch_divides_the_arrivals():
+    """Two branches of one device each, under half of the load: a random split is Poisson again."""
+    steps = [Switch(same, {0: stage("a", 5.0), 1: stage("b", 5.0)}, {0: 0.5, 1: 0.5})]
+    settings = {name: Setting(1, BatchingPolicy.from_control_limit(1, 1)) for name in "ab"}
+    response_ms = simulate_response_ms(steps, settings, 240.0)
+    exact = evaluate(Profile("m", "d", [5.0]), settings["a"].policy, 120.0)
+    assert np.mean(response_ms) == pytest.approx(exact.mean_response_ms, rel=0.02)
+
+
+def test_what_cannot_be_simulated():
+    part = stage("a", 5.0)
+    with pytest.raises(InfeasibleError, match="stage a: 1 workers serve at most 200"):
+        simulate_response_ms([part], own_settings([part]), 200.0)
+    with pytest.raises(InvalidInputError, match="arrival rate"):
+        simulate_response_ms([part], own_settings([part]), 0.0)
+    bare = Stage(same, "bare")
+    with pytest.raises(InvalidInputError, match="stage bare: planning needs its profile"):
+        simulate_response_ms([bare], own_settings([bare]), 1.0)
