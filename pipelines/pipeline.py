@@ -17,7 +17,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from deployments.errors import BusyError, RequestError
+from deployments.errors import BusyError
 from pipelines.graph import compile_steps
 from pipelines.items import Flow, Outcome
 from pipelines.pipeline_core import PipelineCore
@@ -246,10 +246,16 @@ class Pipeline:
         try:
             return await flow.content
         except asyncio.CancelledError:
-            self.core.cancel(flow)
-            self._tell_ended()
-            self._pump()
+            self.give_up(flow)
             raise
+
+    def give_up(self, flow: Flow) -> None:
+        """Give up a request, if it has not ended: nobody waits for its result."""
+        if not flow.done:
+            self.core.cancel(flow)
+            flow.content.cancel()
+            self._wake_streams()
+            self._pump()
 
     async def stream(
         self,
@@ -266,6 +272,7 @@ class Pipeline:
         Parameters
         ----------
         values : iterable or async iterable
+            An exception among them is not sent: it takes its place among the results.
         in_flight : int, optional
             The most values in the pipeline or waiting to be yielded; by default half of the
             pipeline's room.
@@ -275,7 +282,7 @@ class Pipeline:
         Yields
         ------
         Any
-            A result, or the `RequestError` of that value.
+            A result, or the error of that value, mostly a `RequestError`.
         """
         limit = max(1, self.core.max_pending // 2) if in_flight is None else in_flight
         if limit < 1:
@@ -286,13 +293,23 @@ class Pipeline:
             async for value in iterator:
                 while len(window) >= limit or (window and window[0].content.done()):
                     yield await _outcome(window.popleft(), raise_errors)
-                window.append(await self._submit_when_room(value))
+                if isinstance(value, Exception):
+                    window.append(self._failed(value))
+                else:
+                    window.append(await self._submit_when_room(value))
             while window:
                 yield await _outcome(window.popleft(), raise_errors)
         finally:
             for flow in window:
-                self.core.cancel(flow)
-                flow.content.cancel()
+                self.give_up(flow)
+
+    def _failed(self, error: Exception) -> Flow:
+        """Return a request that has failed before it was sent."""
+        now_s = time.monotonic()
+        flow = Flow(-1, now_s, content=self._loop.create_future())
+        flow.done = True
+        _set_exception(flow, error)
+        return flow
 
     async def _submit_when_room(self, value: Any) -> Flow:
         while len(self.core.open) >= self.core.max_pending:
@@ -429,7 +446,7 @@ async def _async(values: Iterable[Any]) -> AsyncIterator[Any]:
 async def _outcome(flow: Flow, raise_errors: bool) -> Any:
     try:
         return await flow.content
-    except RequestError as error:
+    except Exception as error:
         if raise_errors:
             raise
         return error

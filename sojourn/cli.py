@@ -14,6 +14,7 @@ from policy.errors import SojournError
 
 COMMANDS = {
     "loadtest": "Send Locust load to a running service and check every answer.",
+    "pipeline": "Serve, plan, measure and run pipelines of stages under one SLA.",
     "plan": "Compute how many replicas an arrival rate needs under an SLA.",
     "profile": "Measure a model's latency and energy on a device, per batch size.",
     "serve": "Serve a model on this machine under its SLA.",

@@ -12,7 +12,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 DESIGN = ROOT / "docs/design.md"
 GLOSSARY = ROOT / "docs/glossary.md"
 PACKAGES = (
-    *("policy", "autoscaler", "deployments", "simulator"),
+    *("policy", "autoscaler", "deployments", "pipelines", "simulator"),
     *("loadtests", "sojourn", "benchmarks"),
 )
 

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("sojourn", "policy", "autoscaler", "deployments", "simulator", "loadtests")
+PACKAGES = (
+    *("sojourn", "policy", "autoscaler", "deployments"),
+    *("pipelines", "simulator", "loadtests"),
+)
 ADAPTERS = {
     "autoscaler/application_adapter.py",
     "autoscaler/ray_adapter.py",
@@ -20,6 +23,8 @@ ADAPTERS = {
     "deployments/metrics.py",
     "deployments/rand_router.py",
     "deployments/replica.py",
+    "pipelines/serving/application.py",
+    "pipelines/serving/replica.py",
 }
 TESTS_WITH_BENCHMARKS = ("tests/benchmarks/", "tests/support/echo_server.py")
 
@@ -60,7 +65,7 @@ def test_tests_import_neither_other_tests_nor_benchmarks() -> None:
     assert not found
 
 
-@pytest.mark.parametrize("package", ["policy", "autoscaler", "simulator", "loadtests"])
+@pytest.mark.parametrize("package", ["policy", "autoscaler", "pipelines", "simulator", "loadtests"])
 def test_importing_a_package_imports_neither_ray_nor_torch_nor_locust(package: str) -> None:
     """Nor do the names that it exports. A new process has not imported anything yet."""
     script = (

@@ -1,0 +1,10 @@
+"""A pipeline as a service: its config file, its HTTP interface, and its Ray Serve application.
+
+===============  ===============================================================================
+`config`         the config file, checked, and the steps that it describes
+`service`        the pipeline as the service of `deployments.http.app`
+`app`            the HTTP interface: that of a model, `/sojourn/pipeline`, and times per stage
+`server`         under uvicorn, without Ray
+`replica`        the Ray Serve deployment; `application` builds it
+===============  ===============================================================================
+"""

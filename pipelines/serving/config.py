@@ -1,0 +1,307 @@
+"""The config file of a pipeline, in Ray Serve's schema; `configs/digits-pipeline.yaml` is one."""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from deployments.config import SLAConfig, first_line
+from deployments.models.base import TensorSpec
+from pipelines.graph import compile_steps
+from pipelines.pipeline import MAX_PENDING
+from pipelines.steps import MAX_ITEMS, Each, Ensemble, Place, Stage, Step, Switch
+from policy.errors import InvalidInputError
+from policy.profile import Profile
+
+#: The application builder that marks a pipeline in the config file.
+IMPORT_PATH = "pipelines.serving.application:build"
+#: The deployment's name in the config file.
+DEPLOYMENT = "PipelineReplica"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TensorConfig(_Strict):
+    """One input or output of the pipeline."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...] = ()
+
+    @property
+    def spec(self) -> TensorSpec:
+        """The tensor as the HTTP interface takes it."""
+        return TensorSpec(self.name, self.datatype, self.shape)
+
+
+class StageConfig(_Strict):
+    """A stage; `pipelines.steps.Stage` explains the keys."""
+
+    code: str
+    name: str = ""
+    options: dict[str, Any] = Field(default_factory=dict)
+    workers: int = 1
+    cpus: list[int] | None = None
+    place: Place = "process"
+    batch_size: int | None = None
+    max_wait_ms: float = 0.0
+    policy: Literal["smdp"] | None = None
+    #: A profile file or its content.
+    profile: str | dict[str, Any] | None = None
+    budget_ms: float | None = None
+    device: Literal["cpu", "cuda"] = "cpu"
+    hang_after_s: float = 30.0
+    #: Cost of one worker, for `sojourn pipeline plan`.
+    cost: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+
+    def build(self) -> Stage:
+        """Return the stage.
+
+        Raises
+        ------
+        InvalidInputError
+            A value is out of its range, or the profile is invalid.
+        """
+        values = self.model_dump(exclude={"profile", "cost"})
+        if isinstance(self.profile, str):
+            values["profile"] = Profile.load(self.profile)
+        elif self.profile is not None:
+            values["profile"] = Profile.from_dict(self.profile)
+        return Stage(**values)
+
+
+class EnsembleConfig(_Strict):
+    """Branches that each item passes, and how their results are joined."""
+
+    branches: list[list["StepConfig"]]
+    join: str | None = None
+
+
+class SwitchConfig(_Strict):
+    """Branches of which each item passes one."""
+
+    choose: str
+    branches: dict[str | int | bool, list["StepConfig"]]
+    shares: dict[str | int | bool, float] | None = None
+
+
+class EachConfig(_Strict):
+    """A branch that each element of an item passes, and how the results are joined."""
+
+    branch: list["StepConfig"]
+    join: str | None = None
+    max_items: int = MAX_ITEMS
+    expected_items: int = 1
+
+
+class StepConfig(_Strict):
+    """One step: exactly one of the keys."""
+
+    stage: StageConfig | None = None
+    ensemble: EnsembleConfig | None = None
+    switch: SwitchConfig | None = None
+    each: EachConfig | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> "StepConfig":
+        if len(self.model_fields_set) != 1:
+            raise ValueError("a step is one of stage, ensemble, switch and each")
+        return self
+
+    def build(self) -> Step:
+        """Return the step.
+
+        Raises
+        ------
+        InvalidInputError
+            A value is out of its range, or a function cannot be imported.
+        """
+        if self.stage is not None:
+            return self.stage.build()
+        if self.ensemble is not None:
+            branches = [build_steps(branch) for branch in self.ensemble.branches]
+            return Ensemble(branches, _function(self.ensemble.join) or list)
+        if self.switch is not None:
+            keyed = {key: build_steps(steps) for key, steps in self.switch.branches.items()}
+            return Switch(import_function(self.switch.choose), keyed, self.switch.shares)
+        assert self.each is not None
+        each = self.each
+        return Each(
+            build_steps(each.branch),
+            _function(each.join) or list,
+            each.max_items,
+            each.expected_items,
+        )
+
+
+class PipelineConfig(_Strict):
+    """`args` of the application: what the pipeline is; a change replaces every replica."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    version: str = Field(default="1", pattern=r"^[A-Za-z0-9._-]+$")
+    inputs: list[TensorConfig] = Field(min_length=1)
+    outputs: list[TensorConfig] = Field(min_length=1)
+    steps: list[StepConfig]
+    #: A function that returns an example item.
+    example: str | None = None
+    max_pending: int = Field(default=MAX_PENDING, ge=1)
+
+    def build(self) -> list[Step]:
+        """Return the steps, checked as a whole.
+
+        Raises
+        ------
+        InvalidInputError
+            A step is wrong, or two stages have the same name.
+        """
+        steps = build_steps(self.steps)
+        compile_steps(steps)
+        for tensor in (*self.inputs, *self.outputs):
+            tensor.spec  # noqa: B018 - it raises if the tensor is wrong
+        return steps
+
+    def worker_costs(self) -> dict[str, float]:
+        """Return the cost of one worker of each stage."""
+        costs: dict[str, float] = {}
+
+        def visit(value: Any) -> None:
+            if isinstance(value, StageConfig):
+                costs[value.build().name] = value.cost
+            elif isinstance(value, BaseModel):
+                for name in type(value).model_fields:
+                    visit(getattr(value, name))
+            elif isinstance(value, Mapping):
+                visit([*value.values()])
+            elif isinstance(value, list):
+                for part in value:
+                    visit(part)
+
+        visit(self.steps)
+        return costs
+
+
+class PipelineUserConfig(_Strict):
+    """`user_config` of the deployment; a change takes effect without restarting a replica."""
+
+    sla: SLAConfig = SLAConfig()
+    #: What becomes of a request that cannot be answered within the SLA: "refuse" it at once, or
+    #: "serve" it all the same.
+    late: Literal["refuse", "serve"] = "refuse"
+    max_rows_per_request: int = Field(default=256, ge=1)
+    max_body_bytes: int = Field(default=4 << 20, ge=1)
+
+
+class PipelineFile(_Strict):
+    """The parts of a config file that concern the pipeline."""
+
+    http_host: str
+    http_port: int
+    pipeline: PipelineConfig
+    user_config: PipelineUserConfig
+
+
+def build_steps(steps: Sequence[StepConfig]) -> list[Step]:
+    """Return the steps that a list in the config describes."""
+    return [step.build() for step in steps]
+
+
+def import_function(path: str) -> Callable[..., Any]:
+    """Import a function by its path ``package.module:name``.
+
+    Raises
+    ------
+    InvalidInputError
+        It cannot be imported, or is not callable.
+    """
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidInputError(f"function {path!r}: {error}") from error
+    if not callable(found):
+        raise InvalidInputError(f"function {path!r}: is not callable")
+    return found  # type: ignore[no-any-return]
+
+
+def _function(path: str | None) -> Callable[[list[Any]], Any] | None:
+    return None if path is None else import_function(path)
+
+
+def parse_args(args: Any) -> PipelineConfig:
+    """Return the checked ``args`` of the application.
+
+    Raises
+    ------
+    InvalidInputError
+        The first error, in one line: where it is, and what is allowed.
+    """
+    if not isinstance(args, Mapping) or set(args) != {"pipeline"}:
+        raise InvalidInputError("args: must have the key pipeline, and no other")
+    try:
+        return PipelineConfig.model_validate(args["pipeline"])
+    except ValidationError as error:
+        raise InvalidInputError(f"pipeline: {first_line(error)}") from None
+
+
+def parse_user_config(content: Mapping[str, Any] | None) -> PipelineUserConfig:
+    """Return the checked content of `user_config`.
+
+    Raises
+    ------
+    InvalidInputError
+        The first error, in one line: where it is, and what is allowed.
+    """
+    try:
+        return PipelineUserConfig.model_validate(content or {})
+    except ValidationError as error:
+        raise InvalidInputError(f"user_config: {first_line(error)}") from None
+
+
+def load_pipeline_file(path: str | Path) -> PipelineFile:
+    """Read and check the config file of a pipeline.
+
+    Raises
+    ------
+    InvalidInputError
+        The first error, in one line: where it is, and what is allowed.
+    """
+    try:
+        document = yaml.safe_load(Path(path).read_text())
+    except OSError as error:
+        raise InvalidInputError(f"{path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise InvalidInputError(f"{path}: not YAML") from error
+    try:
+        return _pipeline_file(document)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{path}: {error}") from None
+
+
+def _pipeline_file(document: Any) -> PipelineFile:
+    applications = document.get("applications") if isinstance(document, dict) else None
+    ours = [
+        application
+        for application in (applications if isinstance(applications, list) else [])
+        if isinstance(application, dict) and application.get("import_path") == IMPORT_PATH
+    ]
+    if len(ours) != 1:
+        raise InvalidInputError(
+            f"applications: {len(ours)} have import_path {IMPORT_PATH}, must be exactly one"
+        )
+    deployments = {
+        entry.get("name"): entry
+        for entry in ours[0].get("deployments") or []
+        if isinstance(entry, dict)
+    }
+    http_options = document.get("http_options") or {}
+    return PipelineFile(
+        http_host=http_options.get("host", "127.0.0.1"),
+        http_port=http_options.get("port", 8000),
+        pipeline=parse_args(ours[0].get("args")),
+        user_config=parse_user_config(deployments.get(DEPLOYMENT, {}).get("user_config")),
+    )

@@ -1,0 +1,82 @@
+"""The Ray Serve deployment of a pipeline: a thin adapter around `PipelineService`.
+
+One replica holds the whole pipeline; its stages run in worker processes, threads and the event loop
+of the replica. Ray accounts for the replica's CPUs, so give it as many as its workers use.
+"""
+
+import asyncio
+import importlib.metadata
+import logging
+from typing import Any
+
+from ray import serve
+
+from deployments.middleware import open_fast_path
+from pipelines.serving.app import PipelineApp
+from pipelines.serving.config import DEPLOYMENT, parse_args, parse_user_config
+from pipelines.serving.service import PipelineService
+from policy.errors import SojournError
+
+logger = logging.getLogger("ray.serve")
+
+#: How long a stopping replica waits for admitted requests; below `graceful_shutdown_timeout_s`.
+DRAIN_TIMEOUT_S = 20.0
+
+
+@serve.deployment(
+    name=DEPLOYMENT,
+    # The pipeline queues and refuses requests, so Ray's own limit must never be reached.
+    max_ongoing_requests=100_000,
+    health_check_period_s=5,
+    health_check_timeout_s=10,
+    graceful_shutdown_timeout_s=60,
+    logging_config={"enable_access_log": False},
+)
+@serve.ingress()
+class PipelineReplica:
+    """One replica: a pipeline behind an HTTP interface."""
+
+    async def __init__(self, args: dict[str, Any]) -> None:  # type: ignore[misc]  # Ray awaits it
+        self._service = PipelineService(parse_args(args), parse_user_config(None))
+        await self._service.start()
+
+    def __serve_build_asgi_app__(self) -> PipelineApp:
+        """Return the ASGI app. Serve calls this after the constructor."""
+        app = PipelineApp(self._service, importlib.metadata.version("sojourn"))
+        open_fast_path(app)
+        return app
+
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Apply a `user_config`; a running replica keeps its present one if the new one is wrong.
+
+        Raises
+        ------
+        SojournError
+            The config is invalid and no request has been served yet.
+        """
+        try:
+            self._service.configure(parse_user_config(user_config))
+        except SojournError as error:
+            if not self._service.pipeline.core.offered:
+                raise
+            logger.error("user_config rejected, the previous one stays in force: %s", error)
+
+    def check_health(self) -> None:
+        """Raise if Ray must replace this replica.
+
+        Raises
+        ------
+        RuntimeError
+            A stage has no worker, and cannot start one.
+        """
+        for stage in self._service.pipeline.core.stages:
+            if stage.lost is not None:
+                raise RuntimeError(stage.lost)
+
+    async def __del__(self) -> None:
+        if hasattr(self, "_service"):
+            try:
+                await asyncio.wait_for(self._service.pipeline.drain(), DRAIN_TIMEOUT_S)
+            except TimeoutError:
+                logger.error("not all requests were answered within %g s", DRAIN_TIMEOUT_S)
+            await self._service.close()

@@ -1,0 +1,228 @@
+"""A pipeline as the service of `deployments.http.app`: each row of a request is one item."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from deployments.errors import ModelError
+from deployments.http.inference_protocol import InferenceRequest, Signature, Tensors
+from deployments.models.base import TensorSpec
+from pipelines.errors import StageError
+from pipelines.items import Flow
+from pipelines.pipeline import Pipeline
+from pipelines.serving.config import PipelineConfig, PipelineUserConfig, import_function
+
+logger = logging.getLogger("sojourn.pipelines")
+
+StageTimes = list[dict[str, Any]]
+#: Where the times of the stages go, if the client asked for them.
+stage_times: ContextVar[StageTimes | None] = ContextVar("stage_times", default=None)
+
+
+class PipelineService:
+    """A pipeline behind an HTTP interface.
+
+    An item is a mapping from the names of the inputs to their values in one row. The result of the
+    last step is a mapping from the names of the outputs, or, of a single output, its value.
+
+    Parameters
+    ----------
+    config : PipelineConfig
+    user_config : PipelineUserConfig
+
+    Attributes
+    ----------
+    pipeline : Pipeline
+        `start` starts it.
+
+    Raises
+    ------
+    InvalidInputError
+        The config does not describe a pipeline.
+    """
+
+    platform = "pipeline"
+
+    def __init__(self, config: PipelineConfig, user_config: PipelineUserConfig) -> None:
+        self.model_name = config.name
+        self.model_version = config.version
+        self.pipeline = Pipeline(config.build(), max_pending=config.max_pending)
+        self._inputs = tuple(tensor.spec for tensor in config.inputs)
+        self._outputs = tuple(tensor.spec for tensor in config.outputs)
+        self._example = None if config.example is None else import_function(config.example)
+        self._started = False
+        self.configure(user_config)
+
+    def configure(self, user_config: PipelineUserConfig) -> None:
+        """Apply a configuration; it holds for the requests to come."""
+        self.user_config = user_config
+        self.pipeline.sla = user_config.sla.objective if user_config.late == "refuse" else None
+        self.signature = Signature(self._inputs, self._outputs, user_config.max_rows_per_request)
+        self.max_body_bytes = user_config.max_body_bytes
+
+    async def start(self) -> None:
+        """Start the workers of all stages.
+
+        Raises
+        ------
+        StartError
+            A worker did not start.
+        """
+        await self.pipeline.start()
+        self._started = True
+
+    async def close(self) -> None:
+        """End all workers."""
+        await self.pipeline.close()
+
+    @property
+    def ready(self) -> bool:
+        """Whether all stages have a worker."""
+        return self._started and all(stage.workers > 0 for stage in self.pipeline.core.stages)
+
+    def has_room(self, body: bytes) -> bool:
+        """Return whether one more row can wait; if not, count a refused request."""
+        core = self.pipeline.core
+        room = len(core.open) < core.max_pending
+        if not room:
+            core.offered += 1
+            core.refused += 1
+        return room
+
+    async def infer(self, request: InferenceRequest, arrival_s: float) -> Tensors:
+        """Answer a checked request.
+
+        Parameters
+        ----------
+        request : InferenceRequest
+        arrival_s : float
+            When it reached this process, by `time.monotonic`.
+
+        Raises
+        ------
+        RequestError
+            A row failed, or was refused; the other rows are given up.
+        """
+        wanted = stage_times.get()
+        flows: list[Flow] = []
+        try:
+            for row in range(request.rows):
+                flow = self.pipeline.submit(
+                    {name: array[row] for name, array in request.inputs.items()},
+                    timeout_ms=request.deadline_ms,
+                    arrival_s=arrival_s,
+                    record_times=wanted is not None,
+                )
+                flows.append(flow)
+            results = await asyncio.gather(*(self.pipeline.result(flow) for flow in flows))
+        except StageError as error:
+            logger.warning("%s", error, exc_info=error.cause)
+            raise error.for_client() from None
+        finally:
+            for flow in flows:
+                self.pipeline.give_up(flow)
+        if wanted is not None:
+            for row, flow in enumerate(flows):
+                wanted += [
+                    {"row": row, "stage": stage, "wait_ms": wait_ms, "service_ms": service_ms}
+                    for stage, wait_ms, service_ms in flow.stage_times or ()
+                ]
+        return self._stack(results)
+
+    def _stack(self, results: list[Any]) -> Tensors:
+        if len(self._outputs) == 1 and not isinstance(results[0], Mapping):
+            results = [{self._outputs[0].name: result} for result in results]
+        try:
+            return {spec.name: _stack_output(spec, results) for spec in self._outputs}
+        except (KeyError, TypeError, ValueError) as error:
+            logger.error("the pipeline's result is not its outputs: %r", error)
+            raise ModelError("the pipeline returned something else than its outputs") from None
+
+    def explain(self) -> Mapping[str, Any]:
+        """Return the content of ``GET /sojourn/policy``: the policy of each stage."""
+        now_s = time.monotonic()
+        policies = {}
+        for stage in self.pipeline.core.stages:
+            policy = stage.policy(now_s)
+            policies[stage.name] = {
+                "control_limit": policy.control_limit,
+                "max_batch_size": policy.max_batch_size,
+                "max_wait_ms": policy.max_wait_ms,
+            }
+        return {
+            "model": self.model_name,
+            "sla": self.user_config.sla.model_dump(),
+            "sla_in_words": self.user_config.sla.objective.in_words(),
+            "stages": policies,
+        }
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the content of ``GET /sojourn/pipeline``."""
+        core, sla = self.pipeline.core, self.user_config.sla
+        least_ms = [stage.latency_ms(1) for stage in core.stages]
+        total_ms = sum(least_ms)
+        stages = [
+            {
+                "name": stage.name,
+                "place": made.place,
+                "workers": stage.workers,
+                "busy": stage.busy,
+                "queue_length": stage.waiting,
+                "in_service": stage.in_service,
+                "items": stage.items,
+                "batches": stage.batches,
+                "mean_batch_size": stage.items / stage.batches if stage.batches else None,
+                "workers_lost": stage.deaths,
+                "lost": stage.lost,
+                "latency_ms": least,
+                "budget_ms": made.budget_ms
+                or (sla.response_time_ms * least / total_ms if total_ms else None),
+            }
+            for stage, made, least in zip(core.stages, self.pipeline.stages, least_ms, strict=True)
+        ]
+        return {
+            "name": self.model_name,
+            "sla_in_words": sla.objective.in_words(),
+            "requests": {
+                "offered": core.offered,
+                "open": len(core.open),
+                "completed": core.completed,
+                "refused": core.refused,
+                "late": core.late,
+                "failed": core.failed,
+                "cancelled": core.cancelled,
+            },
+            "expected_ms": core.expected_ms(),
+            "bottleneck": core.bottleneck().name,
+            "stages": stages,
+        }
+
+    def example_request(self) -> Mapping[str, Any]:
+        """Return a valid request of one row, for ``GET /sojourn/example``."""
+        item = self._example() if self._example is not None else {}
+        inputs = []
+        for spec in self._inputs:
+            zero = b"" if spec.datatype == "BYTES" else 0
+            value = item.get(spec.name, np.full(spec.shape, zero, spec.numpy_dtype))
+            data = np.asarray(value, spec.numpy_dtype).ravel().tolist()
+            inputs.append(
+                {
+                    "name": spec.name,
+                    "datatype": spec.datatype,
+                    "shape": [1, *spec.shape],
+                    "data": [v.decode() if isinstance(v, bytes) else v for v in data],
+                }
+            )
+        return {"inputs": inputs}
+
+
+def _stack_output(spec: TensorSpec, results: list[Any]) -> Any:
+    stacked = np.empty((len(results), *spec.shape), spec.numpy_dtype)
+    for row, result in enumerate(results):
+        stacked[row] = result[spec.name]
+    return stacked

@@ -1,0 +1,274 @@
+"""`sojourn pipeline`: serve, plan, measure and run pipelines of stages."""
+
+import asyncio
+import base64
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import click
+import numpy as np
+import orjson
+
+from deployments.models.base import TensorSpec
+from pipelines.errors import StageError
+from pipelines.pipeline import Pipeline
+from pipelines.serving.config import load_pipeline_file
+from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective
+from sojourn.output import existing_file, json_option, print_json, print_table, say
+
+
+@click.group("pipeline")
+def command() -> None:
+    """Serve, plan, measure and run pipelines of stages under one SLA.
+
+    FILE is a config file such as configs/digits-pipeline.yaml. Every command has --json, which
+    prints one JSON object.
+    """
+
+
+config_file = click.argument("file", type=existing_file)
+
+
+@command.command()
+@config_file
+@click.option("--host", help="Address to listen on; overrides the config.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="Port to listen on; overrides the config."
+)
+@click.option("--check", is_flag=True, help="Check the config file and exit.")
+@json_option
+def serve(file: Path, host: str | None, port: int | None, check: bool, as_json: bool) -> None:
+    """Serve the pipeline of FILE on this machine, without Ray, until Ctrl-C."""
+    config = load_pipeline_file(file)
+    steps = config.pipeline.build()
+    sla = config.user_config.sla.objective.in_words()
+    if check:
+        say(f"{file} is fine: {len(steps)} steps, {sla}")
+        return
+    if host or port:
+        config = config.model_copy(
+            update={"http_host": host or config.http_host, "http_port": port or config.http_port}
+        )
+    import uvloop  # only serving needs these
+
+    from pipelines.serving.server import serve_pipeline
+
+    name = config.pipeline.name
+
+    def ready(url: str) -> None:
+        model = f"{url}/v2/models/{name}"
+        if as_json:
+            print_json({"url": url, "model": name, "sla": sla})
+        else:
+            click.echo(f"{name} answers at {url}\n  SLA: {sla}\nTry it:\n")
+            click.echo(f"curl -s {url}/sojourn/example | curl -s {model}/infer -d @-")
+            click.echo(f"curl -s {url}/sojourn/pipeline\n\nCtrl-C stops it.")
+        sys.stdout.flush()
+
+    uvloop.run(serve_pipeline(config, ready))
+
+
+@command.command()
+@config_file
+@click.option(
+    "--arrival-rate",
+    type=click.FloatRange(min=0, min_open=True),
+    required=True,
+    help="Poisson arrivals, requests per second.",
+)
+@click.option("--response-time-ms", type=float, help="Overrides the SLA of the config.")
+@click.option("--percentile", type=float, help="Overrides the SLA of the config.")
+@json_option
+def plan(
+    file: Path,
+    arrival_rate: float,
+    response_time_ms: float | None,
+    percentile: float | None,
+    as_json: bool,
+) -> None:
+    """Find the workers of each stage that keep the SLA of FILE at the least cost.
+
+    Every stage needs a profile; `sojourn pipeline profile` measures it. The SLA is that of the
+    whole; its division among the stages is computed.
+    """
+    config = load_pipeline_file(file)
+    steps = config.pipeline.build()
+    given = config.user_config.sla
+    sla = ServiceLevelObjective(
+        given.response_time_ms if response_time_ms is None else response_time_ms,
+        given.percentile if percentile is None else percentile,
+    )
+    from pipelines.planning.sizing import equal_division, plan_pipeline  # importing numba is slow
+
+    costs = config.pipeline.worker_costs()
+    found = plan_pipeline(steps, arrival_rate, sla, costs)
+    equal = equal_division(steps, arrival_rate, sla)
+    stages = [
+        {
+            "name": name,
+            "workers": setting.workers,
+            "control_limit": setting.policy.control_limit,
+            "max_batch_size": setting.policy.max_batch_size,
+            "max_wait_ms": setting.policy.max_wait_ms,
+            "budget_ms": found.budgets_ms[name],
+        }
+        for name, setting in found.settings.items()
+    ]
+    result = {
+        "stages": stages,
+        "cost": found.cost,
+        "predicted_percentile_ms": found.percentile_ms,
+        "predicted_service_level": found.service_level,
+        "mean_power_w": found.mean_power_w,
+        "equal_division": None
+        if equal is None
+        else {
+            "workers": dict(zip(found.settings, equal, strict=True)),
+            "cost": float(np.dot(equal, [costs[name] for name in found.settings])),
+        },
+    }
+    if as_json:
+        print_json(result)
+        return
+    print_table(
+        ("stage", "workers", "starts at", "largest batch", "budget (ms)"),
+        [
+            (
+                stage["name"],
+                stage["workers"],
+                stage["control_limit"],
+                stage["max_batch_size"],
+                stage["budget_ms"],
+            )
+            for stage in stages
+        ],
+        title=f"{sla.in_words()} at {arrival_rate:g} requests/s",
+    )
+    click.echo(
+        f"cost {found.cost:g}; p{sla.percentile:g} {found.percentile_ms:.4g} ms; "
+        f"{found.service_level:.3%} in time"
+    )
+    if equal is None:
+        click.echo("With an equal share of the response time for each stage, no number would do.")
+    else:
+        click.echo(
+            "With an equal share of the response time for each stage it would cost "
+            f"{result['equal_division']['cost']:g}."  # type: ignore[index]
+        )
+
+
+@command.command()
+@config_file
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.01), default=0.2, help="For each batch size."
+)
+@json_option
+def profile(file: Path, seconds: float, as_json: bool) -> None:
+    """Measure the time of each stage's batches, for its `profile` in FILE.
+
+    The config needs an example: a function that returns an item.
+    """
+    config = load_pipeline_file(file).pipeline
+    if config.example is None:
+        raise InvalidInputError(f"{file}: pipeline.example: measuring needs it")
+    from pipelines.planning.profiling import measure_profiles
+    from pipelines.serving.config import import_function
+
+    example = import_function(config.example)()
+    steps = config.build()
+    profiles = asyncio.run(
+        measure_profiles(
+            steps, example, seconds=seconds, report=lambda stage: say(f"measuring {stage}")
+        )
+    )
+    if as_json:
+        print_json({name: measured.to_dict() for name, measured in profiles.items()})
+        return
+    print_table(
+        ("stage", "batch", "ms", "items/s"),
+        [
+            (name, size, ms, 1e3 * size / ms)
+            for name, measured in profiles.items()
+            for size, ms in zip(
+                measured.measured["batch_sizes"], measured.measured["median_ms"], strict=True
+            )
+        ],
+    )
+
+
+@command.command()
+@config_file
+@click.argument("items", type=click.File("rb"))
+@click.option("--in-flight", type=click.IntRange(min=1), help="The most items at a time.")
+@json_option
+def run(file: Path, items: IO[bytes], in_flight: int | None, as_json: bool) -> None:
+    """Run the items of a file through the pipeline of FILE: bulk work without a server.
+
+    ITEMS has one JSON object per line, with the inputs of the pipeline by name; "-" is standard
+    input. Bytes are text, or {"base64": "..."}. The results are printed one per line, in the same
+    order; a line that failed is {"error": "..."}. With --json a summary follows on standard error.
+    """
+    config = load_pipeline_file(file).pipeline
+    inputs = [tensor.spec for tensor in config.inputs]
+    started_s = time.monotonic()
+    counts = asyncio.run(_run(Pipeline(config.build()), inputs, items, in_flight))
+    summary = {**counts, "seconds": time.monotonic() - started_s}
+    if as_json:
+        say(orjson.dumps(summary).decode())
+    else:
+        say(f"{counts['completed']} results, {counts['failed']} errors")
+
+
+async def _run(
+    pipeline: Pipeline, inputs: Sequence[TensorSpec], items: IO[bytes], in_flight: int | None
+) -> dict[str, int]:
+    counts = {"completed": 0, "failed": 0}
+    async with pipeline:
+        async for result in pipeline.stream(_read(inputs, items), in_flight=in_flight):
+            failed = isinstance(result, Exception)
+            if isinstance(result, StageError):
+                result = result.for_client()
+            counts["failed" if failed else "completed"] += 1
+            content = {"error": str(result)} if failed else result
+            click.echo(orjson.dumps(content, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY))
+    return counts
+
+
+def _read(inputs: Sequence[TensorSpec], lines: Iterable[bytes]) -> Iterator[Any]:
+    """Yield the item of each line, or why it is none."""
+    for number, line in enumerate(lines, 1):
+        try:
+            yield _item(inputs, orjson.loads(line))
+        except (ValueError, TypeError, KeyError, AttributeError, InvalidInputError) as error:
+            yield InvalidInputError(f"line {number}: {error}")
+
+
+def _item(inputs: Sequence[TensorSpec], content: Any) -> dict[str, Any]:
+    if not isinstance(content, dict) or set(content) != {spec.name for spec in inputs}:
+        raise InvalidInputError(
+            f"must be an object with {', '.join(repr(spec.name) for spec in inputs)}"
+        )
+    item = {}
+    for spec in inputs:
+        value = content[spec.name]
+        if spec.datatype == "BYTES" and spec.shape == ():
+            encoded = isinstance(value, dict)
+            item[spec.name] = base64.b64decode(value["base64"]) if encoded else value.encode()
+            continue
+        array = np.asarray(value, spec.numpy_dtype)
+        if array.shape != spec.shape:
+            raise InvalidInputError(
+                f"{spec.name}: the shape must be {spec.shape}, not {array.shape}"
+            )
+        item[spec.name] = array
+    return item
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return str(value)

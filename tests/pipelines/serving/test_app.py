@@ -1,0 +1,135 @@
+"""A pipeline over HTTP: the protocol, its own paths, and its errors."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from pipelines.serving.app import PipelineApp
+from pipelines.serving.config import parse_args, parse_user_config
+from pipelines.serving.service import PipelineService
+from tests.support.pipeline_configs import config
+
+
+def make_service(user_config=None, **changes):
+    args = config(**changes)["applications"][0]["args"]
+    return PipelineService(parse_args(args), parse_user_config(user_config))
+
+
+@pytest_asyncio.fixture
+async def service() -> AsyncIterator[PipelineService]:
+    made = make_service({"sla": {"response_time_ms": 5000}})
+    await made.start()
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture
+async def client(service: PipelineService) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(PipelineApp(service, "0"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as made:
+        yield made
+
+
+def body(*rows):
+    data = np.ravel(rows).tolist()
+    return {"inputs": [{"name": "x", "datatype": "FP32", "shape": [len(rows), 3], "data": data}]}
+
+
+INFER = "/v2/models/twice/infer"
+
+
+async def test_each_row_is_an_item(client):
+    answer = await client.post(INFER, json=body([1, 2, 3], [4, 5, 6]))
+    assert answer.status_code == 200
+    (output,) = answer.json()["outputs"]
+    assert output["data"] == [4, 8, 12, 16, 20, 24]
+    assert output["shape"] == [2, 3]
+    assert "parameters" not in answer.json()
+
+
+async def test_many_clients_share_batches_and_get_their_own_answers(client, service):
+    answers = await asyncio.gather(*(client.post(INFER, json=body([v, 0, 0])) for v in range(40)))
+    assert [answer.json()["outputs"][0]["data"][0] for answer in answers] == [
+        4 * v for v in range(40)
+    ]
+    assert service.pipeline.core.stages[0].batches < 40
+
+
+async def test_the_times_of_the_stages_when_asked_for(client):
+    headers = {"X-Sojourn-Stage-Times": "true"}
+    answer = (await client.post(INFER, json=body([1, 2, 3], [4, 5, 6]), headers=headers)).json()
+    times = answer["parameters"]["stages"]
+    assert sorted((t["row"], t["stage"]) for t in times) == [
+        (0, "again"),
+        (0, "doubler"),
+        (1, "again"),
+        (1, "doubler"),
+    ]
+    assert all(t["wait_ms"] >= 0 and t["service_ms"] >= 0 for t in times)
+    assert answer["outputs"][0]["data"][0] == 4
+    # An error has none, and is as without the header.
+    answer = await client.post(INFER, json={}, headers=headers)
+    assert (answer.status_code, set(answer.json())) == (400, {"error"})
+
+
+async def test_an_error_of_a_stage_names_it_and_hides_the_rest(client, service):
+    answer = await client.post(INFER, json=body([1, 1, 1], [-1, 1, 1]))
+    assert answer.status_code == 500
+    assert answer.json() == {"error": "stage 'again' failed on this request"}
+    assert not service.pipeline.core.open
+    assert (await client.post(INFER, json=body([1, 1, 1]))).status_code == 200
+
+
+async def test_the_pipeline_describes_itself(client):
+    await client.post(INFER, json=body([1, 2, 3], [4, 5, 6]))
+    content = (await client.get("/sojourn/pipeline")).json()
+    assert content["requests"]["completed"] == 2
+    assert [stage["name"] for stage in content["stages"]] == ["doubler", "again"]
+    assert [stage["items"] for stage in content["stages"]] == [2, 2]
+    assert content["bottleneck"] == "doubler"
+    assert sum(stage["budget_ms"] for stage in content["stages"]) == pytest.approx(5000)
+    assert (await client.head("/sojourn/pipeline")).content == b""
+
+
+async def test_what_a_model_has_a_pipeline_has(client):
+    for path in ("/v2", "/v2/health/ready", "/v2/models/twice", "/sojourn/openapi.json"):
+        assert (await client.get(path)).status_code == 200, path
+    example = (await client.get("/sojourn/example")).json()
+    assert (await client.post(INFER, json=example)).status_code == 200
+    policy = (await client.get("/sojourn/policy")).json()
+    assert policy["stages"]["doubler"]["max_batch_size"] == 4
+
+
+async def test_a_deadline_and_an_sla_that_cannot_be_met(client, service):
+    answer = await client.post(INFER, json=body([1, 2, 3]), headers={"X-Request-Timeout-Ms": "0.5"})
+    assert answer.status_code == 504
+    service.configure(parse_user_config({"sla": {"response_time_ms": 0.5}}))
+    assert (await client.post(INFER, json=body([1, 2, 3]))).status_code == 504
+    service.configure(parse_user_config({"sla": {"response_time_ms": 0.5}, "late": "serve"}))
+    assert (await client.post(INFER, json=body([1, 2, 3]))).status_code == 200
+
+
+async def test_a_pipeline_without_room_answers_503():
+    service = make_service(max_pending=1)
+    await service.start()
+    transport = httpx.ASGITransport(PipelineApp(service, "0"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        answer = await client.post(INFER, json=body([1, 1, 1], [2, 2, 2]))
+        assert answer.status_code == 503
+        assert not service.pipeline.core.open
+    await service.close()
+
+
+async def test_outputs_that_are_not_those_of_the_config(client):
+    service = make_service(outputs=[{"name": "y", "datatype": "FP32", "shape": [2]}])
+    await service.start()
+    transport = httpx.ASGITransport(PipelineApp(service, "0"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        answer = await client.post(INFER, json=body([1, 1, 1]))
+    await service.close()
+    assert answer.status_code == 500
+    assert "something else than its outputs" in answer.json()["error"]

@@ -1,0 +1,108 @@
+"""The config file of a pipeline."""
+
+import numpy as np
+import pytest
+import yaml
+
+from pipelines.serving.config import load_pipeline_file, parse_user_config
+from pipelines.steps import Each, Ensemble, Stage, Switch
+from policy.errors import InvalidInputError
+from tests.support.pipeline_configs import config
+from tests.support.readme import ROOT
+
+
+@pytest.fixture
+def load(tmp_path):
+    def write_and_load(**changes):
+        path = tmp_path / "pipeline.yaml"
+        path.write_text(yaml.safe_dump(config(**changes)))
+        return load_pipeline_file(path)
+
+    return write_and_load
+
+
+STAGE = {"stage": {"code": "tests.support.pipeline_stages:Scale"}}
+
+
+def test_a_stage_with_its_keys(load):
+    file = load()
+    model, again = file.pipeline.build()
+    assert isinstance(model, Stage)
+    assert isinstance(again, Stage)
+    assert (model.name, model.place, model.batch_size) == ("doubler", "thread", 4)
+    np.testing.assert_array_equal(model.profile.latency_ms, [1.0, 1.1, 1.2, 1.3])
+    assert file.pipeline.worker_costs() == {"doubler": 1.0, "again": 2.5}
+    assert file.user_config.sla.response_time_ms == 5000
+
+
+def test_all_kinds_of_steps(load):
+    named = {"stage": {**STAGE["stage"], "name": "other", "workers": 2, "cost": 3}}
+    steps = [
+        {"ensemble": {"branches": [[STAGE], []], "join": "builtins:sum"}},
+        {
+            "switch": {
+                "choose": "builtins:len",
+                "branches": {1: [], "a": []},
+                "shares": {1: 0.2, "a": 0.8},
+            }
+        },
+        {"each": {"branch": [named], "expected_items": 4, "max_items": 9}},
+    ]
+    file = load(steps=steps)
+    ensemble, switch, each = file.pipeline.build()
+    assert isinstance(ensemble, Ensemble)
+    assert ensemble.join is sum
+    assert isinstance(switch, Switch)
+    assert (switch.choose, switch.expected_shares) == (len, {1: 0.2, "a": 0.8})
+    assert isinstance(each, Each)
+    assert (each.max_items, each.expected_items, each.join([1, 2])) == (9, 4, [1, 2])
+    assert file.pipeline.worker_costs() == {"scale": 1.0, "other": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"steps": [{}]}, "a step is one of stage, ensemble, switch and each"),
+        ({"steps": [{**STAGE, "each": {"branch": []}}]}, "a step is one of stage"),
+        ({"steps": [{"stage": {"code": "a:b", "worker": 2}}]}, r"steps\.0\.stage\.worker: extra"),
+        ({"steps": []}, "at least one stage"),
+        ({"steps": [STAGE, STAGE]}, "two stages are called 'scale'"),
+        ({"steps": [{"stage": {"code": "a:b", "workers": 0}}]}, "stage b: workers must be"),
+        (
+            {"steps": [STAGE, {"switch": {"choose": "no.module:f", "branches": {"a": []}}}]},
+            "no.mod",
+        ),
+        ({"outputs": [{"name": "y", "datatype": "FLOAT"}]}, "datatype 'FLOAT' is not one of"),
+        ({"inputs": []}, "inputs: list should have at least 1"),
+        ({"name": "a b"}, "name: "),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(load, changes, complaint):
+    with pytest.raises(InvalidInputError, match=complaint) as caught:
+        load(**changes).pipeline.build()
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_no_config(tmp_path):
+    path = tmp_path / "file.yaml"
+    with pytest.raises(InvalidInputError, match="No such file"):
+        load_pipeline_file(path)
+    for content, complaint in [
+        ("a: [", "not YAML"),
+        ("applications: 7", "0 have import_path"),
+        (
+            "applications: [{import_path: 'pipelines.serving.application:build'}]",
+            "the key pipeline",
+        ),
+    ]:
+        path.write_text(content)
+        with pytest.raises(InvalidInputError, match=complaint):
+            load_pipeline_file(path)
+    with pytest.raises(InvalidInputError, match=r"user_config: sla\.percentile: .*, not 100"):
+        parse_user_config({"sla": {"percentile": 100}})
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("configs/*pipeline*.yaml")), ids=lambda p: p.stem)
+def test_the_configs_that_come_with_sojourn(path):
+    file = load_pipeline_file(path)
+    assert file.pipeline.build()

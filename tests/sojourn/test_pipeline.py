@@ -1,0 +1,96 @@
+"""The commands of `sojourn pipeline`."""
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+import yaml
+
+from sojourn.cli import main
+from tests.support.pipeline_configs import config
+from tests.support.readme import ROOT
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(yaml.safe_dump(config()))
+    return str(path)
+
+
+def test_check(file, capsys):
+    assert main(["pipeline", "serve", file, "--check"]) == 0
+    assert "is fine: 2 steps, 99% of requests within 5000 ms" in capsys.readouterr().err
+
+
+def test_plan(file, capsys):
+    arguments = ["--arrival-rate", "4000", "--response-time-ms", "20"]
+    assert main(["pipeline", "plan", file, *arguments, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    # One worker of the first stage serves 4 items in 1.3 ms: 3,077 per second.
+    assert {stage["name"]: stage["workers"] for stage in plan["stages"]} == {
+        "doubler": 2,
+        "again": 1,
+    }
+    assert plan["cost"] == 4.5
+    assert plan["predicted_percentile_ms"] < 20
+    assert main(["pipeline", "plan", file, *arguments]) == 0
+    assert "cost 4.5" in capsys.readouterr().out
+
+
+def test_a_plan_that_is_impossible(file, capsys):
+    arguments = ["--arrival-rate", "10", "--response-time-ms", "1"]
+    assert main(["pipeline", "plan", file, *arguments]) == 2
+    assert "no number of workers keeps 99% of requests within 1 ms" in capsys.readouterr().err
+
+
+def test_run_keeps_the_order_and_has_errors_in_their_place(file, tmp_path, capsys):
+    lines = ['{"x": [1, 2, 3]}', "nonsense", '{"x": [-1, 0, 0]}', '{"x": [1]}', '{"x": [2, 0, 0]}']
+    items = tmp_path / "items.jsonl"
+    items.write_text("\n".join(lines))
+    assert main(["pipeline", "run", file, str(items), "--json"]) == 0
+    out, err = capsys.readouterr()
+    results = [json.loads(line) for line in out.splitlines()]
+    assert results[0] == [4, 8, 12]
+    assert results[1]["error"].startswith("line 2: ")
+    assert results[2] == {"error": "stage 'again' failed on this request"}
+    assert results[3] == {"error": "line 4: x: the shape must be (3,), not (1,)"}
+    assert results[4] == [8, 0, 0]
+    summary = json.loads(err)
+    assert (summary["completed"], summary["failed"]) == (2, 3)
+
+
+def test_profile_needs_an_example(file, capsys):
+    assert main(["pipeline", "profile", file]) == 2
+    assert "pipeline.example: measuring needs it" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_profile(capsys):
+    path = str(ROOT / "configs/digits-pipeline.yaml")
+    assert main(["pipeline", "profile", path, "--seconds", "0.01", "--json"]) == 0
+    profiles = json.loads(capsys.readouterr().out)
+    assert list(profiles) == ["decode", "classify", "label"]
+    assert profiles["classify"]["max_batch_size"] == 32
+    assert profiles["classify"]["latency_ms"] == sorted(profiles["classify"]["latency_ms"])
+
+
+@pytest.mark.slow
+def test_serve_answers_until_it_is_interrupted(file):
+    command = [sys.executable, "-m", "sojourn.cli", "pipeline", "serve", file, "--port", "18761"]
+    with subprocess.Popen([*command, "--json"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:
+        lines = []
+        for line in run.stdout:
+            lines.append(line)
+            if line.rstrip() == "}":
+                break
+        url = json.loads("".join(lines))["url"]
+        with urllib.request.urlopen(f"{url}/sojourn/example", timeout=10) as answer:
+            example = answer.read()
+        with urllib.request.urlopen(f"{url}/v2/models/twice/infer", example, timeout=10) as answer:
+            assert json.load(answer)["outputs"][0]["data"] == [0, 0, 0]
+        run.send_signal(signal.SIGINT)
+        assert run.wait(30) == 0

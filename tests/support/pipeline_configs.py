@@ -1,0 +1,57 @@
+"""A small pipeline as a config."""
+
+import copy
+from typing import Any
+
+#: x, three numbers, is doubled twice: by a model, and by a function.
+CONFIG: dict[str, Any] = {
+    "http_options": {"host": "127.0.0.1", "port": 8000},
+    "applications": [
+        {
+            "name": "twice",
+            "import_path": "pipelines.serving.application:build",
+            "args": {
+                "pipeline": {
+                    "name": "twice",
+                    "inputs": [{"name": "x", "datatype": "FP32", "shape": [3]}],
+                    "outputs": [{"name": "y", "datatype": "FP32", "shape": [3]}],
+                    "steps": [
+                        {
+                            "stage": {
+                                "code": "tests.support.pipeline_stages:Doubler",
+                                "place": "thread",
+                                "batch_size": 4,
+                                "profile": {"latency_ms": [1.0, 1.1, 1.2, 1.3]},
+                            }
+                        },
+                        {
+                            "stage": {
+                                "code": "tests.support.pipeline_configs:again",
+                                "place": "loop",
+                                "profile": {"latency_ms": [0.1]},
+                                "cost": 2.5,
+                            }
+                        },
+                    ],
+                }
+            },
+            "deployments": [
+                {"name": "PipelineReplica", "user_config": {"sla": {"response_time_ms": 5000}}}
+            ],
+        }
+    ],
+}
+
+
+def again(item):
+    """Double y; fail on negative numbers."""
+    if item["y"][0] < 0:
+        raise ValueError("the secret reason")
+    return 2 * item["y"]
+
+
+def config(**changes):
+    """Return a copy of the config; `changes` replace keys of the pipeline."""
+    document = copy.deepcopy(CONFIG)
+    document["applications"][0]["args"]["pipeline"].update(changes)
+    return document
