@@ -112,6 +112,10 @@ class PipelineCore:
         return flow
 
     def _check_deadline(self, now_s: float, deadline_s: float) -> None:
+        for stage in self.stages:
+            if not stage.workers:
+                self.refused += 1
+                raise BusyError(f"stage {stage.name!r} has no worker now; try again later")
         left_ms = 1e3 * (deadline_s - now_s)
         if left_ms < self._least_ms:
             self.late += 1

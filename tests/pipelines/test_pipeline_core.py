@@ -172,6 +172,20 @@ def test_a_lost_stage_answers_what_waits_and_refuses_what_comes():
     assert flow.result == 5
 
 
+def test_while_a_worker_starts_only_requests_without_a_deadline_wait_for_it():
+    machine = Machine([Stage(double), Stage(shift)], {"double": 1, "shift": 1})
+    machine.core.stages[1].workers = 0
+    flow = machine.submit(1)
+    with pytest.raises(BusyError, match="stage 'shift' has no worker now"):
+        machine.submit(2, deadline_s=0.1)
+    machine.run()
+    machine.core.stages[1].workers = 1
+    machine.core.touch(1)
+    machine.advance()
+    machine.run()
+    assert flow.result == 5
+
+
 def test_the_bottleneck_is_the_stage_with_the_most_work():
     steps = [Stage(range, "expand"), Each(Stage(shift)), Stage(sum)]
     machine = Machine(steps, {"expand": 5, "shift": 1, "sum": 2})

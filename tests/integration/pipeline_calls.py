@@ -1,0 +1,89 @@
+"""Serve a pipeline on a real Ray for `test_pipelines`, and print what was observed.
+
+This runs in its own process, because Ray reads its settings from the environment on import and ends
+with the process.
+"""
+
+import copy
+import json
+import os
+import sys
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import psutil
+import yaml
+
+from deployments.config import ServiceConfig
+from deployments.local import deploy, local_service
+from tests.support.services import ROOT, free_port, wait_for
+
+NAME = "digits-pipeline"
+
+
+def stage_workers() -> set[int]:
+    """Return the worker processes of the stages, wherever Ray has started them."""
+    found = set()
+    for process in psutil.process_iter(["cmdline"]):
+        if any("pipelines.workers.child" in word for word in process.info["cmdline"] or ()):
+            found.add(process.pid)
+    return found
+
+
+def main() -> None:
+    """Serve, ask, kill a worker, ask again, change the SLA, and ask again."""
+    document = yaml.safe_load((ROOT / "configs/digits-pipeline.yaml").read_text())
+    document["http_options"]["port"] = port = free_port()
+    config = SimpleNamespace(
+        http_host="127.0.0.1",
+        http_port=port,
+        application=NAME,
+        route_prefix="",
+        args=SimpleNamespace(model=SimpleNamespace(name=NAME)),
+        document=document,
+    )
+    before = stage_workers()
+    observed: dict[str, Any] = {}
+    with (
+        local_service(cast(ServiceConfig, config), lambda line: None) as service,
+        httpx.Client(base_url=service.url, timeout=30) as client,
+    ):
+        request = client.get("/sojourn/example").json()
+
+        def ask() -> Any:
+            answer = client.post(f"/v2/models/{NAME}/infer", json=request)
+            return answer.json()["outputs"][0]["data"] if answer.is_success else answer.text
+
+        observed["answers"] = [ask() for _ in range(5)]
+        (worker,) = stage_workers() - before
+        os.kill(worker, 9)
+        # Under the SLA it refuses, until another worker has started.
+        wait_for(lambda: client.get("/v2/health/ready").status_code == 503, 10)
+        observed["without_worker"] = client.post(
+            f"/v2/models/{NAME}/infer", json=request
+        ).status_code
+        wait_for(lambda: client.get("/v2/health/ready").is_success, 60)
+        observed["after_kill"] = [ask() for _ in range(5)]
+        (replacement,) = stage_workers() - before
+        observed["replaced"] = replacement != worker
+        observed["pipeline"] = client.get("/sojourn/pipeline").json()
+        changed = copy.deepcopy(document)
+        changed["applications"][0]["deployments"][0]["user_config"]["sla"] = {
+            "response_time_ms": 250,
+            "percentile": 95,
+        }
+        deploy(changed, service.dashboard)
+
+        def sla() -> str:
+            return str(client.get("/sojourn/policy").json()["sla_in_words"])
+
+        wait_for(lambda: "250" in sla(), 60)
+        observed["sla"] = sla()
+        observed["same_worker"] = stage_workers() - before == {replacement}
+    observed["left_over"] = len(stage_workers() - before)
+    sys.stdout.write(json.dumps(observed))
+
+
+if __name__ == "__main__":
+    main()
