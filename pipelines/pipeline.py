@@ -129,10 +129,12 @@ class Pipeline:
             for number, stage in enumerate(self.stages):
                 self._workers.append(self._make_workers(number, stage))
             starts = [self._loop.create_task(workers.start()) for workers in self._workers]
-            results = await asyncio.gather(*starts, return_exceptions=True)
-            for result in results:
-                if isinstance(result, BaseException):
-                    raise result
+            try:
+                await asyncio.gather(*starts)
+            finally:
+                for start in starts:
+                    start.cancel()
+                await asyncio.wait(starts)
         except BaseException:
             await self.close()
             raise
@@ -167,6 +169,29 @@ class Pipeline:
         for waiter in self._room:
             waiter.cancel()
         await asyncio.gather(*(workers.close() for workers in self._workers))
+
+    def resize(self, name: str, workers: int) -> None:
+        """Change the number of workers of a running stage; no request is lost.
+
+        Parameters
+        ----------
+        name : str
+            The stage.
+        workers : int
+            At least 1. More are started; fewer end, those with a batch after it.
+
+        Raises
+        ------
+        InvalidInputError
+            There is no such stage, the number is below 1, or the stage has one worker on the event
+            loop or workers pinned to CPUs.
+        """
+        numbers = {stage.name: number for number, stage in enumerate(self.stages)}
+        if name not in numbers:
+            raise InvalidInputError(f"stage {name!r}: the stages are {', '.join(numbers)}")
+        if workers < 1:
+            raise InvalidInputError(f"stage {name}: workers must be at least 1, not {workers}")
+        self._workers[numbers[name]].resize(workers)
 
     async def drain(self) -> None:
         """Return when all admitted requests are answered."""
@@ -409,8 +434,7 @@ class Pipeline:
             await asyncio.sleep(_CHECK_S)
             for workers in self._workers:
                 workers.check(time.monotonic())
-            if self.core.open:
-                self.core.refresh()
+            self.core.refresh(time.monotonic())
 
     async def _solve(self, number: int, stage: Stage) -> None:
         """Solve the policy table of a stage in a thread, and put it into force."""

@@ -18,7 +18,7 @@ from pipelines.stage_core import StageBatch, StageCore
 
 # A request is admitted if it should be answered within this share of its time.
 _ADMISSION_SHARE = 0.97
-# Learned latencies are taken up after so many batches.
+# Measured latencies are taken up after so many batches.
 _REFRESH_BATCHES = 32
 _KINDS: dict[type, str] = {SwitchNode: "switch", ForkNode: "ensemble", EachNode: "each"}
 
@@ -63,10 +63,12 @@ class PipelineCore:
         self._touched: set[int] = set()
         self._batches = 0
         self._number_of = {id(stage): number for number, stage in enumerate(stages)}
-        self.refresh()
+        self.refresh(-math.inf)
 
-    def refresh(self) -> None:
-        """Take up the latencies that the stages have learned."""
+    def refresh(self, now_s: float) -> None:
+        """Take up the latencies that the stages have measured; forget those that are old."""
+        for stage in self.stages:
+            stage.forget_old_latency(now_s)
         stage_ms = [stage.latency_ms(1) for stage in self.stages]
         self._least_ms, rest_ms = self.graph.rest_ms(stage_ms)
         for stage, rest in zip(self.stages, rest_ms, strict=True):
@@ -192,7 +194,7 @@ class PipelineCore:
         self._touched.add(number)
         self._batches += 1
         if self._batches % _REFRESH_BATCHES == 0:
-            self.refresh()
+            self.refresh(now_s)
         for item, result in stage.batch_ended(now_s, batch, outcome):
             flow = item.flow
             if flow.stage_times is not None:

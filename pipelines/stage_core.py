@@ -30,6 +30,9 @@ _EARLY_S = 1e-6
 _RATE_WINDOW_S = 5.0
 # Weight of the newest batch in the measured latency.
 _NEWEST = 0.1
+# A measured latency is forgotten after this time without a batch. Otherwise one slow batch could
+# refuse all requests for ever: there would be no other batch to correct it.
+_MEMORY_S = 1.0
 # The queue is rebuilt without its abandoned items once these are more than the others, and this.
 _ABANDONED = 64
 
@@ -105,6 +108,7 @@ class StageCore:
         self.workers = workers
         self._stated_ms = None if latency_ms is None else tuple(latency_ms)
         self._batch_ms = self._item_ms = 0.0
+        self._measured_s = -math.inf
         self._queue: deque[Item] = deque()
         self._retries: deque[list[Item]] = deque()
 
@@ -242,7 +246,7 @@ class StageCore:
             return self._worker_lost(batch, outcome.reason)
         if isinstance(outcome, BatchFailure):
             return self._batch_failed(batch, outcome)
-        self._learn(1e3 * (now_s - batch.started_s), len(batch.items))
+        self._measure(now_s, 1e3 * (now_s - batch.started_s), len(batch.items))
         ended = []
         again = []
         for item, result in zip(batch.items, outcome, strict=True):
@@ -295,9 +299,15 @@ class StageCore:
         self.waiting = 0
         return kept
 
-    def _learn(self, duration_ms: float, size: int) -> None:
+    def forget_old_latency(self, now_s: float) -> None:
+        """Forget the measured latency, if the latest batch ended too long ago."""
+        if now_s - self._measured_s > _MEMORY_S:
+            self._batch_ms = self._item_ms = 0.0
+
+    def _measure(self, now_s: float, duration_ms: float, size: int) -> None:
         if self._stated_ms is not None:
             return
+        self._measured_s = now_s
         share = _NEWEST if self._batch_ms else 1.0
         self._batch_ms += share * (duration_ms - self._batch_ms)
         self._item_ms += share * (duration_ms / size - self._item_ms)

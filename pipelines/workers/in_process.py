@@ -11,7 +11,7 @@ from pipelines.items import Outcome, WorkerLoss
 from pipelines.stage_core import StageBatch
 from pipelines.workers.interface import Listener
 from pipelines.workers.predictor import Predictor, Recipe, make_predictor
-from policy.errors import SojournError
+from policy.errors import InvalidInputError, SojournError
 
 logger = logging.getLogger("sojourn.pipelines")
 
@@ -55,6 +55,17 @@ class LoopWorker:
         assert self._predict is not None
         outcome = self._predict([item.value for item in batch.items])
         self._listener.batch_ended(batch, outcome)
+
+    def resize(self, count: int) -> None:
+        """Refuse anything but one worker.
+
+        Raises
+        ------
+        InvalidInputError
+            `count` is not 1.
+        """
+        if count != 1:
+            raise InvalidInputError(f"stage {self._name}: place loop has one worker")
 
     def check(self, now_s: float) -> None:
         """Do nothing: while this stage hangs, nothing else runs either."""
@@ -143,6 +154,21 @@ class ThreadWorkers:
         self._busy.add(thread)
         thread.batches.put(batch)
 
+    def resize(self, count: int) -> None:
+        """Start more workers, or let some end after their batches."""
+        while len(self._free) + len(self._busy) + len(self._starting) < count:
+            self._starting.add(_Thread(self))
+        self._count = count
+        self._retire()
+
+    def _retire(self) -> None:
+        while self._free and len(self._free) + len(self._busy) > self._count:
+            self._free.pop().batches.put(None)
+        self._listener.workers_changed(self._running(), None)
+
+    def _running(self) -> int:
+        return min(self._count, len(self._free) + len(self._busy))
+
     def told(
         self, thread: _Thread, message: "StartError | tuple[StageBatch, Outcome] | None"
     ) -> None:
@@ -152,6 +178,8 @@ class ThreadWorkers:
                 self._busy.remove(thread)
                 self._free.append(thread)
                 thread.batch = None
+                if len(self._free) + len(self._busy) > self._count:
+                    self._retire()
                 self._listener.batch_ended(*message)
             return
         self._starting.discard(thread)
@@ -161,11 +189,11 @@ class ThreadWorkers:
                 self._started.set_exception(message)
             else:
                 logger.error("%s", message)
-                ready = len(self._free) + len(self._busy)
+                ready = self._running()
                 self._listener.workers_changed(ready, None if ready else str(message))
             return
         self._free.append(thread)
-        self._listener.workers_changed(len(self._free) + len(self._busy), None)
+        self._retire()
         if not self._starting and not self._started.done():
             self._started.set_result(None)
 
@@ -183,7 +211,7 @@ class ThreadWorkers:
             thread.batches.put(None)
             batch = thread.batch
             assert batch is not None
-            self._listener.workers_changed(len(self._free) + len(self._busy), None)
+            self._listener.workers_changed(self._running(), None)
             self._starting.add(_Thread(self))
             self._listener.batch_ended(batch, WorkerLoss(reason))
 

@@ -34,6 +34,15 @@ class Workers(Protocol):
     def run(self, batch: StageBatch) -> None:
         """Run a batch on a free worker. The caller knows that there is one."""
 
+    def resize(self, count: int) -> None:
+        """Start more workers, or let some end after their batches.
+
+        Raises
+        ------
+        InvalidInputError
+            These workers cannot be resized.
+        """
+
     def check(self, now_s: float) -> None:
         """Replace the workers that hang; called about once a second."""
 

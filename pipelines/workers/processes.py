@@ -24,6 +24,7 @@ from pipelines.workers.arena import Arena
 from pipelines.workers.child import BATCH, MESSAGE, START, UnpicklableError, command
 from pipelines.workers.interface import Listener
 from pipelines.workers.predictor import Recipe
+from policy.errors import InvalidInputError
 
 logger = logging.getLogger("sojourn.pipelines")
 
@@ -32,6 +33,9 @@ _FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 10.0
 #: After so many failed starts in a row, what waits for the stage is answered.
 _FAILED_STARTS = 3
 _CLOSE_S = 2.0
+#: A worker that has not started after this time is given up.
+_START_S = 300.0
+_STANDARD_ERROR = 2
 
 
 @dataclass(slots=True)
@@ -61,6 +65,7 @@ class _Worker:
         self.job: _Job | None = None
         self.ready = False
         self.closed = False
+        self.started_s = time.monotonic()
         self._pool = pool
         self._requests, self._replies = Arena(), Arena()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -69,7 +74,11 @@ class _Worker:
         inherited = [theirs.fileno(), self._requests.descriptor, self._replies.descriptor]
         with theirs:
             self.process = subprocess.Popen(
-                command(inherited), pass_fds=inherited, stdin=subprocess.DEVNULL
+                command(inherited),
+                pass_fds=inherited,
+                stdin=subprocess.DEVNULL,
+                # What a stage prints must not mix with the output of this process.
+                stdout=_STANDARD_ERROR,
             )
         pool.loop.add_reader(ours, self._on_message)
         self._send(0, START, (pool.recipe, cpus))
@@ -195,6 +204,7 @@ class ProcessWorkers:
             raise StartError(f"stage {name!r}: cannot be sent to a process: {error}") from error
         self.loop = asyncio.get_running_loop()
         self._cpus = cpus
+        self._pinned = any(own is not None for own in cpus)
         self._hang_after_s = hang_after_s
         self._listener = listener
         self._workers: list[_Worker] = []
@@ -232,8 +242,35 @@ class ProcessWorkers:
         if not worker.run(batch, next(self._numbers)):
             self.ended(batch, [_unsendable(item.value) for item in batch.items])
 
+    def resize(self, count: int) -> None:
+        """Start more workers, or let some end after their batches.
+
+        Raises
+        ------
+        InvalidInputError
+            The workers are pinned to CPUs.
+        """
+        if self._pinned and count != len(self._cpus):
+            raise InvalidInputError(f"stage {self.name}: its workers are pinned to CPUs")
+        more = count - len(self._cpus)
+        self._cpus = [None] * count
+        for _ in range(more):
+            self._start_another(None)
+        self._retire()
+        self._listener.workers_changed(self._count_ready(), None)
+
+    def _retire(self) -> None:
+        """Let as many workers end as are too many, if they have no batch."""
+        for worker in [worker for worker in self._workers if worker.job is None]:
+            if len(self._workers) <= len(self._cpus):
+                break
+            self._workers.remove(worker)
+            worker.kill()
+
     def ended(self, batch: StageBatch, outcome: Outcome) -> None:
         """Pass on the outcome of a batch."""
+        if len(self._workers) > len(self._cpus):
+            self._retire()
         self._listener.batch_ended(batch, outcome)
 
     def worker_ready(self) -> None:
@@ -274,9 +311,11 @@ class ProcessWorkers:
         self._start_another(worker.cpus)
 
     def check(self, now_s: float) -> None:
-        """Replace the workers that hang."""
+        """Replace the workers that hang, in a batch or while they start."""
         for worker in list(self._workers):
-            if worker.job is not None and now_s - worker.job.started_s > self._hang_after_s:
+            if not worker.ready and now_s - worker.started_s > _START_S:
+                self.worker_failed_to_start(worker, f"it took more than {_START_S:g} s")
+            elif worker.job is not None and now_s - worker.job.started_s > self._hang_after_s:
                 self.worker_died(worker, f"took more than {self._hang_after_s:g} s for a batch")
 
     def _later(self, delay_s: float, cpus: list[int] | None) -> None:
@@ -288,11 +327,12 @@ class ProcessWorkers:
         self._timers.add(timer)
 
     def _start_another(self, cpus: list[int] | None) -> None:
-        if not self._closing:
+        # A resize may have made one that was to be replaced too many.
+        if not self._closing and len(self._workers) < len(self._cpus):
             self._workers.append(_Worker(self, cpus))
 
     def _count_ready(self) -> int:
-        return sum([worker.ready for worker in self._workers])
+        return min(len(self._cpus), sum([worker.ready for worker in self._workers]))
 
     async def close(self) -> None:
         """End all workers; those that run a batch get two seconds to end it."""

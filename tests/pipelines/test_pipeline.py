@@ -8,6 +8,7 @@ import pytest
 
 from deployments.errors import BadRequestError, BusyError, DeadlineError, StartError
 from pipelines import Each, Ensemble, Pipeline, Stage, StageError, Switch
+from pipelines.workers.in_process import ThreadWorkers
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
@@ -221,3 +222,34 @@ async def test_a_cause_with_a_status_keeps_it():
             await pipeline.predict(1)
     assert caught.value.status == 400
     assert str(caught.value.for_client()) == "no image"
+
+
+async def test_more_and_fewer_workers_while_it_runs():
+    """Scale-in of a stage with requests in it: each is answered, and the batches end first."""
+    gate = Gate()
+    async with Pipeline([Stage(gate, "gate", place="thread")]) as pipeline:
+        core = pipeline.core.stages[0]
+        pipeline.resize("gate", 3)
+        while core.workers < 3:
+            await asyncio.sleep(0.001)
+        tasks = [asyncio.create_task(pipeline.predict(v)) for v in range(8)]
+        while len(gate.begun) < 3:
+            await asyncio.sleep(0.001)
+        pipeline.resize("gate", 1)
+        assert (core.workers, core.busy) == (1, 3)
+        gate.open.set()
+        assert await asyncio.gather(*tasks) == [*range(8)]
+        workers = pipeline._workers[0]
+        assert isinstance(workers, ThreadWorkers)
+        assert (len(workers._free), len(workers._busy)) == (1, 0)
+
+
+async def test_what_cannot_be_resized():
+    async with Pipeline([Stage(shift, place="loop")]) as pipeline:
+        for name, workers, complaint in [
+            ("shift", 2, "place loop has one worker"),
+            ("shift", 0, "at least 1"),
+            ("other", 1, "the stages are shift"),
+        ]:
+            with pytest.raises(InvalidInputError, match=complaint):
+                pipeline.resize(name, workers)

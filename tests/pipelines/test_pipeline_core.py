@@ -186,6 +186,22 @@ def test_while_a_worker_starts_only_requests_without_a_deadline_wait_for_it():
     assert flow.result == 5
 
 
+def test_one_slow_batch_does_not_refuse_all_requests_for_ever():
+    """A stage measures a first batch of 5 s; under an SLA of 0.1 s no other would be admitted."""
+    machine = Machine([Stage(double)], {"double": 5000.0}, known=False)
+    machine.submit(1)
+    machine.run()
+    machine.latency_ms["double"] = [1.0]
+    machine.core.refresh(machine.now_s)
+    with pytest.raises(DeadlineError):
+        machine.submit(2, machine.now_s + 0.1)
+    machine.run(until_s=machine.now_s + 2)
+    machine.core.refresh(machine.now_s)
+    flow = machine.submit(3, machine.now_s + 0.1)
+    machine.run()
+    assert flow.result == 6
+
+
 def test_the_bottleneck_is_the_stage_with_the_most_work():
     steps = [Stage(range, "expand"), Each(Stage(shift)), Stage(sum)]
     machine = Machine(steps, {"expand": 5, "shift": 1, "sum": 2})

@@ -163,3 +163,22 @@ async def test_memory_does_not_grow_with_what_was_sent():
         for _ in range(200):
             await pipeline.predict(array)
         assert (worker._requests.size, worker._replies.size) == size
+
+
+@pytest.mark.slow
+async def test_scale_in_of_a_stage_with_requests_in_it():
+    """Each request is answered, no worker is lost, and the processes end."""
+    before = children()
+    async with Pipeline([Stage(Scale, workers=2)]) as pipeline:
+        tasks = [asyncio.create_task(pipeline.predict(v)) for v in range(100)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        pipeline.resize("scale", 1)
+        assert await asyncio.gather(*tasks) == [2 * v for v in range(100)]
+        assert len(children() - before) == 1
+        pipeline.resize("scale", 2)
+        while pipeline.core.stages[0].workers < 2:
+            await asyncio.sleep(0.01)
+        assert len(children() - before) == 2
+        assert pipeline.core.stages[0].deaths == 0
+    assert children() == before
