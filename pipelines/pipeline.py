@@ -14,6 +14,7 @@ import math
 import time
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -36,6 +37,8 @@ logger = logging.getLogger("sojourn.pipelines")
 #: How often workers are checked for hanging.
 _CHECK_S = 0.2
 MAX_PENDING = 1024
+#: How long each batch size of a stage with ``policy="auto"`` is measured.
+_MEASURE_S = 0.1
 
 
 class _StageListener:
@@ -85,7 +88,7 @@ class Pipeline:
         if max_pending < 1:
             raise InvalidInputError(f"max_pending: must be at least 1, not {max_pending}")
         graph = compile_steps(steps)
-        self.stages: Sequence[Stage] = graph.stages
+        self.stages = graph.stages
         self.sla = sla
         cores = [_stage_core(stage) for stage in graph.stages]
         self.core = PipelineCore(graph, cores, max_pending)
@@ -120,10 +123,19 @@ class Pipeline:
             It has been started before.
         StartError
             A worker did not start; the message says which and why.
+        StageError
+            A stage with ``policy="auto"`` failed on its example.
         """
         if self._workers:
             raise InvalidInputError("pipeline: it has been started before")
         self._loop = asyncio.get_running_loop()
+        for number, stage in enumerate(self.stages):
+            if stage.policy == "auto" and stage.profile is None:
+                self.stages[number] = await _with_profile(stage)
+                profile = self.stages[number].batch_profile
+                assert profile is not None
+                self.core.stages[number].state_latency(profile.latency_ms.tolist())
+        self.core.refresh(time.monotonic())
         self._running = True
         try:
             for number, stage in enumerate(self.stages):
@@ -438,7 +450,7 @@ class Pipeline:
 
     async def _solve(self, number: int, stage: Stage) -> None:
         """Solve the policy table of a stage in a thread, and put it into force."""
-        if stage.policy != "smdp" or stage.profile is None:
+        if stage.policy not in ("smdp", "auto"):
             return
         try:
             table = await asyncio.to_thread(solve_stage_table, stage)
@@ -448,6 +460,14 @@ class Pipeline:
         self.core.stages[number].use(table)
         self.core.touch(number)
         self._pump()
+
+
+async def _with_profile(stage: Stage) -> Stage:
+    """Return the stage with its measured profile."""
+    from pipelines.planning.profiling import measure_stage  # it measures with a pipeline
+
+    profile, _ = await measure_stage(stage, stage.example, _MEASURE_S)
+    return replace(stage, profile=profile)
 
 
 def _stage_core(stage: Stage) -> StageCore:

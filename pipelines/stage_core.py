@@ -130,6 +130,10 @@ class StageCore:
         stated = self._stated_ms
         return self._batch_ms if stated is None else stated[min(size, len(stated)) - 1]
 
+    def state_latency(self, latency_ms: Sequence[float]) -> None:
+        """State the latency by batch size, instead of measuring it."""
+        self._stated_ms = tuple(latency_ms)
+
     @property
     def item_ms(self) -> float:
         """The least time that one worker needs for one item, in full batches; 0 if unknown."""

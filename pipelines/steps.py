@@ -56,20 +56,21 @@ class Stage:
         that item alone.
     max_wait_ms : float
         A free worker waits for a full batch until its first item has waited this long.
-    policy : BatchingPolicy or "smdp", optional
-        Instead of `batch_size` and `max_wait_ms` alone: a policy by queue length, or ``"smdp"`` to
-        solve one for each arrival rate from `profile`.
+    policy : BatchingPolicy, "smdp" or "auto", optional
+        Instead of `batch_size` and `max_wait_ms` alone: a policy by queue length; ``"smdp"`` to
+        solve one for each arrival rate from `profile`; or ``"auto"``, which is the same, but
+        measures the profile with `example` at the start if there is none.
     profile : Profile, optional
         The time of its batches. It also tells which requests cannot be finished in time.
     budget_ms : float, optional
-        With ``policy="smdp"`` and a profile with energy: the response time that this stage may
+        With a solved policy and a profile with energy: the response time that this stage may
         take; the policy then saves energy within it.
     device : {"cpu", "cuda"}
         Of a `Model`.
     hang_after_s : float
         A worker that takes longer than this for one batch is killed and replaced.
     example : Any, optional
-        An item for measuring the profile.
+        An item for measuring the profile with ``policy="auto"``.
 
     Raises
     ------
@@ -85,7 +86,7 @@ class Stage:
     place: Place = "process"
     batch_size: int | None = None
     max_wait_ms: float = 0.0
-    policy: BatchingPolicy | Literal["smdp"] | None = None
+    policy: BatchingPolicy | Literal["smdp", "auto"] | None = None
     profile: Profile | None = None
     budget_ms: float | None = None
     device: str = "cpu"
@@ -144,12 +145,14 @@ class Stage:
 
     def _check_policy(self) -> None:
         name = self.name
-        if self.policy == "smdp":
-            if self.profile is None and self.example is None:
-                raise InvalidInputError(f"stage {name}: policy smdp needs a profile or an example")
-        elif self.policy is not None and not isinstance(self.policy, BatchingPolicy):
+        if self.policy == "smdp" and self.profile is None:
+            raise InvalidInputError(f"stage {name}: policy smdp needs a profile")
+        if self.policy == "auto" and self.profile is None and self.example is None:
+            raise InvalidInputError(f"stage {name}: policy auto needs a profile or an example")
+        if not (isinstance(self.policy, BatchingPolicy) or self.policy in (None, "smdp", "auto")):
             raise InvalidInputError(
-                f"stage {name}: policy must be a BatchingPolicy or 'smdp', not {self.policy!r}"
+                f"stage {name}: policy must be a BatchingPolicy, 'smdp' or 'auto', "
+                f"not {self.policy!r}"
             )
         if self.policy is not None:
             if self.batch_size is None:
@@ -179,7 +182,7 @@ class Stage:
         return None if self.profile is None else self.profile.up_to(self.batch_size or 1)
 
     def first_policy(self) -> BatchingPolicy:
-        """Return the policy to begin with; with ``smdp``, until the table is solved."""
+        """Return the policy to begin with: if one is solved, until its table is ready."""
         if isinstance(self.policy, BatchingPolicy):
             return self.policy
         size = self.batch_size or 1

@@ -61,7 +61,7 @@ async def measure_profiles(
     async def visit(step: "Step | Sequence[Step]", item: Any) -> Any:
         if isinstance(step, Stage):
             report(step.name)
-            profiles[step.name], result = await _measure_stage(step, item, seconds)
+            profiles[step.name], result = await measure_stage(step, item, seconds)
             return result
         if isinstance(step, Ensemble):
             return step.join([await visit(branch, item) for branch in step.branches])
@@ -81,8 +81,27 @@ async def measure_profiles(
     return profiles
 
 
-async def _measure_stage(stage: Stage, item: Any, seconds: float) -> tuple[Profile, Any]:
-    """Return the profile of a stage, and its result for `item`."""
+async def measure_stage(stage: Stage, item: Any, seconds: float) -> tuple[Profile, Any]:
+    """Measure one stage.
+
+    Parameters
+    ----------
+    stage : Stage
+    item : Any
+    seconds : float
+        For each batch size.
+
+    Returns
+    -------
+    profile : Profile
+    result : Any
+        Of the stage for `item`.
+
+    Raises
+    ------
+    StartError, StageError
+        Its worker did not start, or failed on the item.
+    """
     largest = stage.batch_size or 1
     alone = replace(
         stage,

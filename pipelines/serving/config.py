@@ -50,12 +50,14 @@ class StageConfig(_Strict):
     place: Place = "process"
     batch_size: int | None = None
     max_wait_ms: float = 0.0
-    policy: Literal["smdp"] | None = None
+    policy: Literal["smdp", "auto"] | None = None
     #: A profile file or its content.
     profile: str | dict[str, Any] | None = None
     budget_ms: float | None = None
     device: Literal["cpu", "cuda"] = "cpu"
     hang_after_s: float = 30.0
+    #: A function that returns an item, for measuring the profile with `policy: auto`.
+    example: str | None = None
     #: Cost of one worker, for `sojourn pipeline plan`.
     cost: float = Field(default=1.0, gt=0, allow_inf_nan=False)
 
@@ -67,7 +69,9 @@ class StageConfig(_Strict):
         InvalidInputError
             A value is out of its range, or the profile is invalid.
         """
-        values = self.model_dump(exclude={"profile", "cost"})
+        values = self.model_dump(exclude={"profile", "cost", "example"})
+        if self.example is not None:
+            values["example"] = import_function(self.example)()
         if isinstance(self.profile, str):
             values["profile"] = Profile.load(self.profile)
         elif self.profile is not None:

@@ -182,6 +182,27 @@ async def test_an_smdp_stage_solves_its_table():
         assert (await pipeline.predict(7))[0] == 7
 
 
+class Slow:
+    """Takes 2 ms for a batch, and one more for each item."""
+
+    def predict(self, items):
+        time.sleep(0.002 + 0.001 * len(items))
+        return items
+
+
+async def test_an_auto_stage_measures_its_profile_first():
+    stage = Stage(Slow, place="thread", batch_size=3, policy="auto", example=0)
+    async with Pipeline([stage]) as pipeline:
+        core = pipeline.core.stages[0]
+        assert core.latency_ms(1) >= 3.0
+        assert core.latency_ms(3) >= 5.0
+        while core._table is None:
+            await asyncio.sleep(0.01)
+        assert await pipeline.predict(7) == 7
+        with pytest.raises(DeadlineError, match="shorter than its own processing time"):
+            await pipeline.predict(7, timeout_ms=2.5)
+
+
 async def test_a_stage_that_does_not_start():
     def construct():
         raise AssertionError

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.errors import WorkerLostError
@@ -73,6 +73,7 @@ def test_a_batch_starts_before_a_deadline_of_its_items():
     assert not core.too_late
 
 
+@settings(max_examples=40)
 @given(
     culprits=st.sets(st.integers(0, 31), max_size=32),
     size=st.integers(1, 32),
