@@ -86,6 +86,8 @@ class StageCore:
         Items dropped because they could not be finished in time; the caller empties the list.
     batches, items, deaths : int
         Batches started, items that arrived, workers lost.
+    busy_s : float
+        Time of all batches together.
     lost : str or None
         Why the stage has no worker and cannot start one.
     """
@@ -104,6 +106,7 @@ class StageCore:
         self.wake_at_s: float | None = None
         self.too_late: list[Item] = []
         self.batches = self.items = self.deaths = 0
+        self.busy_s = 0.0
         self.lost: str | None = None
         self.workers = workers
         self._stated_ms = None if latency_ms is None else tuple(latency_ms)
@@ -246,6 +249,7 @@ class StageCore:
         """
         self.busy -= 1
         self.in_service -= len(batch.items)
+        self.busy_s += now_s - batch.started_s
         if isinstance(outcome, WorkerLoss):
             return self._worker_lost(batch, outcome.reason)
         if isinstance(outcome, BatchFailure):

@@ -4,6 +4,7 @@
 `config`         the config file, checked, and the steps that it describes
 `service`        the pipeline as the service of `deployments.http.app`
 `app`            the HTTP interface: that of a model, `/sojourn/pipeline`, and times per stage
+`metrics`        the metrics of the stages
 `server`         under uvicorn, without Ray
 `replica`        the Ray Serve deployment; `application` builds it
 ===============  ===============================================================================

@@ -1,17 +1,15 @@
 """The HTTP interface of a pipeline: that of a model, and what concerns the stages."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import orjson
 from starlette.types import Message, Receive, Scope, Send
 
 from deployments.http.app import InferenceApp
+from pipelines.serving.metrics import metrics_text
 from pipelines.serving.service import PipelineService, StageTimes, stage_times
 
 #: A request with this header gets the times of the stages in the parameters of its JSON answer.
 STAGE_TIMES = b"x-sojourn-stage-times"
-_PATH = "/sojourn/pipeline"
+_PATH, _METRICS = "/sojourn/pipeline", "/metrics"
 
 
 class PipelineApp(InferenceApp):
@@ -34,8 +32,14 @@ class PipelineApp(InferenceApp):
             await super().__call__(scope, receive, send)
             return
         path = scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/")
-        if path == _PATH and scope["method"] in ("GET", "HEAD"):
-            await _send_json(scope, send, self._pipeline_service.describe())
+        reads = scope["method"] in ("GET", "HEAD")
+        service = self._pipeline_service
+        if path == _PATH and reads:
+            content = orjson.dumps(service.describe(), option=orjson.OPT_SERIALIZE_NUMPY)
+            await _send(scope, send, content, b"application/json")
+        elif path == _METRICS and reads:
+            text = metrics_text(service.model_name, service.pipeline.core)
+            await _send(scope, send, text, b"text/plain; version=0.0.4; charset=utf-8")
         elif any(name == STAGE_TIMES for name, _ in scope["headers"]):
             times: StageTimes = []
             token = stage_times.set(times)
@@ -47,9 +51,8 @@ class PipelineApp(InferenceApp):
             await super().__call__(scope, receive, send)
 
 
-async def _send_json(scope: Scope, send: Send, content: Mapping[str, Any]) -> None:
-    body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+async def _send(scope: Scope, send: Send, body: bytes, content_type: bytes) -> None:
+    headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 

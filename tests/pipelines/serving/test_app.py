@@ -7,6 +7,7 @@ import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
 
 from pipelines.serving.app import PipelineApp
 from pipelines.serving.config import parse_args, parse_user_config
@@ -93,6 +94,24 @@ async def test_the_pipeline_describes_itself(client):
     assert content["bottleneck"] == "doubler"
     assert sum(stage["budget_ms"] for stage in content["stages"]) == pytest.approx(5000)
     assert (await client.head("/sojourn/pipeline")).content == b""
+
+
+async def test_metrics_count_what_the_stages_do(client):
+    await client.post(INFER, json=body([1, 2, 3], [4, 5, 6]))
+    await client.post(INFER, json=body([-1, 0, 0]))
+    families = text_string_to_metric_families((await client.get("/metrics")).text)
+    values = {
+        (sample.name, sample.labels.get("stage") or sample.labels.get("outcome")): sample.value
+        for family in families
+        for sample in family.samples
+    }
+    assert values["sojourn_stage_items_total", "doubler"] == 3
+    assert values["sojourn_stage_workers", "again"] == 1
+    assert values["sojourn_stage_queue_length", "doubler"] == 0
+    assert values["sojourn_stage_busy_seconds_total", "doubler"] > 0
+    assert values["sojourn_pipeline_requests_total", "completed"] == 2
+    assert values["sojourn_pipeline_requests_total", "failed"] == 1
+    assert values["sojourn_pipeline_open_requests", None] == 0
 
 
 async def test_what_a_model_has_a_pipeline_has(client):
