@@ -14,9 +14,9 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from deployments.errors import BadRequestError
-from deployments.models.digits import EXAMPLE, PIXEL_MAX
 
-_SIDE = 8
+#: What the digit models take: images of 8 × 8 pixels from 0 to 16.
+_SIDE, _PIXEL_MAX = 8, 16.0
 _PNG, _JPEG = b"\x89PNG", b"\xff\xd8"
 #: Larger images are refused before they are decoded.
 _MAX_PIXELS = 4096 * 4096
@@ -56,7 +56,7 @@ def decode(item: Mapping[str, bytes]) -> dict[str, Any]:
     pixels = np.asarray(grey, np.float32) / 255
     if np.median(pixels) > 0.5:
         pixels = 1 - pixels  # the ground is light
-    return {"image": PIXEL_MAX * pixels}
+    return {"image": _PIXEL_MAX * pixels}
 
 
 def label(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,7 +72,9 @@ def mean(results: list[Mapping[str, Any]]) -> dict[str, Any]:
 
 def example() -> dict[str, bytes]:
     """Return the image of a 3, as the base64 of a PNG file."""
-    pixels = np.kron(np.array(EXAMPLE), np.ones((5, 5))) * (255 / PIXEL_MAX)
+    from deployments.models.digits import EXAMPLE  # it loads torch, which the stages here need not
+
+    pixels = np.kron(np.array(EXAMPLE), np.ones((5, 5))) * (255 / _PIXEL_MAX)
     file = io.BytesIO()
     Image.fromarray(255 - pixels.astype(np.uint8)).save(file, "PNG")
     return {"image": base64.b64encode(file.getvalue())}

@@ -143,6 +143,17 @@ class StepConfig(_Strict):
         )
 
 
+class AutoscalingConfig(_Strict):
+    """The workers of the stages follow the load; every stage needs a profile."""
+
+    #: Of all stages together, in one replica.
+    max_workers: int = Field(ge=1)
+    #: The measured load times this is what the workers must carry.
+    margin: float = Field(default=1.2, ge=1, allow_inf_nan=False)
+    #: How long fewer workers must have been enough before some end.
+    hold_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+
+
 class PipelineConfig(_Strict):
     """`args` of the application: what the pipeline is; a change replaces every replica."""
 
@@ -154,6 +165,8 @@ class PipelineConfig(_Strict):
     #: A function that returns an example item.
     example: str | None = None
     max_pending: int = Field(default=MAX_PENDING, ge=1)
+    #: None: each stage keeps its number of workers.
+    autoscaling: AutoscalingConfig | None = None
 
     def build(self) -> list[Step]:
         """Return the steps, checked as a whole.

@@ -5,17 +5,21 @@ import logging
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from deployments.errors import ModelError
 from deployments.http.inference_protocol import InferenceRequest, Signature, Tensors
 from deployments.models.base import TensorSpec
+from pipelines.autoscaler import PipelineAutoscaler
 from pipelines.errors import StageError
 from pipelines.items import Flow
 from pipelines.pipeline import Pipeline
 from pipelines.serving.config import PipelineConfig, PipelineUserConfig, import_function
+
+if TYPE_CHECKING:
+    from pipelines.planning.scaling import StageScaler
 
 logger = logging.getLogger("sojourn.pipelines")
 
@@ -51,11 +55,15 @@ class PipelineService:
     def __init__(self, config: PipelineConfig, user_config: PipelineUserConfig) -> None:
         self.model_name = config.name
         self.model_version = config.version
-        self.pipeline = Pipeline(config.build(), max_pending=config.max_pending)
+        self._steps = config.build()
+        self.pipeline = Pipeline(self._steps, max_pending=config.max_pending)
         self._inputs = tuple(tensor.spec for tensor in config.inputs)
         self._outputs = tuple(tensor.spec for tensor in config.outputs)
         self._example = None if config.example is None else import_function(config.example)
         self._started = False
+        self._autoscaling = config.autoscaling
+        self._costs = config.worker_costs()
+        self._autoscaler: asyncio.Task[None] | None = None
         self.configure(user_config)
 
     def configure(self, user_config: PipelineUserConfig) -> None:
@@ -72,12 +80,35 @@ class PipelineService:
         ------
         StartError
             A worker did not start.
+        InvalidInputError, InfeasibleError
+            With autoscaling: a stage has no profile, or its workers cannot keep the SLA.
         """
+        scaler = await self._make_scaler()
         await self.pipeline.start()
         self._started = True
+        if scaler is not None:
+            autoscaler = PipelineAutoscaler(self.pipeline, scaler)
+            self._autoscaler = asyncio.create_task(autoscaler.run())
+
+    async def _make_scaler(self) -> "StageScaler | None":
+        config = self._autoscaling
+        if config is None:
+            return None
+        from pipelines.planning.scaling import StageScaler, solve_divisions  # loads numba
+
+        table = await asyncio.to_thread(
+            solve_divisions,
+            self._steps,
+            self.user_config.sla.objective,
+            config.max_workers,
+            self._costs,
+        )
+        return StageScaler(table, config.margin, config.hold_s)
 
     async def close(self) -> None:
         """End all workers."""
+        if self._autoscaler is not None:
+            self._autoscaler.cancel()
         await self.pipeline.close()
 
     @property

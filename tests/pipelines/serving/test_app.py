@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pipelines.serving.app import PipelineApp
 from pipelines.serving.config import parse_args, parse_user_config
 from pipelines.serving.service import PipelineService
+from policy.errors import InfeasibleError
 from tests.support.pipeline_configs import config
 
 
@@ -152,3 +153,21 @@ async def test_outputs_that_are_not_those_of_the_config(client):
     await service.close()
     assert answer.status_code == 500
     assert "something else than its outputs" in answer.json()["error"]
+
+
+@pytest.mark.slow
+async def test_the_workers_of_a_service_may_follow_the_load():
+    steps = config()["applications"][0]["args"]["pipeline"]["steps"]
+    service = make_service(
+        {"sla": {"response_time_ms": 20}}, steps=steps, autoscaling={"max_workers": 3}
+    )
+    await service.start()
+    assert service._autoscaler is not None
+    assert not service._autoscaler.done()
+    await service.close()
+    await asyncio.wait([service._autoscaler])
+    impossible = make_service(
+        {"sla": {"response_time_ms": 0.5}}, steps=steps, autoscaling={"max_workers": 3}
+    )
+    with pytest.raises(InfeasibleError):
+        await impossible.start()
