@@ -21,6 +21,7 @@ COPY sojourn sojourn
 COPY policy policy
 COPY autoscaler autoscaler
 COPY deployments deployments
+COPY pipelines pipelines
 COPY simulator simulator
 COPY loadtests loadtests
 RUN pip install --no-deps --no-build-isolation . && rm -rf build *.egg-info

@@ -149,3 +149,11 @@ class Doubler(Model):
         out = self.buffer[: len(batch["x"])]
         np.multiply(batch["x"], 2, out=out)
         return {"y": out}
+
+
+class SlowBatches:
+    """Takes 8 ms for a batch of any size."""
+
+    def predict(self, items):
+        time.sleep(0.008)
+        return items

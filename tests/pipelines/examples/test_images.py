@@ -21,6 +21,7 @@ def png(pixels):
     return file.getvalue()
 
 
+@pytest.mark.slow
 def test_raw_and_base64_dark_and_light_are_the_same():
     content = base64.b64decode(example()["image"])
     image = np.asarray(Image.open(io.BytesIO(content)))
@@ -43,6 +44,7 @@ def test_joins_and_labels():
     assert (joined["label"], joined["probability"]) == (3, 0.5)
 
 
+@pytest.mark.slow
 def test_the_cheap_model_is_right_most_of_the_time():
     from sklearn.datasets import load_digits
 

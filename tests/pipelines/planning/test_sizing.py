@@ -37,7 +37,11 @@ def percentile_ms(steps, stages, workers, rate_per_s, sla):
 
 @pytest.mark.parametrize(
     ("rate_per_s", "limit_ms", "costs"),
-    [(900.0, 45.0, (1, 1, 1)), (900.0, 35.0, (1, 5, 2)), (2000.0, 40.0, (3, 1, 1))],
+    [
+        (900.0, 45.0, (1, 1, 1)),
+        (900.0, 35.0, (1, 5, 2)),
+        pytest.param(2000.0, 40.0, (3, 1, 1), marks=pytest.mark.slow),
+    ],
 )
 def test_the_plan_costs_no_more_than_that_of_an_oracle_that_tries_all(rate_per_s, limit_ms, costs):
     stages = [stage("a", 0.2, 2.0, 1), stage("b", 5.0), stage("c", 3.0, 2.0, 4)]

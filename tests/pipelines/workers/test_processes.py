@@ -3,19 +3,24 @@
 import asyncio
 import os
 import signal
+import time
+from collections import Counter
 
 import numpy as np
+import psutil
 import pytest
 
-from deployments.errors import DeviceError, StartError
+from deployments.errors import BusyError, DeadlineError, DeviceError, StartError
 from pipelines import Pipeline, Stage, StageError
 from pipelines.workers.processes import ProcessWorkers
+from policy.objective import ServiceLevelObjective
 from tests.support.pipeline_stages import (
     DiesOnce,
     DiesOnNegative,
     Doubler,
     HangsOnNegative,
     Scale,
+    SlowBatches,
     StartsOnce,
     Unsendable,
     WhereAmI,
@@ -182,3 +187,35 @@ async def test_scale_in_of_a_stage_with_requests_in_it():
         assert len(children() - before) == 2
         assert pipeline.core.stages[0].deaths == 0
     assert children() == before
+
+
+@pytest.mark.slow
+async def test_overload_is_refused_at_the_front_and_takes_no_memory():
+    """Four times what the second of two processes can do, in arrays of 80 kB, for two seconds."""
+    array = np.zeros(10_000)
+    ends: Counter[str] = Counter()
+    sla = ServiceLevelObjective(100.0, 99.0)
+    async with Pipeline([Stage(Scale), Stage(SlowBatches, batch_size=4)], sla=sla) as pipeline:
+
+        async def ask() -> None:
+            try:
+                await pipeline.predict(array)
+                ends["answered"] += 1
+            except (BusyError, DeadlineError) as error:
+                ends[type(error).__name__] += 1
+
+        started_s = time.monotonic()
+        tasks: list[asyncio.Task[None]] = []
+        memory, longest = [], 0
+        while (now_s := time.monotonic() - started_s) < 2.0:
+            while len(tasks) < 2000 * now_s:
+                tasks.append(asyncio.create_task(ask()))
+            await asyncio.sleep(0.001)
+            longest = max(longest, len(pipeline.core.open))
+            memory.append(psutil.Process().memory_info().rss)
+        await asyncio.gather(*tasks)
+    assert ends["answered"] > 100
+    assert ends["BusyError"] > ends["answered"]
+    assert longest < 500
+    # From the first quarter on, nothing but the tasks of this test may grow.
+    assert memory[-1] - memory[len(memory) // 4] < 30e6
