@@ -11,25 +11,24 @@
 import asyncio
 import logging
 import math
+import sys
 import time
-from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from deployments.errors import BusyError
+from deployments.errors import BusyError, RequestError
 from pipelines.graph import compile_steps
 from pipelines.items import Flow, Outcome
 from pipelines.pipeline_core import PipelineCore
-from pipelines.policies import solve_stage_table
+from pipelines.policies import problem_of, solve_problem
 from pipelines.stage_core import StageBatch, StageCore
 from pipelines.steps import Stage, Step
-from pipelines.workers.in_process import LoopWorker, ThreadWorkers
+from pipelines.streams import RoomQueue, set_exception, stream_results
+from pipelines.workers.factory import make_workers
 from pipelines.workers.interface import Workers
-from pipelines.workers.predictor import Recipe
-from pipelines.workers.processes import ProcessWorkers
-from policy.errors import InvalidInputError
+from policy.errors import InvalidInputError, SojournError
 from policy.objective import ServiceLevelObjective
 
 logger = logging.getLogger("sojourn.pipelines")
@@ -39,6 +38,8 @@ _CHECK_S = 0.2
 MAX_PENDING = 1024
 #: How long each batch size of a stage with ``policy="auto"`` is measured.
 _MEASURE_S = 0.1
+#: How long the solution of a policy table may take.
+_SOLVE_S = 600.0
 
 
 class _StageListener:
@@ -96,7 +97,7 @@ class Pipeline:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s: float | None = None
         self._running = self._pumping = self._pump_due = False
-        self._room: deque[asyncio.Future[None]] = deque()
+        self._room = RoomQueue(self._free_room)
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle: asyncio.Event | None = None
 
@@ -139,7 +140,7 @@ class Pipeline:
         self._running = True
         try:
             for number, stage in enumerate(self.stages):
-                self._workers.append(self._make_workers(number, stage))
+                self._workers.append(make_workers(stage, _StageListener(self, number)))
             starts = [self._loop.create_task(workers.start()) for workers in self._workers]
             try:
                 await asyncio.gather(*starts)
@@ -158,16 +159,6 @@ class Pipeline:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _make_workers(self, number: int, stage: Stage) -> Workers:
-        listener = _StageListener(self, number)
-        recipe = Recipe(stage.code, dict(stage.options), stage.device, stage.batch_size is not None)
-        if stage.place == "loop":
-            return LoopWorker(stage.name, recipe, listener)
-        if stage.place == "thread":
-            return ThreadWorkers(stage.name, recipe, stage.workers, stage.hang_after_s, listener)
-        cpus = [None] * stage.workers if stage.cpus is None else [[cpu] for cpu in stage.cpus]
-        return ProcessWorkers(stage.name, recipe, [*cpus], stage.hang_after_s, listener)
-
     async def close(self) -> None:
         """End all workers. Requests that are not answered fail."""
         self._running = False
@@ -177,9 +168,8 @@ class Pipeline:
             self._timer.cancel()
         for flow in [*self.core.open.values()]:
             self.core.cancel(flow)
-            _set_exception(flow, BusyError("the pipeline is closed"))
-        for waiter in self._room:
-            waiter.cancel()
+            set_exception(flow, BusyError("the pipeline is closed"))
+        self._requests_left()
         await asyncio.gather(*(workers.close() for workers in self._workers))
 
     def resize(self, name: str, workers: int) -> None:
@@ -237,8 +227,7 @@ class Pipeline:
         RequestError
             As `PipelineCore.submit`.
         """
-        if not self._running:
-            raise BusyError("the pipeline is not running")
+        self._check_running()
         now_s = time.monotonic()
         within_ms = math.inf if timeout_ms is None else timeout_ms
         if self.sla is not None:
@@ -249,10 +238,7 @@ class Pipeline:
         if within_ms < math.inf:
             timer = self._loop.call_later(deadline_s - now_s, self._expire, flow)
             future.add_done_callback(lambda _: timer.cancel())
-        # Requests of the same turn of the event loop can share a batch.
-        if not self._pump_due:
-            self._pump_due = True
-            self._loop.call_soon(self._pump_once)
+        self._pump_soon()
         return flow
 
     async def predict(self, value: Any, *, timeout_ms: float | None = None) -> Any:
@@ -291,17 +277,17 @@ class Pipeline:
         if not flow.done:
             self.core.cancel(flow)
             flow.content.cancel()
-            self._wake_streams()
+            self._requests_left()
             self._pump()
 
-    async def stream(
+    def stream(
         self,
         values: Iterable[Any] | AsyncIterable[Any],
         *,
         in_flight: int | None = None,
         raise_errors: bool = False,
     ) -> AsyncIterator[Any]:
-        """Yield the results of many values in their order, with bounded memory.
+        """Stream many values through; their results come in order, with bounded memory.
 
         Values are taken as room becomes free, so other requests are served meanwhile, and the SLA
         does not apply.
@@ -316,54 +302,45 @@ class Pipeline:
         raise_errors : bool
             Whether the first error ends the stream; otherwise it is yielded in its place.
 
-        Yields
+        Returns
+        -------
+        async iterator
+            Of results, and of the errors of values, mostly `RequestError`.
+
+        Raises
         ------
-        Any
-            A result, or the error of that value, mostly a `RequestError`.
+        InvalidInputError
+            `in_flight` is below 1.
         """
         limit = max(1, self.core.max_pending // 2) if in_flight is None else in_flight
         if limit < 1:
             raise InvalidInputError(f"in_flight: must be at least 1, not {in_flight}")
-        window: deque[Flow] = deque()
-        iterator = aiter(values) if isinstance(values, AsyncIterable) else _async(values)
-        try:
-            async for value in iterator:
-                while len(window) >= limit or (window and window[0].content.done()):
-                    yield await _outcome(window.popleft(), raise_errors)
-                if isinstance(value, Exception):
-                    window.append(self._failed(value))
-                else:
-                    window.append(await self._submit_when_room(value))
-            while window:
-                yield await _outcome(window.popleft(), raise_errors)
-        finally:
-            for flow in window:
-                self.give_up(flow)
-
-    def _failed(self, error: Exception) -> Flow:
-        """Return a request that has failed before it was sent."""
-        now_s = time.monotonic()
-        flow = Flow(-1, now_s, content=self._loop.create_future())
-        flow.done = True
-        _set_exception(flow, error)
-        return flow
+        return stream_results(values, self._submit_when_room, self.give_up, limit, raise_errors)
 
     async def _submit_when_room(self, value: Any) -> Flow:
-        while len(self.core.open) >= self.core.max_pending:
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._room.append(waiter)
-            try:
-                await waiter
-            except asyncio.CancelledError:
-                self._wake_streams()  # this one may have been woken and does not need it
-                raise
+        await self._room.wait()
+        try:
+            self._check_running()
+            flow = self.core.submit(time.monotonic(), value, content=self._loop.create_future())
+        except RequestError:
+            self._room.wake()  # this stream leaves its turn to another
+            raise
+        self._pump_soon()
+        return flow
+
+    def _free_room(self) -> int:
+        # A closed pipeline has no room to wait for; whoever waits must hear of it.
+        return self.core.max_pending - len(self.core.open) if self._running else sys.maxsize
+
+    def _check_running(self) -> None:
         if not self._running:
             raise BusyError("the pipeline is not running")
-        flow = self.core.submit(time.monotonic(), value, content=self._loop.create_future())
+
+    def _pump_soon(self) -> None:
+        """Pump at the end of this turn of the event loop: its requests can share a batch."""
         if not self._pump_due:
             self._pump_due = True
             self._loop.call_soon(self._pump_once)
-        return flow
 
     def _expire(self, flow: Flow) -> None:
         self.core.expire(flow)
@@ -427,19 +404,14 @@ class Pipeline:
             if flow.error is None:
                 flow.content.set_result(flow.result)
             else:
-                _set_exception(flow, flow.error)
-        self._wake_streams()
+                set_exception(flow, flow.error)
+        self._requests_left()
+
+    def _requests_left(self) -> None:
+        self._room.wake()
         if self._idle is not None and not self.core.open:
             self._idle.set()
             self._idle = None
-
-    def _wake_streams(self) -> None:
-        room = self.core.max_pending - len(self.core.open)
-        while self._room and room > 0:
-            waiter = self._room.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                room -= 1
 
     async def _check_forever(self) -> None:
         while True:
@@ -449,12 +421,15 @@ class Pipeline:
             self.core.refresh(time.monotonic())
 
     async def _solve(self, number: int, stage: Stage) -> None:
-        """Solve the policy table of a stage in a thread, and put it into force."""
+        """Solve the policy table of a stage, and put it into force."""
         if stage.policy not in ("smdp", "auto"):
             return
+        # In a process: a second of solving would keep the interpreter from the requests.
+        solver = Stage(solve_problem, "solver", hang_after_s=_SOLVE_S)
         try:
-            table = await asyncio.to_thread(solve_stage_table, stage)
-        except Exception:
+            async with Pipeline([solver]) as solvers:
+                table = await solvers.predict(problem_of(stage))
+        except SojournError:
             logger.exception("stage %r keeps its first policy: no table was found", stage.name)
             return
         self.core.stages[number].use(table)
@@ -474,23 +449,3 @@ def _stage_core(stage: Stage) -> StageCore:
     profile = stage.batch_profile
     latency_ms = None if profile is None else profile.latency_ms.tolist()
     return StageCore(stage.name, stage.first_policy(), 0, latency_ms)
-
-
-def _set_exception(flow: Flow, error: Exception) -> None:
-    if not flow.content.done():
-        flow.content.set_exception(error)
-        flow.content.exception()  # asked for: nobody may be left to do so
-
-
-async def _async(values: Iterable[Any]) -> AsyncIterator[Any]:
-    for value in values:
-        yield value
-
-
-async def _outcome(flow: Flow, raise_errors: bool) -> Any:
-    try:
-        return await flow.content
-    except Exception as error:
-        if raise_errors:
-            raise
-        return error

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from pipelines import Pipeline, Stage, StageError
+from pipelines import Pipeline, Stage, StageError, streams
 from pipelines import pipeline as live
 from pipelines.items import Flow, Item
 from pipelines.stage_core import StageCore
@@ -57,7 +57,9 @@ async def test_every_result_of_a_batch_returns_to_its_own_request(max_wait_ms):
 def test_nothing_polls():
     """A full queue and an empty one were looked at every 8 ms."""
     # The only sleeps are the check for hanging workers and the wait for their end.
-    sources = "".join(inspect.getsource(module) for module in (live, in_process, processes))
+    sources = "".join(
+        inspect.getsource(module) for module in (live, streams, in_process, processes)
+    )
     assert sources.count("sleep(") == 2
     assert "sleep(_CHECK_S)" in sources
     assert "sleep(0.005)" in inspect.getsource(processes.ProcessWorkers.close)

@@ -234,6 +234,39 @@ async def test_a_closed_pipeline_answers_what_it_has_and_takes_no_more():
         await pipeline.predict(2)
 
 
+async def test_to_drain_is_to_wait_for_the_last_request_however_it_ends():
+    gate = Gate()
+    async with Pipeline([Stage(gate, place="thread")]) as pipeline:
+        await pipeline.drain()
+        answered, gone = (asyncio.create_task(pipeline.predict(v)) for v in range(2))
+        await asyncio.sleep(0)
+        drained = asyncio.create_task(pipeline.drain())
+        gate.open.set()
+        await answered
+        gone.cancel()
+        await asyncio.wait_for(drained, 5)
+        assert not pipeline.core.open
+
+
+async def test_a_stream_ends_with_its_pipeline():
+    gate = Gate()
+    pipeline = Pipeline([Stage(gate, place="thread")], max_pending=1)
+    await pipeline.start()
+
+    async def collect():
+        return [y async for y in pipeline.stream(range(3), in_flight=3)]
+
+    streams = [asyncio.create_task(collect()) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    await pipeline.close()
+    gate.open.set()
+    done, _ = await asyncio.wait(streams, timeout=5)
+    assert len(done) == 2
+    assert all(isinstance(task.exception(), BusyError) for task in done)
+    with pytest.raises(InvalidInputError, match="in_flight"):
+        pipeline.stream([], in_flight=0)
+
+
 async def test_a_cause_with_a_status_keeps_it():
     def refuse(x):
         raise BadRequestError("no image")
