@@ -13,7 +13,7 @@ DESIGN = ROOT / "docs/design.md"
 GLOSSARY = ROOT / "docs/glossary.md"
 PACKAGES = (
     *("policy", "autoscaler", "deployments", "pipelines", "simulator"),
-    *("loadtests", "sojourn", "benchmarks"),
+    *("loadtests", "modelstore", "sojourn", "benchmarks"),
 )
 
 

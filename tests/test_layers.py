@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = (
     *("sojourn", "policy", "autoscaler", "deployments"),
-    *("pipelines", "simulator", "loadtests"),
+    *("pipelines", "simulator", "loadtests", "modelstore"),
 )
 ADAPTERS = {
     "autoscaler/application_adapter.py",

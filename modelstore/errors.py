@@ -1,0 +1,58 @@
+"""Errors of the model store; each message is one line for the user.
+
+::
+
+    SojournError (policy.errors)
+    └── StoreError
+        ├── UnknownModelError     the remote has no such model, or its list of files is wrong
+        ├── UntrustedFileError    a file was refused: wrong digest, length, or format
+        ├── FetchError            the remote or the disk failed
+        ├── StoreFullError        the model does not fit beside the models in use
+        ├── InUseError            the model cannot be evicted while somebody uses it
+        └── UnavailableError      no manager answers on this machine
+"""
+
+from policy.errors import SojournError
+
+
+class StoreError(SojournError):
+    """Base class of the model store's errors."""
+
+
+class UnknownModelError(StoreError):
+    """The remote has no such model, or no valid list of its files."""
+
+
+class UntrustedFileError(StoreError):
+    """A file was refused and not cached: its digest, its length or its format is wrong."""
+
+
+class FetchError(StoreError):
+    """The remote, or this machine's disk or memory, failed. Trying again may help."""
+
+
+class StoreFullError(StoreError):
+    """The model does not fit into the tier's budget beside the models in use."""
+
+
+class InUseError(StoreError):
+    """The model is in use or pinned, so it stays where it is."""
+
+
+class UnavailableError(StoreError):
+    """No manager answers on this machine, or it went away."""
+
+
+#: The errors that cross the socket, by name.
+ERRORS: dict[str, type[StoreError]] = {
+    error.__name__: error
+    for error in (
+        StoreError,
+        UnknownModelError,
+        UntrustedFileError,
+        FetchError,
+        StoreFullError,
+        InUseError,
+        UnavailableError,
+    )
+}

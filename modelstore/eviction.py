@@ -1,0 +1,72 @@
+"""Which blob leaves a tier first: rules that rank idle blobs; the lowest rank goes first.
+
+A rule sees only blobs that nobody uses; those in use are never candidates (Dakkak et al., TrIMS,
+2018, section 4.1.2).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from policy.errors import InvalidInputError
+
+
+@dataclass(frozen=True)
+class IdleBlob:
+    """What an eviction rule knows of a blob.
+
+    Attributes
+    ----------
+    size_bytes : int
+    last_use : int
+        Number of the open that used it last; opens are counted from 1.
+    uses : int
+        Opens that used it since it entered the tier.
+    reload_s_per_byte : float
+        Measured cost of bringing it back from the nearest tier that has it, in s per byte.
+    """
+
+    size_bytes: int
+    last_use: int
+    uses: int
+    reload_s_per_byte: float
+
+
+EvictionRule = Callable[[IdleBlob], tuple[float, ...]]
+
+
+def least_recently_used(blob: IdleBlob) -> tuple[float, ...]:
+    """Evict the blob whose last use is longest ago."""
+    return (blob.last_use,)
+
+
+def least_commonly_used(blob: IdleBlob) -> tuple[float, ...]:
+    """Evict the blob that was used least often; of those, the least recently used."""
+    return (blob.uses, blob.last_use)
+
+
+def cheapest_to_reload(blob: IdleBlob) -> tuple[float, ...]:
+    """Evict the blob whose bytes come back soonest; of those, the least recently used.
+
+    A blob that is also on this machine's disk goes before one that only the remote has.
+    """
+    return (blob.size_bytes * blob.reload_s_per_byte, blob.last_use)
+
+
+EVICTION_RULES: dict[str, EvictionRule] = {
+    "lru": least_recently_used,
+    "lcu": least_commonly_used,
+    "reload-time": cheapest_to_reload,
+}
+
+
+def eviction_rule(name: str) -> EvictionRule:
+    """Return the rule of this name.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such rule.
+    """
+    if name not in EVICTION_RULES:
+        raise InvalidInputError(f"eviction: must be {', '.join(EVICTION_RULES)}, not {name!r}")
+    return EVICTION_RULES[name]

@@ -1,0 +1,120 @@
+"""The room of one tier: which blobs it has or is being filled with, and which of them may go."""
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from modelstore.eviction import EvictionRule, IdleBlob
+from modelstore.names import Blob
+
+
+@dataclass
+class Entry:
+    """A blob in a tier. Its room is taken from the moment the copy into the tier is ordered.
+
+    Attributes
+    ----------
+    blob : Blob
+    resident : bool
+        Whether all of its bytes are there.
+    references : int
+        Holders, and opens that wait, which need it in this tier.
+    reads : int
+        Copies to a tier above that read it, or are queued to.
+    last_use : int
+        Number of the open that used it last.
+    uses : int
+        Opens that used it since it entered the tier.
+    """
+
+    blob: Blob
+    resident: bool = False
+    references: int = 0
+    reads: int = 0
+    last_use: int = 0
+    uses: int = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether it may be evicted."""
+        return self.resident and not self.references and not self.reads
+
+
+class TierSpace:
+    """The entries of a tier, within a budget of bytes.
+
+    Parameters
+    ----------
+    budget_bytes : int
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        self.budget_bytes = budget_bytes
+        self.used_bytes = 0
+        self.entries: dict[str, Entry] = {}
+
+    def get(self, blob: Blob) -> Entry | None:
+        """Return the blob's entry, if it has one."""
+        return self.entries.get(blob.sha256)
+
+    def add(self, blob: Blob) -> Entry:
+        """Take room for a blob that has none yet."""
+        entry = self.entries[blob.sha256] = Entry(blob)
+        self.used_bytes += blob.size_bytes
+        return entry
+
+    def remove(self, blob: Blob) -> None:
+        """Give back the room of a blob."""
+        del self.entries[blob.sha256]
+        self.used_bytes -= blob.size_bytes
+
+    def missing(self, blobs: Iterable[Blob]) -> list[Blob]:
+        """Return the blobs that have no entry."""
+        return [blob for blob in blobs if blob.sha256 not in self.entries]
+
+    def unsettled(self) -> bool:
+        """Tell whether a copy into or out of this tier is under way or queued."""
+        return any(not entry.resident or entry.reads for entry in self.entries.values())
+
+    def victims(
+        self,
+        needed_bytes: int,
+        keep: Collection[str],
+        rule: EvictionRule,
+        reload_s_per_byte: Callable[[Blob], float],
+    ) -> list[Blob] | None:
+        """Return the idle blobs to evict so that `needed_bytes` fit, or None if they cannot.
+
+        Parameters
+        ----------
+        needed_bytes : int
+        keep : collection of str
+            Digests that must stay.
+        rule : EvictionRule
+        reload_s_per_byte : callable
+            The cost of bringing a blob back.
+        """
+        excess = self.used_bytes + needed_bytes - self.budget_bytes
+        if excess <= 0:
+            return []
+        idle = [
+            entry for entry in self.entries.values() if entry.idle and entry.blob.sha256 not in keep
+        ]
+        if sum(entry.blob.size_bytes for entry in idle) < excess:
+            return None
+        idle.sort(
+            key=lambda entry: rule(
+                IdleBlob(
+                    entry.blob.size_bytes,
+                    entry.last_use,
+                    entry.uses,
+                    reload_s_per_byte(entry.blob),
+                )
+            )
+        )
+        chosen = []
+        for entry in idle:
+            if excess <= 0:
+                break
+            chosen.append(entry.blob)
+            excess -= entry.blob.size_bytes
+        return chosen
