@@ -6,3 +6,28 @@
 
 Names are imported on first use: the manager needs no torch.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from modelstore.client import open_model
+    from modelstore.errors import StoreError
+    from modelstore.manager import Manager, ManagerSettings
+    from modelstore.tensors import load_state_dict
+
+__all__ = ["Manager", "ManagerSettings", "StoreError", "load_state_dict", "open_model"]
+
+_MODULES = {
+    "Manager": "modelstore.manager",
+    "ManagerSettings": "modelstore.manager",
+    "StoreError": "modelstore.errors",
+    "load_state_dict": "modelstore.tensors",
+    "open_model": "modelstore.client",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

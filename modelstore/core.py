@@ -136,6 +136,20 @@ class StoreCore:
                 self._actions.append(Drop(blob, tier))
         return self._taken()
 
+    def lost(self, blob: Blob, tier: Tier) -> list[Action]:
+        """Forget a blob of the disk tier that the driver found wrong and deleted.
+
+        A copy that reads it finds out by itself.
+        """
+        entry = self._spaces[tier].get(blob)
+        if entry is not None and entry.idle:
+            self._spaces[tier].remove(blob)
+        return self._advance()
+
+    def resident(self, tier: Tier) -> list[Blob]:
+        """Return the blobs that are in a tier."""
+        return [entry.blob for entry in self._spaces[tier].entries.values() if entry.resident]
+
     def resolved(self, name: ModelName, manifest: Manifest) -> list[Action]:
         """Note the files of a model."""
         self._resolving.discard(name)

@@ -20,6 +20,7 @@ COMMANDS = {
     "serve": "Serve a model on this machine under its SLA.",
     "simulate": "Simulate a fleet on your trace and compare autoscalers.",
     "solve": "Compute the optimal batching policy of a profile at an arrival rate.",
+    "store": "Share one copy of each model's weights among this machine's processes.",
 }
 
 

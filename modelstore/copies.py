@@ -1,0 +1,124 @@
+"""The copies between tiers, as functions for the manager's threads."""
+
+import errno
+import time
+from collections.abc import Callable
+
+from modelstore.actions import Copy, Fault, Tier
+from modelstore.digests import StreamCheck
+from modelstore.disk import Disk
+from modelstore.errors import FetchError, StoreError, UntrustedFileError
+from modelstore.host_memory import HostMemory
+from modelstore.names import ModelName
+from modelstore.remote import Remote
+from modelstore.safetensors_header import header_end, read_header
+
+#: Progress is reported this often, so that it costs nothing beside the copy.
+_REPORT_EVERY_S = 0.1
+_NO_MEMORY = {errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC}
+
+
+class CopyError(Exception):
+    """A copy failed.
+
+    Attributes
+    ----------
+    fault : Fault
+    error : StoreError
+    """
+
+    def __init__(self, fault: Fault, error: StoreError) -> None:
+        super().__init__(str(error))
+        self.fault, self.error = fault, error
+
+
+class Copier:
+    """Does the copies that the core orders. Its methods block, and may run in several threads.
+
+    Parameters
+    ----------
+    remote : Remote
+    disk : Disk
+    memory : HostMemory
+    """
+
+    def __init__(self, remote: Remote, disk: Disk, memory: HostMemory) -> None:
+        self._remote, self._disk, self._memory = remote, disk, memory
+
+    def copy(
+        self, order: Copy, name: ModelName, file: str, progress: Callable[[int], None]
+    ) -> None:
+        """Carry out a copy.
+
+        Parameters
+        ----------
+        order : Copy
+        name, file : ModelName, str
+            A model that contains the blob, and its file, for copies from the remote.
+        progress : callable
+            Called every tenth of a second with the bytes done so far.
+
+        Raises
+        ------
+        CopyError
+            It failed, and why.
+        """
+        blob, report = order.blob, _throttled(progress)
+        try:
+            if order.target is Tier.DISK:
+                self._disk.fetch(blob, lambda offset: self._remote.read(name, file, offset), report)
+            elif order.source is Tier.DISK:
+                with self._memory.fill(blob) as buffer:
+                    self._disk.read(blob, buffer, report)
+            else:
+                with self._memory.fill(blob) as buffer:
+                    self._stream(order, name, file, buffer, report)
+        except StoreError as error:
+            if order.source is Tier.DISK and isinstance(error, UntrustedFileError):
+                self._disk.drop(blob)
+                raise CopyError(Fault.SOURCE, error) from error
+            raise CopyError(Fault.OTHER, error) from error
+        except OSError as error:
+            # The remote raises `StoreError`, so this is the disk, or memory that there is not.
+            read_failed = order.source is Tier.DISK and error.errno not in _NO_MEMORY
+            failed = FetchError(f"{order.target.name.lower()}: {error.strerror or error}")
+            if read_failed:
+                self._disk.drop(blob)
+            fault = Fault.SOURCE if read_failed else Fault.TARGET
+            raise CopyError(fault, failed) from error
+        except Exception as error:
+            failed = FetchError(f"{type(error).__name__}: {error}")
+            raise CopyError(Fault.OTHER, failed) from error
+
+    def _stream(
+        self,
+        order: Copy,
+        name: ModelName,
+        file: str,
+        buffer: memoryview,
+        progress: Callable[[int], None],
+    ) -> None:
+        """Read a blob from the remote straight into memory, past a disk that has no room."""
+        check = StreamCheck(order.blob)
+        for part in self._remote.read(name, file, 0):
+            begin = check.done_bytes
+            check.update(part)
+            buffer[begin : check.done_bytes] = part
+            progress(check.done_bytes)
+        check.finish()
+        size_bytes = order.blob.size_bytes
+        end = header_end(bytes(buffer[:8]), size_bytes)
+        read_header(bytes(buffer[:end]), size_bytes)
+
+
+def _throttled(progress: Callable[[int], None]) -> Callable[[int], None]:
+    last_s = time.monotonic()
+
+    def report(done_bytes: int) -> None:
+        nonlocal last_s
+        now_s = time.monotonic()
+        if now_s - last_s >= _REPORT_EVERY_S:
+            last_s = now_s
+            progress(done_bytes)
+
+    return report

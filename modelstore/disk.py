@@ -1,0 +1,256 @@
+"""The disk tier: verified files, by digest.
+
+A file comes in through `partial/`, where a broken download stays to be resumed, and is renamed
+into `blobs/` once its length, digest and format were found right and it is on the disk (fsync).
+Beside it lie the digests of its blocks, which every later read checks.
+"""
+
+import errno
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from modelstore.digests import BLOCK_BYTES, BlockDigests, StreamCheck
+from modelstore.errors import FetchError, UntrustedFileError
+from modelstore.names import Blob, Manifest, ModelName
+from modelstore.safetensors_header import header_end, read_header
+
+Stream = Callable[[int], Iterator[bytes]]
+"""Opens a blob's bytes from an offset on."""
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes done so far."""
+
+#: Reads in flight of one blob; more bring nothing on a disk that queues them.
+_READERS = 4
+#: No disk has larger ones.
+_SECTOR_BYTES = 4096
+_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+class Disk:
+    """The files of the disk tier.
+
+    Parameters
+    ----------
+    root : Path
+        Folder of this tier, made if missing.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._blobs, self._partial = root / "blobs", root / "partial"
+        self._manifests = root / "manifests"
+        for folder in (self._blobs, self._partial, self._manifests):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="store-read")
+
+    def close(self) -> None:
+        """End the threads that read."""
+        self._pool.shutdown()
+
+    def recover(self) -> tuple[dict[ModelName, Manifest], list[Blob]]:
+        """Return the models and blobs that an earlier run left; delete what is not whole."""
+        blobs = []
+        for path in sorted(self._blobs.iterdir()):
+            if _DIGEST.fullmatch(path.name) and path.with_suffix(".blocks").is_file():
+                blobs.append(Blob(path.name, path.stat().st_size))
+            elif not (path.suffix == ".blocks" and path.with_suffix("").is_file()):
+                path.unlink()
+        models = {}
+        for path in sorted(self._manifests.glob("*/*/*.json")):
+            with suppress(ValueError, KeyError, TypeError):
+                models.update([_manifest_from(json.loads(path.read_bytes()))])
+        known = {blob.sha256 for manifest in models.values() for blob in manifest.blobs}
+        for path in self._partial.iterdir():
+            if path.name not in known:
+                path.unlink()
+        return models, blobs
+
+    def save_manifest(self, name: ModelName, manifest: Manifest) -> None:
+        """Remember the files of a model, so that it opens without the remote."""
+        path = self._manifests / f"{name.path}.json"
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(path, json.dumps(_manifest_to(name, manifest)).encode())
+
+    def remove_manifest(self, name: ModelName) -> None:
+        """Forget the files of a model."""
+        (self._manifests / f"{name.path}.json").unlink(missing_ok=True)
+
+    def fetch(self, blob: Blob, stream: Stream, progress: Progress) -> None:
+        """Bring in a blob, resuming a broken download.
+
+        Raises
+        ------
+        UntrustedFileError
+            The bytes are not those of the blob, or not a safetensors file.
+        FetchError
+            The stream broke off.
+        OSError
+            The disk failed or is full.
+        """
+        path = self._partial / blob.sha256
+        resumed = path.exists()
+        try:
+            digests = self._receive(blob, path, stream, progress)
+        except UntrustedFileError:
+            path.unlink()
+            if not resumed:
+                raise
+            # The earlier part may be what was wrong.
+            try:
+                digests = self._receive(blob, path, stream, progress)
+            except UntrustedFileError:
+                path.unlink()
+                raise
+        blocks = json.dumps([digest.hex() for digest in digests.digests]).encode()
+        _write(self._blobs / f"{blob.sha256}.blocks", blocks)
+        os.rename(path, self._blobs / blob.sha256)
+        _sync_folder(self._blobs)
+
+    def read(self, blob: Blob, buffer: memoryview, progress: Progress) -> None:
+        """Read a blob into a buffer of whole pages and check every block.
+
+        Raises
+        ------
+        UntrustedFileError
+            The file is missing or no longer what was verified.
+        OSError
+            The disk failed.
+        """
+        digests = self._block_digests(blob)
+        descriptor = self._open(blob)
+        try:
+            blocks = range(len(digests.digests))
+            done_bytes = 0
+            for length in self._pool.map(
+                lambda index: _read_block(descriptor, blob, digests, index, buffer), blocks
+            ):
+                done_bytes += length
+                progress(done_bytes)
+        finally:
+            os.close(descriptor)
+
+    def verify(self, blob: Blob) -> bool:
+        """Read a blob again and tell whether it is whole; delete it if not."""
+        try:
+            digests = self._block_digests(blob)
+            with open(self._blobs / blob.sha256, "rb") as file:
+                for index in range(len(digests.digests)):
+                    digests.check(blob, index, memoryview(file.read(BLOCK_BYTES)))
+                if not file.read(1):
+                    return True
+        except UntrustedFileError:
+            pass
+        self.drop(blob)
+        return False
+
+    def drop(self, blob: Blob) -> None:
+        """Delete a blob."""
+        (self._blobs / blob.sha256).unlink(missing_ok=True)
+        (self._blobs / f"{blob.sha256}.blocks").unlink(missing_ok=True)
+
+    def _receive(self, blob: Blob, path: Path, stream: Stream, progress: Progress) -> BlockDigests:
+        check = StreamCheck(blob)
+        with open(path, "a+b") as file:
+            file.seek(0)
+            while part := file.read(BLOCK_BYTES):
+                check.update(part)
+            if check.done_bytes < blob.size_bytes:
+                for part in stream(check.done_bytes):
+                    check.update(part)
+                    file.write(part)
+                    progress(check.done_bytes)
+            if check.done_bytes < blob.size_bytes:
+                raise FetchError(
+                    f"file {blob.sha256[:12]}: broke off after {check.done_bytes} of "
+                    f"{blob.size_bytes} bytes; the next open resumes it"
+                )
+            digests = check.finish()
+            file.flush()
+            file.seek(0)
+            head = file.read(8)
+            file.seek(0)
+            read_header(file.read(header_end(head, blob.size_bytes)), blob.size_bytes)
+            os.fsync(file.fileno())
+        return digests
+
+    def _block_digests(self, blob: Blob) -> BlockDigests:
+        try:
+            listed = json.loads((self._blobs / f"{blob.sha256}.blocks").read_bytes())
+            digests = BlockDigests(tuple(bytes.fromhex(digest) for digest in listed))
+        except (OSError, ValueError, TypeError) as error:
+            raise UntrustedFileError(f"cached file {blob.sha256[:12]}: {error}") from error
+        if len(digests.digests) != -(-blob.size_bytes // BLOCK_BYTES):
+            raise UntrustedFileError(f"cached file {blob.sha256[:12]}: digests are missing")
+        return digests
+
+    def _open(self, blob: Blob) -> int:
+        """Open a blob past the page cache, which would keep a second copy of it in memory."""
+        path, flags = self._blobs / blob.sha256, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            try:
+                return os.open(path, flags | os.O_DIRECT)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # this file system has no O_DIRECT
+                    raise
+                return os.open(path, flags)
+        except FileNotFoundError as error:
+            raise UntrustedFileError(f"cached file {blob.sha256[:12]} is gone") from error
+
+
+def _read_block(
+    descriptor: int, blob: Blob, digests: BlockDigests, index: int, buffer: memoryview
+) -> int:
+    begin = index * BLOCK_BYTES
+    length = min(BLOCK_BYTES, blob.size_bytes - begin)
+    # O_DIRECT takes whole sectors, and stops at the end of the file.
+    sectors_end = begin + -(-length // _SECTOR_BYTES) * _SECTOR_BYTES
+    done = 0
+    while done < length:
+        with buffer[begin + done : sectors_end] as rest:
+            got = os.preadv(descriptor, [rest], begin + done)
+        done += got
+        if got == 0 or (done < length and got % _SECTOR_BYTES):
+            raise UntrustedFileError(f"cached file {blob.sha256[:12]} is truncated")
+    with buffer[begin : begin + length] as block:
+        digests.check(blob, index, block)
+    return length
+
+
+def _write(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f"{path.name}.new")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(temporary, path)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _manifest_to(name: ModelName, manifest: Manifest) -> dict[str, Any]:
+    return {
+        "name": [name.framework, name.name, name.version],
+        "files": [[file, blob.sha256, blob.size_bytes] for file, blob in manifest.files],
+    }
+
+
+def _manifest_from(saved: dict[str, Any]) -> tuple[ModelName, Manifest]:
+    files = tuple(
+        (str(file), Blob(str(digest), int(size))) for file, digest, size in saved["files"]
+    )
+    if not all(_DIGEST.fullmatch(blob.sha256) for _, blob in files):
+        raise ValueError("not a digest")
+    return ModelName(*saved["name"]), Manifest(files)

@@ -1,0 +1,422 @@
+"""The manager of a machine's model store: one process, which owns the memory and serves a socket.
+
+One thread runs the core and the sockets; copies run in others and report to it. Everything it does
+is safe to interrupt at any point: descriptors die with it, and files on disk become visible only
+when they are whole.
+"""
+
+import fcntl
+import os
+import queue
+import resource
+import selectors
+import socket
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from modelstore import wire
+from modelstore.actions import Action, Copy, Drop, Granted, Progress, Refused, Resolve, Tier
+from modelstore.copies import Copier, CopyError
+from modelstore.core import StoreCore
+from modelstore.disk import Disk
+from modelstore.errors import FetchError, StoreError
+from modelstore.eviction import eviction_rule
+from modelstore.host_memory import HostMemory
+from modelstore.names import Blob, Manifest, ModelName
+from modelstore.remote import open_remote, resolve
+from policy.errors import InvalidInputError, SojournError
+
+#: A client that has so many messages unread is disconnected.
+_MAX_UNREAD = 1000
+_BACKLOG = 4096
+
+
+@dataclass(frozen=True)
+class ManagerSettings:
+    """What a manager is started with.
+
+    Attributes
+    ----------
+    remote : str
+        URL below which the models lie.
+    disk : Path
+        Folder of the disk tier.
+    host_bytes, disk_bytes : int
+        Budgets of host memory and disk.
+    socket : Path
+        Where clients connect.
+    eviction : str
+        A key of `modelstore.eviction.EVICTION_RULES`.
+    eager : bool
+        Drop a model from memory as soon as nobody holds it.
+    copies_at_once : int
+        Copies that may run at the same time from the remote, and as many from the disk.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is not possible.
+    """
+
+    remote: str
+    disk: Path
+    host_bytes: int
+    disk_bytes: int
+    socket: Path = field(default_factory=wire.default_socket)
+    eviction: str = "lru"
+    eager: bool = False
+    copies_at_once: int = 2
+
+    def __post_init__(self) -> None:
+        eviction_rule(self.eviction)
+        for name, least in (("host_bytes", 1), ("disk_bytes", 0), ("copies_at_once", 1)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise InvalidInputError(f"{name}: must be a whole number of at least {least}")
+
+
+class _Client:
+    """A connection; the core's holder."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.outbox: deque[tuple[dict[str, Any], list[int]]] = deque()
+        self.wants_progress = False
+
+
+class Manager:
+    """Serve a store until `stop`.
+
+    Parameters
+    ----------
+    settings : ManagerSettings
+
+    Raises
+    ------
+    StoreError
+        Another manager has the socket or the disk's folder, or they cannot be used.
+    """
+
+    def __init__(self, settings: ManagerSettings) -> None:
+        self._settings = settings
+        self._remote = open_remote(settings.remote)
+        _own_folder(settings.socket.parent)
+        self._locks = [_lock(settings.socket.with_name(f"{settings.socket.name}.lock"))]
+        try:
+            settings.disk.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._locks.append(_lock(settings.disk / "lock"))
+            self._disk = Disk(settings.disk)
+            self._memory = HostMemory()
+            self._core = StoreCore(
+                {Tier.HOST: settings.host_bytes, Tier.DISK: settings.disk_bytes},
+                eviction_rule(settings.eviction),
+                settings.eager,
+                settings.copies_at_once,
+            )
+            self._copier = Copier(self._remote, self._disk, self._memory)
+            # Where to fetch a blob: any model that contains it, and its file there.
+            self._origins: dict[Blob, tuple[ModelName, str]] = {}
+            self._recover()
+            self._listener = _listen(settings.socket)
+        except BaseException:
+            self._unlock()
+            raise
+        self._events: queue.SimpleQueue[Callable[[], Sequence[Action]]] = queue.SimpleQueue()
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._stopped = threading.Event()
+        self._pool = ThreadPoolExecutor(
+            2 * settings.copies_at_once + 2, thread_name_prefix="store-copy"
+        )
+        self._clients: set[_Client] = set()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+
+    def run(self) -> None:
+        """Serve until `stop`; then close everything."""
+        try:
+            while not self._stopped.is_set():
+                for key, mask in self._selector.select():
+                    if key.fileobj is self._listener:
+                        self._accept()
+                    elif key.fileobj is self._wake_read:
+                        self._take_events()
+                    elif key.data in self._clients:
+                        if mask & selectors.EVENT_WRITE:
+                            self._flush(key.data)
+                        if mask & selectors.EVENT_READ and key.data in self._clients:
+                            self._read(key.data)
+        finally:
+            self._close()
+
+    def stop(self) -> None:
+        """End `run`. Any thread, and a signal handler, may call this."""
+        self._stopped.set()
+        self._wake_write.send(b"\0")
+
+    # Sockets.
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # none left, or no descriptors: the others wait in the backlog
+                return
+            if wire.peer_uid(connection) != os.getuid():
+                connection.close()
+                continue
+            connection.setblocking(False)
+            client = _Client(connection)
+            self._clients.add(client)
+            self._selector.register(connection, selectors.EVENT_READ, client)
+
+    def _read(self, client: _Client) -> None:
+        try:
+            received = wire.receive(client.connection)
+        except BlockingIOError:
+            return
+        except OSError:
+            received = None
+        except StoreError as error:
+            self._reply_error(client, error)
+            received = None
+        if received is None:
+            self._disconnect(client)
+            return
+        message, descriptors = received
+        for descriptor in descriptors:  # clients have none to give
+            os.close(descriptor)
+        try:
+            self._handle(client, message)
+        except SojournError as error:
+            self._reply_error(client, error)
+
+    def _handle(self, client: _Client, message: dict[str, Any]) -> None:
+        do, name = message.get("do"), message.get("name")
+        if do in ("stats", "models", "verify"):
+            if do == "verify":
+                self._verify(client)
+            else:
+                result = self._core.stats() if do == "stats" else self._core.models()
+                self._send(client, {"result": result})
+            return
+        if do not in ("open", "pin", "unpin", "evict") or not isinstance(name, str):
+            raise StoreError(f"a message with do={do!r:.50} and name={name!r:.50}")
+        model = ModelName.parse(name)
+        if do == "open":
+            client.wants_progress = message.get("progress") is True
+            tier = str(message.get("tier", "host")).upper()
+            if tier not in Tier.__members__:
+                raise StoreError(f"tier {tier.lower()!r:.50}: must be host or device")
+            self._carry_out(self._core.open(client, model, Tier[tier]))
+            return
+        if do == "evict":
+            disk = message.get("disk") is True
+            self._carry_out(self._core.evict(model, disk=disk))
+            if disk:
+                self._disk.remove_manifest(model)
+        else:
+            self._carry_out(self._core.pin(model) if do == "pin" else self._core.unpin(model))
+        self._send(client, {"result": None})
+
+    def _send(
+        self, client: _Client, message: dict[str, Any], descriptors: Sequence[int] = ()
+    ) -> None:
+        client.outbox.append((message, list(descriptors)))
+        self._flush(client)
+
+    def _flush(self, client: _Client) -> None:
+        try:
+            while client.outbox:
+                wire.send(client.connection, *client.outbox[0])
+                client.outbox.popleft()
+        except BlockingIOError:
+            pass
+        except (OSError, StoreError):
+            self._disconnect(client)
+            return
+        if client not in self._clients:
+            return
+        if len(client.outbox) > _MAX_UNREAD:
+            self._disconnect(client)
+            return
+        writes = selectors.EVENT_WRITE if client.outbox else 0
+        self._selector.modify(client.connection, selectors.EVENT_READ | writes, client)
+
+    def _reply_error(self, client: _Client, error: SojournError) -> None:
+        self._send(client, {"error": [type(error).__name__, str(error)]})
+
+    def _disconnect(self, client: _Client) -> None:
+        if client not in self._clients:
+            return
+        self._clients.remove(client)
+        self._selector.unregister(client.connection)
+        client.connection.close()
+        self._carry_out(self._core.disconnect(client))
+
+    # Actions.
+
+    def _carry_out(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Copy(blob):
+                    name, file = self._origins[blob]
+                    self._in_thread(self._copy, action, name, file)
+                case Resolve(name):
+                    self._in_thread(self._resolve, name)
+                case Drop(blob, tier):
+                    (self._memory if tier is Tier.HOST else self._disk).drop(blob)
+                case Granted(client, name, _, manifest):
+                    self._grant(client, name, manifest)
+                case Refused(client, error):
+                    self._reply_error(client, error)  # type: ignore[arg-type]
+                case Progress(client, done_bytes, total_bytes):
+                    if client.wants_progress:  # type: ignore[attr-defined]
+                        self._send(client, {"progress": [done_bytes, total_bytes]})  # type: ignore[arg-type]
+
+    def _grant(self, client: Any, name: ModelName, manifest: Manifest) -> None:
+        files = [[file, blob.sha256, blob.size_bytes] for file, blob in manifest.files]
+        descriptors = [self._memory.descriptor(blob) for _, blob in manifest.files]
+        self._send(client, {"granted": str(name), "files": files}, descriptors)
+
+    # Other threads' work. Each reports by an event that the loop's thread runs.
+
+    def _in_thread(self, work: Callable[..., None], *arguments: Any) -> None:
+        self._pool.submit(work, *arguments)
+
+    def _report(self, event: Callable[[], Sequence[Action]]) -> None:
+        self._events.put(event)
+        with suppress(OSError):  # the loop has ended
+            self._wake_write.send(b"\0")
+
+    def _take_events(self) -> None:
+        with suppress(BlockingIOError):
+            self._wake_read.recv(4096)
+        while not self._events.empty():
+            self._carry_out(self._events.get()())
+
+    def _copy(self, order: Copy, name: ModelName, file: str) -> None:
+        blob, target = order.blob, order.target
+        begin_s = time.monotonic()
+
+        def progress(done_bytes: int) -> None:
+            self._report(lambda: self._core.copy_progress(blob, target, done_bytes))
+
+        try:
+            self._copier.copy(order, name, file, progress)
+        except CopyError as failed:
+            fault, error = failed.fault, failed.error
+            self._report(lambda: self._core.copy_failed(blob, target, fault, error))
+        else:
+            seconds = time.monotonic() - begin_s
+            self._report(lambda: self._core.copied(blob, target, seconds))
+
+    def _resolve(self, name: ModelName) -> None:
+        try:
+            manifest = resolve(self._remote, name)
+            self._disk.save_manifest(name, manifest)
+        except StoreError as error:
+            failed = error
+        except Exception as error:
+            failed = FetchError(f"{name}: {type(error).__name__}: {error}")
+        else:
+            self._report(lambda: self._learn(name, manifest))
+            return
+        self._report(lambda: self._core.resolve_failed(name, failed))
+
+    def _learn(self, name: ModelName, manifest: Manifest) -> Sequence[Action]:
+        for file, blob in manifest.files:
+            self._origins[blob] = (name, file)
+        return self._core.resolved(name, manifest)
+
+    def _verify(self, client: _Client) -> None:
+        """Read every blob on the disk again; delete the wrong ones and tell the client."""
+        blobs = self._core.resident(Tier.DISK)
+
+        def work() -> None:
+            wrong = [blob for blob in blobs if not self._disk.verify(blob)]
+            self._report(lambda: answer(wrong))
+
+        def answer(wrong: list[Blob]) -> Sequence[Action]:
+            actions = [action for blob in wrong for action in self._core.lost(blob, Tier.DISK)]
+            if client in self._clients:
+                digests = [blob.sha256 for blob in wrong]
+                self._send(client, {"result": {"verified": len(blobs), "deleted": digests}})
+            return actions
+
+        self._in_thread(work)
+
+    # Start and end.
+
+    def _recover(self) -> None:
+        models, blobs = self._disk.recover()
+        for name, manifest in models.items():
+            self._core.known(name, manifest)
+            for file, blob in manifest.files:
+                self._origins[blob] = (name, file)
+        for blob in blobs:
+            self._carry_out(self._core.found(blob, Tier.DISK))
+
+    def _close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for client in list(self._clients):
+            client.connection.close()
+        self._selector.close()
+        self._settings.socket.unlink(missing_ok=True)
+        for closed in (self._listener, self._wake_read, self._wake_write):
+            closed.close()
+        self._memory.close()
+        self._disk.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        while self._locks:
+            os.close(self._locks.pop())
+
+
+def allow_many_clients() -> None:
+    """Let this process have as many descriptors as its hard limit allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _own_folder(folder: Path) -> None:
+    """Make the socket's folder; refuse one in which another user could have put the socket."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise StoreError(f"{folder}: must be a folder that this user alone can write to")
+
+
+def _lock(path: Path) -> int:
+    """Take a lock that goes with this process, however it ends."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise StoreError(f"{path}: another manager runs there") from error
+    return descriptor
+
+
+def _listen(path: Path) -> socket.socket:
+    """Listen at a path whose lock this process has, so that what is there is a dead manager's."""
+    path.unlink(missing_ok=True)
+    listener = wire.make_socket()
+    try:
+        listener.bind(os.fspath(path))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise StoreError(f"{path}: {error.strerror or error}") from error
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,197 @@
+"""`sojourn store`: share one copy of each model's weights among the processes of this machine."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from modelstore.client import ask, open_model
+from modelstore.eviction import EVICTION_RULES
+from modelstore.manager import Manager, ManagerSettings, allow_many_clients
+from modelstore.wire import default_socket
+from sojourn.output import json_option, print_json, print_table, say
+
+_GB = 1_000_000_000
+_DEFAULT_HOST_BYTES = 8 * _GB
+_DEFAULT_DISK_BYTES = 50 * _GB
+
+_socket_option = click.option(
+    "--socket",
+    "socket_path",
+    type=click.Path(path_type=Path),
+    help="The manager's socket.  [default: $SOJOURN_STORE, or this user's]",
+)
+_name_argument = click.argument("name")
+
+
+@click.group(name="store")
+def command() -> None:
+    """Share one copy of each model's weights among the processes of this machine.
+
+    A model is named [FRAMEWORK/]NAME[@VERSION]; the defaults are pytorch and 1.
+    """
+
+
+@command.command()
+@click.option("--remote", required=True, help="URL of the models: file://, https://, s3://, …")
+@click.option(
+    "--disk",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=lambda: Path.home() / ".cache/sojourn/store",
+    help="Folder of the files on this machine.  [default: ~/.cache/sojourn/store]",
+)
+@click.option(
+    "--host-bytes", type=int, default=_DEFAULT_HOST_BYTES, show_default=True, help="Memory budget."
+)
+@click.option(
+    "--disk-bytes", type=int, default=_DEFAULT_DISK_BYTES, show_default=True, help="Disk budget."
+)
+@click.option(
+    "--eviction",
+    type=click.Choice(sorted(EVICTION_RULES)),
+    default="lru",
+    show_default=True,
+    help="What leaves a full tier first.",
+)
+@click.option("--eager", is_flag=True, help="Drop a model from memory with its last user.")
+@_socket_option
+def serve(
+    remote: str,
+    disk: Path,
+    host_bytes: int,
+    disk_bytes: int,
+    eviction: str,
+    eager: bool,
+    socket_path: Path | None,
+) -> None:
+    """Run the manager of this machine's store until Ctrl-C."""
+    settings = ManagerSettings(
+        remote, disk, host_bytes, disk_bytes, socket_path or default_socket(), eviction, eager
+    )
+    allow_many_clients()
+    manager = Manager(settings)
+
+    def stop(number: int, frame: object) -> None:
+        # Everything on disk is whole at any moment, so a download is not waited for.
+        settings.socket.unlink(missing_ok=True)
+        os._exit(0)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    say(f"The store serves {remote} at {settings.socket}.")
+    manager.run()
+
+
+@command.command()
+@_socket_option
+@json_option
+def ls(socket_path: Path | None, as_json: bool) -> None:
+    """List the models that the store knows, and where they are."""
+    models = ask("models", socket_path=socket_path)
+    if as_json:
+        print_json({"models": models})
+        return
+    columns = ("name", "files", "bytes", "host_bytes", "disk_bytes", "leases", "pinned")
+    print_table(columns, [[model[column] for column in columns] for model in models])
+
+
+@command.command()
+@_name_argument
+@_socket_option
+@json_option
+def warm(name: str, socket_path: Path | None, as_json: bool) -> None:
+    """Bring a model into memory, so that the next process to open it need not wait."""
+    columns = (TextColumn(name), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, disable=as_json, transient=True) as bar:
+        task = bar.add_task("fetch", total=None)
+        hold, files = open_model(
+            name,
+            lambda done, total: bar.update(task, completed=done, total=total),
+            socket_path,
+        )
+    for file in files:
+        os.close(file.descriptor)
+    hold.close()
+    size_bytes = sum(file.size_bytes for file in files)
+    _answer(
+        {"name": name, "files": len(files), "bytes": size_bytes},
+        f"{name} is in memory: {len(files)} files, {size_bytes} bytes.",
+        as_json,
+    )
+
+
+@command.command()
+@_name_argument
+@click.option("--off", is_flag=True, help="Let it be evicted again.")
+@_socket_option
+@json_option
+def pin(name: str, off: bool, socket_path: Path | None, as_json: bool) -> None:
+    """Keep a model in memory until `--off`, or until the manager ends."""
+    if off:
+        ask("unpin", name, socket_path)
+    else:
+        hold, files = open_model(name, socket_path=socket_path)
+        for file in files:
+            os.close(file.descriptor)
+        ask("pin", name, socket_path)
+        hold.close()
+    _answer({"name": name, "pinned": not off}, f"{name}: {'un' if off else ''}pinned.", as_json)
+
+
+@command.command()
+@_name_argument
+@click.option("--disk", is_flag=True, help="Remove it from the disk, too.")
+@_socket_option
+@json_option
+def evict(name: str, disk: bool, socket_path: Path | None, as_json: bool) -> None:
+    """Drop a model that nobody uses from memory."""
+    ask("evict", name, socket_path, disk=disk)
+    _answer({"name": name, "evicted": True}, f"{name}: evicted.", as_json)
+
+
+@command.command()
+@_socket_option
+@json_option
+def stats(socket_path: Path | None, as_json: bool) -> None:
+    """Show the store's counters, per tier."""
+    found = ask("stats", socket_path=socket_path)
+    if as_json:
+        print_json(found)
+        return
+    totals = ("opens", "granted", "refused", "waiting", "leases", "pins")
+    print_table(totals, [[found[total] for total in totals]])
+    columns = ("budget_bytes", "used_bytes", "blobs", "hits", "misses", "evictions")
+    print_table(
+        ("tier", *columns),
+        [[tier, *(row[column] for column in columns)] for tier, row in found["tiers"].items()],
+    )
+    print_table(
+        ("copied from", "to", "bytes", "seconds"),
+        [
+            [row["source"], row["target"], row["bytes"], float(row["seconds"])]
+            for row in found["copies"]
+        ],
+    )
+
+
+@command.command()
+@_socket_option
+@json_option
+def verify(socket_path: Path | None, as_json: bool) -> None:
+    """Read every file on the disk again, and delete those that are corrupted."""
+    found = ask("verify", socket_path=socket_path)
+    _answer(
+        found,
+        f"{found['verified']} files read, {len(found['deleted'])} of them corrupted and deleted.",
+        as_json,
+    )
+
+
+def _answer(result: dict[str, Any], line: str, as_json: bool) -> None:
+    if as_json:
+        print_json(result)
+    else:
+        say(line)
