@@ -122,8 +122,10 @@ def ask(do: str, name: str | None = None, socket_path: Path | None = None, **opt
 def _files_of(message: dict[str, Any], descriptors: list[int]) -> tuple[SharedFile, ...]:
     try:
         files = tuple(
-            SharedFile(*file, descriptor)
-            for file, descriptor in zip(message["files"], descriptors, strict=True)
+            SharedFile(name, sha256, size_bytes, descriptor)
+            for (name, sha256, size_bytes), descriptor in zip(
+                message["files"], descriptors, strict=True
+            )
         )
         for file in files:
             if (

@@ -61,7 +61,7 @@ class Disk:
                 blobs.append(Blob(path.name, path.stat().st_size))
             elif not (path.suffix == ".blocks" and path.with_suffix("").is_file()):
                 path.unlink()
-        models = {}
+        models: dict[ModelName, Manifest] = {}
         for path in sorted(self._manifests.glob("*/*/*.json")):
             with suppress(ValueError, KeyError, TypeError):
                 models.update([_manifest_from(json.loads(path.read_bytes()))])

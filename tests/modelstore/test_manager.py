@@ -1,0 +1,381 @@
+"""The manager's process: faults of clients, of itself, of the disk and of memory."""
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+import modelstore
+from modelstore import wire
+from modelstore.client import ask, open_model
+from modelstore.disk import Disk
+from modelstore.errors import (
+    FetchError,
+    InUseError,
+    StoreError,
+    UnavailableError,
+    UnknownModelError,
+)
+from modelstore.host_memory import HostMemory
+from modelstore.manager import Manager, ManagerSettings
+from policy.errors import InvalidInputError
+from tests.support.http_files import http_files
+from tests.support.model_stores import (
+    ManagerProcess,
+    manager_thread,
+    publish,
+    settings_for,
+    wait_until,
+    weights,
+)
+
+FILE = "model.safetensors"
+#: Opens a model, says so, and waits to be killed.
+HOLDER = """
+import sys, pathlib, modelstore
+state = modelstore.open_model(sys.argv[1], socket_path=pathlib.Path(sys.argv[2]))
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def remote(tmp_path):
+    for seed, name in enumerate(("m", "n")):
+        publish(tmp_path / "remote", name, {FILE: weights(seed, floats=20_000)})
+    return tmp_path / "remote"
+
+
+def load(store, name="m"):
+    return modelstore.load_state_dict(name, socket_path=store)
+
+
+def right(state, seed=0):
+    return bool((state["weight"].numpy() == weights(seed, floats=20_000)["weight"]).all())
+
+
+def stats(store):
+    return ask("stats", socket_path=store)
+
+
+@contextmanager
+def holder_process(store, name="m"):
+    arguments = [sys.executable, "-c", HOLDER, name, os.fspath(store)]
+    process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+def test_two_managers_on_one_socket_or_one_disk(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path)):
+        with pytest.raises(StoreError, match="another manager"):
+            Manager(settings_for(tmp_path))
+        with pytest.raises(StoreError, match="another manager"):
+            Manager(settings_for(tmp_path, socket=tmp_path / "other" / "store.sock"))
+    with manager_thread(settings_for(tmp_path)) as store:
+        assert right(load(store))
+
+
+def test_a_folder_that_others_can_write_to_is_refused(tmp_path, remote):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run").chmod(0o777)
+    with pytest.raises(StoreError, match="this user alone"):
+        Manager(settings_for(tmp_path))
+
+
+def test_another_user_is_not_admitted(tmp_path, remote, monkeypatch):
+    with manager_thread(settings_for(tmp_path)) as store:
+        monkeypatch.setattr(wire, "peer_uid", lambda connection: os.getuid() + 1)
+        with pytest.raises(UnavailableError):
+            load(store)
+        monkeypatch.undo()
+        assert right(load(store))
+
+
+def test_peer_uid_is_what_the_kernel_says():
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with near, far:
+        assert wire.peer_uid(near) == os.getuid()
+
+
+@pytest.mark.parametrize("options", [{"host_bytes": 0}, {"disk_bytes": -1}, {"eviction": "x"}])
+def test_wrong_settings_are_refused(tmp_path, options):
+    with pytest.raises(InvalidInputError, match=next(iter(options))):
+        settings_for(tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\xff", b"[]", b"{", b"{}", b'{"do":"open"}', b'{"do":"open","name":3}', b'{"do":1}',
+     b'{"do":"open","name":"m","tier":"disk"}', b'{"do":"open","name":"m","tier":"x"}',
+     b'{"do":"evict","name":"m"}', b"[" * 50_000],
+)  # fmt: skip
+def test_nonsense_is_answered_with_an_error_and_harms_nobody(tmp_path, remote, data):
+    with manager_thread(settings_for(tmp_path)) as store:
+        with wire.connect(store) as connection:
+            connection.send(data)
+            message, _ = wire.receive(connection)
+            assert "error" in message
+        assert right(load(store))
+
+
+def test_a_descriptor_sent_by_a_client_is_closed(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path)) as store:
+        before = len(os.listdir("/proc/self/fd"))
+        with wire.connect(store) as connection:
+            wire.send(connection, {"do": "stats"}, [0, 0, 0])
+            wire.receive(connection)
+        wait_until(lambda: len(os.listdir("/proc/self/fd")) == before)
+
+
+def test_pin_and_evict(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path)) as store:
+        with pytest.raises(UnknownModelError, match="warm it"):
+            ask("pin", "m", store)
+        state = load(store)
+        with pytest.raises(InUseError):
+            ask("evict", "m", store)
+        ask("pin", "m", store)
+        del state
+        wait_until(lambda: stats(store)["leases"] == 0)
+        with pytest.raises(InUseError):
+            ask("evict", "m", store)
+        ask("unpin", "m", store)
+        ask("evict", "m", store, disk=True)
+        tiers = stats(store)["tiers"]
+        assert tiers["host"]["used_bytes"] == tiers["disk"]["used_bytes"] == 0
+        assert not any((tmp_path / "disk/blobs").iterdir())
+        assert right(load(store))
+
+
+def test_a_second_open_reads_nothing(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path)) as store:
+        first = load(store)
+        copied = stats(store)["copies"]
+        second = load(store)
+        assert stats(store)["copies"] == copied
+        assert right(first)
+        assert right(second)
+        assert stats(store)["tiers"]["host"]["hits"] == 1
+
+
+def test_a_model_on_disk_opens_without_its_remote(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path)) as store:
+        assert right(load(store))
+    remote.rename(tmp_path / "elsewhere")
+    with manager_thread(settings_for(tmp_path)) as store:
+        assert right(load(store))
+        with pytest.raises(UnknownModelError):
+            load(store, "n")
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "longer", "gone", "digests"])
+def test_a_damaged_cached_file_is_never_served(tmp_path, remote, damage):
+    with manager_thread(settings_for(tmp_path)) as store:
+        assert right(load(store))
+    blobs = tmp_path / "disk" / "blobs"
+    [path] = [path for path in blobs.iterdir() if not path.suffix]
+    content = path.read_bytes()
+    if damage == "flipped":
+        path.write_bytes(content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])
+    with manager_thread(settings_for(tmp_path)) as store:
+        if damage == "truncated":
+            os.truncate(path, 5000)
+        elif damage == "longer":
+            path.write_bytes(content + b"x")
+        elif damage == "gone":
+            path.unlink()
+        elif damage == "digests":
+            path.with_suffix(".blocks").write_text("[]")
+        assert right(load(store))
+
+
+def test_a_damaged_file_whose_remote_is_gone_is_an_error(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path)) as store:
+        assert right(load(store))
+    [path] = [path for path in (tmp_path / "disk/blobs").iterdir() if not path.suffix]
+    path.write_bytes(bytes(path.stat().st_size))
+    remote.rename(tmp_path / "elsewhere")
+    with manager_thread(settings_for(tmp_path)) as store:
+        with pytest.raises(StoreError):
+            load(store)
+        assert stats(store)["tiers"]["host"]["used_bytes"] == 0
+
+
+def test_verify_deletes_what_is_damaged(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path)) as store:
+        for name in ("m", "n"):
+            load(store, name)
+        path = sorted(path for path in (tmp_path / "disk/blobs").iterdir() if not path.suffix)[0]
+        path.write_bytes(bytes(path.stat().st_size))
+        assert ask("verify", socket_path=store) == {"verified": 2, "deleted": [path.name]}
+        assert stats(store)["tiers"]["disk"]["blobs"] == 1
+        assert ask("verify", socket_path=store) == {"verified": 1, "deleted": []}
+
+
+def test_a_full_disk_is_passed_by(tmp_path, remote, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Disk, "fetch", full)
+    with manager_thread(settings_for(tmp_path)) as store:
+        assert right(load(store))
+        assert stats(store)["tiers"]["disk"]["used_bytes"] == 0
+        assert stats(store)["copies"][0]["target"] == "host"
+
+
+def test_a_disk_budget_of_nothing_is_passed_by(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path, disk_bytes=0)) as store:
+        assert right(load(store))
+        assert right(load(store, "n"), seed=1)
+
+
+def test_no_memory_is_an_error_that_passes(tmp_path, remote, monkeypatch):
+    @contextmanager
+    def none(self, blob):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        yield
+
+    with manager_thread(settings_for(tmp_path)) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(HostMemory, "fill", none)
+            with pytest.raises(FetchError, match="allocate"):
+                load(store)
+        assert right(load(store))
+
+
+def test_memory_of_evicted_models_is_given_back(tmp_path, remote):
+    """Eight opens of two models, of which only one fits, leave no descriptor behind."""
+    with manager_thread(settings_for(tmp_path, host_bytes=100_000)) as store:
+        assert right(load(store))
+        assert right(load(store, "n"), seed=1)
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            wait_until(lambda: stats(store)["leases"] == 0)
+            assert right(load(store))
+            wait_until(lambda: stats(store)["leases"] == 0)
+            assert right(load(store, "n"), seed=1)
+        assert stats(store)["tiers"]["host"]["evictions"] == 7
+        assert stats(store)["tiers"]["host"]["used_bytes"] <= 100_000
+        wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+
+
+@pytest.mark.slow
+def test_a_client_killed_while_it_holds_a_model_gives_it_back(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path)) as store:
+        with holder_process(store) as process:
+            assert process.stdout.readline() == "open\n"
+            assert stats(store)["leases"] == 1
+            process.send_signal(signal.SIGKILL)
+            wait_until(lambda: stats(store)["leases"] == 0)
+        ask("evict", "m", store)
+        assert stats(store)["tiers"]["host"]["used_bytes"] == 0
+
+
+@pytest.mark.slow
+def test_a_client_killed_while_it_waits_leaves_nothing(tmp_path, remote):
+    with http_files(remote) as (url, behaviour):
+        behaviour.hang = threading.Event()
+        with manager_thread(settings_for(tmp_path, remote=url)) as store:
+            with holder_process(store) as process:
+                wait_until(lambda: behaviour.hanging)
+                process.send_signal(signal.SIGKILL)
+                wait_until(lambda: stats(store)["waiting"] == 0)
+            behaviour.hang.set()
+            wait_until(lambda: stats(store)["tiers"]["disk"]["blobs"] == 1)
+            wait_until(lambda: len(stats(store)["copies"]) == 1)
+            assert stats(store)["tiers"]["host"]["used_bytes"] == 0
+            assert right(load(store))
+
+
+@pytest.mark.slow
+def test_a_killed_manager_leaves_its_clients_their_weights_and_a_new_one_works_on(tmp_path, remote):
+    with ManagerProcess(settings_for(tmp_path)) as manager:
+        store = manager.settings.socket
+        state = load(store)
+        expected = state["weight"].clone()
+        manager.kill()
+        assert torch.equal(state["weight"], expected)
+        with pytest.raises(UnavailableError):
+            load(store)
+        manager.start()
+        assert right(load(store))
+        assert torch.equal(state["weight"], expected)
+        assert [copy["source"] for copy in stats(store)["copies"]] == ["disk"]
+
+
+@pytest.mark.slow
+def test_a_manager_killed_during_a_fetch_serves_no_wrong_byte_afterwards(tmp_path, remote):
+    with http_files(remote) as (url, behaviour):
+        behaviour.hang = threading.Event()
+        with ManagerProcess(settings_for(tmp_path, remote=url)) as manager:
+            store = manager.settings.socket
+            errors = []
+
+            def wait():
+                try:
+                    open_model("m", socket_path=store)
+                except UnavailableError as error:
+                    errors.append(error)
+
+            waiting = threading.Thread(target=wait)
+            waiting.start()
+            wait_until(lambda: behaviour.hanging)
+            manager.kill()
+            waiting.join(30)
+            assert len(errors) == 1
+            behaviour.hang.set()
+            manager.start()
+            assert right(load(store))
+
+
+@pytest.mark.slow
+def test_two_hundred_clients_are_one_fetch_and_one_copy(tmp_path, remote):
+    with http_files(remote) as (url, behaviour):
+        behaviour.hang = threading.Event()
+        with manager_thread(settings_for(tmp_path, remote=url)) as store:
+            results = []
+
+            def work():
+                results.append(open_model("m", socket_path=store))
+
+            threads = [threading.Thread(target=work) for _ in range(200)]
+            for thread in threads:
+                thread.start()
+            wait_until(lambda: stats(store)["waiting"] == 200)
+            behaviour.hang.set()
+            for thread in threads:
+                thread.join(60)
+            assert stats(store)["leases"] == 200
+            assert [copy["bytes"] for copy in stats(store)["copies"]] == [
+                stats(store)["tiers"]["host"]["used_bytes"]
+            ] * 2
+            memory = {os.fstat(files[0].descriptor).st_ino for _, files in results}
+            assert len(memory) == 1
+            for hold, files in results:
+                os.close(files[0].descriptor)
+                hold.close()
+            wait_until(lambda: stats(store)["leases"] == 0)
+
+
+def test_the_settings_name_the_default_socket(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOJOURN_STORE", os.fspath(tmp_path / "s.sock"))
+    assert ManagerSettings("file:///m", tmp_path, 1, 1).socket == Path(tmp_path / "s.sock")
+    monkeypatch.delenv("SOJOURN_STORE")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", os.fspath(tmp_path))
+    assert wire.default_socket() == tmp_path / "sojourn" / "store.sock"
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert str(os.getuid()) in os.fspath(wire.default_socket())

@@ -1,0 +1,117 @@
+"""A small HTTP file server that can be made to misbehave."""
+
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+class Behaviour:
+    """What the server does wrong; a test may change it while the server runs.
+
+    Attributes
+    ----------
+    status : int or None
+        Answer every request for weights with this status.
+    cut_after : int or None
+        Close the connection after so many bytes of a body.
+    announced_extra : int
+        Bytes by which HEAD overstates the size.
+    replacement : bytes or None
+        Serve these bytes instead of the file's weights, with an entity tag of their own.
+    replace_after : int
+        Number of GETs of weights before `replacement` takes effect.
+    hang : threading.Event or None
+        Requests for weights wait until it is set; `hanging` counts them.
+    """
+
+    def __init__(self):
+        self.status = None
+        self.cut_after = None
+        self.announced_extra = 0
+        self.replacement = None
+        self.replace_after = 0
+        self.hang = None
+        self.hanging = 0
+        self.ranges = []
+
+
+@contextmanager
+def http_files(root: Path):
+    """Serve a folder on localhost; yield its URL and its behaviour."""
+    behaviour = Behaviour()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(root, behaviour))
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", behaviour
+    finally:
+        if behaviour.hang is not None:
+            behaviour.hang.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _handler(root: Path, behaviour: Behaviour):
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *arguments):
+            pass
+
+        def do_HEAD(self):
+            self.answer(with_body=False)
+
+        def do_GET(self):
+            self.answer(with_body=True)
+
+        def answer(self, with_body):
+            path = root / self.path.lstrip("/")
+            weights = path.suffix == ".safetensors"
+            if not path.is_file():
+                self.send_error(404)
+                return
+            if weights and with_body and behaviour.hang is not None:
+                behaviour.hanging += 1
+                behaviour.hang.wait(60)
+            if weights and with_body and behaviour.status is not None:
+                self.send_error(behaviour.status)
+                return
+            body, tag = path.read_bytes(), '"1"'
+            changed = len(behaviour.ranges) >= behaviour.replace_after
+            if weights and behaviour.replacement is not None and changed:
+                body, tag = behaviour.replacement, '"2"'
+            if self.headers.get("If-Match", tag) != tag:
+                self.send_error(412)
+                return
+            self.reply(body, tag, weights, with_body)
+
+        def reply(self, body, tag, weights, with_body):
+            size = len(body)
+            first, last = 0, size - 1
+            wanted = self.headers.get("Range")
+            if wanted and with_body:
+                first, last = (int(part) for part in wanted.removeprefix("bytes=").split("-"))
+                last = min(last, size - 1)
+                self.send_response(206)
+                self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
+            else:
+                self.send_response(200)
+            if weights and with_body:
+                behaviour.ranges.append((first, last))
+            length = last - first + 1
+            extra = behaviour.announced_extra if weights and not with_body else 0
+            self.send_header("Content-Length", str(length + extra))
+            self.send_header("ETag", tag)
+            self.send_header("Last-Modified", "Sun, 22 Nov 2026 00:00:00 GMT")
+            self.end_headers()
+            if with_body:
+                part = body[first : last + 1]
+                if weights and behaviour.cut_after is not None:
+                    part = part[: behaviour.cut_after]
+                    self.close_connection = True
+                self.wfile.write(part)
+
+    return Handler
