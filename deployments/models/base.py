@@ -16,8 +16,9 @@ To serve your own model, write one class and name its import path in the config:
 import importlib
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,9 @@ MODELS = {
     "sentences": "deployments.models.sentences:Sentences",
 }
 """Import paths of the models that come with Sojourn, by short name."""
+
+LoadWeights = Callable[[str | Path], Mapping[str, Any]]
+"""What `Model.load` may ask for: it maps a source of weights to tensors by name."""
 
 _NUMPY_DTYPES = {
     "BOOL": "bool",
@@ -119,7 +123,17 @@ class Model(ABC):
 
     @abstractmethod
     def load(self, device: str) -> None:
-        """Load the model on `device`, which is ``cpu`` or ``cuda``."""
+        """Load the model on `device`, which is ``cpu`` or ``cuda``.
+
+        A model that names a second parameter `weights` is given
+        `deployments.models.weights.load_weights`, which reads a safetensors file or attaches to
+        weights that all replicas of this machine share::
+
+            def load(self, device, weights=load_weights):
+                with torch.device("meta"):
+                    self.network = Network()
+                self.network.load_state_dict(weights("store:resnet50@2"), assign=True)
+        """
 
     @abstractmethod
     def forward(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
@@ -216,7 +230,7 @@ def load_model(import_path: str, options: Mapping[str, Any], device: str) -> Mod
     _check_options(model_class, import_path, options)
     try:
         model = model_class(**options)
-        model.load(device)
+        _load(model, device)
     except SojournError:
         raise
     except Exception as error:
@@ -225,6 +239,17 @@ def load_model(import_path: str, options: Mapping[str, Any], device: str) -> Mod
         ) from error
     _check_specs(model, import_path)
     return model
+
+
+def _load(model: Model, device: str) -> None:
+    """Load a model, with a source of weights if its `load` asks for one."""
+    if "weights" not in inspect.signature(model.load).parameters:
+        model.load(device)
+        return
+    from deployments.models.weights import load_weights  # needs torch, and not every model does
+
+    load: Callable[..., None] = model.load
+    load(device, weights=load_weights)
 
 
 def _find_class(import_path: str) -> type[Model]:

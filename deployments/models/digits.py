@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 from torch import nn
 
-from deployments.models.base import Model, TensorSpec
+from deployments.models.base import LoadWeights, Model, TensorSpec
 from deployments.models.torch_options import check_positive_int, use_torch
+from deployments.models.weights import load_weights
 
 WEIGHTS = Path(__file__).with_name("digits.safetensors")
 PIXEL_MAX = 16.0
@@ -56,7 +56,8 @@ class Digits(Model):
         CPU threads that torch may use in this process. One is best for so small a network, and lets
         a machine run as many replicas as it has cores.
     weights : str or None
-        A safetensors file for this network. None means the file that comes with Sojourn.
+        A safetensors file for this network, or ``store:NAME`` for a model of this machine's store.
+        None means the file that comes with Sojourn.
 
     Raises
     ------
@@ -69,13 +70,14 @@ class Digits(Model):
 
     def __init__(self, threads: int = 1, weights: str | None = None) -> None:
         self._threads = check_positive_int("digits", "threads", threads)
-        self._weights = Path(weights) if weights else WEIGHTS
+        self._weights = weights or WEIGHTS
 
-    def load(self, device: str) -> None:
+    def load(self, device: str, weights: LoadWeights = load_weights) -> None:
         """Load the weights on `device`."""
         self._device = use_torch(device, self._threads)
-        self._network = make_network()
-        self._network.load_state_dict(load_file(self._weights))
+        with torch.device("meta"):
+            self._network = make_network()
+        self._network.load_state_dict(weights(self._weights), assign=True)
         self._network.to(self._device).eval()
 
     def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -31,7 +31,8 @@ _name_argument = click.argument("name")
 def command() -> None:
     """Share one copy of each model's weights among the processes of this machine.
 
-    A model is named [FRAMEWORK/]NAME[@VERSION]; the defaults are pytorch and 1.
+    A model is named [FRAMEWORK/]NAME[@VERSION]; the defaults are pytorch and 1. Every command
+    but serve has --json.
     """
 
 

@@ -1,0 +1,68 @@
+"""Weights from a file or from the machine's store, and models that ask for them."""
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+
+from deployments.models.base import Model, TensorSpec, load_model
+from deployments.models.digits import WEIGHTS, Digits
+from deployments.models.weights import load_weights
+from modelstore.client import ask
+from modelstore.errors import UnavailableError
+from tests.support.model_stores import manager_thread, publish, settings_for
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    publish(
+        tmp_path / "remote", "digits", {"model.safetensors": safetensors.numpy.load_file(WEIGHTS)}
+    )
+    with manager_thread(settings_for(tmp_path)) as socket_path:
+        monkeypatch.setenv("SOJOURN_STORE", str(socket_path))
+        yield socket_path
+
+
+class OnlyDevice(Model):
+    inputs = outputs = (TensorSpec("x", "FP32"),)
+
+    def load(self, device):
+        self.loaded_on = device
+
+    def forward(self, batch):
+        return dict(batch)
+
+
+class AsksForWeights(OnlyDevice):
+    def load(self, device, weights=None):
+        self.loaded_on = device
+        self.weights = weights
+
+
+def test_a_model_gets_a_source_of_weights_only_if_it_asks(store):
+    assert load_model(f"{__name__}:OnlyDevice", {}, "cpu").loaded_on == "cpu"
+    model = load_model(f"{__name__}:AsksForWeights", {}, "cpu")
+    assert model.weights("store:digits").keys() == load_weights(WEIGHTS).keys()
+
+
+def test_digits_from_the_store_answers_as_from_its_file(store):
+    shared = load_model("digits", {"weights": "store:digits"}, "cpu")
+    own = load_model("digits", {}, "cpu")
+    batch = own.example(3)
+    assert ask("stats", socket_path=store)["leases"] == 1
+    np.testing.assert_array_equal(
+        shared.forward(batch)["probabilities"], own.forward(batch)["probabilities"]
+    )
+
+
+def test_a_model_takes_weights_that_a_test_hands_it():
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in load_weights(WEIGHTS).items()}
+    model = Digits()
+    model.load("cpu", weights=lambda source: zeros)
+    np.testing.assert_allclose(model.forward(model.example(1))["probabilities"], 0.1)
+
+
+def test_a_store_that_is_not_there_is_one_line_for_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOJOURN_STORE", str(tmp_path / "nobody.sock"))
+    with pytest.raises(UnavailableError, match="sojourn store serve"):
+        load_model("digits", {"weights": "store:digits"}, "cpu")

@@ -1,0 +1,63 @@
+"""`sojourn store`: its commands against a manager in a thread."""
+
+import json
+
+import pytest
+
+from sojourn.cli import main
+from tests.support.model_stores import manager_thread, publish, settings_for, weights
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    publish(tmp_path / "remote", "m", {"model.safetensors": weights(1)})
+    with manager_thread(settings_for(tmp_path)) as socket_path:
+        monkeypatch.setenv("SOJOURN_STORE", str(socket_path))
+        yield socket_path
+
+
+def run(capsys, *arguments):
+    assert main(["store", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_model_through_all_commands(store, capsys):
+    assert run(capsys, "ls") == {"models": []}
+    warmed = run(capsys, "warm", "m")
+    [listed] = run(capsys, "ls")["models"]
+    assert listed["name"] == "pytorch/m@1"
+    assert listed["host_bytes"] == listed["disk_bytes"] == warmed["bytes"]
+    assert run(capsys, "pin", "m")["pinned"]
+    assert run(capsys, "ls")["models"][0]["pinned"]
+    assert main(["store", "evict", "m"]) == 2
+    assert "in use" in capsys.readouterr().err
+    assert not run(capsys, "pin", "m", "--off")["pinned"]
+    assert run(capsys, "verify") == {"verified": 1, "deleted": []}
+    assert run(capsys, "evict", "m", "--disk")["evicted"]
+    stats = run(capsys, "stats")
+    assert stats["tiers"]["host"]["evictions"] == stats["tiers"]["disk"]["evictions"] == 1
+    assert stats["tiers"]["host"]["used_bytes"] == 0
+
+
+def test_the_tables_for_people(store, capsys):
+    assert main(["store", "warm", "m"]) == 0
+    for command in ("ls", "stats", "verify"):
+        assert main(["store", command]) == 0
+    out = capsys.readouterr()
+    assert "pytorch/m@1" in out.out
+    assert "budget_bytes" in out.out
+    assert "0 of them corrupted" in out.err
+
+
+def test_without_a_manager_each_command_says_how_to_start_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SOJOURN_STORE", str(tmp_path / "nobody.sock"))
+    for command in (["ls"], ["stats"], ["warm", "m"], ["pin", "m"], ["evict", "m"], ["verify"]):
+        assert main(["store", *command]) == 2
+        error = capsys.readouterr().err
+        assert "sojourn store serve" in error
+        assert error.count("\n") == 1
+
+
+def test_serve_refuses_wrong_settings(tmp_path, capsys):
+    assert main(["store", "serve", "--remote", "models", "--disk", str(tmp_path)]) == 2
+    assert "file:///" in capsys.readouterr().err
