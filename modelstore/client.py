@@ -106,7 +106,7 @@ def open_model(
 
 
 def ask(do: str, name: str | None = None, socket_path: Path | None = None, **options: Any) -> Any:
-    """Ask the manager for `stats`, `models` or `verify`, or to `pin`, `unpin` or `evict` a model.
+    """Ask the manager for `stats` or to `verify`, or to `pin`, `unpin` or `evict` a model.
 
     Raises
     ------
@@ -117,6 +117,20 @@ def ask(do: str, name: str | None = None, socket_path: Path | None = None, **opt
         _send(connection, {"do": do, "name": name, **options})
         message, _ = _receive(connection)
         return message["result"]
+
+
+def list_models(socket_path: Path | None = None) -> list[dict[str, Any]]:
+    """Return what the store knows of each model, by name.
+
+    Raises
+    ------
+    StoreError
+        There is no store.
+    """
+    models: list[dict[str, Any]] = []
+    while part := ask("models", socket_path=socket_path, first=len(models)):
+        models += part
+    return models
 
 
 def _files_of(message: dict[str, Any], descriptors: list[int]) -> tuple[SharedFile, ...]:

@@ -37,6 +37,8 @@ from policy.errors import InvalidInputError, SojournError
 #: A client that has so many messages unread is disconnected.
 _MAX_UNREAD = 1000
 _BACKLOG = 4096
+#: A list of models is sent in parts, because a message has to fit into the socket's buffer.
+MODELS_PER_MESSAGE = 200
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class ManagerSettings:
         A key of `modelstore.eviction.EVICTION_RULES`.
     eager : bool
         Drop a model from memory as soon as nobody holds it.
+    check_reads : bool
+        Check a file's digests whenever it is read from the disk, not only when it came in.
     copies_at_once : int
         Copies that may run at the same time from the remote, and as many from the disk.
 
@@ -73,6 +77,7 @@ class ManagerSettings:
     socket: Path = field(default_factory=wire.default_socket)
     eviction: str = "lru"
     eager: bool = False
+    check_reads: bool = True
     copies_at_once: int = 2
 
     def __post_init__(self) -> None:
@@ -113,7 +118,7 @@ class Manager:
         try:
             settings.disk.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._locks.append(_lock(settings.disk / "lock"))
-            self._disk = Disk(settings.disk)
+            self._disk = Disk(settings.disk, settings.check_reads)
             self._memory = HostMemory()
             self._core = StoreCore(
                 {Tier.HOST: settings.host_bytes, Tier.DISK: settings.disk_bytes},
@@ -202,12 +207,16 @@ class Manager:
 
     def _handle(self, client: _Client, message: dict[str, Any]) -> None:
         do, name = message.get("do"), message.get("name")
-        if do in ("stats", "models", "verify"):
-            if do == "verify":
-                self._verify(client)
-            else:
-                result = self._core.stats() if do == "stats" else self._core.models()
-                self._send(client, {"result": result})
+        if do == "verify":
+            self._verify(client)
+            return
+        if do == "stats":
+            self._send(client, {"result": self._core.stats()})
+            return
+        if do == "models":
+            first = message.get("first")
+            rows = self._core.models()[first if type(first) is int and first >= 0 else 0 :]
+            self._send(client, {"result": rows[:MODELS_PER_MESSAGE]})
             return
         if do not in ("open", "pin", "unpin", "evict") or not isinstance(name, str):
             raise StoreError(f"a message with do={do!r:.50} and name={name!r:.50}")
@@ -410,9 +419,10 @@ def _lock(path: Path) -> int:
 
 def _listen(path: Path) -> socket.socket:
     """Listen at a path whose lock this process has, so that what is there is a dead manager's."""
-    path.unlink(missing_ok=True)
     listener = wire.make_socket()
     try:
+        if path.is_socket():
+            path.unlink()
         listener.bind(os.fspath(path))
         listener.listen(_BACKLOG)
     except OSError as error:

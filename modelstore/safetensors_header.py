@@ -5,9 +5,9 @@ tensors' bytes, in order, without gaps. A file that departs from it is refused.
 """
 
 import json
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from modelstore.errors import UntrustedFileError
 
@@ -16,6 +16,8 @@ MAX_HEADER_BYTES = 100_000_000
 _LENGTH_BYTES = 8
 _MAX_DIMENSIONS = 64
 _MAX_ELEMENTS = 1 << 60
+_KEYS = {"dtype", "shape", "data_offsets"}
+_INTEGERS = {int}
 
 ITEM_BYTES = {
     "BOOL": 1,
@@ -38,8 +40,7 @@ ITEM_BYTES = {
 """Bytes of one element, by the format's name of the data type."""
 
 
-@dataclass(frozen=True)
-class TensorEntry:
+class TensorEntry(NamedTuple):
     """Where a tensor is in the file.
 
     Attributes
@@ -87,10 +88,8 @@ def read_header(file: memoryview | bytes, size_bytes: int) -> tuple[TensorEntry,
     if not isinstance(header, dict):
         raise UntrustedFileError("safetensors: the header is not an object")
     _check_metadata(header.pop("__metadata__", {}))
-    entries = sorted(
-        (_entry(name, value, end) for name, value in header.items()),
-        key=lambda entry: (entry.begin, entry.end),
-    )
+    entries = [_entry(name, value, end) for name, value in header.items()]
+    entries.sort(key=itemgetter(3, 4))  # begin, end
     position = end
     for entry in entries:
         if entry.begin != position:
@@ -126,7 +125,7 @@ def header_end(length: memoryview | bytes, size_bytes: int) -> int:
 
 
 def _entry(name: str, value: Any, data_begin: int) -> TensorEntry:
-    if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
+    if not isinstance(value, dict) or value.keys() != _KEYS:
         raise UntrustedFileError(
             f"safetensors: tensor {name!r} must have dtype, shape and data_offsets alone"
         )
@@ -135,12 +134,16 @@ def _entry(name: str, value: Any, data_begin: int) -> TensorEntry:
         raise UntrustedFileError(
             f"safetensors: tensor {name!r}: dtype {dtype!r} is not one of {', '.join(ITEM_BYTES)}"
         )
-    if not _are_sizes(shape) or len(shape) > _MAX_DIMENSIONS or prod(shape) > _MAX_ELEMENTS:
+    if (
+        not _are_sizes(shape)
+        or len(shape) > _MAX_DIMENSIONS
+        or (elements := prod(shape)) > _MAX_ELEMENTS
+    ):
         raise UntrustedFileError(f"safetensors: tensor {name!r}: shape {shape!r:.100} is invalid")
     if not _are_sizes(offsets) or len(offsets) != 2:
         raise UntrustedFileError(f"safetensors: tensor {name!r}: offsets {offsets!r:.100}")
     begin, end = offsets
-    if end - begin != prod(shape) * ITEM_BYTES[dtype]:
+    if end - begin != elements * ITEM_BYTES[dtype]:
         raise UntrustedFileError(
             f"safetensors: tensor {name!r}: {end - begin} bytes do not match shape {shape} of "
             f"{dtype}"
@@ -149,7 +152,11 @@ def _entry(name: str, value: Any, data_begin: int) -> TensorEntry:
 
 
 def _are_sizes(values: Any) -> bool:
-    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+    return (
+        isinstance(values, list)
+        and _INTEGERS.issuperset(map(type, values))
+        and min(values, default=0) >= 0
+    )
 
 
 def _check_metadata(metadata: Any) -> None:

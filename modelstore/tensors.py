@@ -113,4 +113,4 @@ def _tensor(mapping: _Mapping, entry: TensorEntry) -> torch.Tensor:
         )
     count = (entry.end - entry.begin) // dtype.itemsize
     flat = torch.frombuffer(mapping, dtype=dtype, count=count, offset=entry.begin)
-    return flat.view(entry.shape)
+    return flat if len(entry.shape) == 1 else flat.view(entry.shape)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from modelstore.client import ask, open_model
+from modelstore.client import ask, list_models, open_model
 from modelstore.eviction import EVICTION_RULES
 from modelstore.manager import Manager, ManagerSettings, allow_many_clients
 from modelstore.wire import default_socket
@@ -58,6 +58,12 @@ def command() -> None:
     help="What leaves a full tier first.",
 )
 @click.option("--eager", is_flag=True, help="Drop a model from memory with its last user.")
+@click.option(
+    "--check-reads/--no-check-reads",
+    default=True,
+    show_default=True,
+    help="Check digests at every read from the disk, not only when a file comes in.",
+)
 @_socket_option
 def serve(
     remote: str,
@@ -66,11 +72,19 @@ def serve(
     disk_bytes: int,
     eviction: str,
     eager: bool,
+    check_reads: bool,
     socket_path: Path | None,
 ) -> None:
     """Run the manager of this machine's store until Ctrl-C."""
     settings = ManagerSettings(
-        remote, disk, host_bytes, disk_bytes, socket_path or default_socket(), eviction, eager
+        remote=remote,
+        disk=disk,
+        host_bytes=host_bytes,
+        disk_bytes=disk_bytes,
+        socket=socket_path or default_socket(),
+        eviction=eviction,
+        eager=eager,
+        check_reads=check_reads,
     )
     allow_many_clients()
     manager = Manager(settings)
@@ -91,7 +105,7 @@ def serve(
 @json_option
 def ls(socket_path: Path | None, as_json: bool) -> None:
     """List the models that the store knows, and where they are."""
-    models = ask("models", socket_path=socket_path)
+    models = list_models(socket_path)
     if as_json:
         print_json({"models": models})
         return

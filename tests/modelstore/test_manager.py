@@ -14,8 +14,9 @@ import pytest
 import torch
 
 import modelstore
+from modelstore import manager as manager_module
 from modelstore import wire
-from modelstore.client import ask, open_model
+from modelstore.client import ask, list_models, open_model
 from modelstore.disk import Disk
 from modelstore.errors import (
     FetchError,
@@ -213,6 +214,24 @@ def test_a_damaged_file_whose_remote_is_gone_is_an_error(tmp_path, remote):
         with pytest.raises(StoreError):
             load(store)
         assert stats(store)["tiers"]["host"]["used_bytes"] == 0
+
+
+def test_a_long_list_of_models_comes_in_parts(tmp_path, remote, monkeypatch):
+    monkeypatch.setattr(manager_module, "MODELS_PER_MESSAGE", 1)
+    with manager_thread(settings_for(tmp_path)) as store:
+        for name in ("n", "m"):
+            load(store, name)
+        names = [model["name"] for model in list_models(store)]
+        assert names == ["pytorch/m@1", "pytorch/n@1"]
+
+
+def test_a_file_at_the_sockets_path_is_not_overwritten(tmp_path, remote):
+    settings = settings_for(tmp_path)
+    settings.socket.parent.mkdir(mode=0o700)
+    settings.socket.write_text("mine")
+    with pytest.raises(StoreError, match="in use"):
+        Manager(settings)
+    assert settings.socket.read_text() == "mine"
 
 
 def test_verify_deletes_what_is_damaged(tmp_path, remote):

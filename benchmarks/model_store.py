@@ -1,0 +1,387 @@
+"""Measure the model store on the CPU: attaching, sharing, cold loads, and TrIMS's workload.
+
+    python -m benchmarks.model_store [--quick] [--json]
+
+The models have the bytes and numbers of tensors of TrIMS's tables 3 and 4 (Dakkak et al., 2018) and
+random values. All ratios compare two measurements of the same run:
+
+- ``warm_attach_ms``: time of `load_state_dict` for a model in memory, by bytes; the median.
+- ``second_process_extra_fraction``: memory that a second process has for itself after it has read
+  every weight, as a share of the model.
+- ``cold_bandwidth_fraction``: bandwidth of an open whose model is on disk, as a share of the best
+  O_DIRECT `preadv` of the same file into memory that exists already.
+- ``unchecked_cold_bandwidth_fraction``: the same for a store that does not check digests again at
+  every read (``--no-check-reads``).
+- ``speedup_small``, ``speedup_large``: time from nothing to the first answer of a network whose
+  file is not in the page cache, over that of one attached from the store; the largest of each
+  table.
+- ``oversubscribed_geomean``: the same ratio without a network, for 37 models that are asked for
+  with Pareto popularity by 1 to 10 threads, when half of the bytes fit into the store.
+- ``opens_per_s``: opens and closes of a small model by one process.
+- ``host_to_gpu_fraction``: null; the store has no GPU tier yet.
+
+Models are scaled down (``scale``) so that the run needs less than 2 GB of disk. ``page_cache_*`` is
+the same as the entry without it, for a baseline whose file *is* in the page cache; ``load_file_ms``
+is what safetensors' own loader takes beside ``warm_attach_ms``, also from the page cache.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import safetensors.torch
+import torch
+from torch import nn
+
+import modelstore
+from benchmarks.arguments import json_option, quick_option
+from modelstore.client import ask, open_model
+from modelstore.digests import BLOCK_BYTES
+from modelstore.errors import StoreFullError, UnavailableError
+from sojourn.output import print_json, print_table, say
+
+MB = 1_000_000
+#: TrIMS's table 3: tensors and megabytes of 37 image networks.
+SMALL = (
+    *((16, 238), (116, 27), (16, 233), (16, 221), (361, 49), (481, 145), (472, 92), (747, 164)),
+    *((416, 129), (416, 44), (1102, 214), (514, 285), (24, 29), (526, 170), (522, 171)),
+    *((777, 231), (769, 311), (761, 231), (99, 45), (1009, 248), (1346, 391), (179, 84)),
+    *((268, 98), (259, 98), (526, 170), (522, 170), (147, 59), (271, 96), (267, 96)),
+    *((52, 4.8), (52, 4.8), (32, 528), (32, 514), (32, 513), (38, 549), (267, 264), (244, 88)),
+)
+#: The largest of its table 4, AlexNet and VGG16 with larger inputs: tensors and megabytes.
+LARGE = ((16, 770), (16, 1694), (16, 3010), (32, 1704), (32, 3664), (32, 6408))
+#: The shape of the popularity of models; the paper does not print its own.
+PARETO_SHAPE = 1.0
+CONCURRENCIES = (1, 2, 4, 6, 8, 10)
+
+_SECOND_PROCESS = """
+import sys, modelstore
+def private():
+    with open("/proc/self/smaps_rollup") as file:
+        rows = (line.split() for line in file)
+        return sum(int(row[1]) * 1024 for row in rows if row[0].startswith("Private_"))
+warm = modelstore.load_state_dict(sys.argv[2])
+for tensor in warm.values(): tensor.sum()
+before = private()
+state = modelstore.load_state_dict(sys.argv[1])
+for tensor in state.values(): tensor.sum()
+print(private() - before)
+"""
+
+
+def network(tensors: int, size_bytes: int) -> nn.Sequential:
+    """Return linear layers with about this many tensors and bytes; a row reads each weight once."""
+    layers = max(1, tensors // 2)
+    width = max(8, round((size_bytes / 4 / layers) ** 0.5))
+    return nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
+
+
+def publish(root: Path, name: str, tensors: int, size_bytes: int) -> Path:
+    """Write a network with random weights to the remote; return its file."""
+    folder = root / "pytorch" / name / "1"
+    folder.mkdir(parents=True)
+    with torch.device("meta"):
+        shapes = {
+            key: value.shape for key, value in network(tensors, size_bytes).state_dict().items()
+        }
+    random = np.random.default_rng(len(name) + tensors + size_bytes)
+    state = {
+        key: torch.from_numpy(random.standard_normal(tuple(shape), np.float32) * 0.01)
+        for key, shape in shapes.items()
+    }
+    path = folder / "model.safetensors"
+    safetensors.torch.save_file(state, path)
+    subprocess.run("sha256sum *.safetensors > SHA256SUMS", shell=True, cwd=folder, check=True)
+    return path
+
+
+@contextmanager
+def manager(folder: Path, host_bytes: int, *options: str) -> Iterator[None]:
+    """Run a manager in a process of its own, whose socket this process uses."""
+    socket_path = folder / "run" / "store.sock"
+    arguments = ["--remote", (folder / "remote").as_uri(), "--disk", str(folder / "disk")]
+    arguments += ["--host-bytes", str(host_bytes), "--disk-bytes", str(4000 * MB)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sojourn.cli", "store", "serve", *arguments, *options],
+        env=os.environ | {"SOJOURN_STORE": str(socket_path)},
+        stderr=subprocess.DEVNULL,
+    )
+    os.environ["SOJOURN_STORE"] = str(socket_path)
+    try:
+        for _ in range(600):
+            try:
+                ask("stats")
+                break
+            except UnavailableError:
+                time.sleep(0.05)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def drop_page_cache(path: Path) -> None:
+    """Let the kernel forget a file that is on the disk."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """Return the seconds that a call takes."""
+    begin_s = time.perf_counter()
+    work()
+    return time.perf_counter() - begin_s
+
+
+def read_all(state: dict[str, torch.Tensor]) -> None:
+    """Read every weight once."""
+    for tensor in state.values():
+        tensor.sum()
+
+
+def wait_until_idle() -> None:
+    """Wait until the manager has noticed that no model is held any more."""
+    while ask("stats")["leases"]:
+        time.sleep(0.002)
+
+
+def warm_attach_ms(name: str, repeats: int) -> float:
+    """Return the median time to attach a model that is in memory."""
+    modelstore.load_state_dict(name)
+    return 1e3 * statistics.median(
+        timed(lambda: modelstore.load_state_dict(name)) for _ in range(repeats)
+    )
+
+
+def load_file_ms(path: Path, repeats: int) -> float:
+    """Return the median time of safetensors' own loader for a file in the page cache."""
+    return 1e3 * statistics.median(
+        timed(lambda: safetensors.torch.load_file(path)) for _ in range(repeats)
+    )
+
+
+def second_process_extra_fraction(name: str, small: str, size_bytes: int) -> float:
+    """Return what a second process has for itself, over the model's bytes."""
+    state = modelstore.load_state_dict(name)
+    read_all(state)
+    arguments = [sys.executable, "-c", _SECOND_PROCESS, name, small]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    return float(done.stdout) / size_bytes
+
+
+def best_preadv_bytes_per_s(path: Path) -> float:
+    """Return the best bandwidth of O_DIRECT reads into memory that exists already."""
+    size_bytes = path.stat().st_size // BLOCK_BYTES * BLOCK_BYTES
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    best = 0.0
+    try:
+        for threads in (1, 2, 4):
+            buffers = [torch.zeros(BLOCK_BYTES + 4096, dtype=torch.uint8) for _ in range(threads)]
+            aligned = [memoryview(b.numpy())[-b.data_ptr() % 4096 :][:BLOCK_BYTES] for b in buffers]
+
+            def read(first: int, aligned: list[memoryview] = aligned, step: int = threads) -> None:
+                for offset in range(first * BLOCK_BYTES, size_bytes, step * BLOCK_BYTES):
+                    os.preadv(descriptor, [aligned[first]], offset)
+
+            with ThreadPoolExecutor(threads) as pool:
+                seconds = timed(lambda r=read, n=threads: list(pool.map(r, range(n))))  # type: ignore[misc]
+            best = max(best, size_bytes / seconds)
+    finally:
+        os.close(descriptor)
+    return best
+
+
+def cold_bandwidth(name: str, path: Path, repeats: int) -> tuple[float, float]:
+    """Return the bandwidth of cold opens, and that of the best reads, both medians in bytes/s."""
+    ours, limits = [], []
+    for _ in range(repeats):
+        wait_until_idle()
+        ask("evict", name)
+        limits.append(best_preadv_bytes_per_s(path))
+
+        def load() -> None:
+            hold, files = open_model(name)
+            for file in files:
+                os.close(file.descriptor)
+            hold.close()
+
+        ours.append(path.stat().st_size / timed(load))
+    return statistics.median(ours), statistics.median(limits)
+
+
+def first_answer_s(
+    tensors: int, size_bytes: int, load: Callable[[], dict[str, torch.Tensor]]
+) -> float:
+    """Return the seconds from nothing to a network's first answer, its module made beforehand."""
+    with torch.device("meta"):
+        made = network(tensors, size_bytes)
+
+    def answer() -> None:
+        made.load_state_dict(load(), assign=True)
+        with torch.inference_mode():
+            made(torch.zeros(1, made[0].in_features))  # type: ignore[arg-type]
+
+    return timed(answer)
+
+
+def speedups(
+    name: str, path: Path, tensors: int, size_bytes: int, repeats: int
+) -> dict[str, float]:
+    """Return a network's first answer from its own file over that from the store."""
+
+    def from_file(cold: bool) -> float:
+        if cold:
+            drop_page_cache(path)
+        return first_answer_s(tensors, size_bytes, lambda: safetensors.torch.load_file(path))
+
+    modelstore.load_state_dict(name)
+    warm = [
+        first_answer_s(tensors, size_bytes, lambda: modelstore.load_state_dict(name))
+        for _ in range(repeats)
+    ]
+    cold_s = statistics.median(from_file(cold=True) for _ in range(repeats))
+    cached_s = statistics.median(from_file(cold=False) for _ in range(repeats))
+    warm_s = statistics.median(warm)
+    return {"cold": cold_s / warm_s, "page_cache": cached_s / warm_s}
+
+
+def oversubscribed(paths: dict[str, Path], requests: int) -> dict[str, float]:
+    """Return the speedup of the store with half of the memory, as a geometric mean over models."""
+    names = list(paths)
+    random = np.random.default_rng(7)
+    chosen = [
+        names[rank]
+        for rank in np.minimum(random.pareto(PARETO_SHAPE, requests) * 4, 36).astype(int)
+    ]
+    fallbacks = 0
+
+    def from_store(name: str) -> None:
+        nonlocal fallbacks
+        try:
+            read_all(modelstore.load_state_dict(name))
+        except StoreFullError:
+            fallbacks += 1
+            read_all(safetensors.torch.load_file(paths[name]))
+
+    def from_file(name: str) -> None:
+        drop_page_cache(paths[name])
+        read_all(safetensors.torch.load_file(paths[name]))
+
+    def from_cache(name: str) -> None:
+        read_all(safetensors.torch.load_file(paths[name]))
+
+    logs: dict[str, list[float]] = {"cold": [], "page_cache": []}
+    for threads in CONCURRENCIES:
+        times_s = {}
+        for kind, work in (("store", from_store), ("cold", from_file), ("page_cache", from_cache)):
+            with ThreadPoolExecutor(threads) as pool:
+                times_s[kind] = list(pool.map(lambda name, w=work: timed(lambda: w(name)), chosen))  # type: ignore[misc]
+        for kind, log in logs.items():
+            log += list(np.log(np.array(times_s[kind]) / np.array(times_s["store"])))
+    return {kind: float(np.exp(np.mean(log))) for kind, log in logs.items()} | {
+        "fallbacks": float(fallbacks)
+    }
+
+
+def opens_per_s(name: str, seconds: float) -> float:
+    """Return the opens and closes per second of one process."""
+    end_s, opens = time.perf_counter() + seconds, 0
+    while time.perf_counter() < end_s:
+        hold, files = open_model(name)
+        for file in files:
+            os.close(file.descriptor)
+        hold.close()
+        opens += 1
+    return opens / seconds
+
+
+@click.command()
+@quick_option("Use smaller models and fewer repeats.")
+@json_option
+def main(quick: bool, as_json: bool) -> None:
+    """Measure the model store on the CPU."""
+    torch.set_num_threads(1)
+    scale = 0.02 if quick else 0.05
+    repeats = 3 if quick else 5
+    results: dict[str, Any] = {"scale": scale, "host_to_gpu_fraction": None}
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        say("Writing the models …")
+        sizes = {
+            **{f"small{i}": (n, round(mb * MB * scale)) for i, (n, mb) in enumerate(SMALL)},
+            **{f"large{i}": (n, round(mb * MB * scale)) for i, (n, mb) in enumerate(LARGE)},
+        }
+        paths = {name: publish(folder / "remote", name, *size) for name, size in sizes.items()}
+        largest, tiny = f"large{len(LARGE) - 1}", "small29"
+        with manager(folder, host_bytes=4000 * MB):
+            say("Attaching …")
+            results["first_fetch_s"] = timed(lambda: modelstore.load_state_dict(largest))
+            chosen = (tiny, "small20", "small34", "large0", largest)
+            results["warm_attach_ms"] = {
+                str(paths[name].stat().st_size): warm_attach_ms(name, 4 * repeats)
+                for name in chosen
+            }
+            results["load_file_ms"] = {
+                str(paths[name].stat().st_size): load_file_ms(paths[name], 4 * repeats)
+                for name in chosen
+            }
+            results["second_process_extra_fraction"] = second_process_extra_fraction(
+                largest, tiny, paths[largest].stat().st_size
+            )
+            results["opens_per_s"] = opens_per_s(tiny, 2.0)
+            say("Loading cold …")
+            ours, limit = cold_bandwidth(largest, paths[largest], repeats)
+            results["cold_bytes_per_s"], results["preadv_bytes_per_s"] = ours, limit
+            results["cold_bandwidth_fraction"] = ours / limit
+            say("Answering first …")
+            for kind, chosen in (
+                ("small", ("small29", "small22", "small34")),
+                ("large", ("large0", largest)),
+            ):
+                ratios = [speedups(name, paths[name], *sizes[name], repeats) for name in chosen]
+                results[f"speedup_{kind}"] = max(ratio["cold"] for ratio in ratios)
+                results[f"page_cache_speedup_{kind}"] = max(r["page_cache"] for r in ratios)
+        with manager(folder, 4000 * MB, "--no-check-reads"):
+            modelstore.load_state_dict(largest)
+            ours, limit = cold_bandwidth(largest, paths[largest], repeats)
+            results["unchecked_cold_bandwidth_fraction"] = ours / limit
+        say("Oversubscribing …")
+        small = {name: path for name, path in paths.items() if name.startswith("small")}
+        total_bytes = sum(path.stat().st_size for path in small.values())
+        with manager(folder, host_bytes=total_bytes // 2):
+            found = oversubscribed(small, requests=37 if quick else 150)
+            results["oversubscribed_geomean"] = found["cold"]
+            results["page_cache_oversubscribed_geomean"] = found["page_cache"]
+            results["oversubscribed_fallbacks"] = found["fallbacks"]
+    if as_json:
+        print_json(results)
+        return
+    print_table(
+        ("measured", "value"),
+        [
+            (key, "none" if value is None else value)
+            for key, value in results.items()
+            if not isinstance(value, dict)
+        ],
+    )
+    attach, load = results["warm_attach_ms"], results["load_file_ms"]
+    print_table(
+        ("model (bytes)", "warm attach (ms)", "load_file (ms)"),
+        [(size, attach[size], load[size]) for size in attach],
+    )
+
+
+if __name__ == "__main__":
+    main()
