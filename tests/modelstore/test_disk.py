@@ -49,7 +49,7 @@ def read(disk, progress=lambda done: None):
 
 
 def test_a_blob_of_many_blocks_comes_back_whole(disk):
-    done = []
+    done: list[int] = []
     assert read(disk, done.append) == CONTENT
     assert done == sorted(done)
     assert len(done) == -(-len(CONTENT) // BLOCK_BYTES) > 10

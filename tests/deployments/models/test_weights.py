@@ -40,8 +40,11 @@ class AsksForWeights(OnlyDevice):
 
 
 def test_a_model_gets_a_source_of_weights_only_if_it_asks(store):
-    assert load_model(f"{__name__}:OnlyDevice", {}, "cpu").loaded_on == "cpu"
+    plain = load_model(f"{__name__}:OnlyDevice", {}, "cpu")
+    assert isinstance(plain, OnlyDevice)
+    assert plain.loaded_on == "cpu"
     model = load_model(f"{__name__}:AsksForWeights", {}, "cpu")
+    assert isinstance(model, AsksForWeights)
     assert model.weights("store:digits").keys() == load_weights(WEIGHTS).keys()
 
 
