@@ -127,6 +127,8 @@ class Manager:
                 settings.copies_at_once,
             )
             self._copier = Copier(self._remote, self._disk, self._memory)
+            self._actions: deque[Action] = deque()
+            self._carrying_out = False
             # Where to fetch a blob: any model that contains it, and its file there.
             self._origins: dict[Blob, tuple[ModelName, str]] = {}
             self._recover()
@@ -186,7 +188,7 @@ class Manager:
 
     def _read(self, client: _Client) -> None:
         try:
-            received = wire.receive(client.connection)
+            received = wire.receive(client.connection, wire.MAX_REQUEST_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -240,8 +242,9 @@ class Manager:
     def _send(
         self, client: _Client, message: dict[str, Any], descriptors: Sequence[int] = ()
     ) -> None:
-        client.outbox.append((message, list(descriptors)))
-        self._flush(client)
+        if client in self._clients:
+            client.outbox.append((message, list(descriptors)))
+            self._flush(client)
 
     def _flush(self, client: _Client) -> None:
         try:
@@ -252,8 +255,6 @@ class Manager:
             pass
         except (OSError, StoreError):
             self._disconnect(client)
-            return
-        if client not in self._clients:
             return
         if len(client.outbox) > _MAX_UNREAD:
             self._disconnect(client)
@@ -275,32 +276,43 @@ class Manager:
     # Actions.
 
     def _carry_out(self, actions: Sequence[Action]) -> None:
-        for action in actions:
-            match action:
-                case Copy(blob):
-                    name, file = self._origins[blob]
-                    self._in_thread(self._copy, action, name, file)
-                case Resolve(name):
-                    self._in_thread(self._resolve, name)
-                case Drop(blob, tier):
-                    (self._memory if tier is Tier.HOST else self._disk).drop(blob)
-                case Granted(client, name, _, manifest):
-                    self._grant(client, name, manifest)
-                case Refused(client, error):
-                    self._reply_error(client, error)  # type: ignore[arg-type]
-                case Progress(client, done_bytes, total_bytes):
-                    if client.wants_progress:  # type: ignore[attr-defined]
-                        self._send(client, {"progress": [done_bytes, total_bytes]})  # type: ignore[arg-type]
+        """Carry out actions in the order of the core's decisions.
 
-    def _grant(self, client: Any, name: ModelName, manifest: Manifest) -> None:
+        An action may lead to others, as when a client turns out to be gone; they come last.
+        """
+        self._actions += actions
+        if self._carrying_out:
+            return
+        self._carrying_out = True
+        try:
+            while self._actions:
+                self._do(self._actions.popleft())
+        finally:
+            self._carrying_out = False
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Copy(blob):
+                name, file = self._origins[blob]
+                self._pool.submit(self._copy, action, name, file)
+            case Resolve(name):
+                self._pool.submit(self._resolve, name)
+            case Drop(blob, tier):
+                (self._memory if tier is Tier.HOST else self._disk).drop(blob)
+            case Granted(_Client() as client, name, _, manifest):
+                self._grant(client, name, manifest)
+            case Refused(_Client() as client, error):
+                self._reply_error(client, error)
+            case Progress(_Client() as client, done_bytes, total_bytes):
+                if client.wants_progress:
+                    self._send(client, {"progress": [done_bytes, total_bytes]})
+
+    def _grant(self, client: _Client, name: ModelName, manifest: Manifest) -> None:
         files = [[file, blob.sha256, blob.size_bytes] for file, blob in manifest.files]
         descriptors = [self._memory.descriptor(blob) for _, blob in manifest.files]
         self._send(client, {"granted": str(name), "files": files}, descriptors)
 
     # Other threads' work. Each reports by an event that the loop's thread runs.
-
-    def _in_thread(self, work: Callable[..., None], *arguments: Any) -> None:
-        self._pool.submit(work, *arguments)
 
     def _report(self, event: Callable[[], Sequence[Action]]) -> None:
         self._events.put(event)
@@ -362,7 +374,7 @@ class Manager:
                 self._send(client, {"result": {"verified": len(blobs), "deleted": digests}})
             return actions
 
-        self._in_thread(work)
+        self._pool.submit(work)
 
     # Start and end.
 

@@ -18,6 +18,8 @@ from modelstore.names import MAX_FILES
 
 #: Far more than the longest message: a grant of `MAX_FILES` files, or a list of models.
 MAX_MESSAGE_BYTES = 1 << 20
+#: Far more than the longest request of a client.
+MAX_REQUEST_BYTES = 1 << 13
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -43,7 +45,7 @@ def connect(path: Path) -> socket.socket:
     Raises
     ------
     UnavailableError
-        No manager listens there.
+        No manager of this user listens there.
     """
     made = make_socket()
     try:
@@ -54,6 +56,9 @@ def connect(path: Path) -> socket.socket:
             f"no model store answers at {path} ({error.strerror or error}); start one with "
             "`sojourn store serve`"
         ) from error
+    if peer_uid(made) != os.getuid():
+        made.close()
+        raise UnavailableError(f"the model store at {path} belongs to another user")
     return made
 
 
@@ -82,7 +87,9 @@ def send(connection: socket.socket, message: dict[str, Any], descriptors: list[i
     connection.sendmsg([data], control, socket.MSG_NOSIGNAL)
 
 
-def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+def receive(
+    connection: socket.socket, max_bytes: int = MAX_MESSAGE_BYTES
+) -> tuple[dict[str, Any], list[int]] | None:
     """Receive one message and its descriptors, or None if the other end closed.
 
     Raises
@@ -93,7 +100,7 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | Non
         The connection failed.
     """
     room = socket.CMSG_SPACE(MAX_FILES * array.array("i").itemsize)
-    data, control, flags, _ = connection.recvmsg(MAX_MESSAGE_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+    data, control, flags, _ = connection.recvmsg(max_bytes, room, socket.MSG_CMSG_CLOEXEC)
     descriptors = array.array("i")
     for level, kind, content in control:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):

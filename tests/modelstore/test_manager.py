@@ -97,10 +97,17 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path, remote):
         Manager(settings_for(tmp_path))
 
 
-def test_another_user_is_not_admitted(tmp_path, remote, monkeypatch):
+@pytest.mark.parametrize("stranger", ["client", "manager"])
+def test_only_processes_of_one_user_talk_to_each_other(tmp_path, remote, monkeypatch, stranger):
+    def uid(connection):
+        in_client = threading.current_thread() is threading.main_thread()
+        # Each side is told that the other one is a stranger.
+        return os.getuid() + (in_client == (stranger == "manager"))
+
     with manager_thread(settings_for(tmp_path)) as store:
-        monkeypatch.setattr(wire, "peer_uid", lambda connection: os.getuid() + 1)
-        with pytest.raises(UnavailableError):
+        monkeypatch.setattr(wire, "peer_uid", uid)
+        expected = "another user" if stranger == "manager" else "store"
+        with pytest.raises(UnavailableError, match=expected):
             load(store)
         monkeypatch.undo()
         assert right(load(store))
