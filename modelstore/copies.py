@@ -40,10 +40,15 @@ class Copier:
     remote : Remote
     disk : Disk
     memory : HostMemory
+    take_over : bool
+        Whether processes may still have memory of an earlier manager.
     """
 
-    def __init__(self, remote: Remote, disk: Disk, memory: HostMemory) -> None:
+    def __init__(
+        self, remote: Remote, disk: Disk, memory: HostMemory, take_over: bool = False
+    ) -> None:
         self._remote, self._disk, self._memory = remote, disk, memory
+        self._take_over = take_over
 
     def copy(
         self, order: Copy, name: ModelName, file: str, progress: Callable[[int], None]
@@ -67,6 +72,8 @@ class Copier:
         try:
             if order.target is Tier.DISK:
                 self._disk.fetch(blob, lambda offset: self._remote.read(name, file, offset), report)
+            elif self._take_over and self._memory.take_over(blob):
+                pass
             elif order.source is Tier.DISK:
                 with self._memory.fill(blob) as buffer:
                     self._disk.read(blob, buffer, report)

@@ -2,14 +2,16 @@
 
 Once filled, a file is sealed: nobody, the manager included, can change its bytes or its size. It
 lives as long as any process has it open or mapped, so a client that outlives the manager keeps its
-weights.
+weights, and the next manager can take them over from there.
 """
 
 import fcntl
+import hashlib
 import mmap
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from modelstore.names import Blob
 
@@ -17,10 +19,17 @@ SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_S
 
 
 class HostMemory:
-    """The blobs in host memory, by digest."""
+    """The blobs in host memory, by digest.
+
+    Attributes
+    ----------
+    taken_over : int
+        Blobs whose memory an earlier manager made.
+    """
 
     def __init__(self) -> None:
         self._descriptors: dict[str, int] = {}
+        self.taken_over = 0
 
     @contextmanager
     def fill(self, blob: Blob) -> Iterator[memoryview]:
@@ -33,9 +42,7 @@ class HostMemory:
         OSError
             There is no memory.
         """
-        descriptor = os.memfd_create(
-            f"sojourn:{blob.sha256[:12]}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-        )
+        descriptor = os.memfd_create(_name(blob), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             room_bytes = -(-blob.size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
             os.ftruncate(descriptor, room_bytes)
@@ -47,6 +54,24 @@ class HostMemory:
             os.close(descriptor)
             raise
         self._descriptors[blob.sha256] = descriptor
+
+    def take_over(self, blob: Blob) -> bool:
+        """Take over a blob that a process of this user still has from a manager that died.
+
+        Its digest is checked after its seals, so nobody can change what was checked. Processes in
+        other containers are not seen.
+        """
+        for descriptor in _held_by_others(_name(blob)):
+            if (
+                is_sealed(descriptor)
+                and os.fstat(descriptor).st_size == blob.size_bytes
+                and _sha256(descriptor) == blob.sha256
+            ):
+                self._descriptors[blob.sha256] = descriptor
+                self.taken_over += 1
+                return True
+            os.close(descriptor)
+        return False
 
     def descriptor(self, blob: Blob) -> int:
         """Return the blob's descriptor; it stays this object's."""
@@ -68,3 +93,25 @@ def is_sealed(descriptor: int) -> bool:
         return bool(fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS == SEALS)
     except OSError:
         return False
+
+
+def _name(blob: Blob) -> str:
+    return f"sojourn:{blob.sha256}"
+
+
+def _held_by_others(name: str) -> Iterator[int]:
+    """Yield new descriptors of the memory files of this name that other processes have open."""
+    for process in Path("/proc").glob("[0-9]*"):
+        if process.name == str(os.getpid()):
+            continue
+        with suppress(OSError):  # it ended, or is not this user's
+            for link in (process / "fd").iterdir():
+                if os.readlink(link) == f"/memfd:{name} (deleted)":
+                    yield os.open(link, os.O_RDONLY | os.O_CLOEXEC)
+                    break
+
+
+def _sha256(descriptor: int) -> str:
+    with open(descriptor, "rb", closefd=False) as file:
+        file.seek(0)
+        return hashlib.file_digest(file, "sha256").hexdigest()

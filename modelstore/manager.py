@@ -126,7 +126,9 @@ class Manager:
                 settings.eager,
                 settings.copies_at_once,
             )
-            self._copier = Copier(self._remote, self._disk, self._memory)
+            # Only a manager that closed everything removed its socket.
+            take_over = settings.socket.is_socket()
+            self._copier = Copier(self._remote, self._disk, self._memory, take_over)
             self._actions: deque[Action] = deque()
             self._carrying_out = False
             # Where to fetch a blob: any model that contains it, and its file there.
@@ -213,7 +215,8 @@ class Manager:
             self._verify(client)
             return
         if do == "stats":
-            self._send(client, {"result": self._core.stats()})
+            counted = self._core.stats() | {"taken_over": self._memory.taken_over}
+            self._send(client, {"result": counted})
             return
         if do == "models":
             first = message.get("first")

@@ -90,8 +90,8 @@ def serve(
     manager = Manager(settings)
 
     def stop(number: int, frame: object) -> None:
-        # Everything on disk is whole at any moment, so a download is not waited for.
-        settings.socket.unlink(missing_ok=True)
+        # Everything on disk is whole at any moment, so a download is not waited for. The socket's
+        # file stays: it tells the next manager to look for memory that clients still have.
         os._exit(0)
 
     for number in (signal.SIGINT, signal.SIGTERM):

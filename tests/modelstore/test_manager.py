@@ -63,6 +63,16 @@ def right(state, seed=0):
     return bool((state["weight"].numpy() == weights(seed, floats=20_000)["weight"]).all())
 
 
+def memory_of(store, name="m"):
+    """Return which memory the store serves a model from."""
+    _, (file,) = open_model(name, socket_path=store)
+    try:
+        status = os.fstat(file.descriptor)
+        return status.st_dev, status.st_ino
+    finally:
+        os.close(file.descriptor)
+
+
 def stats(store):
     return ask("stats", socket_path=store)
 
@@ -333,6 +343,7 @@ def test_a_killed_manager_leaves_its_clients_their_weights_and_a_new_one_works_o
         store = manager.settings.socket
         state = load(store)
         expected = state["weight"].clone()
+        memory = memory_of(store)
         manager.kill()
         assert torch.equal(state["weight"], expected)
         with pytest.raises(UnavailableError):
@@ -340,7 +351,10 @@ def test_a_killed_manager_leaves_its_clients_their_weights_and_a_new_one_works_o
         manager.start()
         assert right(load(store))
         assert torch.equal(state["weight"], expected)
-        assert [copy["source"] for copy in stats(store)["copies"]] == ["disk"]
+        assert stats(store)["taken_over"] == 1
+        assert memory_of(store) == memory
+        assert right(load(store, "n"), seed=1)
+        assert stats(store)["taken_over"] == 1
 
 
 @pytest.mark.slow
