@@ -24,6 +24,7 @@ COPY deployments deployments
 COPY pipelines pipelines
 COPY simulator simulator
 COPY loadtests loadtests
+COPY modelstore modelstore
 RUN pip install --no-deps --no-build-isolation . && rm -rf build *.egg-info
 
 RUN useradd --uid 1000 --create-home ray

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from modelstore.client import open_model
     from modelstore.errors import StoreError
-    from modelstore.manager import Manager, ManagerSettings
+    from modelstore.manager import Manager
+    from modelstore.settings import ManagerSettings
     from modelstore.tensors import load_state_dict
 
 __all__ = ["Manager", "ManagerSettings", "StoreError", "load_state_dict", "open_model"]
 
 _MODULES = {
     "Manager": "modelstore.manager",
-    "ManagerSettings": "modelstore.manager",
+    "ManagerSettings": "modelstore.settings",
     "StoreError": "modelstore.errors",
     "load_state_dict": "modelstore.tensors",
     "open_model": "modelstore.client",

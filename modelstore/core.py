@@ -15,6 +15,7 @@ from modelstore.errors import InUseError, StoreError, StoreFullError, UnknownMod
 from modelstore.eviction import EvictionRule, least_recently_used
 from modelstore.names import Blob, Manifest, ModelName
 from modelstore.transfers import Failure, Transfers
+from modelstore.views import describe_model, describe_tiers
 from policy.errors import InvalidInputError
 
 
@@ -241,57 +242,21 @@ class StoreCore:
 
     def models(self) -> list[dict[str, Any]]:
         """Return each known model: its name, bytes, resident bytes per tier, holders and pin."""
-        held = Counter(lease.name for lease in self._leases.values())
+        held = Counter(
+            lease.name for holder, lease in self._leases.items() if not isinstance(holder, _Pin)
+        )
         return [
-            {
-                "name": str(name),
-                "files": len(manifest.files),
-                "bytes": manifest.size_bytes,
-                **{
-                    f"{tier.name.lower()}_bytes": sum(
-                        blob.size_bytes
-                        for blob in manifest.blobs
-                        if (entry := space.get(blob)) is not None and entry.resident
-                    )
-                    for tier, space in self._spaces.items()
-                },
-                "leases": held[name] - (_Pin(name) in self._leases),
-                "pinned": _Pin(name) in self._leases,
-            }
+            describe_model(name, manifest, self._spaces)
+            | {"leases": held[name], "pinned": _Pin(name) in self._leases}
             for name, manifest in sorted(self._manifests.items())
         ]
 
     def stats(self) -> dict[str, Any]:
         """Return the counters, in all and per tier."""
-        transfers = self._transfers
-        return {
-            "opens": self._counts["opens"],
-            "granted": self._counts["granted"],
-            "refused": self._counts["refused"],
-            "waiting": len(self._opens),
-            "leases": sum(not isinstance(holder, _Pin) for holder in self._leases),
-            "pins": sum(isinstance(holder, _Pin) for holder in self._leases),
-            "tiers": {
-                tier.name.lower(): {
-                    "budget_bytes": space.budget_bytes,
-                    "used_bytes": space.used_bytes,
-                    "blobs": len(space.entries),
-                    "hits": self._hits[tier],
-                    "misses": self._misses[tier],
-                    "evictions": transfers.evictions[tier],
-                }
-                for tier, space in self._spaces.items()
-            },
-            "copies": [
-                {
-                    "source": source.name.lower(),
-                    "target": target.name.lower(),
-                    "bytes": size_bytes,
-                    "seconds": transfers.copied_s[source, target],
-                }
-                for (source, target), size_bytes in sorted(transfers.copied_bytes.items())
-            ],
-        }
+        pins = sum(isinstance(holder, _Pin) for holder in self._leases)
+        counts = {name: self._counts[name] for name in ("opens", "granted", "refused")}
+        now = {"waiting": len(self._opens), "leases": len(self._leases) - pins, "pins": pins}
+        return counts | now | describe_tiers(self._transfers, self._hits, self._misses)
 
     # Steps.
 

@@ -5,21 +5,16 @@ is safe to interrupt at any point: descriptors die with it, and files on disk be
 when they are whole.
 """
 
-import fcntl
 import os
 import queue
-import resource
 import selectors
 import socket
-import stat
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from modelstore import wire
@@ -27,65 +22,19 @@ from modelstore.actions import Action, Copy, Drop, Granted, Progress, Refused, R
 from modelstore.copies import Copier, CopyError
 from modelstore.core import StoreCore
 from modelstore.disk import Disk
+from modelstore.endpoint import listen, lock, own_folder
 from modelstore.errors import FetchError, StoreError
 from modelstore.eviction import eviction_rule
 from modelstore.host_memory import HostMemory
 from modelstore.names import Blob, Manifest, ModelName
 from modelstore.remote import open_remote, resolve
-from policy.errors import InvalidInputError, SojournError
+from modelstore.settings import ManagerSettings
+from policy.errors import SojournError
 
 #: A client that has so many messages unread is disconnected.
 _MAX_UNREAD = 1000
-_BACKLOG = 4096
 #: A list of models is sent in parts, because a message has to fit into the socket's buffer.
 MODELS_PER_MESSAGE = 200
-
-
-@dataclass(frozen=True)
-class ManagerSettings:
-    """What a manager is started with.
-
-    Attributes
-    ----------
-    remote : str
-        URL below which the models lie.
-    disk : Path
-        Folder of the disk tier.
-    host_bytes, disk_bytes : int
-        Budgets of host memory and disk.
-    socket : Path
-        Where clients connect.
-    eviction : str
-        A key of `modelstore.eviction.EVICTION_RULES`.
-    eager : bool
-        Drop a model from memory as soon as nobody holds it.
-    check_reads : bool
-        Check a file's digests whenever it is read from the disk, not only when it came in.
-    copies_at_once : int
-        Copies that may run at the same time from the remote, and as many from the disk.
-
-    Raises
-    ------
-    InvalidInputError
-        A value is not possible.
-    """
-
-    remote: str
-    disk: Path
-    host_bytes: int
-    disk_bytes: int
-    socket: Path = field(default_factory=wire.default_socket)
-    eviction: str = "lru"
-    eager: bool = False
-    check_reads: bool = True
-    copies_at_once: int = 2
-
-    def __post_init__(self) -> None:
-        eviction_rule(self.eviction)
-        for name, least in (("host_bytes", 1), ("disk_bytes", 0), ("copies_at_once", 1)):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise InvalidInputError(f"{name}: must be a whole number of at least {least}")
 
 
 class _Client:
@@ -113,11 +62,11 @@ class Manager:
     def __init__(self, settings: ManagerSettings) -> None:
         self._settings = settings
         self._remote = open_remote(settings.remote)
-        _own_folder(settings.socket.parent)
-        self._locks = [_lock(settings.socket.with_name(f"{settings.socket.name}.lock"))]
+        own_folder(settings.socket.parent)
+        self._locks = [lock(settings.socket.with_name(f"{settings.socket.name}.lock"))]
         try:
             settings.disk.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._locks.append(_lock(settings.disk / "lock"))
+            self._locks.append(lock(settings.disk / "lock"))
             self._disk = Disk(settings.disk, settings.check_reads)
             self._memory = HostMemory()
             self._core = StoreCore(
@@ -134,7 +83,7 @@ class Manager:
             # Where to fetch a blob: any model that contains it, and its file there.
             self._origins: dict[Blob, tuple[ModelName, str]] = {}
             self._recover()
-            self._listener = _listen(settings.socket)
+            self._listener = listen(settings.socket)
         except BaseException:
             self._unlock()
             raise
@@ -405,43 +354,3 @@ class Manager:
     def _unlock(self) -> None:
         while self._locks:
             os.close(self._locks.pop())
-
-
-def allow_many_clients() -> None:
-    """Let this process have as many descriptors as its hard limit allows."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _own_folder(folder: Path) -> None:
-    """Make the socket's folder; refuse one in which another user could have put the socket."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise StoreError(f"{folder}: must be a folder that this user alone can write to")
-
-
-def _lock(path: Path) -> int:
-    """Take a lock that goes with this process, however it ends."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise StoreError(f"{path}: another manager runs there") from error
-    return descriptor
-
-
-def _listen(path: Path) -> socket.socket:
-    """Listen at a path whose lock this process has, so that what is there is a dead manager's."""
-    listener = wire.make_socket()
-    try:
-        if path.is_socket():
-            path.unlink()
-        listener.bind(os.fspath(path))
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise StoreError(f"{path}: {error.strerror or error}") from error
-    listener.setblocking(False)
-    return listener

@@ -9,8 +9,10 @@ import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from modelstore.client import ask, list_models, open_model
+from modelstore.endpoint import allow_many_clients
 from modelstore.eviction import EVICTION_RULES
-from modelstore.manager import Manager, ManagerSettings, allow_many_clients
+from modelstore.manager import Manager
+from modelstore.settings import ManagerSettings
 from modelstore.wire import default_socket
 from sojourn.output import json_option, print_json, print_table, say
 

@@ -26,7 +26,8 @@ from modelstore.errors import (
     UnknownModelError,
 )
 from modelstore.host_memory import HostMemory
-from modelstore.manager import Manager, ManagerSettings
+from modelstore.manager import Manager
+from modelstore.settings import ManagerSettings
 from policy.errors import InvalidInputError
 from tests.support.http_files import http_files
 from tests.support.model_stores import (

@@ -15,7 +15,8 @@ import safetensors.numpy
 
 from modelstore.client import ask
 from modelstore.errors import UnavailableError
-from modelstore.manager import Manager, ManagerSettings
+from modelstore.manager import Manager
+from modelstore.settings import ManagerSettings
 
 MB = 1_000_000
 

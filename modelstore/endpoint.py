@@ -1,0 +1,71 @@
+"""The place where a manager listens: its folder, its locks, and the descriptors it may have."""
+
+import fcntl
+import os
+import resource
+import socket
+import stat
+from pathlib import Path
+
+from modelstore import wire
+from modelstore.errors import StoreError
+
+BACKLOG = 4096
+
+
+def allow_many_clients() -> None:
+    """Let this process have as many descriptors as its hard limit allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def own_folder(folder: Path) -> None:
+    """Make the socket's folder.
+
+    Raises
+    ------
+    StoreError
+        Another user could have put a socket there.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise StoreError(f"{folder}: must be a folder that this user alone can write to")
+
+
+def lock(path: Path) -> int:
+    """Take a lock that goes with this process, however it ends; return its descriptor.
+
+    Raises
+    ------
+    StoreError
+        Another process has it.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise StoreError(f"{path}: another manager runs there") from error
+    return descriptor
+
+
+def listen(path: Path) -> socket.socket:
+    """Listen at a path whose lock this process has, so that a socket there is a dead manager's.
+
+    Raises
+    ------
+    StoreError
+        It is not possible, as when there is a file that is no socket.
+    """
+    listener = wire.make_socket()
+    try:
+        if path.is_socket():
+            path.unlink()
+        listener.bind(os.fspath(path))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise StoreError(f"{path}: {error.strerror or error}") from error
+    listener.setblocking(False)
+    return listener
