@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from modelstore.client import ask, list_models, open_model
 from modelstore.endpoint import allow_many_clients
 from modelstore.eviction import EVICTION_RULES
 from modelstore.manager import Manager
+from modelstore.prometheus import exposition
 from modelstore.settings import ManagerSettings
 from modelstore.wire import default_socket
 from sojourn.output import json_option, print_json, print_table, say
@@ -122,7 +124,9 @@ def ls(socket_path: Path | None, as_json: bool) -> None:
 def warm(name: str, socket_path: Path | None, as_json: bool) -> None:
     """Bring a model into memory, so that the next process to open it need not wait."""
     columns = (TextColumn(name), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, disable=as_json, transient=True) as bar:
+    console = Console(stderr=True)
+    shown = console.is_terminal and not as_json
+    with Progress(*columns, console=console, disable=not shown, transient=True) as bar:
         task = bar.add_task("fetch", total=None)
         hold, files = open_model(
             name,
@@ -170,11 +174,15 @@ def evict(name: str, disk: bool, socket_path: Path | None, as_json: bool) -> Non
 
 
 @command.command()
+@click.option("--prometheus", is_flag=True, help="Print Prometheus metrics, sojourn_store_*.")
 @_socket_option
 @json_option
-def stats(socket_path: Path | None, as_json: bool) -> None:
+def stats(prometheus: bool, socket_path: Path | None, as_json: bool) -> None:
     """Show the store's counters, per tier."""
     found = ask("stats", socket_path=socket_path)
+    if prometheus:
+        click.echo(exposition(found), nl=False)
+        return
     if as_json:
         print_json(found)
         return

@@ -43,7 +43,9 @@ def test_the_tables_for_people(store, capsys):
     assert main(["store", "warm", "m"]) == 0
     for command in ("ls", "stats", "verify"):
         assert main(["store", command]) == 0
+    assert main(["store", "stats", "--prometheus"]) == 0
     out = capsys.readouterr()
+    assert 'sojourn_store_misses_total{tier="host"} 1.0' in out.out
     assert "pytorch/m@1" in out.out
     assert "budget_bytes" in out.out
     assert "0 of them corrupted" in out.err
