@@ -119,7 +119,8 @@ class Manager:
     def stop(self) -> None:
         """End `run`. Any thread, and a signal handler, may call this."""
         self._stopped.set()
-        self._wake_write.send(b"\0")
+        with suppress(OSError):  # something else woke the loop, and it has ended
+            self._wake_write.send(b"\0")
 
     # Sockets.
 

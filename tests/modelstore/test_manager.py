@@ -101,6 +101,13 @@ def test_two_managers_on_one_socket_or_one_disk(tmp_path, remote):
         assert right(load(store))
 
 
+def test_stop_may_come_when_the_manager_has_ended(tmp_path, remote):
+    manager = Manager(settings_for(tmp_path))
+    manager.stop()
+    manager.run()
+    manager.stop()
+
+
 def test_a_folder_that_others_can_write_to_is_refused(tmp_path, remote):
     (tmp_path / "run").mkdir()
     (tmp_path / "run").chmod(0o777)

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import modelstore
+from modelstore import copies
 from modelstore.client import ask
 from modelstore.errors import (
     StoreFullError,
@@ -136,10 +137,13 @@ def test_every_dtype_empty_tensors_and_unaligned_ones(tmp_path):
         assert torch.equal(state[name].to(torch.float64), tensor.to(torch.float64))
 
 
-def test_progress_is_shown(store):
+def test_progress_is_shown(store, monkeypatch):
+    monkeypatch.setattr(copies, "_REPORT_EVERY_S", 0.0)
     steps = []
     modelstore.load_state_dict("m", on_progress=lambda *step: steps.append(step), socket_path=store)
-    assert all(0 <= done <= total for done, total in steps)
+    assert steps
+    assert all(0 < done <= total for done, total in steps)
+    assert max(steps)[0] == ask("stats", socket_path=store)["tiers"]["host"]["used_bytes"]
 
 
 def test_errors_reach_the_client(store, tmp_path):
