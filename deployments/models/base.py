@@ -246,10 +246,10 @@ def _load(model: Model, device: str) -> None:
     if "weights" not in inspect.signature(model.load).parameters:
         model.load(device)
         return
-    from deployments.models.weights import load_weights  # needs torch, and not every model does
-
+    # Imported by name: it needs torch, and this module is used where torch may not be.
+    source = importlib.import_module("deployments.models.weights")
     load: Callable[..., None] = model.load
-    load(device, weights=load_weights)
+    load(device, weights=source.load_weights)
 
 
 def _find_class(import_path: str) -> type[Model]:
