@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.optimization import solve
 from policy.profile import Profile
@@ -56,15 +57,14 @@ def test_beyond_the_grid_batches_are_of_the_highest_throughput():
 
 
 def test_between_the_rates_the_cost_is_near_the_optimum():
-    for load in np.random.default_rng(5).uniform(0.01, 0.98, 30):
+    # The control limit rises from 1 to 2 at a load near 0.08.
+    loads = [*np.random.default_rng(5).uniform(0.01, 0.98, 12), *np.linspace(0.06, 0.09, 7)]
+    for load in loads:
         rate = load * CAPACITY
         best = exact.solve(GOOGLENET_P4, rate, Weights(1, 1))
         policy = TABLE.lookup(rate)
         found = evaluate(GOOGLENET_P4, policy, rate)
-        # In the cell in which the control limit rises from 1 to 2, loads of 0.062 to 0.083, waiting
-        # for a second request is a bad choice at the lower end.
-        excess = 0.01 if load > 0.085 or load < 0.06 else 0.14
-        assert found.mean_response_ms + found.mean_power_w <= (1 + excess) * best.average_cost
+        assert found.mean_response_ms + found.mean_power_w <= 1.01 * best.average_cost
 
 
 @pytest.mark.parametrize("energy_weight", [0.0, 1.0, 500.0, 1e4])
@@ -72,7 +72,7 @@ def test_at_the_lowest_rate_of_the_grid_one_request_is_started(energy_weight):
     table = solve_table(GOOGLENET_P4, Weights(1, energy_weight))
     lowest = exact.solve(GOOGLENET_P4, table.rates_per_s[0], Weights(1, energy_weight))
     assert lowest.policy.control_limit == 1
-    assert len(table.rates_per_s) == 64
+    assert len(table.rates_per_s) >= 64
 
 
 def test_the_max_wait_is_in_every_policy():
@@ -149,6 +149,22 @@ def test_bursts_lengthen_no_wait_and_raise_no_limit(load, index):
     assert bursty.max_batch_size == GOOGLENET_P4.max_batch_size
 
 
+@settings(derandomize=True)
+@given(
+    ends=st.lists(st.floats(0, 1.2) | st.sampled_from([0.2, 0.4, 0.8]), min_size=2, max_size=2),
+    load=st.floats(0, 1.2),
+)
+def test_a_policy_between_two_rates_changes_no_other_rate(ends, load):
+    low, high = sorted(end * CAPACITY for end in ends)
+    if low == high:
+        return
+    bursty = BatchingPolicy.from_control_limit(5, 32, 3.0)
+    table, rate = SLA_TABLE.with_policy_between(low, high, bursty), load * CAPACITY
+    assert table.lookup(rate) == (bursty if low <= rate < high else SLA_TABLE.lookup(rate))
+    assert table.lookup(low) == bursty
+    assert table.lookup(high) == SLA_TABLE.lookup(high)
+
+
 def _longest_wait(policy):
     if policy.control_limit == 1:
         return 0
@@ -192,9 +208,9 @@ def test_a_malformed_file_is_not_loaded(tmp_path, content):
 
 
 def test_a_table_with_a_policy_missing_is_not_loaded():
-    content = json.loads(json.dumps(TABLE.to_dict()))
+    content = json.loads(json.dumps(SLA_TABLE.to_dict()))
     content["policies"].pop()
-    with pytest.raises(InvalidInputError, match="needs 65 policies for 64 rates, not 64"):
+    with pytest.raises(InvalidInputError, match="needs 5 policies for 4 rates, not 4"):
         PolicyTable.from_dict(content)
 
 
