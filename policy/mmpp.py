@@ -39,8 +39,8 @@ _MIN_RELAXATION, _MAX_RELAXATION = 0.3, 300.0
 _SIGNIFICANT = 3.0
 # Closer eigenvalues are taken as this far apart, per millisecond: their difference is divided by.
 _TINY_ROOT = 1e-9
-# Counts beyond the points of the transform appear in lower counts, this much smaller. Rounding errors
-# grow by at most the inverse of its root, so both stay below 1e-10.
+# Counts beyond the points of the transform appear in lower counts, this much smaller. Rounding
+# errors grow by at most the inverse of its root, so both stay below 1e-10.
 _DAMPING = 1e-11
 
 

@@ -70,7 +70,9 @@ class MmppResponse(ResponseTimeDistribution):
             )
             found = np.fft.irfft(product, points, axis=1)[:, : left_over.shape[0] + reached - 1]
             arriving[:, 1 : 1 + found.shape[1]] += np.maximum(found, 0.0)
-        return panels, np.asarray(arriving @ process.arrivals)
+        # Who would be further back is refused. As the longest queue is of whole batches, those that
+        # are refused behind a request would not have changed the size of its batch.
+        return panels, np.asarray(arriving[:, : chain.longest] @ process.arrivals)
 
     def _count_started_at_once(
         self, panels: Panels, arriving: FloatArray

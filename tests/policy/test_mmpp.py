@@ -101,3 +101,20 @@ def test_poisson_arrivals_are_not_taken_for_bursts(seed):
     found = moments.fit()
     # Where chance shows bursts, they are weak.
     assert found is None or max(found.rates_per_s) < 1.2 * found.mean_rate_per_s
+
+
+def test_mixed_counts_are_the_weighted_sum_of_counts():
+    rng = np.random.default_rng(4)
+    times_ms, weights = rng.uniform(0, 30, 7), rng.random((7, 2))
+    for length in (0, 1, 6, 400):  # few counts are found on a smaller circle than many
+        expected = np.einsum("ti,tnij->nj", weights, BURSTS.counts(length, times_ms))
+        found = BURSTS.mixed_counts(length, times_ms, weights)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
+
+
+def test_few_counts_are_the_first_of_many():
+    times_ms = [0.5, 12.0, 80.0]
+    many = BURSTS.counts(500, times_ms)
+    for length in (1, 5, 20):
+        few = BURSTS.counts(length, times_ms)
+        np.testing.assert_allclose(few, many[:, :length], rtol=0, atol=1e-10)
