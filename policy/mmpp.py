@@ -82,6 +82,11 @@ class Mmpp:
         """Mean arrival rate."""
         return float(self.state_probabilities @ self.rates_per_s)
 
+    @property
+    def relaxation_s(self) -> float:
+        """Time constant at which the rate's covariance decays."""
+        return 1 / sum(1 / stay for stay in self.stays_s)
+
     def index_of_dispersion(self, window_s: ArrayLike) -> FloatArray:
         """Return the variance over the mean of the counts in windows, same shape.
 
@@ -90,9 +95,8 @@ class Mmpp:
         """
         first, second = self.state_probabilities
         variance = first * second * (self.rates_per_s[0] - self.rates_per_s[1]) ** 2
-        relaxation_s = 1 / sum(1 / stay for stay in self.stays_s)
-        x = np.asarray(window_s, dtype=float) / relaxation_s
-        spread = 2 * variance / self.mean_rate_per_s * relaxation_s
+        x = np.asarray(window_s, dtype=float) / self.relaxation_s
+        spread = 2 * variance / self.mean_rate_per_s * self.relaxation_s
         return np.asarray(1 + spread * (1 + np.expm1(-x) / x))
 
     @cached_property

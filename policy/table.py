@@ -142,10 +142,7 @@ class PolicyTable:
         return {
             "source_hash": self.source_hash,
             "rates_per_s": list(self.rates_per_s),
-            "policies": [
-                {"actions": list(policy.actions), "max_wait_ms": policy.max_wait_ms}
-                for policy in self.policies
-            ],
+            "policies": [policy.to_dict() for policy in self.policies],
         }
 
     @classmethod
@@ -160,10 +157,7 @@ class PolicyTable:
         try:
             return cls(
                 rates_per_s=tuple(float(rate) for rate in content["rates_per_s"]),
-                policies=tuple(
-                    BatchingPolicy(tuple(map(int, entry["actions"])), entry["max_wait_ms"])
-                    for entry in content["policies"]
-                ),
+                policies=tuple(map(BatchingPolicy.from_dict, content["policies"])),
                 source_hash=str(content["source_hash"]),
             )
         except (KeyError, TypeError, ValueError) as error:

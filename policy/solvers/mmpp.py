@@ -24,6 +24,8 @@ _MIN_SAVING = 3e-3
 # Where hardly any policy keeps the percentile, a late share will do that exceeds the least by this
 # fraction of the allowed one.
 _CLOSE_TO_LEAST = 0.05
+# In a longer queue, requests are late anyway under any SLA that leaves a choice.
+_MAX_WAITING_ROOM = 512
 # Steps to other control limits, as fractions of the limit.
 _STEPS = (1 / 3, 1 / 8)
 
@@ -65,7 +67,7 @@ def solve(
     objective : ServiceLevelObjective
     waiting_room : int, optional
         Requests that may wait; the rest is refused. It is rounded down to a multiple of the largest
-        batch, but not to none. Any number if not given.
+        batch, but not to none, and taken as at most 512. Any number if not given.
     start : BatchingPolicy, optional
         A control limit with a max wait at which the search begins, such as the policy for Poisson
         arrivals. It is kept unless it misses the percentile or another saves power.
@@ -103,7 +105,9 @@ class _Search:
         self._process = process
         self._objective = objective
         self._max_batch_size = size = profile.best_batch_size
-        self._waiting_room = waiting_room and max(waiting_room // size, 1) * size
+        self._waiting_room = waiting_room
+        if waiting_room is not None:
+            self._waiting_room = size * max(min(waiting_room, _MAX_WAITING_ROOM) // size, 1)
         self._longest_ms = max(0.0, objective.response_time_ms - float(profile.latency_ms[0]))
         self._allowed = objective.late_share_allowed
         self._target = (1 - margin) * self._allowed

@@ -6,6 +6,7 @@ import pytest
 from policy.errors import InvalidInputError
 from policy.mmpp import CountMoments, Mmpp
 from policy.probability import poisson_table
+from tests.support.mmpp_counts import mmpp_counts
 
 BURSTS = Mmpp((500.0, 2000.0), (0.06, 0.02))
 
@@ -51,18 +52,9 @@ def test_values_out_of_range_are_refused(rates_per_s, stays_s):
 
 
 def observed(process: Mmpp, windows: int, memory_s: float, seed: int) -> CountMoments:
-    """Return the moments of counts per 0.1 s, with the rate switching within windows."""
-    rng = np.random.default_rng(seed)
-    cycles = int(0.1 * windows / sum(process.stays_s) * 1.5) + 20
-    stays = rng.exponential(np.tile(process.stays_s, cycles))
-    ends = np.cumsum(stays)
-    arrivals = rng.poisson(np.tile(process.rates_per_s, cycles) * stays)
-    times = np.repeat(ends - stays, arrivals) + np.repeat(stays, arrivals) * rng.random(
-        arrivals.sum()
-    )
-    assert ends[-1] > 0.1 * windows
+    """Return the moments of counts per 0.1 s."""
     moments = CountMoments(0.1, memory_s)
-    for count in np.histogram(times, 0.1 * np.arange(windows + 1))[0].tolist():
+    for count in mmpp_counts(process, windows, 0.1, seed):
         moments.observe(count)
     return moments
 
