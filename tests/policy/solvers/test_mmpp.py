@@ -10,6 +10,7 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time.mmpp import evaluate_mmpp
 from policy.solvers import mmpp
+from tests.support.profiles import GOOGLENET_P4
 
 PROFILE = Profile("m", "d", np.array([2.0, 2.5, 3.0, 3.5]), np.array([20.0, 25.0, 30.0, 35.0]))
 PROCESS = Mmpp((200.0, 700.0), (0.1, 0.05))
@@ -80,3 +81,15 @@ def test_with_a_waiting_room_bursts_may_exceed_the_capacity_and_refused_requests
     other = mmpp.solve(PROFILE, process, strict, waiting_room=10)
     assert other.evaluation.service_level(16) > 0.99
     assert not other.meets_sla
+
+
+@pytest.mark.slow
+def test_a_low_limit_with_a_long_wait_is_found_from_a_high_one():
+    """Bursts of 0.9 of the capacity: a limit of 22 needs waits of 3.7 ms, and 39 W."""
+    capacity = GOOGLENET_P4.capacity_per_s
+    process = Mmpp((0.3 * capacity, 0.9 * capacity), (0.5, 0.5))
+    start = BatchingPolicy.from_control_limit(22, 32, 12.76)
+    sla = ServiceLevelObjective(20, 99)
+    found = mmpp.solve(GOOGLENET_P4, process, sla, start=start, margin=0.2, waiting_room=160)
+    assert found.evaluation.service_level(20) >= 0.992
+    assert found.evaluation.mean_power_w < 38.3
