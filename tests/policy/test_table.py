@@ -99,6 +99,7 @@ def test_every_rate_that_can_keep_the_objective_does():
     assert kept > 10
 
 
+@pytest.mark.slow
 def test_a_policy_that_misses_the_objective_within_its_cell_gives_way():
     """The best policy at a load of 0.6 has 98.9% in time at 0.5: the limit is reached later."""
     objective, low, high = ServiceLevelObjective(20, 99), 0.5 * CAPACITY, 0.6 * CAPACITY
