@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from deployments.control import child_process
 from policy.batching_policy import BatchingPolicy
@@ -115,6 +116,14 @@ class BurstPolicy:
             return table
         rates = self.process.rates_per_s
         return table.with_policy_between(BELOW * min(rates), ABOVE * max(rates), self.policy)
+
+    def report(self) -> dict[str, Any]:
+        """Return whether a policy is in force, and the process it was solved for, for JSON."""
+        return {
+            "policy": "in force" if self.policy else "solving" if self.solving else "none",
+            "rates_per_s": self.process and self.process.rates_per_s,
+            "stays_s": self.process and self.process.stays_s,
+        }
 
     async def _solve(
         self,

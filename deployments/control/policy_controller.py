@@ -149,8 +149,9 @@ class PolicyController:
             table = self._bursts.applied_to(table)
         self._use(table)
 
-    def _revise_burst_policy(self) -> None:
+    def _revise_burst_policy(self, arrival_counts: list[int]) -> None:
         """Search a policy for the bursts in the arrivals, if the table in force is up to date."""
+        self._bursts.observe(arrival_counts)
         profile, table = self.batching_profile, self._solver.table
         objective = self.user_config.policy_objective(profile)
         if (
@@ -168,7 +169,6 @@ class PolicyController:
         late than the SLA allows, waits shrink whatever the model predicts.
         """
         self._corrections.observe(seen, self.sla_at_replica.late_share_allowed)
-        self._bursts.observe(seen.arrival_counts)
         self.core.wait_factor = self._corrections.wait_factor
         if self._corrections.refit_profile():
             logger.warning("batch latency deviates from the profile; profile refitted")
@@ -176,15 +176,15 @@ class PolicyController:
             self._solve()
         elif self._solver.table is not None and self._corrections.update_index_of_dispersion():
             self._use_solved_table()
-        self._revise_burst_policy()
+        self._revise_burst_policy(seen.arrival_counts)
         await self._percentiles.tick(seen.response_times_s, self.profile, self.core)
 
     def explain(self) -> dict[str, Any]:
         """Return what is in force and why: this controller's part of `GET /sojourn/policy`."""
-        return policy_report(
-            *(self.core, self._solver, self._corrections, self._bursts),
-            *(self._percentiles, time.monotonic()),
+        report = policy_report(
+            self.core, self._solver, self._corrections, self._percentiles, time.monotonic()
         )
+        return {**report, "bursts": self._bursts.report()}
 
     async def close(self) -> None:
         """Cancel an unfinished solve."""

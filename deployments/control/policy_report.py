@@ -4,7 +4,6 @@ from typing import Any
 
 from deployments.batcher.core import BatcherCore
 from deployments.control.background_solver import BackgroundSolver
-from deployments.control.burst_policy import BurstPolicy
 from deployments.control.model_corrections import ModelCorrections
 from deployments.control.response_times import ResponseTimePercentiles
 
@@ -13,7 +12,6 @@ def policy_report(
     core: BatcherCore,
     solver: BackgroundSolver,
     corrections: ModelCorrections,
-    bursts: BurstPolicy,
     percentiles: ResponseTimePercentiles,
     now_s: float,
 ) -> dict[str, Any]:
@@ -24,7 +22,6 @@ def policy_report(
         "table": "solving" if solver.in_progress else "solved",
         "arrival_rate_per_s": core.arrival_rate.per_s(now_s),
         "index_of_dispersion": corrections.measured_index_of_dispersion,
-        "bursts": _bursts_report(bursts),
         "control_limit": policy.control_limit,
         "actions": policy.actions,
         "max_wait_ms": policy.max_wait_ms,
@@ -37,14 +34,4 @@ def policy_report(
         "predicted_ms": percentiles.predicted_ms,
         "profile_revisions": corrections.profile_revisions,
         "profile": corrections.profile.to_dict(),
-    }
-
-
-def _bursts_report(bursts: BurstPolicy) -> dict[str, Any]:
-    """Return the process that a policy for bursts was solved for, and whether there is one."""
-    process = bursts.process
-    return {
-        "policy": "in force" if bursts.policy else "solving" if bursts.solving else "none",
-        "rates_per_s": process and process.rates_per_s,
-        "stays_s": process and process.stays_s,
     }

@@ -7,9 +7,12 @@ from itertools import cycle, islice
 import numpy as np
 import pytest
 
-from deployments.control import child_process
+from deployments.config import parse_user_config
+from deployments.control import child_process, table_solver
 from deployments.control.burst_policy import LOOK_EVERY, SEARCH_EVERY, BurstPolicy
 from deployments.control.burst_policy_process import solve
+from deployments.control.observations import Observations
+from deployments.control.policy_controller import PolicyController
 from policy.batching_policy import BatchingPolicy
 from policy.burstiness import COUNT_WINDOW_S
 from policy.errors import InfeasibleError
@@ -161,3 +164,39 @@ async def test_the_child_process_keeps_the_sla_with_a_margin():
     policy = BatchingPolicy.from_dict(found)
     assert policy == solve(message)
     assert evaluate_mmpp(PROFILE, policy, process).service_level(12) >= 0.993
+
+
+@pytest.mark.slow
+async def test_a_policy_for_bursts_is_in_force_until_something_else_is_asked_for(
+    monkeypatch, tmp_path
+):
+    call, solved = child_process.call, asyncio.Event()
+
+    async def answer(module, message):
+        if module.endswith("burst_policy_process"):
+            return WAITING.to_dict()
+        return await call(module, message)
+
+    def on_change():
+        solved.set()
+
+    monkeypatch.setattr(child_process, "call", answer)
+    monkeypatch.setattr(table_solver, "cache_folder", lambda: tmp_path)
+    user_config = parse_user_config({"sla": {"response_time_ms": 25, "percentile": 99}})
+    controller = PolicyController(PROFILE, user_config, on_change)
+    try:
+        await asyncio.wait_for(solved.wait(), 30)
+        assert controller.explain()["bursts"]["policy"] == "none"
+        counts = BURSTS
+        for tick in range(SEARCH_EVERY + 2):
+            arrived = counts[10 * tick : 10 * tick + 10]
+            await controller.tick(Observations([], [], 0, arrived))
+            await asyncio.sleep(0)
+        report = controller.explain()["bursts"]
+        assert report["policy"] == "in force"
+        assert report["rates_per_s"] == pytest.approx((200, 800), rel=0.2)
+        assert controller.core.table.lookup(250.0) == WAITING
+        controller.configure(parse_user_config({"sla": {"response_time_ms": 30, "percentile": 99}}))
+        assert controller.explain()["bursts"]["policy"] == "none"
+    finally:
+        await controller.close()

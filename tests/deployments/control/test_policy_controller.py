@@ -1,32 +1,20 @@
 """What the controller solves, and what the autoscaler is told of it."""
 
-import asyncio
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from autoscaler.reports import ReplicaReport
 from deployments.batcher.limits import ADMISSION_SHARE
 from deployments.config import parse_user_config
-from deployments.control import child_process
 from deployments.control import table_solver as solver
-from deployments.control.burst_policy import SEARCH_EVERY
-from deployments.control.observations import Observations
-from deployments.control.policy_controller import PolicyController
 from deployments.service import InferenceService
-from policy.batching_policy import BatchingPolicy
-from policy.burstiness import COUNT_WINDOW_S
 from policy.load_lateness import solve_load_lateness_curve
-from policy.mmpp import Mmpp
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from tests.support.emulated_service import emulated_service, until_solved
-from tests.support.mmpp_counts import mmpp_counts
 
 PROFILE = Profile.from_dict({"max_batch_size": 4, "latency_ms": {"per_request": 1.0, "fixed": 3.0}})
-FOR_BURSTS = BatchingPolicy.from_control_limit(3, 4, 7.0)
 
 
 @pytest.fixture(autouse=True)
@@ -109,39 +97,3 @@ async def test_an_sla_and_delays_that_change_together_are_reported() -> None:
         after = await solved(service)
         assert after.objective == ServiceLevelObjective(23, 99)
         assert after.curve == before.curve
-
-
-@pytest.mark.slow
-async def test_a_policy_for_bursts_is_in_force_until_something_else_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    call, solved = child_process.call, asyncio.Event()
-
-    async def answer(module: str, message: dict[str, Any]) -> dict[str, Any]:
-        if module.endswith("burst_policy_process"):
-            return FOR_BURSTS.to_dict()
-        return await call(module, message)
-
-    def on_change() -> None:
-        solved.set()
-
-    monkeypatch.setattr(child_process, "call", answer)
-    user_config = parse_user_config({"sla": {"response_time_ms": 25, "percentile": 99}})
-    with_energy = replace(PROFILE, energy_mj=10 * PROFILE.latency_ms)
-    controller = PolicyController(with_energy, user_config, on_change)
-    try:
-        await asyncio.wait_for(solved.wait(), 30)
-        assert controller.explain()["bursts"]["policy"] == "none"
-        counts = mmpp_counts(Mmpp((100.0, 400.0), (0.5, 0.5)), 1200, COUNT_WINDOW_S, seed=1)
-        for tick in range(SEARCH_EVERY + 2):
-            arrived = counts[10 * tick : 10 * tick + 10]
-            await controller.tick(Observations([], [], 0, arrived))
-            await asyncio.sleep(0)
-        report = controller.explain()["bursts"]
-        assert report["policy"] == "in force"
-        assert report["rates_per_s"] == pytest.approx((100, 400), rel=0.2)
-        assert controller.core.table.lookup(250.0) == FOR_BURSTS
-        controller.configure(parse_user_config({"sla": {"response_time_ms": 30, "percentile": 99}}))
-        assert controller.explain()["bursts"]["policy"] == "none"
-    finally:
-        await controller.close()
