@@ -27,6 +27,7 @@ PROFILE = Profile("m", "d", np.array([2.0, 2.5, 3.0, 3.5]), np.array([20.0, 25.0
 SLA = ServiceLevelObjective(12, 99)
 AT_ONCE = BatchingPolicy.from_control_limit(1, 4)
 WAITING = BatchingPolicy.from_control_limit(4, 4, 9.0)
+FOUND = BatchingPolicy.from_control_limit(3, 4, 7.0)
 TABLE = PolicyTable((900.0,), (WAITING, AT_ONCE), "")
 ROOM = 8
 BURSTS = mmpp_counts(Mmpp((200.0, 800.0), (0.5, 0.5)), 10_000, COUNT_WINDOW_S, seed=1)
@@ -43,7 +44,7 @@ class Child:
     async def call(self, module, message):
         self.messages.append(message)
         await self.answer.wait()
-        return WAITING.to_dict()
+        return FOUND.to_dict()
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ async def test_bursts_get_a_policy_at_all_their_rates(bursts, child, changes):
     assert bursts.applied_to(TABLE) is TABLE
     child.answer.set()
     await pass_ticks(bursts, 2, BURSTS)
-    assert bursts.policy == WAITING
+    assert bursts.policy == FOUND
     assert len(changes) == len(child.messages) == 1
     message = child.messages[0]
     assert bursts.process is not None
@@ -90,9 +91,9 @@ async def test_bursts_get_a_policy_at_all_their_rates(bursts, child, changes):
     assert message["process"]["rates_per_s"] == pytest.approx((200, 800), rel=0.15)
     table = bursts.applied_to(TABLE)
     low, high = 0.8 * min(bursts.process.rates_per_s), 1.2 * max(bursts.process.rates_per_s)
-    assert table.lookup(0.99 * high) == WAITING != TABLE.lookup(0.99 * high)
+    assert table.lookup(0.99 * high) == table.lookup(1.01 * low) == FOUND
     assert table.lookup(high) == AT_ONCE
-    assert table.lookup(0.99 * low) == TABLE.lookup(0.99 * low)
+    assert table.lookup(0.99 * low) == WAITING
 
 
 async def test_the_same_bursts_are_not_solved_again_but_others_are(bursts, child, changes):
@@ -174,7 +175,7 @@ async def test_a_policy_for_bursts_is_in_force_until_something_else_is_asked_for
 
     async def answer(module, message):
         if module.endswith("burst_policy_process"):
-            return WAITING.to_dict()
+            return FOUND.to_dict()
         return await call(module, message)
 
     def on_change():
@@ -195,7 +196,7 @@ async def test_a_policy_for_bursts_is_in_force_until_something_else_is_asked_for
         report = controller.explain()["bursts"]
         assert report["policy"] == "in force"
         assert report["rates_per_s"] == pytest.approx((200, 800), rel=0.2)
-        assert controller.core.table.lookup(250.0) == WAITING
+        assert controller.core.table.lookup(250.0) == FOUND
         controller.configure(parse_user_config({"sla": {"response_time_ms": 30, "percentile": 99}}))
         assert controller.explain()["bursts"]["policy"] == "none"
     finally:
