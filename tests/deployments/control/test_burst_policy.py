@@ -153,7 +153,7 @@ async def test_a_failed_search_leaves_the_table_and_is_repeated_later(bursts, mo
 
 @pytest.mark.slow
 async def test_the_child_process_keeps_the_sla_with_a_margin():
-    process = Mmpp((100.0, 850.0), (0.2, 0.05))
+    process = Mmpp((300.0, 900.0), (0.2, 0.05))
     message = {
         "profile": PROFILE.to_dict(),
         "process": asdict(process),
