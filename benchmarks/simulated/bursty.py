@@ -1,6 +1,6 @@
 """Measure what bursts do to an SLA that a policy for Poisson arrivals keeps, and what helps.
 
-    python -m benchmarks.simulated.bursty [--mmpp] [--quick] [--json]
+    python -m benchmarks.simulated.bursty [--mmpp | --estimates] [--quick] [--json]
 
 Arrivals follow a two-state MMPP: the rate jumps between two values and stays at each for an
 exponential time. The device is GoogLeNet on a Tesla P4, the SLA 99% within 20 ms. Four policies
@@ -14,6 +14,9 @@ come from one table, looked up in different ways:
 With ``--mmpp`` there is a fifth, found as replicas find theirs: the policy of least power under the
 MMPP(2) that `CountMoments` finds in the counts per 0.1 s, with the same memory and margin. The
 search takes a few seconds for each arrival stream.
+
+``--estimates`` shows instead what errors of the estimate do: policies for processes estimated from
+600 s of counts, with several margins, evaluated under the true process.
 """
 
 import time
@@ -33,12 +36,16 @@ from policy.burstiness import COUNT_WINDOW_S, DispersionMeter
 from policy.errors import InfeasibleError
 from policy.mmpp import CountMoments, Mmpp
 from policy.objective import ServiceLevelObjective
+from policy.optimization import solve
+from policy.response_time.mmpp import MmppEvaluation, evaluate_mmpp
 from policy.solvers import mmpp
 from policy.table import PolicyTable, solve_table
 from sojourn.output import print_json, print_table
+from tests.support.mmpp_counts import mmpp_counts
 
 FloatArray = NDArray[np.float64]
 OBJECTIVE = ServiceLevelObjective(20, 99)
+MARGINS = (0.0, 0.15, MARGIN)
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,19 @@ class Row:
     in_time: float
     power_w: float
     search_s: float | None
+
+
+@dataclass(frozen=True)
+class EstimateRow:
+    """Shares in time and mean power of policies for several estimates of one process."""
+
+    load: float
+    rates: tuple[float, float]
+    stays_s: tuple[float, float]
+    margin: float
+    least_in_time: float
+    most_in_time: float
+    power_w: float
 
 
 def mmpp_ms(
@@ -216,12 +236,46 @@ def settings() -> list[tuple[float, tuple[float, float], tuple[float, float]]]:
     return [*found, (0.3, (0.7 / 0.9, 3.0), (4.5, 0.5))]
 
 
+def measure_estimates(estimates: int) -> list[EstimateRow]:
+    """Evaluate policies for estimated processes under the true ones."""
+    rows = []
+    for load, rates, stays_s in settings()[-4:]:
+        rate = load * GOOGLENET_P4.capacity_per_s
+        if load * max(rates) >= 1:
+            continue
+        process = Mmpp((rate * rates[0], rate * rates[1]), stays_s)
+        found: dict[float, list[MmppEvaluation]] = {margin: [] for margin in MARGINS}
+        for seed in range(estimates):
+            moments = CountMoments(COUNT_WINDOW_S, MEMORY_S)
+            for count in mmpp_counts(process, 6000, COUNT_WINDOW_S, seed):
+                moments.observe(count)
+            estimate = moments.fit()
+            assert estimate is not None
+            start = solve(GOOGLENET_P4, estimate.mean_rate_per_s, OBJECTIVE).policy
+            for margin, evaluations in found.items():
+                policy = mmpp.solve(
+                    GOOGLENET_P4, estimate, OBJECTIVE, start=start, margin=margin, waiting_room=160
+                ).policy
+                evaluations.append(evaluate_mmpp(GOOGLENET_P4, policy, process))
+        for margin, evaluations in found.items():
+            levels = [one.service_level(OBJECTIVE.response_time_ms) for one in evaluations]
+            power_w = float(np.mean([one.mean_power_w for one in evaluations]))
+            rows.append(
+                EstimateRow(load, rates, stays_s, margin, min(levels), max(levels), power_w)
+            )
+    return rows
+
+
 @click.command()
 @click.option("--mmpp", "with_mmpp", is_flag=True, help="Also search a policy for the MMPP.")
-@quick_option("A tenth of the requests.")
+@click.option("--estimates", is_flag=True, help="Measure what errors of the estimate do instead.")
+@quick_option("A tenth of the requests; two estimates in place of eight.")
 @json_option
-def main(with_mmpp: bool, quick: bool, as_json: bool) -> None:
+def main(with_mmpp: bool, estimates: bool, quick: bool, as_json: bool) -> None:
     """Measure what bursts do to an SLA, and what helps."""
+    if estimates:
+        print_estimates(measure_estimates(2 if quick else 8), as_json=as_json)
+        return
     requests = 30_000 if quick else 300_000
     rates_per_s = np.linspace(0.04, 0.96, 24) * GOOGLENET_P4.capacity_per_s
     table = solve_table(GOOGLENET_P4, OBJECTIVE, rates_per_s.tolist())
@@ -253,6 +307,28 @@ def main(with_mmpp: bool, quick: bool, as_json: bool) -> None:
     searches_s = [row.search_s for row in rows if row.search_s is not None]
     if searches_s:
         print(f"The searches for the MMPPs took up to {max(searches_s):.1f} s of CPU time.")
+
+
+def print_estimates(rows: list[EstimateRow], *, as_json: bool) -> None:
+    """Print what policies for estimated processes achieve."""
+    if as_json:
+        print_json({"objective": asdict(OBJECTIVE), "rows": [asdict(row) for row in rows]})
+        return
+    print_table(
+        ("load", "rates", "stays s", "margin", "in time", "W"),
+        [
+            (
+                f"{row.load:g}",
+                "/".join(f"{rate:.2g}" for rate in row.rates),
+                "/".join(f"{stay:g}" for stay in row.stays_s),
+                f"{row.margin:g}",
+                f"{row.least_in_time:.2%} to {row.most_in_time:.2%}",
+                f"{row.power_w:.2f}",
+            )
+            for row in rows
+        ],
+        title="Policies for estimated processes: 99% within 20 ms",
+    )
 
 
 if __name__ == "__main__":
