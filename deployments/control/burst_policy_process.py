@@ -19,7 +19,7 @@ from policy.solvers import mmpp
 #: Low CPU priority: the requests on this machine come first.
 _NICENESS = 10
 #: Share of the late requests allowed that is left to errors of the estimate. With 200 s of memory,
-#: 0.3 kept 99% in 16 of 16 estimates of bursts close to the capacity, none at all in 6 of 16.
+#: 0.3 kept 99% in 16 of 16 estimates of bursts close to the capacity, no margin in 6 of them.
 MARGIN = 0.3
 
 
