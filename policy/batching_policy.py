@@ -1,7 +1,8 @@
 """A batching policy: when a free device starts a batch, and how large."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from policy.errors import InvalidInputError
 
@@ -82,3 +83,12 @@ class BatchingPolicy:
         while end > 1 and actions[end - 1] == actions[end - 2]:
             end -= 1
         return cls(tuple(int(size) for size in actions[:end]), max_wait_ms)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the policy in JSON's types."""
+        return {"actions": list(self.actions), "max_wait_ms": self.max_wait_ms}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> "BatchingPolicy":
+        """Make the policy that `to_dict` wrote."""
+        return cls(tuple(map(int, content["actions"])), content["max_wait_ms"])

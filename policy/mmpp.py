@@ -22,6 +22,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.fft import next_fast_len
 
 from policy.errors import InvalidInputError
 
@@ -38,6 +39,9 @@ _MIN_RELAXATION, _MAX_RELAXATION = 0.3, 300.0
 _SIGNIFICANT = 3.0
 # Closer eigenvalues are taken as this far apart, per millisecond: their difference is divided by.
 _TINY_ROOT = 1e-9
+# Counts beyond the points of the transform appear in lower counts, this much smaller. Rounding
+# errors grow by at most the inverse of its root, so both stay below 1e-10.
+_DAMPING = 1e-11
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,11 @@ class Mmpp:
         """Mean arrival rate."""
         return float(self.state_probabilities @ self.rates_per_s)
 
+    @property
+    def relaxation_s(self) -> float:
+        """Time constant at which the rate's covariance decays."""
+        return 1 / sum(1 / stay for stay in self.stays_s)
+
     def index_of_dispersion(self, window_s: ArrayLike) -> FloatArray:
         """Return the variance over the mean of the counts in windows, same shape.
 
@@ -86,9 +95,8 @@ class Mmpp:
         """
         first, second = self.state_probabilities
         variance = first * second * (self.rates_per_s[0] - self.rates_per_s[1]) ** 2
-        relaxation_s = 1 / sum(1 / stay for stay in self.stays_s)
-        x = np.asarray(window_s, dtype=float) / relaxation_s
-        spread = 2 * variance / self.mean_rate_per_s * relaxation_s
+        x = np.asarray(window_s, dtype=float) / self.relaxation_s
+        spread = 2 * variance / self.mean_rate_per_s * self.relaxation_s
         return np.asarray(1 + spread * (1 + np.expm1(-x) / x))
 
     @cached_property
@@ -136,16 +144,53 @@ class Mmpp:
     def counts(self, length: int, times_ms: ArrayLike) -> FloatArray:
         """Return P_n(t) for n below `length`, shape (*times.shape, length, 2, 2).
 
-        By the discrete Fourier transform of the generating function at the roots of unity, which
-        is exact but for counts beyond `counts_reached`.
+        By the discrete Fourier transform of the generating function on a circle. On the unit circle
+        it needs as many points as there can be arrivals. Where few counts are asked for, twice
+        as many do on a smaller circle, which damps higher counts (`_DAMPING`).
         """
         times = np.asarray(times_ms, dtype=float)
-        reached = self.counts_reached(float(np.max(times, initial=0.0)))
-        points = 1 << (max(reached, 2) - 1).bit_length()
-        z = np.exp(-2j * np.pi * np.arange(points // 2 + 1) / points)
-        table = np.fft.irfft(self.transforms(times, z), points)
-        found = np.zeros((*times.shape, length, 2, 2))
-        found[..., : min(length, points), :, :] = np.moveaxis(table[..., :length], -1, -3)
+        grid = _CountGrid.of(length, self.counts_reached(float(np.max(times, initial=0.0))))
+        return np.moveaxis(grid.counts(self.transforms(times, grid.z)), -1, -3)
+
+    def mixed_counts(self, length: int, times_ms: FloatArray, weights: FloatArray) -> FloatArray:
+        """Return the sum of w P_n(t) over times t, shape (length, 2).
+
+        Parameters
+        ----------
+        length : int
+        times_ms : ndarray of float, shape (times,)
+        weights : ndarray of float, shape (times, 2)
+            w, by the state at the beginning.
+        """
+        grid = _CountGrid.of(length, self.counts_reached(float(np.max(times_ms, initial=0.0))))
+        mixed = np.einsum("ti,tijz->jz", weights, self.transforms(times_ms, grid.z))
+        return grid.counts(mixed).T
+
+
+@dataclass(frozen=True)
+class _CountGrid:
+    """Points z at which a generating function is taken, to find the first `length` counts."""
+
+    length: int
+    points: int
+    radius: float
+
+    @classmethod
+    def of(cls, length: int, reached: int) -> "_CountGrid":
+        damped = 2 * length < reached
+        points = next_fast_len(max(2 * length if damped else reached, 2), real=True)
+        return cls(length, points, _DAMPING ** (1 / points) if damped else 1.0)
+
+    @cached_property
+    def z(self) -> NDArray[np.complex128]:
+        angles = np.arange(self.points // 2 + 1) / self.points
+        return np.asarray(self.radius * np.exp(-2j * np.pi * angles))
+
+    def counts(self, transforms: NDArray[np.complex128]) -> FloatArray:
+        """Return the counts, shapes (..., points of z) to (..., length)."""
+        found = np.zeros((*transforms.shape[:-1], self.length))
+        table = np.fft.irfft(transforms, self.points)[..., : self.length]
+        found[..., : table.shape[-1]] = table * self.radius ** -np.arange(table.shape[-1])
         return np.maximum(found, 0.0)
 
 

@@ -24,12 +24,15 @@ from policy.optimization import solve
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from policy.solution import Solution, meets_sla
+from policy.solvers import exact
 
 __all__ = ["Objective", "PolicyTable", "ServiceLevelObjective", "Weights", "solve_table"]
 
 # Close to the capacity the queue, not the policy, determines the response time.
 _MAX_TRAFFIC_INTENSITY = 0.99
 _DEFAULT_RATES = 64
+# A cell whose policy costs so much more than the best is divided, unless it is as narrow as this.
+_MAX_EXCESS, _MIN_RATIO = 0.01, 1.01
 # At every so many rates all policies are searched, not only those like the one of the rate before.
 _THOROUGH_EVERY = 16
 # Where a policy misses the objective within its cell, these shares of its max wait are tried.
@@ -117,15 +120,29 @@ class PolicyTable:
         )
         return replace(self, policies=(*policies, self.policies[-1]))
 
+    def with_policy_between(
+        self, low_per_s: float, high_per_s: float, policy: BatchingPolicy
+    ) -> "PolicyTable":
+        """Return the table with one policy for all rates from `low_per_s` to below `high_per_s`."""
+        rates = np.array(self.rates_per_s)
+        below, above = rates[rates < low_per_s], rates[rates > high_per_s]
+        lows = (low_per_s,) if low_per_s > 0 else ()
+        return replace(
+            self,
+            rates_per_s=(*below.tolist(), *lows, high_per_s, *above.tolist()),
+            policies=(
+                *self.policies[: below.size + len(lows)],
+                policy,
+                *self.policies[len(self.policies) - above.size - 1 :],
+            ),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the table's file."""
         return {
             "source_hash": self.source_hash,
             "rates_per_s": list(self.rates_per_s),
-            "policies": [
-                {"actions": list(policy.actions), "max_wait_ms": policy.max_wait_ms}
-                for policy in self.policies
-            ],
+            "policies": [policy.to_dict() for policy in self.policies],
         }
 
     @classmethod
@@ -140,10 +157,7 @@ class PolicyTable:
         try:
             return cls(
                 rates_per_s=tuple(float(rate) for rate in content["rates_per_s"]),
-                policies=tuple(
-                    BatchingPolicy(tuple(map(int, entry["actions"])), entry["max_wait_ms"])
-                    for entry in content["policies"]
-                ),
+                policies=tuple(map(BatchingPolicy.from_dict, content["policies"])),
                 source_hash=str(content["source_hash"]),
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -194,8 +208,9 @@ def solve_table(
     profile : Profile
     objective : Weights or ServiceLevelObjective
     rates : sequence of float, optional
-        Increasing arrival rates per second, below the profile's capacity; `default_rates` if not
-        given.
+        Increasing arrival rates per second, below the profile's capacity. If not given,
+        `default_rates`, and for weights others between them wherever a cell's policy would cost
+        more than 1% above the best at its lower end.
 
     Returns
     -------
@@ -210,7 +225,8 @@ def solve_table(
     grid = default_rates(profile, objective) if rates is None else tuple(map(float, rates))
     _check_rates(grid)
     if isinstance(objective, Weights):
-        policies = _least_cost_policies(profile, objective, grid)
+        max_excess = _MAX_EXCESS if rates is None else math.inf
+        grid, policies = _least_cost_policies(profile, objective, grid, max_excess)
         greedy = _work_conserving(profile, objective.max_wait_ms)
         policies[0] = greedy
     else:
@@ -224,13 +240,26 @@ def solve_table(
 
 
 def _least_cost_policies(
-    profile: Profile, weights: Weights, grid: Sequence[float]
-) -> list[BatchingPolicy]:
-    policies: list[BatchingPolicy] = []
-    for rate in grid:
-        start = policies[-1] if policies else None
-        policies.append(solve(profile, rate, weights, start=start).policy)
-    return policies
+    profile: Profile, weights: Weights, grid: Sequence[float], max_excess: float
+) -> tuple[tuple[float, ...], list[BatchingPolicy]]:
+    """Return rates, and the best policy at each; cells with a larger excess cost are divided."""
+    first = exact.solve(profile, grid[0], weights)
+    rates, policies = [grid[0]], [first.policy]
+    best_cost = first.average_cost
+    ahead = list(reversed(grid[1:]))
+    while ahead:
+        rate = ahead[-1]
+        found = exact.solve(profile, rate, weights, start=policies[-1])
+        if found.policy != policies[-1] and max_excess < math.inf and rate > rates[-1] * _MIN_RATIO:
+            cost = exact.average_cost(profile, rates[-1], weights, found.policy)
+            if cost > (1 + max_excess) * best_cost:
+                ahead.append((rates[-1] + rate) / 2)
+                continue
+        ahead.pop()
+        rates.append(rate)
+        policies.append(found.policy)
+        best_cost = found.average_cost
+    return tuple(rates), policies
 
 
 def _least_power_policies(

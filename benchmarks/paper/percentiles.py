@@ -30,6 +30,7 @@ from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from policy.table import solve_table
 from sojourn.output import print_json, print_table, say
+from tests.support.single_device import simulate
 
 FloatArray = NDArray[np.float64]
 
@@ -38,96 +39,6 @@ PERCENTILE_NAMES = tuple(f"{percentile:g}" for percentile in PERCENTILES)
 # Batches are padded to powers of two, so it can pay to leave requests in the queue.
 _PADDED = np.array([2.0] * 4 + [2.6] * 4 + [4.0] * 8 + [7.0] * 16)
 STEPS = Profile("padded", "steps", _PADDED, 10 * _PADDED)
-
-
-def simulate(
-    actions: NDArray[np.int64],
-    max_wait_ms: float,
-    batch_times_ms: FloatArray,
-    arrival_rate: float,
-    waiting_room: int,
-    requests: int,
-    seed: int,
-    variation: float = 0.0,
-) -> tuple[FloatArray, NDArray[np.int64], int, float]:
-    """Simulate one device event by event, in the subset of Python that numba compiles.
-
-    Parameters
-    ----------
-    actions : ndarray of int, shape (longest queue listed + 1,)
-        Batch size to start, by queue length; the last entry holds for all longer queues.
-    max_wait_ms : float
-        Age of the oldest request at which a free device starts in any case; infinite for never.
-    batch_times_ms : ndarray of float, shape (max batch size,)
-        Batch times, from a batch of one on.
-    arrival_rate : float
-        Poisson arrivals per millisecond.
-    waiting_room : int
-        How many requests may wait; -1 for any number.
-    requests : int
-        How many requests to serve.
-    seed : int
-        Seed of the random numbers.
-    variation : float
-        Coefficient of variation of gamma-distributed batch times; 0 for constant ones.
-
-    Returns
-    -------
-    response_times_ms : ndarray of float, shape (requests,)
-    batches : ndarray of int, shape (max batch size + 1,)
-        How many batches of each size were started, from size 0 on.
-    refused : int
-        How many requests found the waiting room full.
-    duration_ms : float
-        When the last batch ended.
-    """
-    np.random.seed(seed)
-    last = actions.size - 1
-    largest = actions.max()
-    response_times = np.empty(requests)
-    batches = np.zeros(largest + 1, np.int64)
-    ring = 1 << 20
-    arrivals = np.empty(ring)
-    head = tail = served = refused = 0
-    now = 0.0
-    following = np.random.exponential(1 / arrival_rate)
-    while served < requests:
-        size = actions[min(tail - head, last)]
-        while size == 0:
-            due = np.inf
-            if tail > head:
-                due = arrivals[head % ring] + max_wait_ms
-            if due <= max(now, following):
-                now = max(now, due)
-                size = min(tail - head, largest)
-                break
-            now = following
-            following = now + np.random.exponential(1 / arrival_rate)
-            size = actions[min(tail - head + 1, last)]
-            if waiting_room >= 0 and tail - head >= waiting_room and size == 0:
-                refused += 1
-            else:
-                arrivals[tail % ring] = now
-                tail += 1
-        end = now + batch_times_ms[size - 1]
-        if variation > 0:
-            shape = 1 / variation**2
-            end = now + np.random.gamma(shape, batch_times_ms[size - 1] / shape)
-        batches[size] += 1
-        for _ in range(size):
-            if served < requests:
-                response_times[served] = end - arrivals[head % ring]
-                served += 1
-            head += 1
-        while following <= end:
-            if waiting_room >= 0 and tail - head >= waiting_room:
-                refused += 1
-            else:
-                arrivals[tail % ring] = following
-                tail += 1
-            following += np.random.exponential(1 / arrival_rate)
-        now = end
-    return response_times, batches, refused, now
 
 
 simulate_compiled = numba.njit()(simulate)
@@ -187,7 +98,7 @@ def cases(quick: bool) -> list[Case]:
         Case(name, profile, policy, load, room)
         for name, profile, policy in policies
         for load in loads
-        for room in (None, max(8, policy.control_limit), 40)
+        for room in ((40,) if quick else (None, max(8, policy.control_limit), 40))
     ]
 
 
@@ -233,10 +144,10 @@ def compare(case: Case, requests: int, seed: int) -> Comparison:
     )
 
 
-def savings() -> list[dict[str, Any]]:
+def savings(loads: tuple[float, ...]) -> list[dict[str, Any]]:
     """Compare the power of the policy chosen for an SLA with that of the work-conserving one."""
     rows: list[dict[str, Any]] = []
-    for load in (0.1, 0.3, 0.5, 0.7, 0.9):
+    for load in loads:
         rate = load * GOOGLENET_P4.capacity_per_s
         greedy = evaluate(GOOGLENET_P4, work_conserving(GOOGLENET_P4), rate)
         for target_ms in (5.0, 10.0, 20.0):
@@ -263,7 +174,9 @@ def savings() -> list[dict[str, Any]]:
     return rows
 
 
-def random_batch_times(requests: int) -> list[dict[str, Any]]:
+def random_batch_times(
+    requests: int, variations: tuple[float, ...], loads: tuple[float, ...]
+) -> list[dict[str, Any]]:
     """Compare computed percentiles with simulated ones where batch times vary.
 
     The batch times are gamma distributed. The percentiles are computed from the mean times alone,
@@ -275,9 +188,7 @@ def random_batch_times(requests: int) -> list[dict[str, Any]]:
         "work-conserving": BatchingPolicy.from_control_limit(1, 32),
         "limit 8, wait 8 ms": BatchingPolicy.from_control_limit(8, 32, 8.0),
     }
-    for (name, policy), variation, load in product(
-        policies.items(), (0.02, 0.1, 0.2, 0.3), (0.1, 0.5, 0.9)
-    ):
+    for (name, policy), variation, load in product(policies.items(), variations, loads):
         rate = load * 32 / times[-1]
         # The tail of a long queue is a rare event: a high load needs more requests.
         stretches = 10 if load == 0.9 else 2
@@ -421,18 +332,22 @@ def print_savings(saved: list[dict[str, Any]]) -> None:
 
 
 @click.command()
-@quick_option("Fewer loads, and 300,000 requests each.")
+@quick_option("Fewer cases, and 100,000 requests each.")
 @json_option
 def main(quick: bool, as_json: bool) -> None:
     """Check the computed response-time percentiles against a simulation."""
-    requests = 300_000 if quick else 10_000_000
+    requests = 100_000 if quick else 10_000_000
     compared = []
     for seed, case in enumerate(cases(quick)):
         try:
             compared.append(compare(case, requests, seed))
         except InfeasibleError as error:
             say(f"{case.name}: {error}")
-    varied, saved, times = random_batch_times(requests), savings(), timings()
+    variations: tuple[float, ...] = (0.2,) if quick else (0.02, 0.1, 0.2, 0.3)
+    loads: tuple[float, ...] = (0.1, 0.5) if quick else (0.1, 0.5, 0.9)
+    varied = random_batch_times(requests, variations, loads)
+    saved = savings((0.3, 0.7) if quick else (0.1, 0.3, 0.5, 0.7, 0.9))
+    times = timings()
     if as_json:
         print_json(
             {

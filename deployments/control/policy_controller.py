@@ -13,6 +13,7 @@ from deployments.batcher.core import BatcherCore, PolicySource
 from deployments.batcher.limits import Limits
 from deployments.config import UserConfig
 from deployments.control.background_solver import BackgroundSolver
+from deployments.control.burst_policy import BurstPolicy
 from deployments.control.model_corrections import ModelCorrections
 from deployments.control.observations import Observations
 from deployments.control.policy_report import policy_report
@@ -72,6 +73,7 @@ class PolicyController:
         self._percentiles = ResponseTimePercentiles()
         self.core = BatcherCore(self._work_conserving_table(user_config), self._limits())
         self._solver = BackgroundSolver(user_config.sla, self._use_solved_table)
+        self._bursts = BurstPolicy(self._use_solved_table)
         self._solve()
 
     @property
@@ -130,19 +132,34 @@ class PolicyController:
             self._limits().waiting_room,
         )
         self._solver.solve(request, user_config.sla)
+        if self._solver.in_progress:
+            self._bursts.forget()
 
     def _use(self, table: PolicySource) -> None:
         self.core.use(table, self._limits())
         self._on_change()
 
     def _use_solved_table(self) -> None:
-        """Put the solved table in force; under an SLA, shorten its waits to allow for bursts."""
+        """Put the solved table in force; under an SLA, as bursts require."""
         table = self._solver.table
         assert table is not None
         objective = self.user_config.policy_objective(self.profile)
         if isinstance(objective, ServiceLevelObjective):
             table = table.for_bursts(self._corrections.index_of_dispersion, COUNT_WINDOW_S)
+            table = self._bursts.applied_to(table)
         self._use(table)
+
+    def _revise_burst_policy(self, arrival_counts: list[int]) -> None:
+        """Search a policy for the bursts in the arrivals, if the table in force is up to date."""
+        self._bursts.observe(arrival_counts)
+        profile, table = self.batching_profile, self._solver.table
+        objective = self.user_config.policy_objective(profile)
+        if (
+            table is not None
+            and not self._solver.in_progress
+            and isinstance(objective, ServiceLevelObjective)
+        ):
+            self._bursts.revise(profile, objective, self._limits().waiting_room, table)
 
     async def tick(self, seen: Observations) -> None:
         """Adjust the policy to what was observed; call this every `TICK_S`.
@@ -159,14 +176,17 @@ class PolicyController:
             self._solve()
         elif self._solver.table is not None and self._corrections.update_index_of_dispersion():
             self._use_solved_table()
+        self._revise_burst_policy(seen.arrival_counts)
         await self._percentiles.tick(seen.response_times_s, self.profile, self.core)
 
     def explain(self) -> dict[str, Any]:
         """Return what is in force and why: this controller's part of `GET /sojourn/policy`."""
-        return policy_report(
+        report = policy_report(
             self.core, self._solver, self._corrections, self._percentiles, time.monotonic()
         )
+        return {**report, "bursts": self._bursts.report()}
 
     async def close(self) -> None:
         """Cancel an unfinished solve."""
+        await self._bursts.close()
         await self._solver.close()

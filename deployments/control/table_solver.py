@@ -7,14 +7,9 @@ Results are stored in a folder of this user's, named by what they were solved fo
 with the same model and SLA on this machine loads them.
 """
 
-import asyncio
 import contextlib
-import json
-import os
-import subprocess
-import sys
-from typing import Any
 
+from deployments.control import child_process
 from deployments.control.solve_request import (
     SolveCache,
     SolveRequest,
@@ -61,25 +56,6 @@ async def solve_in_subprocess(request: SolveRequest) -> SolveResult:
     cache = SolveCache(cache_folder())
     with contextlib.suppress(InvalidInputError):
         return cache.load(request)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "deployments.control.table_solver_process"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    message = json.dumps({**request.to_dict(), "folder": str(cache.folder)}).encode()
-    reply = asyncio.create_task(asyncio.to_thread(process.communicate, message))
-    try:
-        output, errors = await asyncio.shield(reply)
-    except asyncio.CancelledError:
-        process.kill()
-        await reply
-        raise
-    if process.returncode:
-        lines = errors.decode(errors="replace").strip().splitlines() or ["no reason given"]
-        raise InfeasibleError(f"solving the policy table failed: {lines[-1]}")
-    result: dict[str, Any] = json.loads(output)
-    if "error" in result:
-        raise InfeasibleError(result["error"])
+    message = {**request.to_dict(), "folder": str(cache.folder)}
+    await child_process.call("deployments.control.table_solver_process", message)
     return cache.load(request)

@@ -36,12 +36,15 @@ class MmppEvaluation:
         None if the profile has no energy.
     device_busy_fraction : float
         Fraction of the time in which a batch is in service.
+    full_probability : float
+        Fraction of the requests that find the waiting room full; they are refused.
     response_times : ResponseTimeDistribution
     """
 
     mean_batch_size: float
     mean_power_w: float | None
     device_busy_fraction: float
+    full_probability: float
     _chain: MmppChain
 
     @cached_property
@@ -50,7 +53,7 @@ class MmppEvaluation:
         return MmppResponse(self._chain)
 
     def service_level(self, response_time_ms: float) -> float:
-        """Return the fraction of requests answered within a response time."""
+        """Return the fraction of the requests not refused that are answered within a time."""
         return float(self.response_times.cdf(np.array([response_time_ms]))[0])
 
     def response_percentile_ms(self, percentile: float) -> float:
@@ -58,7 +61,9 @@ class MmppEvaluation:
         return self.response_times.quantile(percentile / 100)
 
 
-def evaluate_mmpp(profile: Profile, policy: BatchingPolicy, process: Mmpp) -> MmppEvaluation:
+def evaluate_mmpp(
+    profile: Profile, policy: BatchingPolicy, process: Mmpp, *, waiting_room: int | None = None
+) -> MmppEvaluation:
     """Evaluate a control limit with a max wait under MMPP(2) arrivals.
 
     Parameters
@@ -69,11 +74,14 @@ def evaluate_mmpp(profile: Profile, policy: BatchingPolicy, process: Mmpp) -> Mm
         A control limit that starts all that wait; above 1 it needs a max wait.
     process : Mmpp
         The arrivals.
+    waiting_room : int, optional
+        Requests that may wait, a multiple of the maximum batch size. Any number if not given.
 
     Raises
     ------
     InvalidInputError
-        The policy is no such control limit, or starts larger batches than the profile has.
+        The policy is no such control limit, or starts larger batches than the profile has; the
+        waiting room is no multiple of them.
     InfeasibleError
         The device cannot keep up, or bursts make the queue longer than is computed.
     """
@@ -87,6 +95,34 @@ def evaluate_mmpp(profile: Profile, policy: BatchingPolicy, process: Mmpp) -> Mm
             f"policy: starts batches of {size}, but the profile ends at {profile.max_batch_size}"
         )
     times = profile.latency_ms[:size]
+    chain = _solve_chain(profile, policy, process, waiting_room)
+    queue = chain.longest
+    sizes = np.minimum(np.arange(1, queue + 1), size)
+    by_size = np.bincount(sizes, chain.probabilities.sum(axis=1), size + 1)[1:]
+    mean_size = float(by_size @ np.arange(1, size + 1))
+    offered = mean_size + chain.refused_per_start
+    ms_per_start = 1e3 * offered / process.mean_rate_per_s
+    energy = profile.energy_mj
+    return MmppEvaluation(
+        mean_batch_size=mean_size,
+        mean_power_w=None if energy is None else float(by_size @ energy[:size]) / ms_per_start,
+        device_busy_fraction=float(by_size @ times) / ms_per_start,
+        full_probability=chain.refused_per_start / offered,
+        _chain=chain,
+    )
+
+
+def _solve_chain(
+    profile: Profile, policy: BatchingPolicy, process: Mmpp, waiting_room: int | None
+) -> MmppChain:
+    limit, size = policy.control_limit, policy.max_batch_size
+    times, wait_ms = profile.latency_ms[:size], policy.max_wait_ms or 0.0
+    if waiting_room is not None:
+        if waiting_room < 1 or waiting_room % size:
+            raise InvalidInputError(
+                f"waiting_room: must be a multiple of {size}, the largest batch, not {waiting_room}"
+            )
+        return MmppChain(process, times, limit, wait_ms, waiting_room)
     capacity_per_s = 1e3 * size / float(times[-1])
     if process.mean_rate_per_s >= capacity_per_s:
         raise InfeasibleError(
@@ -95,21 +131,11 @@ def evaluate_mmpp(profile: Profile, policy: BatchingPolicy, process: Mmpp) -> Mm
         )
     queue = 4 * size
     while True:
-        chain = MmppChain(process, times, limit, policy.max_wait_ms or 0.0, queue)
+        chain = MmppChain(process, times, limit, wait_ms, queue)
         tail = float(chain.probabilities[-size:].sum())
         if tail < _NEGLIGIBLE or queue >= _MAX_QUEUE:
             break
         queue *= 2
     if tail > _MAX_TAIL:
         raise InfeasibleError("bursts: the queue grows too long to be computed")
-    sizes = np.minimum(np.arange(1, queue + 1), size)
-    by_size = np.bincount(sizes, chain.probabilities.sum(axis=1), size + 1)[1:]
-    mean_size = float(by_size @ np.arange(1, size + 1))
-    ms_per_start = 1e3 * mean_size / process.mean_rate_per_s
-    energy = profile.energy_mj
-    return MmppEvaluation(
-        mean_batch_size=mean_size,
-        mean_power_w=None if energy is None else float(by_size @ energy[:size]) / ms_per_start,
-        device_busy_fraction=float(by_size @ times) / ms_per_start,
-        _chain=chain,
-    )
+    return chain

@@ -22,7 +22,14 @@ class MmppChain:
     Attributes
     ----------
     probabilities : ndarray of float, shape (longest, 2)
-        Stationary probabilities; row ``m - 1`` is a queue of ``m``. The last stands for all beyond.
+        Stationary probabilities; row ``m - 1`` is a queue of ``m``.
+    refused_per_start : float
+        Requests that find `longest` waiting, per batch.
+
+    Parameters
+    ----------
+    longest : int
+        At most so many wait; a request that finds them is refused.
     """
 
     def __init__(
@@ -48,6 +55,16 @@ class MmppChain:
         right = np.zeros(2 * longest)
         right[-1] = 1.0
         self.probabilities = np.linalg.solve(balance, right).reshape(longest, 2)
+        self.refused_per_start = self._count_refused()
+
+    def _count_refused(self) -> float:
+        process, size = self.process, self.max_batch_size
+        arrivals = np.arange(process.counts_reached(self.full_batch_ms))
+        counts = process.counts(arrivals.size, self.batch_times_ms).sum(axis=-1)  # (size, count, 2)
+        left = np.arange(1, self.longest - size + 1)
+        of_left = np.maximum(left[:, None] + arrivals - self.longest, 0) @ counts[-1]
+        of_empty = np.maximum(arrivals - self.longest, 0) @ counts
+        return float(np.sum(self.probabilities * np.concatenate([of_empty, of_left])))
 
     def limit_reached(self, times_ms: FloatArray, counts: FloatArray) -> FloatArray:
         """Return the probability that the control limit is reached within times of the oldest.
@@ -85,6 +102,10 @@ class MmppChain:
             rows[size + left - 1, :, left - 1 : left - 1 + count] = at_end[-1, :count].transpose(
                 1, 0, 2
             )
+        # What is missing would make the queue longer than the longest.
+        missing = process.states_after(times)[np.minimum(np.arange(longest), size - 1)]
+        missing[:size] -= at_end[:, 0]
+        rows[:, :, -1] += np.maximum(0.0, missing - rows.sum(axis=2))
         # The device is free and nobody waits: the next arrival is the oldest.
         first = at_end[:, 0] @ process.next_arrival
         if limit == 1:
@@ -93,9 +114,8 @@ class MmppChain:
             rows[:size, :, : limit - 1] += np.einsum("mij,njk->mink", first, self._at_timer)
             rows[:size, :, limit - 1] += first @ self._limit_by_timer
             self._correct_running_timers(rows)
-        # Longer queues count as the longest. The state then matters little: they are that rare.
-        longer = np.maximum(0.0, 1.0 - rows.sum(axis=(2, 3)))
-        rows[:, :, -1] += longer[..., None] * process.state_probabilities
+        # But for rounding these are 1.
+        rows /= rows.sum(axis=(2, 3), keepdims=True)
         return rows
 
     def _correct_running_timers(self, rows: FloatArray) -> None:

@@ -70,7 +70,9 @@ class MmppResponse(ResponseTimeDistribution):
             )
             found = np.fft.irfft(product, points, axis=1)[:, : left_over.shape[0] + reached - 1]
             arriving[:, 1 : 1 + found.shape[1]] += np.maximum(found, 0.0)
-        return panels, np.asarray(arriving @ process.arrivals)
+        # Who would be further back is refused. As the longest queue is of whole batches, those that
+        # are refused behind a request would not have changed the size of its batch.
+        return panels, np.asarray(arriving[:, : chain.longest] @ process.arrivals)
 
     def _count_started_at_once(
         self, panels: Panels, arriving: FloatArray
@@ -102,11 +104,7 @@ class MmppResponse(ResponseTimeDistribution):
         for block in range(blocks):
             here = arriving[:, block * size : (block + 1) * size]
             age = left + block * chain.full_batch_ms
-            behind = np.zeros((left.size, size, 2))
-            for early in range(size):
-                behind[:, early:] += np.einsum(
-                    "gij,nj->gni", during[:, early], since[: size - early]
-                )
+            behind = _convolve_matrices(during, since)
             # by_size[g, n]: requests whose batch could start with n + 1 in the queue.
             by_size = np.zeros((left.size, size))
             for position in range(size):
@@ -122,14 +120,7 @@ class MmppResponse(ResponseTimeDistribution):
                 expired[:, block] = np.einsum(
                     "gi,gni->ng", late_oldest[block], behind[:, : limit - 1]
                 )
-            since = sum(
-                np.einsum(
-                    "ij,nj->ni",
-                    in_full_batch[early],
-                    np.concatenate([np.zeros((early, 2)), since[: size - early]]),
-                )
-                for early in range(size)
-            )
+            since = _convolve_matrices(in_full_batch[None], since)[0]
         axis = panels.repeated(chain.full_batch_ms * np.arange(blocks))
         shape = (size, *axis.nodes_ms.shape)
         exact[: expired.shape[0]] += expired
@@ -167,8 +158,8 @@ class MmppResponse(ResponseTimeDistribution):
         for node, younger in enumerate(w):
             older = kept & (ages > younger)
             mass = (axis.weights_from(younger).ravel()[:, None] * oldest)[older]
-            counts = process.counts(limit - 2, ages[older] - younger)
-            before[node] = np.einsum("gi,gnij->nj", mass, counts) @ process.arrivals
+            mixed = process.mixed_counts(limit - 2, ages[older] - younger, mass)
+            before[node] = mixed @ process.arrivals
         density = _convolve_states(before, process.counts(limit - 2, w).sum(axis=-1))
         by_size = density.T.reshape(limit - 2, *panels.nodes_ms.shape)
         # What the quadrature misses is small; the number of these requests is known.
@@ -229,6 +220,17 @@ class MmppResponse(ResponseTimeDistribution):
                 )
                 density += weight * (d - w) * between
             self.components.append(AgesAtStart(panels, times[limit - 1 : limit], density[None]))
+
+
+def _convolve_matrices(first: FloatArray, then: FloatArray) -> FloatArray:
+    """Convolve over counts, shapes (nodes, counts, 2, 2) and (counts, 2) to (nodes, counts, 2)."""
+    length = then.shape[0]
+    # shifted[early, j, n] = then[n - early, j]
+    shifted = np.zeros((length, 2, length))
+    for early in range(length):
+        shifted[early, :, early:] = then[: length - early].T
+    factors = np.moveaxis(first, 2, 1).reshape(-1, 2 * length)
+    return np.moveaxis((factors @ shifted.reshape(2 * length, length)).reshape(-1, 2, length), 1, 2)
 
 
 def _convolve_states(first: FloatArray, second: FloatArray) -> FloatArray:

@@ -36,6 +36,7 @@ Policy iteration: Puterman, "Markov Decision Processes" (1994), section 11.4.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
@@ -83,12 +84,7 @@ def solve(
     head = problem.max_batch_size + 1
     # Splitting a queue somewhat longer is often worthwhile: a head that holds it saves a restart.
     head = min(problem.max_head, head + min(head // 2, _MAX_EXTRA_HEAD))
-    actions = np.minimum(np.arange(head), problem.best)
-    if start is None:
-        actions[: problem.economic_batch_size()] = 0
-    else:
-        given = np.asarray(start.actions[:head], dtype=np.intp)
-        actions[: given.size] = np.minimum(given, actions[: given.size])
+    actions = _first_actions(problem, head, start)
     rounds = 0
     while True:
         closed = ClosedChain(problem, actions.size)
@@ -121,3 +117,26 @@ def solve(
         ),
         rounds=rounds,
     )
+
+
+def average_cost(
+    profile: Profile, arrival_rate_per_s: float, weights: Weights, policy: BatchingPolicy
+) -> float:
+    """Return the average cost of a policy that `solve` found at another rate, without max wait."""
+    problem = BatchingProblem(profile, arrival_rate_per_s, weights)
+    head = min(problem.max_head, max(problem.max_batch_size + 1, len(policy.actions)))
+    averages, _ = ClosedChain(problem, head).evaluate(_first_actions(problem, head, policy))
+    return problem.weigh(averages) + weights.energy_weight * (profile.idle_power_w or 0.0)
+
+
+def _first_actions(
+    problem: BatchingProblem, head: int, start: BatchingPolicy | None
+) -> NDArray[np.intp]:
+    """Return the actions at which policy iteration begins, shape (head,)."""
+    actions = np.minimum(np.arange(head), problem.best)
+    if start is None:
+        actions[: problem.economic_batch_size()] = 0
+    else:
+        given = np.asarray(start.actions[:head], dtype=np.intp)
+        actions[: given.size] = np.minimum(given, actions[: given.size])
+    return actions

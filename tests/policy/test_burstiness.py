@@ -13,6 +13,7 @@ from policy.mmpp import Mmpp
 from policy.objective import ServiceLevelObjective
 from policy.response_time.mmpp import evaluate_mmpp
 from policy.table import solve_table
+from tests.support.mmpp_counts import mmpp_counts
 from tests.support.profiles import GOOGLENET_P4
 
 CAPACITY = GOOGLENET_P4.capacity_per_s
@@ -57,14 +58,16 @@ def test_the_index_of_poisson_counts_is_1():
 
 
 @pytest.mark.parametrize("swing", [0.2, 0.5, 0.8])
-def test_the_rate_of_slow_bursts_is_found_with_a_margin(swing):
-    rng = np.random.default_rng(2)
-    rates = 1000 * (1 + swing * np.where(np.arange(40_000) // 50 % 2, 1, -1))
-    meter = DispersionMeter(memory=1e6)
-    for count in rng.poisson(0.1 * rates).tolist():
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_rate_of_bursts_of_five_windows_is_never_underestimated(swing, seed):
+    """Nor overestimated by more than a fifth of the swing."""
+    process = Mmpp((1000 * (1 - swing), 1000 * (1 + swing)), (0.5, 0.5))
+    meter = DispersionMeter(memory=2000)
+    for count in mmpp_counts(process, 5000, COUNT_WINDOW_S, seed):
         meter.observe(count)
-    found = burst_rate_per_s(1000, meter.index, 0.1)
-    assert found == pytest.approx(1000 * (1 + min(1.2 * swing, 1)), rel=0.02)
+    mean = meter.mean / COUNT_WINDOW_S
+    found = (burst_rate_per_s(mean, meter.index, COUNT_WINDOW_S) - mean) / 1000
+    assert swing <= found <= 1.2 * swing
 
 
 @settings(derandomize=True)

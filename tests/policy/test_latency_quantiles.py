@@ -78,3 +78,11 @@ def test_a_log_normal_distribution_is_met_in_its_tails_from_two_quantiles():
 def test_equal_quantiles_are_a_constant_time():
     quantiles = LatencyQuantiles.from_dict({"10": 1.0, "50": 1.0, "99": 1.0}, 1)
     np.testing.assert_allclose(quantiles.points[0], 1.0)
+
+
+def test_the_mean_is_that_of_the_distribution_not_its_median():
+    log_normal = stats.lognorm(0.4)
+    ratios = log_normal.ppf(np.array([0.2, 0.6]))[:, None] * np.ones((1, 2))
+    quantiles = LatencyQuantiles(np.array([20.0, 60.0]), ratios)
+    expected = np.array([3.0, 5.0]) * log_normal.mean()
+    np.testing.assert_allclose(quantiles.means_ms(np.array([3.0, 5.0])), expected, rtol=1e-4)

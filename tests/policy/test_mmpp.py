@@ -6,6 +6,7 @@ import pytest
 from policy.errors import InvalidInputError
 from policy.mmpp import CountMoments, Mmpp
 from policy.probability import poisson_table
+from tests.support.mmpp_counts import mmpp_counts
 
 BURSTS = Mmpp((500.0, 2000.0), (0.06, 0.02))
 
@@ -22,7 +23,7 @@ def test_counts_of_two_times_convolve_to_those_of_their_sum():
     first, second, both = BURSTS.counts(30, [2.0, 5.0, 7.0])
     for total in (0, 3, 29):
         sums = sum(first[n] @ second[total - n] for n in range(total + 1))
-        np.testing.assert_allclose(both[total], sums, atol=1e-15)
+        np.testing.assert_allclose(both[total], sums, rtol=0, atol=2e-11)
 
 
 def test_counts_sum_to_the_state_probabilities_after_a_time():
@@ -51,18 +52,9 @@ def test_values_out_of_range_are_refused(rates_per_s, stays_s):
 
 
 def observed(process: Mmpp, windows: int, memory_s: float, seed: int) -> CountMoments:
-    """Return the moments of counts per 0.1 s, with the rate switching within windows."""
-    rng = np.random.default_rng(seed)
-    cycles = int(0.1 * windows / sum(process.stays_s) * 1.5) + 20
-    stays = rng.exponential(np.tile(process.stays_s, cycles))
-    ends = np.cumsum(stays)
-    arrivals = rng.poisson(np.tile(process.rates_per_s, cycles) * stays)
-    times = np.repeat(ends - stays, arrivals) + np.repeat(stays, arrivals) * rng.random(
-        arrivals.sum()
-    )
-    assert ends[-1] > 0.1 * windows
+    """Return the moments of counts per 0.1 s."""
     moments = CountMoments(0.1, memory_s)
-    for count in np.histogram(times, 0.1 * np.arange(windows + 1))[0].tolist():
+    for count in mmpp_counts(process, windows, 0.1, seed):
         moments.observe(count)
     return moments
 
@@ -101,3 +93,20 @@ def test_poisson_arrivals_are_not_taken_for_bursts(seed):
     found = moments.fit()
     # Where chance shows bursts, they are weak.
     assert found is None or max(found.rates_per_s) < 1.2 * found.mean_rate_per_s
+
+
+def test_mixed_counts_are_the_weighted_sum_of_counts():
+    rng = np.random.default_rng(4)
+    times_ms, weights = rng.uniform(0, 30, 7), rng.random((7, 2))
+    for length in (0, 1, 6, 400):  # few counts are found on a smaller circle than many
+        expected = np.einsum("ti,tnij->nj", weights, BURSTS.counts(length, times_ms))
+        found = BURSTS.mixed_counts(length, times_ms, weights)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
+
+
+def test_few_counts_are_the_first_of_many():
+    times_ms = [0.5, 12.0, 80.0]
+    many = BURSTS.counts(500, times_ms)
+    for length in (1, 5, 20):
+        few = BURSTS.counts(length, times_ms)
+        np.testing.assert_allclose(few, many[:, :length], rtol=0, atol=1e-10)

@@ -11,7 +11,7 @@ from policy.objective import ServiceLevelObjective, Weights
 from policy.optimization import solve
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from policy.solution import Solution
+from policy.solution import Solution, meets_sla
 from tests.support.profiles import GOOGLENET_P4
 
 SLA = ServiceLevelObjective(10.0, 99.0)
@@ -105,3 +105,11 @@ def test_idle_power_makes_waiting_save_less():
         saved.append(1 - chosen / evaluate(profile, greedy, rate).mean_power_w)
     assert saved[0] == pytest.approx(0.316, abs=0.002)
     assert 0.1 < saved[1] < 0.18
+
+
+@pytest.mark.parametrize(("margin", "meets"), [(-1e-6, True), (1e-6, False)])
+def test_an_sla_is_met_up_to_its_percentile_and_no_further(margin, meets):
+    evaluation = evaluate(GOOGLENET_P4, BatchingPolicy.from_control_limit(6, 32, 8.5), 600.0)
+    percentile = 100 * evaluation.service_level(10.0)
+    assert 80 < percentile < 99
+    assert meets_sla(evaluation, ServiceLevelObjective(10.0, percentile + margin)) == meets

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.optimization import solve
 from policy.profile import Profile
@@ -56,15 +57,20 @@ def test_beyond_the_grid_batches_are_of_the_highest_throughput():
 
 
 def test_between_the_rates_the_cost_is_near_the_optimum():
-    for load in np.random.default_rng(5).uniform(0.01, 0.98, 30):
+    for load in np.random.default_rng(5).uniform(0.01, 0.98, 12):
         rate = load * CAPACITY
         best = exact.solve(GOOGLENET_P4, rate, Weights(1, 1))
         policy = TABLE.lookup(rate)
         found = evaluate(GOOGLENET_P4, policy, rate)
-        # In the cell in which the control limit rises from 1 to 2, loads of 0.062 to 0.083, waiting
-        # for a second request is a bad choice at the lower end.
-        excess = 0.01 if load > 0.085 or load < 0.06 else 0.14
-        assert found.mean_response_ms + found.mean_power_w <= (1 + excess) * best.average_cost
+        assert found.mean_response_ms + found.mean_power_w <= 1.01 * best.average_cost
+
+
+def test_where_the_control_limit_rises_the_cost_is_as_near_the_optimum():
+    """From 1 to 2 at a load near 0.08: in one cell up to there, 13% would be lost below it."""
+    for load in np.linspace(0.05, 0.1, 201):
+        rate = load * CAPACITY
+        cost = exact.average_cost(GOOGLENET_P4, rate, Weights(1, 1), TABLE.lookup(rate))
+        assert cost <= 1.011 * exact.solve(GOOGLENET_P4, rate, Weights(1, 1)).average_cost
 
 
 @pytest.mark.parametrize("energy_weight", [0.0, 1.0, 500.0, 1e4])
@@ -72,7 +78,7 @@ def test_at_the_lowest_rate_of_the_grid_one_request_is_started(energy_weight):
     table = solve_table(GOOGLENET_P4, Weights(1, energy_weight))
     lowest = exact.solve(GOOGLENET_P4, table.rates_per_s[0], Weights(1, energy_weight))
     assert lowest.policy.control_limit == 1
-    assert len(table.rates_per_s) == 64
+    assert len(table.rates_per_s) >= 64
 
 
 def test_the_max_wait_is_in_every_policy():
@@ -91,6 +97,19 @@ def test_every_rate_that_can_keep_the_objective_does():
             assert level >= 0.99 - 1e-9
             kept += 1
     assert kept > 10
+
+
+@pytest.mark.slow
+def test_a_policy_that_misses_the_objective_within_its_cell_gives_way():
+    """The best policy at a load of 0.6 has 98.9% in time at 0.5: the limit is reached later."""
+    objective, low, high = ServiceLevelObjective(20, 99), 0.5 * CAPACITY, 0.6 * CAPACITY
+    above = solve(GOOGLENET_P4, high, objective)
+    assert above.meets_sla
+    table = solve_table(GOOGLENET_P4, objective, [low, high])
+    for rate in (low, (low + high) / 2, math.nextafter(high, 0)):
+        level = evaluate(GOOGLENET_P4, table.lookup(rate), rate).service_level(20)
+        assert level >= 0.99 - 1e-9
+    assert evaluate(GOOGLENET_P4, above.policy, low).service_level(20) < 0.9895
 
 
 @pytest.mark.parametrize(
@@ -149,6 +168,36 @@ def test_bursts_lengthen_no_wait_and_raise_no_limit(load, index):
     assert bursty.max_batch_size == GOOGLENET_P4.max_batch_size
 
 
+@settings(derandomize=True)
+@given(
+    ends=st.lists(st.floats(0, 1.2) | st.sampled_from([0.2, 0.4, 0.8]), min_size=2, max_size=2),
+    load=st.floats(0, 1.2),
+)
+def test_a_policy_between_two_rates_changes_no_other_rate(ends, load):
+    low, high = sorted(end * CAPACITY for end in ends)
+    if low == high:
+        return
+    bursty = BatchingPolicy.from_control_limit(5, 32, 3.0)
+    table, rate = SLA_TABLE.with_policy_between(low, high, bursty), load * CAPACITY
+    assert table.lookup(rate) == (bursty if low <= rate < high else SLA_TABLE.lookup(rate))
+    assert table.lookup(low) == bursty
+    assert table.lookup(high) == SLA_TABLE.lookup(high)
+
+
+def test_the_policy_for_bursts_has_the_shortest_wait_and_the_lowest_limit_of_their_rates():
+    waits = [(5, 3.0), (9, 8.0), (7, 2.0), (12, 6.0)]
+    policies = [BatchingPolicy.from_control_limit(limit, 16, wait) for limit, wait in waits]
+    table = PolicyTable((100.0, 200.0, 300.0), tuple(policies), "")
+    # Bursts of 150 + 1.2 √(9 · 150 · 10) = 289 per second; then of twice the mean.
+    found = table.lookup_bursty(150.0, 10.0, 0.1)
+    assert (found.control_limit, found.max_wait_ms) == (7, 2.0)
+    found = table.lookup_bursty(50.0, 1000.0, 0.1)
+    assert (found.control_limit, found.max_wait_ms) == (5, 3.0)
+    found = table.lookup_bursty(160.0, 1000.0, 0.1)
+    assert (found.control_limit, found.max_wait_ms) == (7, 2.0)
+    assert table.lookup_bursty(250.0, 1.0, 0.1) == policies[2]
+
+
 def _longest_wait(policy):
     if policy.control_limit == 1:
         return 0
@@ -192,9 +241,9 @@ def test_a_malformed_file_is_not_loaded(tmp_path, content):
 
 
 def test_a_table_with_a_policy_missing_is_not_loaded():
-    content = json.loads(json.dumps(TABLE.to_dict()))
+    content = json.loads(json.dumps(SLA_TABLE.to_dict()))
     content["policies"].pop()
-    with pytest.raises(InvalidInputError, match="needs 65 policies for 64 rates, not 64"):
+    with pytest.raises(InvalidInputError, match="needs 5 policies for 4 rates, not 4"):
         PolicyTable.from_dict(content)
 
 

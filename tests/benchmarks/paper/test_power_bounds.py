@@ -1,12 +1,14 @@
 """The bound's dynamic program against every schedule of a few requests."""
 
+import json
 import math
 from itertools import combinations
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-from benchmarks.paper.power_bounds import least_cost
+from benchmarks.paper.power_bounds import LOADS, TARGETS_MS, least_cost, main
 
 LATENCY_MS = np.array([1.0, 1.4, 1.5])
 ENERGY_MJ = np.array([2.0, 2.5, 3.5])
@@ -43,3 +45,20 @@ def test_no_schedule_of_known_arrivals_costs_less(late_cost_mj, response_time_ms
         )
         best = cheapest_schedule(arrival_ms, -math.inf, response_time_ms, late_cost_mj)
         assert found == pytest.approx(best, rel=1e-12)
+
+
+@pytest.mark.slow
+def test_no_policy_needs_less_power_than_its_bound_in_a_quick_run():
+    result = CliRunner().invoke(main, ["--quick", "--json"])
+    assert result.exit_code == 0, result.output
+    rows = {
+        (row["load"], row["response_time_ms"]): row for row in json.loads(result.stdout)["rows"]
+    }
+    assert set(rows) == {(load, target) for load in LOADS for target in TARGETS_MS}
+    kept = {key: row for key, row in rows.items() if row["power_w"] is not None}
+    assert len(kept) == 10
+    for row in kept.values():
+        assert row["bound_w"] <= row["power_w"] + 3 * row["standard_error_w"]
+        if row["response_time_ms"] == 20:
+            assert row["bound_w"] > 0.97 * row["power_w"]
+    assert rows[0.9, 5]["bound_w"] is None  # nobody can keep it

@@ -68,6 +68,51 @@ def test_the_late_shares_are_those_of_a_simulation(
     assert found.service_level(time_ms) == pytest.approx(0.99, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("limit", "max_wait_ms", "rates_per_s", "stays_s", "waiting_room", "refused", "late"),
+    # Share refused, and shares of the rest later than 4 and 6 ms, each with its standard error, in
+    # simulations of 8 million requests. Bursts are beyond the capacity.
+    [
+        (
+            *(1, None, (300, 3000), (0.05, 0.05), 16),
+            (0.16365, 2.3e-4),
+            ((0.84264, 5.7e-4), (0.73131, 6.6e-4)),
+        ),
+        (
+            *(5, 4.0, (300, 3000), (0.05, 0.05), 16),
+            (0.16542, 2.2e-4),
+            ((0.92578, 1.6e-4), (0.7461, 6.1e-4)),
+        ),
+        (
+            *(8, 2.0, (200, 3500), (0.02, 0.03), 8),
+            (0.30481, 3.0e-4),
+            ((0.87638, 4.6e-4), (0.33851, 4.9e-4)),
+        ),
+    ],
+)
+def test_a_full_waiting_room_refuses_as_in_a_simulation(
+    limit, max_wait_ms, rates_per_s, stays_s, waiting_room, refused, late
+):
+    process = Mmpp(rates_per_s, stays_s)
+    found = evaluate_mmpp(
+        GOOGLENET_P4, control_limit(limit, max_wait_ms), process, waiting_room=waiting_room
+    )
+    assert found.response_times.count == pytest.approx(found.mean_batch_size, rel=1e-4)
+    assert found.full_probability == pytest.approx(refused[0], abs=4 * refused[1])
+    for time_ms, (share, error) in zip((4.0, 6.0), late, strict=True):
+        assert 1 - found.service_level(time_ms) == pytest.approx(share, abs=4 * error)
+
+
+def test_a_waiting_room_that_is_never_full_changes_nothing():
+    process = Mmpp((600.0, 2000.0), (0.01, 0.01))
+    policy = control_limit(6, 5.0)
+    free = evaluate_mmpp(GOOGLENET_P4, policy, process)
+    room = evaluate_mmpp(GOOGLENET_P4, policy, process, waiting_room=128)
+    assert room.full_probability < 1e-9
+    assert room.mean_power_w == pytest.approx(free.mean_power_w, rel=1e-8)
+    assert room.service_level(6.0) == pytest.approx(free.service_level(6.0), abs=1e-8)
+
+
 def test_what_cannot_be_evaluated_is_refused():
     process = Mmpp((600.0, 2000.0), (0.1, 0.1))
     with pytest.raises(InvalidInputError, match="needs a max wait"):
@@ -76,6 +121,8 @@ def test_what_cannot_be_evaluated_is_refused():
         evaluate_mmpp(GOOGLENET_P4, BatchingPolicy((0, 0, 2, 2), 4.0), process)
     with pytest.raises(InvalidInputError, match="the profile ends at 32"):
         evaluate_mmpp(GOOGLENET_P4, BatchingPolicy.from_control_limit(1, 40), process)
+    with pytest.raises(InvalidInputError, match="must be a multiple of 8, the largest batch"):
+        evaluate_mmpp(GOOGLENET_P4, control_limit(1, None), process, waiting_room=12)
     with pytest.raises(InfeasibleError, match="serves at most"):
         evaluate_mmpp(GOOGLENET_P4, control_limit(1, None), Mmpp((2000.0, 3000.0), (0.1, 0.1)))
 

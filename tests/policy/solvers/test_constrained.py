@@ -153,6 +153,17 @@ def test_where_the_batch_time_has_steps_other_batch_sizes_save_power(
     assert near.policy.actions == solution.policy.actions
 
 
+def test_batches_that_leave_requests_behind_can_take_the_least_power():
+    """Of 4 or 5 in the queue only 3 are started; all that wait, up to 3 or 6, take 10% more."""
+    times_ms = np.array([1.4] * 3 + [2.6] * 3)
+    profile = Profile("in", "threes", times_ms, np.array([5.2, 5.6, 5.7, 6.2, 6.2, 6.4]))
+    rate = 0.85 * profile.capacity_per_s
+    solution = constrained.solve(profile, rate, ServiceLevelObjective(3.5, 50))
+    assert solution.meets_sla
+    assert solution.mean_power_w <= 3.04
+    assert solution.policy.actions == (0, 0, 0, 3, 3, 3, 6)
+
+
 @pytest.mark.parametrize(
     ("times_ms", "load", "response_time_ms", "power_w"),
     [

@@ -9,6 +9,7 @@ from quantecon.markov.gth_solve import gth_solve
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import Weights
 from policy.profile import Profile
+from policy.response_time.evaluation import evaluate
 from policy.solvers import exact
 from policy.solvers.reference import policy_iteration
 from policy.solvers.reference.truncated import TruncatedSmdp
@@ -153,3 +154,15 @@ def test_a_rate_at_the_capacity_is_infeasible():
     profile = Profile("m", "d", np.array([1.0, 1.0, 4.0]))
     with pytest.raises(InfeasibleError, match="2000 per second is not below the 2000 per second"):
         exact.solve(profile, 2000.0, Weights())
+
+
+@pytest.mark.parametrize("load", [0.03, 0.3, 0.8])
+def test_the_average_cost_of_a_policy_of_another_rate_is_that_of_its_response_times(load):
+    profile, rate, weights = line(8, load, Weights(2, 3))
+    assert exact.average_cost(
+        profile, rate, weights, exact.solve(profile, rate, weights).policy
+    ) == pytest.approx(exact.solve(profile, rate, weights).average_cost, rel=1e-12)
+    other = exact.solve(profile, 0.6 * profile.capacity_per_s, weights).policy
+    found = evaluate(profile, other, rate)
+    expected = 2 * found.mean_response_ms + 3 * found.mean_power_w
+    assert exact.average_cost(profile, rate, weights, other) == pytest.approx(expected, rel=1e-4)
