@@ -126,22 +126,26 @@ class Profile:
     @property
     def capacity_per_s(self) -> float:
         """Highest throughput in requests per second, over all batch sizes, front included."""
-        return float(1e3 * np.max(self._throughput_per_ms()))
+        sizes = np.arange(1, self.max_batch_size + 1)
+        return float(1e3 * np.max(sizes / self.batch_interval_ms()))
 
     @property
     def best_batch_size(self) -> int:
         """Batch size of the highest throughput; the largest where several share it."""
         sizes = np.arange(1, self.max_batch_size + 1)
-        rates = self._throughput_per_ms()
+        rates = sizes / self.batch_interval_ms()
         return int(sizes[rates >= rates.max() * (1 - 1e-12)][-1])
 
-    def _throughput_per_ms(self) -> FloatArray:
-        """Return the throughput by batch size, of the slower stage or of both in turn."""
+    def batch_interval_ms(self) -> FloatArray:
+        """Return the least time between batches of each size, shape (max_batch_size,).
+
+        It is that of the slower stage, or of both in turn; without a front, the batch's own time.
+        """
+        front = self.front
+        if front is None or front.shares_cpu:
+            return self.serial().latency_ms
         sizes = np.arange(1, self.max_batch_size + 1)
-        busy_ms = self.serial().latency_ms
-        if self.front is not None and not self.front.shares_cpu:
-            busy_ms = np.maximum(busy_ms, self.front.batch_ms + self.front.request_ms * sizes)
-        return np.asarray(sizes / busy_ms)
+        return np.asarray(np.maximum(self.latency_ms, front.batch_ms + front.request_ms * sizes))
 
     def serial(self) -> "Profile":
         """Return the profile of front and device as one server, if they share a CPU.
@@ -185,7 +189,7 @@ class Profile:
             return "device"
         sizes = np.arange(1, self.max_batch_size + 1)
         if mean_batch_size is None:
-            enough = np.flatnonzero(self._throughput_per_ms() * 1e3 > arrival_rate_per_s)
+            enough = np.flatnonzero(1e3 * sizes / self.batch_interval_ms() > arrival_rate_per_s)
             mean_batch_size = float(enough[0] + 1) if enough.size else float(self.best_batch_size)
         batch_size = min(max(mean_batch_size, 1.0), float(self.max_batch_size))
         device_ms = float(np.interp(batch_size, sizes, self.latency_ms)) / batch_size

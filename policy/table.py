@@ -340,6 +340,8 @@ def source_hash(profile: Profile, objective: Objective) -> str:
     }
     if profile.idle_power_w is not None:
         source["idle_power_w"] = profile.idle_power_w
+    if profile.front is not None:
+        source["front"] = profile.front.to_dict()
     if profile.latency_quantiles is not None:
         source["latency_quantiles"] = profile.latency_quantiles.to_dict()
     return hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()

@@ -21,6 +21,10 @@ computed with random batch times, independent of all but the batch size: within 
 up to a coefficient of variation of 0.3, in three to seven times the time. Without the quantiles the
 percentiles of such a device come out too low, by up to 60% (docs/policy.md). Tables of actions
 other than control limits always take the profile's latency as constant.
+
+Where the profile says what requests cost the front, response times are the front's and the
+device's. If both share a CPU they are one server (`Profile.serial`). Otherwise a sample of arrivals
+is followed through both (`policy.response_time.tandem`): any policy, with random batch times.
 """
 
 from dataclasses import dataclass
@@ -40,6 +44,7 @@ from policy.response_time.random_chain import RandomTimesChain, RandomTimesQueue
 from policy.response_time.random_response import RandomTimesResponse
 from policy.response_time.table_chain import TableChain, TableQueue
 from policy.response_time.table_response import TableResponse
+from policy.response_time.tandem import Overload, TandemSample
 
 FloatArray = NDArray[np.float64]
 
@@ -71,11 +76,13 @@ class Evaluation:
     batch_size_probabilities: FloatArray
     full_probability: float
     device_busy_fraction: float
-    _chain: ControlLimitChain | RandomTimesChain | TableChain
+    _chain: ControlLimitChain | RandomTimesChain | TableChain | TandemSample | Overload
 
     @cached_property
     def response_times(self) -> ResponseTimeDistribution:
         """The distribution; computed on first use, which takes most of the time."""
+        if isinstance(self._chain, TandemSample | Overload):
+            return self._chain.response_times
         if isinstance(self._chain, TableChain):
             return TableResponse(self._chain)
         if isinstance(self._chain, RandomTimesChain):
@@ -116,6 +123,26 @@ class Evaluation:
         return self.response_times.quantile(percentile / 100)
 
 
+def overloaded(
+    profile: Profile, batching_policy: BatchingPolicy, arrival_rate_per_s: float
+) -> Evaluation:
+    """Return the evaluation of a policy that cannot keep up: no request is ever in time.
+
+    A search that compares policies takes it for a bad one: it costs more than any that keeps up.
+    """
+    power_w = None
+    if profile.energy_mj is not None:
+        power_w = 2 * float(np.max(profile.energy_mj / profile.latency_ms))
+    return Evaluation(
+        arrival_rate_per_s=float(arrival_rate_per_s),
+        mean_power_w=power_w,
+        batch_size_probabilities=np.zeros(batching_policy.max_batch_size + 1),
+        full_probability=0.0,
+        device_busy_fraction=2.0,
+        _chain=Overload(),
+    )
+
+
 def evaluate(
     profile: Profile,
     batching_policy: BatchingPolicy,
@@ -128,7 +155,7 @@ def evaluate(
     Parameters
     ----------
     profile : Profile
-        Batch times, and energies if known.
+        Batch times, and energies and the costs of the front if known.
     batching_policy : BatchingPolicy
         What a free device does.
     arrival_rate_per_s : float
@@ -149,16 +176,23 @@ def evaluate(
         table or its waiting room is too long.
     InfeasibleError
         Without a waiting room: the policy cannot keep up with the arrival rate. Its capacity is
-        that of its last action, which long queues repeat.
+        that of its last action, which long queues repeat. With a front beside the device, also if
+        the front cannot keep up, with or without a waiting room.
     """
+    profile = profile.serial()
     _check(profile, batching_policy, arrival_rate_per_s, waiting_room)
     size = batching_policy.max_batch_size
     times = profile.latency_ms[:size]
-    chain = _embedded_chain(
-        batching_policy, times, profile.latency_quantiles, 1e-3 * arrival_rate_per_s, waiting_room
-    )
-    if isinstance(chain, RandomTimesChain):
-        times = chain.system.mean_times_ms
+    arrivals_per_ms, quantiles = 1e-3 * arrival_rate_per_s, profile.latency_quantiles
+    chain: ControlLimitChain | RandomTimesChain | TableChain | TandemSample
+    if profile.front is not None:
+        chain = TandemSample(profile, batching_policy, arrivals_per_ms, waiting_room)
+        if quantiles is not None:
+            times = quantiles.means_ms(times)
+    else:
+        chain = _embedded_chain(batching_policy, times, quantiles, arrivals_per_ms, waiting_room)
+        if isinstance(chain, RandomTimesChain):
+            times = chain.system.mean_times_ms
     size_probabilities = chain.size_probabilities
     busy_fraction = float(size_probabilities[1:] @ times) / chain.ms_per_start
     power_w = None

@@ -19,9 +19,10 @@ from scipy.special import pdtr
 
 from policy.batch_sizes import BatchSizing
 from policy.batching_policy import BatchingPolicy
+from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.response_time.evaluation import Evaluation, evaluate
+from policy.response_time.evaluation import Evaluation, evaluate, overloaded
 
 _RESOLUTION, _COARSE_STEP = 1 / 1024, 1 / 256
 """The longest wait is found to within the one, after steps of the other; both are fractions of the
@@ -85,9 +86,13 @@ class WaitSearch:
     def _evaluate(self, control_limit: int, max_wait_ms: float | None) -> Evaluation:
         key = (control_limit, max_wait_ms)
         if key not in self._evaluations:
-            self._evaluations[key] = evaluate(
-                self._profile, self.sizing.policy(*key), self._arrival_rate_per_s
-            )
+            arguments = self._profile, self.sizing.policy(*key), self._arrival_rate_per_s
+            try:
+                self._evaluations[key] = evaluate(*arguments)
+            except InfeasibleError:
+                if self._profile.front is None:
+                    raise
+                self._evaluations[key] = overloaded(*arguments)  # the front has too small batches
         return self._evaluations[key]
 
     def in_time(self, control_limit: int, max_wait_ms: float | None) -> bool:
@@ -120,6 +125,8 @@ class WaitSearch:
             # at least that long.
             late = max_wait_ms + times[: control_limit - 1] > latest
             oldest = float(probabilities[1:control_limit][late].sum())
+        elif self._profile.front is not None:
+            oldest = 0.0  # behind a front, arrivals at the device are not Poisson
         else:
             # A request that finds the device free and nobody waiting is late if too few arrive
             # before its batch must start. Batches below the largest leave nobody behind.
