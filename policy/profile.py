@@ -139,13 +139,18 @@ class Profile:
     def batch_interval_ms(self) -> FloatArray:
         """Return the least time between batches of each size, shape (max_batch_size,).
 
-        It is that of the slower stage, or of both in turn; without a front, the batch's own time.
+        It is that of the slower stage, or of both in turn; without a front, the batch's own time:
+        its mean, where the mean is known and above `latency_ms`.
         """
-        front = self.front
-        if front is None or front.shares_cpu:
-            return self.serial().latency_ms
-        sizes = np.arange(1, self.max_batch_size + 1)
-        return np.asarray(np.maximum(self.latency_ms, front.batch_ms + front.request_ms * sizes))
+        front, profile = self.front, self.serial()
+        interval_ms = profile.latency_ms
+        if profile.latency_quantiles is not None:
+            means_ms = profile.latency_quantiles.means_ms(interval_ms)
+            interval_ms = np.maximum(interval_ms, np.maximum.accumulate(means_ms))
+        if front is not None and not front.shares_cpu:
+            front_ms = front.batch_ms + front.request_ms * np.arange(1, self.max_batch_size + 1)
+            interval_ms = np.maximum(interval_ms, front_ms)
+        return np.asarray(interval_ms)
 
     def serial(self) -> "Profile":
         """Return the profile of front and device as one server, if they share a CPU.

@@ -291,9 +291,9 @@ class _ServiceLevels:
         solution = self._solutions.get(rate_per_s)
         try:
             if solution is not None and solution.policy == policy:
-                evaluation = solution.evaluation
+                evaluation = solution.search_evaluation
             else:
-                evaluation = evaluate(self._profile, policy, rate_per_s)
+                evaluation = evaluate(self._profile, policy, rate_per_s, coarse=True)
         except InfeasibleError:
             return 0.0  # it does not keep up
         if meets_sla(evaluation, self._objective):

@@ -27,7 +27,7 @@ device's. If both share a CPU they are one server (`Profile.serial`). Otherwise 
 is followed through both (`policy.response_time.tandem`): any policy, with random batch times.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -149,6 +149,7 @@ def evaluate(
     arrival_rate_per_s: float,
     *,
     waiting_room: int | None = None,
+    coarse: bool = False,
 ) -> Evaluation:
     """Evaluate a batching policy under Poisson arrivals.
 
@@ -163,6 +164,9 @@ def evaluate(
     waiting_room : int, optional
         Requests that may wait besides those in service; those beyond are refused. A request that
         starts a batch by its arrival needs no room. None: all are accepted.
+    coarse : bool
+        For searches: where batch times vary, compute percentiles that may be up to 0.3% too high,
+        and late shares up to 1.5%, in a third of the time.
 
     Returns
     -------
@@ -190,7 +194,9 @@ def evaluate(
         if quantiles is not None:
             times = quantiles.means_ms(times)
     else:
-        chain = _embedded_chain(batching_policy, times, quantiles, arrivals_per_ms, waiting_room)
+        chain = _embedded_chain(
+            batching_policy, times, quantiles, arrivals_per_ms, waiting_room, coarse
+        )
         if isinstance(chain, RandomTimesChain):
             times = chain.system.mean_times_ms
     size_probabilities = chain.size_probabilities
@@ -227,11 +233,8 @@ def _check(
             f"waiting_room: must hold the control limit, {limit}, not {waiting_room}"
         )
     repeated = policy.actions[-1]
-    repeated_ms = profile.latency_ms[repeated - 1]
-    if profile.latency_quantiles is not None:
-        means_ms = profile.latency_quantiles.means_ms(profile.latency_ms)
-        repeated_ms = max(repeated_ms, means_ms[repeated - 1])
-    capacity_per_s = 1e3 * repeated / repeated_ms
+    device = profile if profile.front is None else replace(profile, front=None)
+    capacity_per_s = 1e3 * repeated / float(device.batch_interval_ms()[repeated - 1])
     if waiting_room is None and arrival_rate_per_s >= capacity_per_s:
         raise InfeasibleError(
             f"arrival rate {arrival_rate_per_s:g}/s: the policy serves at most "
@@ -245,6 +248,7 @@ def _embedded_chain(
     quantiles: LatencyQuantiles | None,
     arrivals_per_ms: float,
     waiting_room: int | None,
+    coarse: bool,
 ) -> ControlLimitChain | RandomTimesChain | TableChain:
     """Solve the embedded chain of a policy: that of a control limit where it applies."""
     wait_ms = np.inf if policy.max_wait_ms is None else policy.max_wait_ms
@@ -259,7 +263,7 @@ def _embedded_chain(
             return ControlLimitChain(queue)
         return RandomTimesChain(
             RandomTimesQueue.on_lattice(
-                arrivals_per_ms, batch_times_ms, quantiles, wait_ms, waiting_room, limit
+                arrivals_per_ms, batch_times_ms, quantiles, wait_ms, waiting_room, limit, coarse
             )
         )
     return TableChain(TableQueue(arrivals_per_ms, batch_times_ms, wait_ms, waiting_room, actions))

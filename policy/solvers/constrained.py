@@ -20,7 +20,7 @@ from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.solution import Solution, meets_sla
-from policy.solvers.wait_search import Candidate, WaitSearch, policy_cost
+from policy.solvers.wait_search import Candidate, WaitSearch
 
 _MIN_SAVING = 1e-3
 """Relative saving below which another control limit is not looked into."""
@@ -79,7 +79,7 @@ def solve(
         arrival_rate_per_s=arrival_rate_per_s,
         objective=objective,
         policy=best.policy,
-        _evaluation=best.evaluation,
+        _search_evaluation=best.evaluation,
     )
 
 
@@ -182,7 +182,7 @@ class _Search:
         return best
 
     def _cost_to_beat(self, best: Candidate) -> float:
-        return policy_cost(best.evaluation) * (1 - _MIN_SAVING)
+        return best.cost * (1 - _MIN_SAVING)
 
     def _spread_control_limits(self, largest: int) -> list[int]:
         """Return control limits that grow by about a third each, the likeliest first."""
