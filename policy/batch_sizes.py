@@ -138,8 +138,6 @@ def economic_sizings(profile: Profile) -> Iterator[BatchSizing]:
 
 
 def _stepped_sizings(profile: Profile) -> Iterator[BatchSizing]:
-    if profile.latency_quantiles is not None:
-        return  # evaluated with constant batch times, they would look better than they are
     steps = efficient_sizes(profile)
     for limit in sorted({*steps, profile.best_batch_size}):
         sizing = BatchSizing.steps_up_to(limit, steps)

@@ -89,7 +89,7 @@ class TandemSample:
     Parameters
     ----------
     profile : Profile
-        With a front beside the device.
+        With a front beside the device, or none: a front that takes no time.
     policy : BatchingPolicy
         The max wait counts from a request's arrival at the front.
     arrivals_per_ms : float
@@ -121,8 +121,8 @@ class TandemSample:
         # Loading numba takes a third of a second, and most profiles do not need it.
         from policy.response_time.tandem_kernel import follow_requests
 
-        assert profile.front is not None
-        front, largest = profile.front, policy.max_batch_size
+        front = profile.front or FrontCosts(0.0, 0.0, shares_cpu=False)
+        largest = policy.max_batch_size
         _check_front(front, arrivals_per_ms, largest)
         arrivals, deviates = _random_stream()
         arrivals_ms = arrivals / arrivals_per_ms

@@ -96,9 +96,10 @@ class WaitSearch:
             try:
                 self._evaluations[key] = evaluate(*arguments, coarse=True)
             except InfeasibleError:
-                if self._profile.front is None:
+                if self._simple_profile is self._profile:
                     raise
-                self._evaluations[key] = overloaded(*arguments)  # the front has too small batches
+                # The front has too small batches, or batch times vary so close to the capacity.
+                self._evaluations[key] = overloaded(*arguments)
         return self._evaluations[key]
 
     def _evaluate_simply(self, control_limit: int, max_wait_ms: float | None) -> Evaluation:

@@ -104,6 +104,19 @@ def test_batch_times_that_vary_are_drawn_from_their_quantiles():
     assert constant_ms[1] < 0.95 * expected_ms[1]
 
 
+def test_a_table_with_batch_times_that_vary_needs_no_front():
+    sample = np.random.default_rng(0).gamma(0.3**-2, 0.3**2, 200_000)
+    percentiles = np.array([1.0, 10.0, 50.0, 90.0, 99.0])
+    ratios = np.repeat(np.percentile(sample, percentiles)[:, None], 32, axis=1)
+    profile = Profile("m", "d", P4_MS, latency_quantiles=LatencyQuantiles(percentiles, ratios))
+    policy = BatchingPolicy((0, 0, 2, 2, 4, 4, 4, 4, 8), max_wait_ms=3.0)
+    free = FrontCosts(0.0, 0.0, shares_cpu=False)
+    simulated_ms, _, _ = simulate_tandem(P4_MS, free, policy, 1200.0, 40_000, seed=4, variation=0.3)
+    expected_ms = np.percentile(simulated_ms, (50, 95))
+    found_ms = percentiles_ms(evaluate(profile, policy, 1200.0), (50, 95))
+    assert found_ms == pytest.approx(expected_ms, rel=0.03)
+
+
 def test_a_waiting_room_refuses_the_share_that_a_simulation_refuses():
     latency_ms, front = FRONTS["device"]
     policy = BatchingPolicy.from_control_limit(1, 4)
