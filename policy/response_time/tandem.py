@@ -3,7 +3,7 @@
 Front and device depend on each other in ways that a formula does not catch: a busy front hands
 requests on at even intervals, so that they wait less for the device; the same busy period delays a
 request's answer as well as the request; and small batches make the front busier. Convolving the
-response times of two independent stages is off by 10% to 50% where the front is the bottleneck
+response times of two independent stages is off by up to 35% where the front is the bottleneck
 (docs/response_times.md, section 10). So this module follows a fixed stream of Poisson arrivals
 through both stages, event by event. The stream is the same at every call, scaled to the rate: equal
 arguments give equal results, and policies are compared on the same arrivals.
