@@ -44,14 +44,15 @@ _TRIED_BATCHES, _BUSY_SHARE = 10, 0.5
 _NAME = "profiled"
 
 
-def measure_front(model: Model, max_batch_size: int, *, shares_cpu: bool) -> FrontCosts:
+def measure_front(model: Model, profile: Profile, *, shares_cpu: bool) -> FrontCosts:
     """Measure the front's costs for requests of one row of a model; takes about three seconds.
 
     Parameters
     ----------
     model : Model
         A loaded model. It runs once; its example is the request.
-    max_batch_size : int
+    profile : Profile
+        The model's, by which the batcher decides where batches run.
     shares_cpu : bool
         As in the result.
 
@@ -65,12 +66,12 @@ def measure_front(model: Model, max_batch_size: int, *, shares_cpu: bool) -> Fro
     StartError
         The requests were not answered.
     """
-    sizes = [size for size in _BATCH_SIZES if size <= max_batch_size]
+    sizes = [size for size in _BATCH_SIZES if size <= profile.max_batch_size]
     found: list[FrontCosts | BaseException] = []
 
     def measure() -> None:
         try:
-            rows = uvloop.run(_measure(_InstantModel(model, max(sizes)), sizes))
+            rows = uvloop.run(_measure(_InstantModel(model, max(sizes)), profile, sizes))
             found.append(fit_costs(rows, shares_cpu=shares_cpu))
         except BaseException as error:
             found.append(error)
@@ -130,7 +131,7 @@ class _InstantModel(Model):
 
     def __init__(self, model: Model, max_batch_size: int) -> None:
         self.inputs, self.outputs = model.inputs, model.outputs
-        self._model, self._max_batch_size = model, max_batch_size
+        self._model = model
         outputs = model.forward(model.example(max_batch_size))
         self._outputs = {name: np.array(tensor) for name, tensor in outputs.items()}
 
@@ -138,9 +139,6 @@ class _InstantModel(Model):
 
     def example(self, batch_size: int) -> dict[str, NDArray[Any]]:
         return dict(self._model.example(batch_size))
-
-    def profile(self) -> Profile:
-        return Profile(_NAME, "none", np.full(self._max_batch_size, 1e-3))
 
     def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         rows = len(next(iter(batch.values())))
@@ -157,9 +155,9 @@ class _OneSize:
         return self._policy
 
 
-async def _measure(model: _InstantModel, sizes: Sequence[int]) -> list[LoopWork]:
+async def _measure(model: _InstantModel, profile: Profile, sizes: Sequence[int]) -> list[LoopWork]:
     config = ModelConfig(name=_NAME, import_path="unused:Unused", max_batch_size=max(sizes))
-    service = InferenceService(config, model, model.profile())
+    service = InferenceService(config, model, profile.up_to(max(sizes)))
     await service.configure(
         parse_user_config(
             {

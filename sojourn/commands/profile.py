@@ -124,7 +124,7 @@ def command(
         shares_cpu = (
             device == "cpu" and cpus < _CPUS_OF_BOTH and front_costs.runs_on_the_cpu(model, 1)
         )
-        front = front_costs.measure_front(model, max_batch_size, shares_cpu=shares_cpu)
+        front = front_costs.measure_front(model, profile, shares_cpu=shares_cpu)
         profile = replace(profile, front=front)
     try:
         profile.save(out)

@@ -15,6 +15,7 @@ from deployments.profiling.front_costs import (
     measure_front,
     runs_on_the_cpu,
 )
+from policy.profile import Profile
 
 
 class Doubles(Model):
@@ -86,7 +87,7 @@ def test_a_device_that_leaves_the_processor_alone_is_known_by_its_cpu_time():
 @pytest.mark.slow
 def test_a_real_loop_is_measured():
     """Any machine reads and answers a request in 5 µs to 5 ms of CPU time."""
-    costs = measure_front(Doubles(), 16, shares_cpu=False)
+    costs = measure_front(Doubles(), Profile("m", "d", np.full(16, 1.0)), shares_cpu=False)
     assert 0.005 < costs.request_ms < 5
     assert 0 <= costs.batch_ms < 5
     assert np.isfinite(costs.ms_per_request(4))
