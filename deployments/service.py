@@ -5,14 +5,15 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from deployments.batcher.asyncio_batcher import Batcher
+from deployments.batcher.submission import Outcome, Submission, outputs_of
 from deployments.config import ModelConfig, UserConfig
 from deployments.control.observations import Observations, ReplicaObserver
 from deployments.control.policy_controller import PolicyController
-from deployments.errors import DeadlineError, DeviceError, RequestError
+from deployments.errors import DeadlineError, RequestError
 from deployments.example_request import example_request
 from deployments.http.inference_protocol import (
     InferenceRequest,
@@ -191,62 +192,93 @@ class InferenceService:
         await self.controller.tick(seen)
         return seen
 
-    def has_room(self, body: bytes) -> bool:
+    def has_room(self, body: bytes, arrival_s: float | None = None) -> bool:
         """Return whether one more row may wait; if not, count the rows of `body` as refused.
+
+        Parameters
+        ----------
+        body : bytes
+            The body of an inference request.
+        arrival_s : float, optional
+            When it reached this process, by `time.monotonic`; now by default.
 
         Raises
         ------
         DeviceError
             There is no room because the device is lost.
+        DeadlineError
+            The request waited so long before it was read that no replica can answer it in time.
         """
-        room = self.batcher.core.has_room(1, time.monotonic())
-        if not room:
-            self.batcher.count_refused(claimed_rows(body, self.signature.max_rows))
-            self.answers[503] += 1
-            if self.batcher.lost_reason is not None:
-                raise DeviceError(self.batcher.lost_reason)
-        return room
+        batcher, now_s = self.batcher, time.monotonic()
+        if arrival_s is None:
+            arrival_s = now_s
+        if batcher.core.has_room(1, now_s, arrival_s):
+            return True
+        rows = claimed_rows(body, self.signature.max_rows)
+        try:
+            batcher.refuse_unread(rows, now_s, arrival_s)
+        except RequestError as error:
+            self.count_failure(error, rows, arrival_s)
+            raise
+        self.answers[503] += 1
+        return False
 
     async def infer(self, request: InferenceRequest, arrival_s: float) -> Tensors:
-        """Answer a checked request.
+        """Answer a checked request; cancelling the call gives it up.
+
+        Parameters and errors are those of `infer_nowait` and of its outcome.
+        """
+        return await outputs_of(lambda on_done: self.infer_nowait(request, arrival_s, on_done))
+
+    def infer_nowait(
+        self, request: InferenceRequest, arrival_s: float, on_done: Callable[[Outcome], None]
+    ) -> "InferenceCall":
+        """Have a checked request answered.
 
         Parameters
         ----------
         request : InferenceRequest
         arrival_s : float
             When it reached this process, by `time.monotonic`. Its deadline counts from here.
+        on_done : callable
+            Called once on the event loop, after this call has returned, with the outcome: the
+            model's outputs, each of shape ``(rows, ...)``, or a `RequestError`. It is not called if
+            the request is cancelled.
 
         Returns
         -------
-        mapping of str to ndarray
-            The model's outputs, each of shape ``(rows, ...)``.
+        InferenceCall
+            Its `cancel` gives the request up.
 
         Raises
         ------
         RequestError
-            As `Batcher.submit`.
+            The request is refused at once, as in `Batcher.submit_nowait`.
         """
         deadline_ms = math.inf if request.deadline_ms is None else request.deadline_ms
+        call = InferenceCall(self, request.rows, arrival_s, deadline_ms, on_done)
         try:
-            outputs = await self.batcher.submit(
+            call.submission = self.batcher.submit_nowait(
                 request.inputs,
                 request.rows,
                 arrival_s,
+                call.finish,
                 arrival_s + 1e-3 * deadline_ms,
                 request.priority,
             )
         except RequestError as error:
-            self.answers[error.status] += 1
-            if isinstance(error, DeadlineError):
-                waited_s = time.monotonic() - arrival_s
-                self.observer.deadline_missed(request.rows, waited_s, deadline_ms)
+            self.count_failure(error, request.rows, arrival_s, deadline_ms)
             raise
-        except asyncio.CancelledError:
-            self.observer.client_left(request.rows, time.monotonic() - arrival_s)
-            raise
-        self.answers[200] += 1
-        self.observer.answered(request.rows, time.monotonic() - arrival_s)
-        return outputs
+        return call
+
+    def count_failure(
+        self, error: RequestError, rows: int, arrival_s: float, deadline_ms: float = math.inf
+    ) -> None:
+        """Count a request that is answered with an error."""
+        self.answers[error.status] += 1
+        if isinstance(error, DeadlineError):
+            waited_s = time.monotonic() - arrival_s
+            self.observer.deadline_missed(rows, waited_s, deadline_ms)
 
     def autoscaling_stats(self) -> dict[str, float]:
         """Return what the autoscaler is told of this replica: counters, gauges and settings."""
@@ -332,6 +364,49 @@ class InferenceService:
             await self._controller.close()
         if self._batcher is not None:
             self._batcher.close()
+
+
+class InferenceCall:
+    """A request that `InferenceService.infer_nowait` accepted.
+
+    Attributes
+    ----------
+    submission : Submission
+        The request in the batcher.
+    """
+
+    __slots__ = ("_arrival_s", "_deadline_ms", "_on_done", "_rows", "_service", "submission")
+
+    def __init__(
+        self,
+        service: InferenceService,
+        rows: int,
+        arrival_s: float,
+        deadline_ms: float,
+        on_done: Callable[[Outcome], None],
+    ) -> None:
+        self.submission: Submission
+        self._service = service
+        self._rows = rows
+        self._arrival_s = arrival_s
+        self._deadline_ms = deadline_ms
+        self._on_done = on_done
+
+    def cancel(self) -> None:
+        """Give the request up, for instance because its client left; no-op once it is answered."""
+        if not self.submission.done:
+            self.submission.cancel()
+            self._service.observer.client_left(self._rows, time.monotonic() - self._arrival_s)
+
+    def finish(self, outcome: Outcome) -> None:
+        """Count the outcome, and hand it over."""
+        service, rows = self._service, self._rows
+        if isinstance(outcome, RequestError):
+            service.count_failure(outcome, rows, self._arrival_s, self._deadline_ms)
+        else:
+            service.answers[200] += 1
+            service.observer.answered(rows, time.monotonic() - self._arrival_s)
+        self._on_done(outcome)
 
 
 def load_service(config: ModelConfig) -> InferenceService:

@@ -1,6 +1,7 @@
-"""The live batcher: the batcher core on the event loop's clock, in front of a device thread.
+"""The live batcher: the batcher core on the event loop's clock, in front of the device.
 
-The event loop never blocks and wakes once per batch. When a batch is done, the next one starts
+Requests that are read in one iteration of the event loop can share a batch: the core is asked for
+one at the end of the iteration. When a batch on the device thread is done, the next one starts
 before the answers of the finished one are delivered.
 """
 
@@ -13,25 +14,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deployments.batcher.arrival_counts import ArrivalCounts
-from deployments.batcher.core import Batch, BatcherCore, Refusal, Request, Slice, StartReason
-from deployments.batcher.device import DeviceThread, Failure, Tensors, concatenate
+from deployments.batcher.core import Batch, BatcherCore, Refusal, Request, StartReason
+from deployments.batcher.device import DeviceThread
+from deployments.batcher.model_runner import BatchRun, Failure, ModelRunner, Tensors
+from deployments.batcher.submission import Outcome, Submission, outputs_of
 from deployments.errors import BusyError, CrowdedOutError, DeadlineError, DeviceError, RequestError
 from deployments.models.base import Model
 from policy.burstiness import COUNT_WINDOW_S
 
 logger = logging.getLogger("sojourn.batcher")
 
-
-class _Pending:
-    """A request's inputs, the outputs that are done, and the future that its sender awaits."""
-
-    __slots__ = ("future", "inputs", "parts", "rows_done")
-
-    def __init__(self, inputs: Tensors, future: "asyncio.Future[Tensors]") -> None:
-        self.inputs = inputs
-        self.future = future
-        self.parts: dict[int, Tensors] = {}
-        self.rows_done = 0
+TOO_LATE = "the request cannot be answered within the SLA's response time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +111,8 @@ class Batcher:
         self._queue_left = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._device = DeviceThread(model, self._finish, self.lose_device)
+        self._advance_soon: asyncio.Handle | None = None
+        self._device = DeviceThread(ModelRunner(model), self._finish, self.lose_device)
 
     async def submit(
         self,
@@ -128,7 +122,26 @@ class Batcher:
         deadline_s: float = math.inf,
         priority: int = 0,
     ) -> Tensors:
-        """Queue a request and return its outputs.
+        """Queue a request and return its outputs; cancelling the call gives the request up.
+
+        Parameters and errors are those of `submit_nowait` and of its outcome.
+        """
+        return await outputs_of(
+            lambda on_done: self.submit_nowait(
+                inputs, rows, arrival_s, on_done, deadline_s, priority
+            )
+        )
+
+    def submit_nowait(
+        self,
+        inputs: Tensors,
+        rows: int,
+        arrival_s: float,
+        on_done: Callable[[Outcome], None],
+        deadline_s: float = math.inf,
+        priority: int = 0,
+    ) -> Submission:
+        """Queue a request, and have its outcome handed over when it is known.
 
         Parameters
         ----------
@@ -138,6 +151,10 @@ class Batcher:
             Number of rows.
         arrival_s : float
             When the request reached this process, by `time.monotonic`.
+        on_done : callable
+            Called once on the event loop, after this call has returned, with the outcome: the
+            outputs, each of shape ``(rows, ...)``, or a `RequestError`. It is not called if the
+            request is cancelled.
         deadline_s : float
             When its answer becomes useless, by the same clock.
         priority : int
@@ -145,51 +162,53 @@ class Batcher:
 
         Returns
         -------
-        mapping of str to ndarray
-            The model's outputs, each of shape ``(rows, ...)``.
+        Submission
+            Its `cancel` gives the request up.
 
         Raises
         ------
         BusyError
             There is no room, or the deadline cannot be met here.
         DeviceError
-            The device hangs or is lost.
+            The device hangs or is lost. Also an outcome.
         DeadlineError
-            The deadline passed or can no longer be met.
-        CrowdedOutError
-            Its batch failed, and there is no room to retry it.
-        RequestError
-            The model failed on the request.
+            The deadline can no longer be met, or passed. Also an outcome.
+
+        Notes
+        -----
+        Other outcomes are a `CrowdedOutError`, if its batch failed and there is no room to retry
+        it, and any `RequestError` of the model.
         """
-        pending = _Pending(inputs, self._loop.create_future())
-        request = Request(arrival_s, rows, pending, deadline_s, priority)
+        submission = Submission(
+            inputs, rows, arrival_s, deadline_s, priority, on_done, self._give_up
+        )
         self.offered_rows += rows
         self.arrival_counts.count(arrival_s, rows)
-        refusal = self.core.arrive(arrival_s, request)
-        if refusal is Refusal.HOPELESS and self.lost_reason is None:
-            # No other replica could answer in time, so this is no sign of too few replicas.
-            self.deadline_missed_rows += rows
-            raise DeadlineError("the request's deadline is shorter than its own processing time")
+        refusal = self.core.arrive(time.monotonic(), submission)
         if refusal is not None:
-            self.refused_rows += rows
-            raise self._refusal_error(refusal)
+            raise self._refuse(refusal, rows)
         # A busy device cannot start a batch.
         if not self.core.device_busy:
             self.advance()
-        timer = None
         if deadline_s < math.inf:
-            timer = self._loop.call_later(deadline_s - time.monotonic(), self._on_deadline, request)
-        try:
-            return await pending.future
-        except asyncio.CancelledError:
-            self.core.cancel(request)
-            self.advance()
-            raise
-        finally:
-            if timer:
-                timer.cancel()
+            submission.deadline_timer = self._loop.call_later(
+                deadline_s - time.monotonic(), self._on_deadline, submission
+            )
+        return submission
 
-    def _refusal_error(self, refusal: Refusal) -> RequestError:
+    def _refuse(self, refusal: Refusal, rows: int) -> RequestError:
+        """Count a refused request, and return the error for its sender."""
+        if self.lost_reason is None:
+            # No other replica could answer in time, so this is no sign of too few replicas.
+            if refusal is Refusal.HOPELESS:
+                self.deadline_missed_rows += rows
+                return DeadlineError(
+                    "the request's deadline is shorter than its own processing time"
+                )
+            if refusal is Refusal.EXPIRED:
+                self.expired_rows += rows
+                return DeadlineError(TOO_LATE)
+        self.refused_rows += rows
         if self.lost_reason is not None:
             return DeviceError(self.lost_reason)
         if refusal is Refusal.DEADLINE:
@@ -198,8 +217,13 @@ class Batcher:
             f"this replica is full: {self.core.queue_length} rows are waiting; try again later"
         )
 
-    def _on_deadline(self, request: Request) -> None:
-        self._miss_deadline(request)
+    def _give_up(self, submission: Submission) -> None:
+        self.core.cancel(submission)
+        self.advance()
+
+    def _on_deadline(self, submission: Submission) -> None:
+        submission.deadline_timer = None
+        self._miss_deadline(submission)
         self.advance()
 
     def _miss_deadline(self, request: Request) -> None:
@@ -208,8 +232,8 @@ class Batcher:
         The status is 504, and not the 503 of a refusal: HAProxy would try another replica, too
         late.
         """
-        pending: _Pending = request.content
-        if pending.future.done():
+        submission = _submission(request)
+        if submission.done:
             return
         self.core.cancel(request)
         if request.deadline_s < math.inf:
@@ -217,25 +241,34 @@ class Batcher:
             message = "the request's deadline cannot be met"
         else:
             self.expired_rows += request.rows
-            message = "the request cannot be answered within the SLA's response time"
-        pending.future.set_exception(DeadlineError(message))
+            message = TOO_LATE
+        submission.finish(DeadlineError(message))
 
     def _crowd_out(self, request: Request) -> None:
         """Answer a suspected request with a `CrowdedOutError`."""
-        future = request.content.future
-        if not future.done():
+        submission = _submission(request)
+        if not submission.done:
             self.refused_rows += request.rows
-            future.set_exception(
+            submission.finish(
                 CrowdedOutError("the batch failed and the retry queue is full; try again later")
             )
 
-    def count_refused(self, rows: int) -> None:
-        """Count the rows of a request that was refused before it was parsed."""
+    def refuse_unread(self, rows: int, now_s: float, arrival_s: float) -> None:
+        """Count a request for which there was no room, so that it was not parsed.
+
+        Raises
+        ------
+        DeviceError
+            The device is lost.
+        DeadlineError
+            No replica can answer the request in time any more.
+        """
         self.offered_rows += rows
-        self.refused_rows += rows
-        now_s = time.monotonic()
-        self.arrival_counts.count(now_s, rows)
-        self.core.count_refused(now_s, rows)
+        self.arrival_counts.count(arrival_s, rows)
+        refusal = self.core.refuse(rows, now_s, arrival_s)
+        error = self._refuse(refusal, rows)
+        if not isinstance(error, BusyError):
+            raise error
 
     def busy_for_s(self) -> float:
         """Return how long the current batch has been on the device; 0 without a batch."""
@@ -256,14 +289,13 @@ class Batcher:
             requests += [part.request for part in self._batch.slices]
             self._batch = None
         for request in requests:
-            if not request.content.future.done():
-                request.content.future.set_exception(DeviceError(reason))
+            _submission(request).finish(DeviceError(reason))
         self.advance()
 
     async def drain(self) -> None:
         """Refuse new requests; return when all accepted requests are answered."""
         self.core.drain()
-        self.advance()
+        self._advance_now()
         await self._idle.wait()
 
     def close(self) -> None:
@@ -271,9 +303,23 @@ class Batcher:
         self._device.close()
         if self._timer:
             self._timer.cancel()
+        if self._advance_soon:
+            self._advance_soon.cancel()
 
     def advance(self) -> None:
-        """Start a batch if the core has one; call this after every event and policy change."""
+        """Have a batch started if the core has one; call this after every event and policy change.
+
+        This happens at the end of the event loop's iteration, so that all requests that are read in
+        it can be in the batch.
+        """
+        if self._advance_soon is None:
+            self._advance_soon = self._loop.call_soon(self._advance_now)
+
+    def _advance_now(self) -> None:
+        """Start a batch if the core has one."""
+        if self._advance_soon is not None:
+            self._advance_soon.cancel()
+            self._advance_soon = None
         batch = self.core.next_batch(time.monotonic())
         while self.core.deadline_missed:
             self._miss_deadline(self.core.deadline_missed.pop())
@@ -302,27 +348,30 @@ class Batcher:
 
     def _on_timer(self) -> None:
         self._timer_s = self._timer = None
-        self.advance()
+        self._advance_now()
 
-    def _finish(self, batch: Batch, outcome: list[Tensors] | Failure, duration_s: float) -> None:
+    def _finish(self, batch: Batch, run: BatchRun) -> None:
         if self.lost_reason is not None:
             return
         started_s, queue_left = self._batch_started_s, self._queue_left
         self._batch = None
+        outcome = run.outcome
         failed: list[int] = []
         if isinstance(outcome, Failure):
             failed = self.core.device_failed(batch, outcome.blamed)
         else:
             self.core.device_free()
-        self.advance()
+        self._advance_now()
         if isinstance(outcome, Failure):
             for place in failed:
-                future = batch.slices[place].request.content.future
-                if not future.done():
-                    future.set_exception(outcome.blamed.get(place, outcome.error))
+                culprit = _submission(batch.slices[place].request)
+                culprit.finish(outcome.blamed.get(place, outcome.error))
         else:
-            for part, result in zip(batch.slices, outcome, strict=True):
-                self._deliver(part, result)
+            for (request, start, stop), outputs in zip(batch.slices, outcome, strict=True):
+                submission = _submission(request)
+                if not submission.done:
+                    self.completed_rows += stop - start
+                    submission.add_outputs(start, stop, outputs)
         oldest_s = min([part.request.arrival_s for part in batch.slices])
         self._on_batch(
             BatchRecord(
@@ -330,24 +379,14 @@ class Batcher:
                 batch.reason,
                 queue_left,
                 started_s - oldest_s,
-                duration_s,
+                run.duration_s,
                 self._model.batch_energy_mj(batch.size),
                 isinstance(outcome, Failure),
             )
         )
 
-    def _deliver(self, part: Slice, result: Tensors) -> None:
-        request, start, stop = part
-        pending: _Pending = request.content
-        if pending.future.done():
-            return
-        self.completed_rows += stop - start
-        if stop - start == request.rows:
-            pending.future.set_result(result)
-            return
-        # A slice that was in a failed batch is done after the slices that follow it.
-        pending.parts[start] = result
-        pending.rows_done += stop - start
-        if pending.rows_done == request.rows:
-            parts = [pending.parts[start] for start in sorted(pending.parts)]
-            pending.future.set_result(concatenate(parts))
+
+def _submission(request: Request) -> Submission:
+    """Return a request of the core as what it is here."""
+    assert isinstance(request, Submission)
+    return request

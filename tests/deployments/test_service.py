@@ -12,6 +12,7 @@ import pytest
 from autoscaler.reports import ReplicaReport
 from deployments.batcher.asyncio_batcher import BatchRecord
 from deployments.batcher.requests import StartReason
+from deployments.batcher.submission import Outcome
 from deployments.config import ModelConfig, parse_user_config
 from deployments.control import table_solver
 from deployments.control.latency_refit import LatencyRefit
@@ -23,7 +24,13 @@ from deployments.service import InferenceService, load_service
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile
 from tests.support.device_thread import end_device_thread
-from tests.support.emulated_service import emulated_service, infer, until_solved
+from tests.support.emulated_service import (
+    emulated_service,
+    infer,
+    one_request,
+    until_busy,
+    until_solved,
+)
 
 LATENCY = {"max_batch_size": 4, "latency_ms": {"per_request": 1.0, "fixed": 3.0}}
 PROFILE = Profile.from_dict(LATENCY)
@@ -127,7 +134,7 @@ async def test_refusals_count_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten refused requests of 64 rows once counted as ten, and the fleet stayed too small."""
     body = orjson.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [64, 1]}]})
     async with emulated_service(PROFILE) as service:
-        monkeypatch.setattr(service.batcher.core, "has_room", lambda rows, now_s: False)
+        monkeypatch.setattr(service.batcher.core, "has_room", lambda rows, now_s, arrival_s: False)
         for _ in range(10):
             assert not service.has_room(body)
         report = ReplicaReport.from_floats("a", 1.0, service.autoscaling_stats())
@@ -227,7 +234,7 @@ async def test_a_device_that_hangs_makes_the_replica_unhealthy_and_answers_its_r
     async with emulated_service(PROFILE) as service:
         assert service.ready
         asking = [asyncio.create_task(infer(service)) for _ in range(3)]
-        await asyncio.sleep(0)
+        await until_busy(service)
         assert service.stuck()
         assert not service.ready
         await service.tick()
@@ -245,7 +252,9 @@ async def test_the_last_batches_are_explained() -> None:
     async with emulated_service(PROFILE, policy={"objective": "weights"}) as service:
         for _ in range(BATCHES_SHOWN):
             await infer(service)
-        await asyncio.gather(*(infer(service) for _ in range(4)))
+        first = asyncio.create_task(infer(service))
+        await until_busy(service)
+        await asyncio.gather(first, *(infer(service) for _ in range(3)))
         batches = service.explain()["last_batches"]
     assert len(batches) == BATCHES_SHOWN
     newest, oldest = batches[0], batches[-1]
@@ -278,3 +287,30 @@ async def test_draining_gives_up_after_its_timeout(caplog: pytest.LogCaptureFixt
         for task in asking:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
+
+
+async def test_a_request_that_was_read_too_late_is_answered_504_before_it_is_parsed() -> None:
+    async with emulated_service(PROFILE, sla={"response_time_ms": 200}) as service:
+        now_s = time.monotonic()
+        assert service.has_room(b"", now_s - 0.1)
+        with pytest.raises(DeadlineError, match="within the SLA's response time"):
+            service.has_room(b"", now_s - 0.3)
+        rows, stats = service.explain()["rows"], service.autoscaling_stats()
+        assert (rows["offered"], rows["refused"], rows["expired"], rows["late"]) == (1, 0, 1, 1)
+        assert stats["answered_total"] == stats["late_total"] == 1
+        assert service.answers == {504: 1}
+
+
+async def test_a_callback_gets_the_outcome_and_what_it_gives_up_is_not_counted_as_answered() -> (
+    None
+):
+    answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    async with emulated_service(PROFILE) as service:
+        service.infer_nowait(one_request(), time.monotonic(), answered.set_result)
+        call = service.infer_nowait(one_request(), time.monotonic(), answered.set_result)
+        call.cancel()
+        outputs = await answered
+        assert not isinstance(outputs, Exception)
+        assert outputs["output"].tolist() == [[1.0]]
+        assert service.answers == {200: 1}
+        assert service.autoscaling_stats()["answered_total"] == 1

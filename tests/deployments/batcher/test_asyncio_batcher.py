@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from deployments.batcher.asyncio_batcher import Batcher, BatchRecord
 from deployments.batcher.core import BatcherCore, StartReason
-from deployments.batcher.device import PROBE_AFTER
 from deployments.batcher.limits import Limits
+from deployments.batcher.model_runner import PROBE_AFTER
+from deployments.batcher.submission import Outcome
 from deployments.errors import (
     BadRequestError,
     BusyError,
@@ -97,6 +98,15 @@ def ask(batcher: Batcher, *values: float) -> asyncio.Task[Arrays]:
     return asyncio.ensure_future(batcher.submit(inputs, len(values), time.monotonic()))
 
 
+async def until_busy(batcher: Batcher) -> None:
+    """Let the event loop run until a batch is on the device."""
+    for _ in range(10):
+        if batcher.core.device_busy:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("no batch was started")
+
+
 async def test_each_request_gets_its_own_answer() -> None:
     model = Squares()
     async with running(model) as batcher:
@@ -110,7 +120,7 @@ async def test_no_batch_forms_while_the_device_is_busy() -> None:
     model.gate.clear()
     async with running(model, max_batch_size=8) as batcher:
         first = ask(batcher, 1)
-        await asyncio.sleep(0)
+        await until_busy(batcher)
         others = [ask(batcher, number) for number in (2, 3, 4)]
         await asyncio.sleep(0)
         assert batcher.core.queue_length == 3
@@ -135,6 +145,55 @@ async def test_a_batch_starts_when_the_oldest_request_has_waited_long_enough() -
         await ask(batcher, 3)
         assert time.monotonic() - started_s >= 0.005
     assert [(record.size, record.reason) for record in records] == [(1, StartReason.MAX_WAIT)]
+
+
+async def test_requests_read_in_one_iteration_of_the_event_loop_share_a_batch() -> None:
+    model = Squares()
+    async with running(model, max_batch_size=8) as batcher:
+        await asyncio.gather(*(ask(batcher, number) for number in range(5)))
+    assert model.batches == [[0, 1, 2, 3, 4]]
+
+
+async def test_a_callback_gets_the_outputs_after_the_call_has_returned() -> None:
+    answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    async with running(Squares()) as batcher:
+        batcher.submit_nowait({"x": np.array([3.0])}, 1, time.monotonic(), answered.set_result)
+        assert not answered.done()
+        assert (await answered)["y"].tolist() == [9]
+
+
+async def test_a_callback_that_fails_keeps_no_other_request_from_its_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(outcome: Outcome) -> None:
+        raise ZeroDivisionError
+
+    async with running(Squares(), control_limit=2) as batcher:
+        batcher.submit_nowait({"x": np.array([3.0])}, 1, time.monotonic(), fail)
+        assert (await ask(batcher, 4))["y"].tolist() == [16]
+    assert "failed to hand an outcome" in caplog.text
+
+
+async def test_a_callback_is_not_called_once_its_request_is_given_up() -> None:
+    model = Squares()
+    outcomes: list[Outcome] = []
+    model.gate.clear()
+    async with running(model) as batcher:
+        on_device = batcher.submit_nowait(
+            {"x": np.array([3.0])}, 1, time.monotonic(), outcomes.append
+        )
+        await until_busy(batcher)
+        waiting = batcher.submit_nowait(
+            {"x": np.array([4.0])}, 1, time.monotonic(), outcomes.append
+        )
+        on_device.cancel()
+        waiting.cancel()
+        waiting.cancel()
+        assert on_device.done
+        model.gate.set()
+        await batcher.drain()
+    assert outcomes == []
+    assert model.batches == [[3]]
 
 
 async def test_one_poison_request_fails_alone() -> None:
@@ -185,7 +244,7 @@ async def test_a_device_given_up_fails_its_batch_and_every_waiting_request_at_on
     model.gate.clear()
     async with running(model) as batcher:
         on_it = ask(batcher, 1)
-        await asyncio.sleep(0)
+        await until_busy(batcher)
         waits = ask(batcher, 2)
         await asyncio.sleep(0)
         batcher.lose_device("the device of this replica does not answer")
@@ -282,7 +341,7 @@ async def test_a_request_whose_client_leaves_while_it_waits_is_not_computed() ->
     model.gate.clear()
     async with running(model) as batcher:
         first = ask(batcher, 1)
-        await asyncio.sleep(0)
+        await until_busy(batcher)
         leaver, stayer = ask(batcher, 2), ask(batcher, 3)
         await asyncio.sleep(0)
         leaver.cancel()
@@ -297,7 +356,7 @@ async def test_the_batcher_goes_on_after_every_request_of_a_running_batch_was_ca
     model.gate.clear()
     async with running(model) as batcher:
         leaver = ask(batcher, 1)
-        await asyncio.sleep(0)
+        await until_busy(batcher)
         leaver.cancel()
         await asyncio.gather(leaver, return_exceptions=True)
         model.gate.set()
@@ -309,7 +368,7 @@ async def test_a_full_batcher_refuses_at_once_and_counts_it() -> None:
     model.gate.clear()
     async with running(model, waiting_room=2) as batcher:
         first = ask(batcher, 1)
-        await asyncio.sleep(0)
+        await until_busy(batcher)
         second = ask(batcher, 2, 3)
         await asyncio.sleep(0)
         with pytest.raises(BusyError, match="full: 2 rows are waiting"):
@@ -324,7 +383,7 @@ async def test_a_request_whose_deadline_passes_is_answered_at_once_and_not_compu
     model.gate.clear()
     async with running(model) as batcher:
         first = ask(batcher, 1)
-        await asyncio.sleep(0)
+        await until_busy(batcher)
         now_s = time.monotonic()
         inputs = {"x": np.array([2.0])}
         with pytest.raises(DeadlineError):
@@ -355,7 +414,7 @@ async def test_reports_how_long_the_device_has_been_busy() -> None:
     async with running(model) as batcher:
         assert batcher.busy_for_s() == 0.0
         task = ask(batcher, 1)
-        await asyncio.sleep(0)
+        await until_busy(batcher)
         assert batcher.busy_for_s() > 0.0
         model.gate.set()
         await task
