@@ -3,12 +3,15 @@
 import asyncio
 import logging
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from deployments.batcher.asyncio_batcher import Batcher
+from deployments.batcher.placement import BatchPlacement
 from deployments.batcher.submission import Outcome, Submission, outputs_of
 from deployments.config import ModelConfig, UserConfig
 from deployments.control.observations import Observations, ReplicaObserver
@@ -23,6 +26,7 @@ from deployments.http.inference_protocol import (
 )
 from deployments.models.base import Model, load_model
 from deployments.profiling.measure import measure_profile
+from deployments.threads import limit_threads, threads_in_use
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 
@@ -30,6 +34,11 @@ logger = logging.getLogger("sojourn.service")
 
 #: How long a starting replica may measure its own profile, if it has none.
 PROFILE_BUDGET_S = 1.0
+#: Longest batch that the event loop runs itself. Handing it over costs 0.05 ms of CPU, and more in
+#: waiting for the interpreter's lock (`benchmarks/live/handover.py`).
+LONGEST_ON_LOOP_MS = 0.2
+#: And no more than this share of the SLA's response time.
+SHARE_ON_LOOP = 0.05
 #: The device is stuck if one batch takes longer than this, and than this many full batches.
 STUCK_AFTER_S = 10.0
 STUCK_AFTER_BATCHES = 20
@@ -85,9 +94,15 @@ class InferenceService:
         The loaded model.
     profile : Profile
         The model's profile on this device.
+    device : str
+        ``cpu`` or ``cuda``.
+    cpus : float
+        CPUs that this process may use.
 
     Attributes
     ----------
+    cpus : float
+        As above.
     config_error : str or None
         Why the latest configuration was rejected; the adapter that reads configurations sets it.
     answers : Counter of int
@@ -96,7 +111,16 @@ class InferenceService:
 
     platform = "python"
 
-    def __init__(self, config: ModelConfig, model: Model, profile: Profile) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        model: Model,
+        profile: Profile,
+        *,
+        device: str = "cpu",
+        cpus: float = 1.0,
+    ) -> None:
+        self.cpus = cpus
         self.model_name = config.name
         self.model_version = config.version
         self.signature = Signature(model.inputs, model.outputs, max_rows=1)
@@ -105,6 +129,8 @@ class InferenceService:
         self.answers: Counter[int] = Counter()
         self._model = model
         self._profile = profile
+        self._computes_here = device == "cpu" and not model.waits
+        self._placement = BatchPlacement()
         self._controller: PolicyController | None = None
         self._batcher: Batcher | None = None
         self._observer: ReplicaObserver | None = None
@@ -134,6 +160,24 @@ class InferenceService:
         return self._batcher is not None
 
     @property
+    def profile_note(self) -> str | None:
+        """What to know about the profile given: that it was measured with other CPUs, if it was."""
+        measured = self._profile.cpus
+        if not self._computes_here or measured is None or measured == self.cpus:
+            return None
+        return (
+            f"the profile was measured with {measured:g} CPUs, but this replica has {self.cpus:g}; "
+            "measure it anew with as many"
+        )
+
+    @property
+    def shares_cpu(self) -> bool:
+        """Whether batches are computed on the CPU that the event loop runs on."""
+        if not self._computes_here:
+            return False
+        return self.cpus <= 1 or self._placement.largest >= self.batcher.core.limits.max_batch_size
+
+    @property
     def ready(self) -> bool:
         """Whether the model can answer."""
         return self.configured and not self.stuck()
@@ -144,8 +188,13 @@ class InferenceService:
             return False
         if self._batcher.lost_reason is not None:
             return True
+        return self._batcher.busy_for_s() > self.stuck_after_s
+
+    @property
+    def stuck_after_s(self) -> float:
+        """How long one batch may take before the device counts as stuck."""
         full_batch_s = 1e-3 * float(self.controller.profile.latency_ms[-1])
-        return self._batcher.busy_for_s() > max(STUCK_AFTER_S, STUCK_AFTER_BATCHES * full_batch_s)
+        return max(STUCK_AFTER_S, STUCK_AFTER_BATCHES * full_batch_s)
 
     async def configure(self, user_config: UserConfig) -> None:
         """Apply a configuration; its policy takes effect as soon as it is solved.
@@ -161,7 +210,13 @@ class InferenceService:
         if self._controller is None:
             self._controller = PolicyController(self._profile, user_config, self._advance)
             self._observer = ReplicaObserver(self._controller.sla_at_replica)
-            self._batcher = Batcher(self._model, self._controller.core, self._observer.batch_ended)
+            self._batcher = Batcher(
+                self._model,
+                self._controller.core,
+                self._observer.batch_ended,
+                self._placement,
+                partial(limit_threads, threads_in_use(self.cpus)),
+            )
             self._counting_since_s = time.monotonic()
         else:
             self._controller.configure(user_config)
@@ -171,6 +226,18 @@ class InferenceService:
             self._model.inputs, self._model.outputs, limits.max_rows_per_request
         )
         self.max_body_bytes = limits.max_body_bytes
+        self._place_batches()
+
+    def _place_batches(self) -> None:
+        """Decide which batches the event loop runs, by the profile now believed."""
+        if not self._computes_here:
+            return
+        sla_ms = self.controller.sla_at_replica.response_time_ms
+        self._placement.use(
+            self.controller.profile.latency_ms.tolist(),
+            min(LONGEST_ON_LOOP_MS, SHARE_ON_LOOP * sla_ms),
+            time.monotonic(),
+        )
 
     def _advance(self) -> None:
         if self._batcher is not None:
@@ -190,6 +257,7 @@ class InferenceService:
             self.batcher.lose_device("the device of this replica does not answer")
         seen = self.observer.take(self.batcher.arrival_counts.take(time.monotonic()))
         await self.controller.tick(seen)
+        self._place_batches()
         return seen
 
     def has_room(self, body: bytes, arrival_s: float | None = None) -> bool:
@@ -307,6 +375,9 @@ class InferenceService:
             "objective": user_config.policy.model_dump(),
             "config_error": self.config_error or self.controller.error,
             "queue_length": batcher.core.queue_length,
+            "cpus": self.cpus,
+            "profile_note": self.profile_note,
+            "largest_batch_on_event_loop": self._placement.largest,
             "last_batches": self._explain_batches(),
             "batches_started": {reason.value: count for reason, count in batcher.starts.items()},
             "rows": {
@@ -331,6 +402,7 @@ class InferenceService:
                 "queue_length_left": record.queue_length_left,
                 "oldest_wait_ms": 1e3 * record.oldest_wait_s,
                 "duration_ms": 1e3 * record.duration_s,
+                "on_event_loop": record.on_loop,
                 "failed": record.failed,
             }
             for ended_s, record in reversed(self.observer.last_batches)
@@ -409,14 +481,26 @@ class InferenceCall:
         self._on_done(outcome)
 
 
-def load_service(config: ModelConfig) -> InferenceService:
+def load_service(config: ModelConfig, cpus: float | None = None) -> InferenceService:
     """Load a model, run it once to warm it up, and return its service.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        The model's configuration.
+    cpus : float, optional
+        CPUs of this process, which is limited to one thread of BLAS, OpenMP and torch for each. By
+        default, all that it may run on, and its threads stay as they are.
 
     Raises
     ------
     InvalidInputError
         The model or its profile cannot be loaded, or the profile exceeds `max_batch_size`.
     """
+    if cpus is None:
+        cpus = float(len(os.sched_getaffinity(0)))
+    else:
+        limit_threads(cpus)
     device = resolve_device(config.device)
     model = load_model(config.import_path, config.options, device)
     profile = profile_of(config, model, device)
@@ -426,4 +510,7 @@ def load_service(config: ModelConfig) -> InferenceService:
             f"max_batch_size {config.max_batch_size}"
         )
     model.forward(model.example(1))
-    return InferenceService(config, model, profile)
+    service = InferenceService(config, model, profile, device=device, cpus=cpus)
+    if service.profile_note is not None:
+        logger.warning("%s", service.profile_note)
+    return service

@@ -16,7 +16,8 @@ def limit_threads(cpus: float) -> None:
     """Let BLAS, OpenMP and torch use one thread per CPU, in this process from now on.
 
     Libraries that are loaded later, and processes started later, read it from the environment.
-    Only libraries loaded so far are changed at once; torch is not loaded for this.
+    Only libraries loaded so far are changed at once; torch is not loaded for this. OpenMP keeps a
+    number for each thread, so call this in every thread that computes.
 
     Parameters
     ----------
@@ -31,6 +32,12 @@ def limit_threads(cpus: float) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(threads)
+
+
+def threads_in_use(cpus: float) -> int:
+    """Return torch's number of threads, which a model may have set, or else that for `cpus`."""
+    torch = sys.modules.get("torch")
+    return threads_for(cpus) if torch is None else int(torch.get_num_threads())
 
 
 def threads_for(cpus: float) -> int:

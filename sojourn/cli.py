@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import click
 
+from deployments.threads import limit_threads
 from policy.errors import SojournError
 
 COMMANDS = {
@@ -21,6 +22,8 @@ COMMANDS = {
     "simulate": "Simulate a fleet on your trace and compare autoscalers.",
     "solve": "Compute the optimal batching policy of a profile at an arrival rate.",
 }
+#: Their matrices are small: several threads would spend more time waiting for each other.
+_COMMANDS_OF_ONE_THREAD = ("plan", "simulate", "solve")
 
 
 class _LazyGroup(click.Group):
@@ -30,6 +33,8 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name in _COMMANDS_OF_ONE_THREAD:
+            limit_threads(1)
         module = importlib.import_module(f"sojourn.commands.{cmd_name}")
         command: click.Command = module.command
         return command

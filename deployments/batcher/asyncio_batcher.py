@@ -8,15 +8,23 @@ before the answers of the finished one are delivered.
 import asyncio
 import logging
 import math
+import resource
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from deployments.batcher.arrival_counts import ArrivalCounts
+from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.core import Batch, BatcherCore, Refusal, Request, StartReason
 from deployments.batcher.device import DeviceThread
-from deployments.batcher.model_runner import BatchRun, Failure, ModelRunner, Tensors
+from deployments.batcher.model_runner import (
+    BatchRun,
+    DeviceLostError,
+    Failure,
+    ModelRunner,
+    Tensors,
+)
+from deployments.batcher.placement import BatchPlacement
 from deployments.batcher.submission import Outcome, Submission, outputs_of
 from deployments.errors import BusyError, CrowdedOutError, DeadlineError, DeviceError, RequestError
 from deployments.models.base import Model
@@ -27,37 +35,6 @@ logger = logging.getLogger("sojourn.batcher")
 TOO_LATE = "the request cannot be answered within the SLA's response time"
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRecord:
-    """A finished batch, for metrics and `GET /sojourn/policy`.
-
-    Attributes
-    ----------
-    size : int
-        Number of rows.
-    reason : StartReason
-        Why it was started.
-    queue_length_left : int
-        Rows left waiting when it started.
-    oldest_wait_s : float
-        How long its oldest request had waited when it started.
-    duration_s : float
-        Time on the device.
-    energy_mj : float or None
-        Energy of the batch; None unless the model reports it.
-    failed : bool
-        Whether the model failed on it.
-    """
-
-    size: int
-    reason: StartReason
-    queue_length_left: int
-    oldest_wait_s: float
-    duration_s: float
-    energy_mj: float | None
-    failed: bool
-
-
 class Batcher:
     """Batch the rows of concurrent requests on one device.
 
@@ -66,14 +43,20 @@ class Batcher:
     Parameters
     ----------
     model : Model
-        A loaded model; its `forward` runs only in this batcher's device thread.
+        A loaded model; its `forward` runs only here, one batch at a time.
     core : BatcherCore
         Decides when batches start and what is in them.
     on_batch : callable, optional
         Called on the event loop with a `BatchRecord` after each batch.
+    placement : BatchPlacement, optional
+        Decides which batches the event loop runs itself; by default, none.
+    prepare_thread : callable, optional
+        Called in the device thread before its first batch.
 
     Attributes
     ----------
+    core : BatcherCore
+    placement : BatchPlacement
     lost_reason : str or None
         Why the device is lost, which means that this replica must be replaced; None while it works.
     starts : Counter of StartReason
@@ -91,8 +74,11 @@ class Batcher:
         model: Model,
         core: BatcherCore,
         on_batch: Callable[[BatchRecord], None] = lambda record: None,
+        placement: BatchPlacement | None = None,
+        prepare_thread: Callable[[], None] = lambda: None,
     ) -> None:
         self.core = core
+        self.placement = placement or BatchPlacement()
         self.lost_reason: str | None = None
         self.starts: Counter[StartReason] = Counter()
         self.offered_rows = 0
@@ -112,7 +98,8 @@ class Batcher:
         self._idle = asyncio.Event()
         self._idle.set()
         self._advance_soon: asyncio.Handle | None = None
-        self._device = DeviceThread(ModelRunner(model), self._finish, self.lose_device)
+        self._runner = ModelRunner(model)
+        self._device = DeviceThread(self._runner, self._finish, self.lose_device, prepare_thread)
 
     async def submit(
         self,
@@ -330,13 +317,44 @@ class Batcher:
             self._batch = batch
             self._batch_started_s = time.monotonic()
             self._queue_left = self.core.queue_length
-            self._device.start(batch)
+            if batch.size <= self.placement.largest:
+                self._run_here(batch)
+            else:
+                self._device.start(batch)
         if self.core.wake_at_s != self._timer_s:
             self._set_timer(self.core.wake_at_s)
+        self._note_idle()
+
+    def _note_idle(self) -> None:
         if self.core.device_busy or self.core.queue_length:
             self._idle.clear()
         else:
             self._idle.set()
+
+    def _run_here(self, batch: Batch) -> None:
+        """Run a batch on the event loop's own thread."""
+        switches = _voluntary_switches()
+        try:
+            run = self._runner.run(batch)
+        except DeviceLostError as error:
+            self.lose_device(str(error))
+            if isinstance(error.__cause__, KeyboardInterrupt):
+                raise error.__cause__ from None
+            return
+        if self.placement.observe(
+            batch.size,
+            run.duration_s,
+            run.cpu_s,
+            waited=_voluntary_switches() > switches,
+            now_s=time.monotonic(),
+        ):
+            logger.warning(
+                "a batch of %d kept the event loop for %.1f ms; such batches go to the device "
+                "thread again",
+                batch.size,
+                1e3 * run.duration_s,
+            )
+        self._finish(batch, run, on_loop=True)
 
     def _set_timer(self, at_s: float | None) -> None:
         if self._timer:
@@ -350,7 +368,7 @@ class Batcher:
         self._timer_s = self._timer = None
         self._advance_now()
 
-    def _finish(self, batch: Batch, run: BatchRun) -> None:
+    def _finish(self, batch: Batch, run: BatchRun, on_loop: bool = False) -> None:
         if self.lost_reason is not None:
             return
         started_s, queue_left = self._batch_started_s, self._queue_left
@@ -361,7 +379,10 @@ class Batcher:
             failed = self.core.device_failed(batch, outcome.blamed)
         else:
             self.core.device_free()
-        self._advance_now()
+        # The device thread should not wait for the delivery of the answers.
+        advanced = not on_loop and self.core.queue_length > self.placement.largest
+        if advanced:
+            self._advance_now()
         if isinstance(outcome, Failure):
             for place in failed:
                 culprit = _submission(batch.slices[place].request)
@@ -382,8 +403,19 @@ class Batcher:
                 run.duration_s,
                 self._model.batch_energy_mj(batch.size),
                 isinstance(outcome, Failure),
+                run.cpu_s,
+                on_loop,
             )
         )
+        if not advanced:
+            self._note_idle()
+            if self.core.queue_length:
+                self.advance()
+
+
+def _voluntary_switches() -> int:
+    """Return how often this thread has waited for something, and so given up its CPU."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 def _submission(request: Request) -> Submission:

@@ -20,6 +20,8 @@ class DeviceThread:
         Called on the event loop after each batch, with the batch and its run.
     on_lost : callable
         Called on the event loop with the reason, once, when the device is lost.
+    prepare : callable
+        Called in the thread before its first batch.
     """
 
     def __init__(
@@ -27,10 +29,12 @@ class DeviceThread:
         runner: ModelRunner,
         on_done: Callable[[Batch, BatchRun], None],
         on_lost: Callable[[str], None],
+        prepare: Callable[[], None],
     ) -> None:
         self._runner = runner
         self._on_done = on_done
         self._on_lost = on_lost
+        self._prepare = prepare
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         threading.Thread(target=self._drive, name="sojourn-device", daemon=True).start()
@@ -44,6 +48,7 @@ class DeviceThread:
         self._jobs.put(None)
 
     def _drive(self) -> None:
+        self._prepare()
         while (batch := self._jobs.get()) is not None:
             try:
                 run = self._runner.run(batch)

@@ -2,7 +2,12 @@
 
 import asyncio
 import contextlib
+import json
+import os
+import subprocess
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +15,7 @@ import orjson
 import pytest
 
 from autoscaler.reports import ReplicaReport
-from deployments.batcher.asyncio_batcher import BatchRecord
+from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.requests import StartReason
 from deployments.batcher.submission import Outcome
 from deployments.config import ModelConfig, parse_user_config
@@ -20,10 +25,12 @@ from deployments.control.model_corrections import REVISE_EVERY
 from deployments.control.observations import BATCHES_SHOWN
 from deployments.control.wait_correction import WaitCorrection
 from deployments.errors import BusyError, DeadlineError, DeviceError
+from deployments.http.inference_protocol import InferenceRequest, RequestedOutput
 from deployments.service import InferenceService, load_service
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile
 from tests.support.device_thread import end_device_thread
+from tests.support.doubles_service import Doubles
 from tests.support.emulated_service import (
     emulated_service,
     infer,
@@ -314,3 +321,93 @@ async def test_a_callback_gets_the_outcome_and_what_it_gives_up_is_not_counted_a
         assert outputs["output"].tolist() == [[1.0]]
         assert service.answers == {200: 1}
         assert service.autoscaling_stats()["answered_total"] == 1
+
+
+@pytest.mark.parametrize(
+    ("cpus", "note"), [(2.0, None), (1.0, "measured with 2 CPUs, but this replica has 1;")]
+)
+async def test_a_profile_measured_with_other_cpus_is_told_of(cpus: float, note: str | None) -> None:
+    config = ModelConfig(name="m", import_path="unused:Unused", max_batch_size=4)
+    model = Doubles()
+    model.waits = False
+    service = InferenceService(config, model, replace(PROFILE, cpus=2.0), cpus=cpus)
+    await service.configure(parse_user_config({}))
+    told = service.explain()["profile_note"]
+    await service.close()
+    if note is None:
+        assert told is None
+    else:
+        assert note in told
+
+
+@pytest.mark.parametrize(
+    ("device", "waits", "sla_ms", "largest"),
+    [("cpu", False, 100, 4), ("cpu", True, 100, 0), ("cuda", False, 100, 0), ("cpu", False, 2, 2)],
+)
+async def test_the_event_loop_runs_short_batches_of_models_that_compute_on_its_cpu(
+    device: str, waits: bool, sla_ms: float, largest: int
+) -> None:
+    short = Profile("m", "d", np.array([0.06, 0.07, 0.09, 0.11]))
+    config = ModelConfig(name="m", import_path="unused:Unused", max_batch_size=4)
+    model = Doubles()
+    model.waits = waits
+    service = InferenceService(config, model, short, device=device, cpus=2.0)
+    sla, limits = {"response_time_ms": sla_ms}, {"late": "serve"}
+    await service.configure(parse_user_config({"sla": sla, "limits": limits}))
+    assert service.explain()["largest_batch_on_event_loop"] == largest
+    assert service.shares_cpu == (largest == 4)
+    service.cpus = 1.0
+    assert service.shares_cpu == (device == "cpu" and not waits)
+    (output,) = Doubles.outputs
+    inputs = {"x": np.ones((1, 2), np.float32)}
+    request = InferenceRequest(inputs, 1, (RequestedOutput(output, False),), None)
+    outputs = await service.infer(request, time.monotonic())
+    assert outputs["y"].tolist() == [[2, 2]]
+    assert service.explain()["last_batches"][0]["on_event_loop"] == (largest > 0)
+    await service.close()
+
+
+_POOLS = """
+import asyncio, json, time
+import numpy as np
+from threadpoolctl import threadpool_info
+from deployments.config import ModelConfig, parse_user_config
+from deployments.http.inference_protocol import InferenceRequest, RequestedOutput
+from deployments.models.digits import Digits
+from deployments.http.inference_protocol import InferenceRequest, RequestedOutput
+from deployments.service import load_service
+
+pools = []
+
+class Watched(Digits):
+    waits = True
+
+    def forward(self, batch):
+        pools.append([pool["num_threads"] for pool in threadpool_info()])
+        return super().forward(batch)
+
+async def main():
+    config = ModelConfig(name="m", import_path="__main__:Watched", max_batch_size=1,
+                         profile={"max_batch_size": 1, "latency_ms": [1.0]})
+    service = load_service(config, cpus=1)
+    await service.configure(parse_user_config({"policy": {"objective": "weights"}}))
+    outputs = tuple(RequestedOutput(output, False) for output in Digits.outputs)
+    request = InferenceRequest({"image": np.zeros((1, 8, 8), np.float32)}, 1, outputs, None)
+    await service.infer(request, time.monotonic())
+    await service.close()
+
+asyncio.run(main())
+print(json.dumps(pools))
+"""
+
+
+@pytest.mark.slow
+def test_every_thread_that_computes_is_limited_to_the_replicas_cpus() -> None:
+    """Limits that were set in one thread used not to hold in the device thread: 4 ms a batch."""
+    environment = {name: value for name, value in os.environ.items() if "_NUM_THREADS" not in name}
+    output = subprocess.run(
+        [sys.executable, "-c", _POOLS], env=environment, capture_output=True, check=True, text=True
+    ).stdout
+    on_main_thread, on_device_thread = json.loads(output)
+    assert on_main_thread
+    assert set(on_main_thread) == set(on_device_thread) == {1}
