@@ -9,8 +9,8 @@ for batches that are short in every respect.
 import math
 from collections.abc import Sequence
 
-#: A model that waits in this many batches in a row does not compute on this CPU.
-WAITS_TO_TELL = 8
+#: So many batches in a row tell how a model is: slow, or waiting for something else than the CPU.
+IN_A_ROW = 8
 
 
 class BatchPlacement:
@@ -19,10 +19,10 @@ class BatchPlacement:
     Those are the batches of the sizes whose latency is within the limit. A size that was taken
     stays until its latency exceeds `LEAVE` times the limit.
 
-    A batch that takes longer than `LEAVE` times the limit after all sends its size and all larger
-    ones back to the device thread at once: for `FIRST_BAN_S`, and twice as long each further time
-    until there was none for `LONGEST_BAN_S`. A model that waits for something else than the CPU is
-    sent back for good.
+    If batches turn out to take longer than that, their size and all larger ones go back to the
+    device thread: at once where one takes `AT_ONCE` times the limit. They stay away for
+    `FIRST_BAN_S`, and for twice as long each time when the same happens soon after their return. A
+    model that waits for something else than the CPU is sent back for good.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class BatchPlacement:
         Largest batch that the event loop runs; 0 if it runs none.
     """
 
-    LEAVE = 2.0
+    LEAVE, AT_ONCE = 2.0, 10.0
     FIRST_BAN_S, LONGEST_BAN_S = 1.0, 600.0
 
     def __init__(self, limit_ms: float = 0.0) -> None:
@@ -44,7 +44,7 @@ class BatchPlacement:
         self._banned_from = math.inf
         self._banned_until_s = -math.inf
         self._ban_s = self.FIRST_BAN_S
-        self._waits = 0
+        self._slow = self._waits = 0
         self._waits_always = False
 
     def use(self, latency_ms: Sequence[float], limit_ms: float, now_s: float) -> None:
@@ -84,18 +84,22 @@ class BatchPlacement:
         now_s : float
             Time, on the caller's clock.
         """
-        self._waits = self._waits + 1 if waited and 2 * cpu_s < duration_s else 0
         # A thread that was preempted would have been on the device thread as well.
-        busy_s = duration_s if waited else cpu_s
-        if 1e3 * busy_s <= self.LEAVE * self._limit_ms and self._waits < WAITS_TO_TELL:
-            return False
-        if self._waits >= WAITS_TO_TELL:
+        ms = 1e3 * (duration_s if waited else cpu_s)
+        self._slow = self._slow + 1 if ms > self.LEAVE * self._limit_ms else 0
+        self._waits = self._waits + 1 if waited and 2 * cpu_s < duration_s else 0
+        if self._waits >= IN_A_ROW:
             self._waits_always = True
-            size = 1
-        self.largest = min(self.largest, size - 1)
-        if now_s > self._banned_until_s + self.LONGEST_BAN_S:
+            self.largest = 0
+            return True
+        if ms <= self.AT_ONCE * self._limit_ms and self._slow < IN_A_ROW:
+            return False
+        self._slow = 0
+        if now_s > self._banned_until_s + self._ban_s:
             self._ban_s = self.FIRST_BAN_S
+        else:
+            self._ban_s = min(2 * self._ban_s, self.LONGEST_BAN_S)
+        self.largest = min(self.largest, size - 1)
         self._banned_from = size
         self._banned_until_s = now_s + self._ban_s
-        self._ban_s = min(2 * self._ban_s, self.LONGEST_BAN_S)
         return True

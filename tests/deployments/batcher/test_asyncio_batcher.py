@@ -16,7 +16,7 @@ from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.core import BatcherCore, StartReason
 from deployments.batcher.limits import Limits
 from deployments.batcher.model_runner import PROBE_AFTER
-from deployments.batcher.placement import WAITS_TO_TELL, BatchPlacement
+from deployments.batcher.placement import IN_A_ROW, BatchPlacement
 from deployments.batcher.submission import Outcome
 from deployments.errors import (
     BadRequestError,
@@ -464,7 +464,7 @@ async def test_a_batch_that_is_long_on_the_event_loop_is_the_last_there(
 
     model.answer = answer
     async with running(model, records, on_loop=True) as batcher:
-        batcher.placement.use([0.0] * 4, limit_ms=10.0, now_s=time.monotonic())
+        batcher.placement.use([0.0] * 4, limit_ms=1.0, now_s=time.monotonic())
         for value in range(3):
             await ask(batcher, value)
         slow.set()
@@ -485,9 +485,9 @@ async def test_a_model_that_waits_leaves_the_event_loop() -> None:
 
     model.answer = answer
     async with running(model, records, on_loop=True) as batcher:
-        for value in range(WAITS_TO_TELL + 2):
+        for value in range(IN_A_ROW + 2):
             await ask(batcher, value)
-    assert [record.on_loop for record in records] == [True] * WAITS_TO_TELL + [False] * 2
+    assert [record.on_loop for record in records] == [True] * IN_A_ROW + [False] * 2
 
 
 async def test_reading_goes_on_between_batches_on_the_event_loop() -> None:
