@@ -12,7 +12,7 @@ from typing import Any
 
 from deployments.batcher.asyncio_batcher import Batcher
 from deployments.batcher.placement import BatchPlacement
-from deployments.batcher.submission import Outcome, Submission, outputs_of
+from deployments.batcher.submission import Outcome, outputs_of
 from deployments.config import ModelConfig, UserConfig
 from deployments.control.observations import Observations, ReplicaObserver
 from deployments.control.policy_controller import PolicyController
@@ -24,6 +24,7 @@ from deployments.http.inference_protocol import (
     Tensors,
     claimed_rows,
 )
+from deployments.inference_call import InferenceCall
 from deployments.models.base import Model, load_model
 from deployments.profiling.measure import measure_profile
 from deployments.threads import limit_threads, threads_in_use
@@ -300,7 +301,7 @@ class InferenceService:
 
     def infer_nowait(
         self, request: InferenceRequest, arrival_s: float, on_done: Callable[[Outcome], None]
-    ) -> "InferenceCall":
+    ) -> InferenceCall:
         """Have a checked request answered.
 
         Parameters
@@ -436,49 +437,6 @@ class InferenceService:
             await self._controller.close()
         if self._batcher is not None:
             self._batcher.close()
-
-
-class InferenceCall:
-    """A request that `InferenceService.infer_nowait` accepted.
-
-    Attributes
-    ----------
-    submission : Submission
-        The request in the batcher.
-    """
-
-    __slots__ = ("_arrival_s", "_deadline_ms", "_on_done", "_rows", "_service", "submission")
-
-    def __init__(
-        self,
-        service: InferenceService,
-        rows: int,
-        arrival_s: float,
-        deadline_ms: float,
-        on_done: Callable[[Outcome], None],
-    ) -> None:
-        self.submission: Submission
-        self._service = service
-        self._rows = rows
-        self._arrival_s = arrival_s
-        self._deadline_ms = deadline_ms
-        self._on_done = on_done
-
-    def cancel(self) -> None:
-        """Give the request up, for instance because its client left; no-op once it is answered."""
-        if not self.submission.done:
-            self.submission.cancel()
-            self._service.observer.client_left(self._rows, time.monotonic() - self._arrival_s)
-
-    def finish(self, outcome: Outcome) -> None:
-        """Count the outcome, and hand it over."""
-        service, rows = self._service, self._rows
-        if isinstance(outcome, RequestError):
-            service.count_failure(outcome, rows, self._arrival_s, self._deadline_ms)
-        else:
-            service.answers[200] += 1
-            service.observer.answered(rows, time.monotonic() - self._arrival_s)
-        self._on_done(outcome)
 
 
 def load_service(config: ModelConfig, cpus: float | None = None) -> InferenceService:

@@ -8,7 +8,6 @@ before the answers of the finished one are delivered.
 import asyncio
 import logging
 import math
-import resource
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from deployments.batcher.arrival_counts import ArrivalCounts
 from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.core import Batch, BatcherCore, Refusal, Request, StartReason
 from deployments.batcher.device import DeviceThread
+from deployments.batcher.loop_run import run_on_loop
 from deployments.batcher.model_runner import (
     BatchRun,
     DeviceLostError,
@@ -26,6 +26,7 @@ from deployments.batcher.model_runner import (
 )
 from deployments.batcher.placement import BatchPlacement
 from deployments.batcher.submission import Outcome, Submission, outputs_of
+from deployments.batcher.wake_timer import WakeTimer
 from deployments.errors import BusyError, CrowdedOutError, DeadlineError, DeviceError, RequestError
 from deployments.models.base import Model
 from policy.burstiness import COUNT_WINDOW_S
@@ -90,8 +91,7 @@ class Batcher:
         self._model = model
         self._on_batch = on_batch
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_s: float | None = None
+        self._wake = WakeTimer(self._loop, self._advance_now)
         self._batch: Batch | None = None
         self._batch_started_s = math.nan
         self._queue_left = 0
@@ -288,8 +288,7 @@ class Batcher:
     def close(self) -> None:
         """End the device thread after its current batch; open requests get no answer."""
         self._device.close()
-        if self._timer:
-            self._timer.cancel()
+        self._wake.set(None)
         if self._advance_soon:
             self._advance_soon.cancel()
 
@@ -321,8 +320,7 @@ class Batcher:
                 self._run_here(batch)
             else:
                 self._device.start(batch)
-        if self.core.wake_at_s != self._timer_s:
-            self._set_timer(self.core.wake_at_s)
+        self._wake.set(self.core.wake_at_s)
         self._note_idle()
 
     def _note_idle(self) -> None:
@@ -333,40 +331,14 @@ class Batcher:
 
     def _run_here(self, batch: Batch) -> None:
         """Run a batch on the event loop's own thread."""
-        switches = _voluntary_switches()
         try:
-            run = self._runner.run(batch)
+            run = run_on_loop(self._runner, self.placement, batch)
         except DeviceLostError as error:
             self.lose_device(str(error))
             if isinstance(error.__cause__, KeyboardInterrupt):
                 raise error.__cause__ from None
             return
-        if self.placement.observe(
-            batch.size,
-            run.duration_s,
-            run.cpu_s,
-            waited=_voluntary_switches() > switches,
-            now_s=time.monotonic(),
-        ):
-            logger.warning(
-                "a batch of %d kept the event loop for %.1f ms; such batches go to the device "
-                "thread again",
-                batch.size,
-                1e3 * run.duration_s,
-            )
         self._finish(batch, run, on_loop=True)
-
-    def _set_timer(self, at_s: float | None) -> None:
-        if self._timer:
-            self._timer.cancel()
-        self._timer_s = at_s
-        self._timer = None
-        if at_s is not None:
-            self._timer = self._loop.call_later(at_s - time.monotonic(), self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer_s = self._timer = None
-        self._advance_now()
 
     def _finish(self, batch: Batch, run: BatchRun, on_loop: bool = False) -> None:
         if self.lost_reason is not None:
@@ -411,11 +383,6 @@ class Batcher:
             self._note_idle()
             if self.core.queue_length:
                 self.advance()
-
-
-def _voluntary_switches() -> int:
-    """Return how often this thread has waited for something, and so given up its CPU."""
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 def _submission(request: Request) -> Submission:
