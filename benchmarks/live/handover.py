@@ -6,8 +6,8 @@ A closed loop of requests goes through the real batcher on a uvloop event loop, 
 each answer the loop spends 60 µs of Python, as the HTTP side does for a request, and submits the
 next one. The batches run on the loop's own thread, or on the device thread under several switch
 intervals of the interpreter. Reports requests per second, CPU time per request of all threads, and
-how long batches took live. ``alone`` is the model without anything else. ``--busy`` has another
-process burn a core. Takes half a minute.
+how long batches took live: medians of rounds in which the ways alternate. ``alone`` is the model
+without anything else. ``--busy`` has another process burn a core. Takes half a minute.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import click
@@ -44,6 +44,7 @@ IN_FLIGHT = (1, 8, 64)
 #: Python that the loop runs per request, in seconds: about what parsing and answering one takes.
 FRONT_S = 60e-6
 INTERVALS_MS = (5.0, 0.5, 0.1)
+ROUNDS, DURATION_S = 3, 0.25
 
 
 @dataclass(frozen=True)
@@ -128,15 +129,16 @@ async def run(
     return records
 
 
-def measure(name: str, in_flight: int, turns: int, way: str, duration_s: float) -> Row:
-    """Measure one row."""
-    model = HOSTED[name].load()
+def measure(
+    model: Model, name: str, in_flight: int, turns: int, way: str, duration_s: float
+) -> Row:
+    """Measure one way for `duration_s`."""
     before_s = sys.getswitchinterval()
     if way != "loop":
         sys.setswitchinterval(1e-3 * float(way.split()[1]))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run(model, in_flight, turns, way == "loop", 0.1))
+            runner.run(run(model, in_flight, turns, way == "loop", 0.05))
             begun_s, begun_cpu_s = time.monotonic(), time.process_time()
             records = runner.run(run(model, in_flight, turns, way == "loop", duration_s))
             cpu_s, wall_s = time.process_time() - begun_cpu_s, time.monotonic() - begun_s
@@ -146,7 +148,7 @@ def measure(name: str, in_flight: int, turns: int, way: str, duration_s: float) 
     mean_size = requests / len(records)
     batch = model.example(round(mean_size))
     alone_s = []
-    for _ in range(50):
+    for _ in range(20):
         begun_s = time.perf_counter()
         model.forward(batch)
         alone_s.append(time.perf_counter() - begun_s)
@@ -159,6 +161,22 @@ def measure(name: str, in_flight: int, turns: int, way: str, duration_s: float) 
         mean_size,
         1e3 * float(np.median([record.duration_s for record in records])),
         1e3 * float(np.median(alone_s)),
+    )
+
+
+def median_of(rows: Sequence[Row]) -> Row:
+    """Return the medians of several rounds."""
+
+    def median(name: str) -> float:
+        return float(np.median([getattr(row, name) for row in rows]))
+
+    return replace(
+        rows[0],
+        requests_per_s=median("requests_per_s"),
+        cpu_us=median("cpu_us"),
+        batch_size=median("batch_size"),
+        batch_ms=median("batch_ms"),
+        alone_ms=median("alone_ms"),
     )
 
 
@@ -177,7 +195,7 @@ def burning(busy: bool) -> Iterator[None]:
 
 
 @click.command()
-@quick_option("A third of the time.")
+@quick_option("One round instead of three.")
 @click.option("--busy", is_flag=True, help="Have another process burn a core.")
 @json_option
 def main(quick: bool, busy: bool, as_json: bool) -> None:
@@ -185,13 +203,16 @@ def main(quick: bool, busy: bool, as_json: bool) -> None:
     limit_threads(1)
     ways = ["loop", *(f"thread {interval_ms:g}" for interval_ms in INTERVALS_MS)]
     turns = turns_for(FRONT_S)
+    rows = []
     with burning(busy):
-        rows = [
-            measure(name, in_flight, turns, way, 0.3 if quick else 0.9)
-            for name in MODELS
-            for in_flight in IN_FLIGHT
-            for way in ways
-        ]
+        for name in MODELS:
+            model = HOSTED[name].load()
+            for in_flight in IN_FLIGHT:
+                rounds = [
+                    [measure(model, name, in_flight, turns, way, DURATION_S) for way in ways]
+                    for _ in range(1 if quick else ROUNDS)
+                ]
+                rows += [median_of(of_one_way) for of_one_way in zip(*rounds, strict=True)]
     if as_json:
         print_json({"busy": busy, "front_us": 1e6 * FRONT_S, "rows": [asdict(row) for row in rows]})
         return
