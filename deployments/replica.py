@@ -121,4 +121,6 @@ class Replica:
             # Ray has stopped the HTTP server; this finishes late requests and calls by handle.
             await self._service.drain(DRAIN_TIMEOUT_S)
             await self._service.close()
+            if self._metrics_task is not None:
+                self._metrics_task.cancel()
             self._watchdog.stop()

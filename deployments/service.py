@@ -7,6 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -56,7 +57,9 @@ def resolve_device(device: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def profile_of(config: ModelConfig, model: Model, device: str) -> Profile:
+def profile_of(
+    config: ModelConfig, model: Model, device: str, cpus: float | None = None
+) -> Profile:
     """Return the profile in the config, else the model's own, else measure one.
 
     Parameters
@@ -66,6 +69,8 @@ def profile_of(config: ModelConfig, model: Model, device: str) -> Profile:
         The loaded model.
     device : str
         ``cpu`` or ``cuda``.
+    cpus : float, optional
+        CPUs of this process, to be noted in a profile that is measured here.
 
     Raises
     ------
@@ -81,6 +86,7 @@ def profile_of(config: ModelConfig, model: Model, device: str) -> Profile:
             max_batch_size=config.max_batch_size,
             budget_s=PROFILE_BUDGET_S,
         )
+        profile = replace(profile, cpus=cpus)
     return profile
 
 
@@ -163,7 +169,7 @@ class InferenceService:
         return self._batcher is not None
 
     @property
-    def profile_note(self) -> str | None:
+    def cpus_note(self) -> str | None:
         """What to know about the profile given: that it was measured with other CPUs, if it was."""
         measured = self._profile.cpus
         if not self._computes_here or measured is None or measured == self.cpus:
@@ -380,7 +386,7 @@ class InferenceService:
             "config_error": self.config_error or self.controller.error,
             "queue_length": batcher.core.queue_length,
             "cpus": self.cpus,
-            "profile_note": self.profile_note,
+            "cpus_note": self.cpus_note,
             "largest_batch_on_event_loop": self._placement.largest,
             "last_batches": self._explain_batches(),
             "batches_started": {reason.value: count for reason, count in batcher.starts.items()},
@@ -464,7 +470,7 @@ def load_service(config: ModelConfig, cpus: float | None = None) -> InferenceSer
         limit_threads(cpus)
     device = resolve_device(config.device)
     model = load_model(config.import_path, config.options, device)
-    profile = profile_of(config, model, device)
+    profile = profile_of(config, model, device, cpus)
     if profile.max_batch_size > config.max_batch_size:
         raise InvalidInputError(
             f"model: the profile goes to batch size {profile.max_batch_size}, which exceeds "
@@ -472,6 +478,6 @@ def load_service(config: ModelConfig, cpus: float | None = None) -> InferenceSer
         )
     model.forward(model.example(1))
     service = InferenceService(config, model, profile, device=device, cpus=cpus)
-    if service.profile_note is not None:
-        logger.warning("%s", service.profile_note)
+    if service.cpus_note is not None:
+        logger.warning("%s", service.cpus_note)
     return service

@@ -332,7 +332,7 @@ async def test_a_profile_measured_with_other_cpus_is_told_of(cpus: float, note: 
     model.waits = False
     service = InferenceService(config, model, replace(PROFILE, cpus=2.0), cpus=cpus)
     await service.configure(parse_user_config({}))
-    told = service.explain()["profile_note"]
+    told = service.explain()["cpus_note"]
     await service.close()
     if note is None:
         assert told is None
