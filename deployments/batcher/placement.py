@@ -9,7 +9,7 @@ for batches that are short in every respect.
 import math
 from collections.abc import Sequence
 
-#: So many batches in a row tell how a model is: slow, or waiting for something else than the CPU.
+#: So many batches in a row tell how a model is; fewer may be bad luck.
 IN_A_ROW = 8
 
 
@@ -19,10 +19,10 @@ class BatchPlacement:
     Those are the batches of the sizes whose latency is within the limit. A size that was taken
     stays until its latency exceeds `LEAVE` times the limit.
 
-    If batches turn out to take longer than that, their size and all larger ones go back to the
-    device thread: at once where one takes `AT_ONCE` times the limit. They stay away for
-    `FIRST_BAN_S`, and for twice as long each time when the same happens soon after their return. A
-    model that waits for something else than the CPU is sent back for good.
+    If `IN_A_ROW` batches turn out to take longer than that, or to wait for something else than the
+    CPU, their size and all larger ones go back to the device thread: at once where one computes for
+    `AT_ONCE` times the limit or waits for `LONGEST_WAIT_S`. They stay away for `FIRST_BAN_S`, and
+    for twice as long each time when the same happens soon after their return.
 
     Parameters
     ----------
@@ -36,6 +36,8 @@ class BatchPlacement:
     """
 
     LEAVE, AT_ONCE = 2.0, 10.0
+    #: Shorter waits may be for the interpreter's lock, on a machine with too much to do.
+    LONGEST_WAIT_S = 0.05
     FIRST_BAN_S, LONGEST_BAN_S = 1.0, 600.0
 
     def __init__(self, limit_ms: float = 0.0) -> None:
@@ -44,8 +46,7 @@ class BatchPlacement:
         self._banned_from = math.inf
         self._banned_until_s = -math.inf
         self._ban_s = self.FIRST_BAN_S
-        self._slow = self._waits = 0
-        self._waits_always = False
+        self._slow = 0
 
     def use(self, latency_ms: Sequence[float], limit_ms: float, now_s: float) -> None:
         """Decide anew; call this now and then, at least when the profile changed.
@@ -60,8 +61,6 @@ class BatchPlacement:
             Time, on the caller's clock.
         """
         self._limit_ms = limit_ms
-        if self._waits_always:
-            return
         if now_s >= self._banned_until_s:
             self._banned_from = math.inf
         enters = sum(latency <= limit_ms for latency in latency_ms)
@@ -86,13 +85,12 @@ class BatchPlacement:
         """
         # A thread that was preempted would have been on the device thread as well.
         ms = 1e3 * (duration_s if waited else cpu_s)
-        self._slow = self._slow + 1 if ms > self.LEAVE * self._limit_ms else 0
-        self._waits = self._waits + 1 if waited and 2 * cpu_s < duration_s else 0
-        if self._waits >= IN_A_ROW:
-            self._waits_always = True
-            self.largest = 0
-            return True
-        if ms <= self.AT_ONCE * self._limit_ms and self._slow < IN_A_ROW:
+        waits = waited and 2 * cpu_s < duration_s
+        self._slow = self._slow + 1 if waits or ms > self.LEAVE * self._limit_ms else 0
+        very_long = 1e3 * cpu_s > self.AT_ONCE * self._limit_ms or (
+            waits and duration_s > self.LONGEST_WAIT_S
+        )
+        if not very_long and self._slow < IN_A_ROW:
             return False
         self._slow = 0
         if now_s > self._banned_until_s + self._ban_s:

@@ -480,7 +480,7 @@ async def test_a_model_that_waits_leaves_the_event_loop() -> None:
     records: list[BatchRecord] = []
 
     def answer(x: NDArray[Any]) -> NDArray[Any]:
-        threading.Event().wait(2e-4)
+        threading.Event().wait(3e-3)
         return np.asarray(x * x)
 
     model.answer = answer

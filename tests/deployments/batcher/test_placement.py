@@ -96,18 +96,23 @@ def test_a_very_long_batch_after_a_good_time_counts_as_the_first() -> None:
         now_s += 1.01 * BatchPlacement.FIRST_BAN_S
 
 
-@pytest.mark.parametrize("waits_s", [1e-4, 10.0])
-def test_a_model_that_waits_goes_back_for_good(waits_s: float) -> None:
+@pytest.mark.parametrize("waits_s", [1e-4, 0.04])
+def test_a_model_that_waits_goes_back(waits_s: float) -> None:
     placement = short()
-    for _ in range(IN_A_ROW):
-        placement.observe(1, waits_s, 1e-5, waited=True, now_s=0.0)
-    placement.use(LATENCY_MS, 0.2, now_s=1e9)
+    outcomes = [
+        placement.observe(1, waits_s, 1e-5, waited=True, now_s=0.0) for _ in range(IN_A_ROW)
+    ]
+    assert outcomes == [False] * (IN_A_ROW - 1) + [True]
     assert placement.largest == 0
+
+
+def test_a_model_that_waits_for_long_goes_back_at_once() -> None:
+    assert short().observe(1, 0.06, 1e-5, waited=True, now_s=0.0)
 
 
 def test_waiting_now_and_then_is_no_reason_to_go() -> None:
     placement = short()
     for _ in range(3 * IN_A_ROW):
-        assert not placement.observe(1, 1e-4, 1e-5, waited=True, now_s=0.0)
+        assert not placement.observe(1, 8e-3, 1e-4, waited=True, now_s=0.0)
         assert not placement.observe(1, 1e-4, 1e-4, waited=False, now_s=0.0)
     assert placement.largest == 3
