@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 from typing import Any
@@ -25,7 +24,6 @@ async def call(module: str, message: dict[str, Any]) -> dict[str, Any]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     reply = asyncio.create_task(
         asyncio.to_thread(process.communicate, json.dumps(message).encode())
