@@ -6,6 +6,9 @@ request's handling, so the fast path skips it. It therefore takes over what the 
 the batcher counts the requests, `InferenceApp` cancels those whose clients disconnect, and uvicorn
 finishes them before the replica stops.
 
+Ray calls `middlewares` before it starts the HTTP server, so that is also where uvicorn is given
+`deployments.http.protocol.InferenceProtocol`: ordinary inference requests then skip ASGI as well.
+
 Ray runs the middleware in every HTTP server of the cluster, including the head's fallback proxy and
 the replicas of other applications. A process that hosts no app passes all requests on.
 """
@@ -15,8 +18,10 @@ from dataclasses import dataclass
 
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.config import HTTP_PROTOCOLS
 
 from deployments.http.app import InferenceApp
+from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.http.request import REQUEST_ID
 
 
@@ -47,6 +52,7 @@ class FastPath:
             await self._app(scope, receive, _drop_repeated_request_ids(send))
             # Ray's wrapper writes the route prefix here; a replica can learn it nowhere else.
             hosted.root_path = scope.get("root_path", "")
+            InferenceProtocol.hosted = HostedApp(hosted.app, hosted.loop, hosted.root_path)
         elif (
             not scope["path"].startswith((f"{hosted.root_path}/v2", f"{hosted.root_path}/sojourn/"))
             # Ray may run user code, and with it the batcher, on an event loop of its own.
@@ -74,7 +80,11 @@ def _drop_repeated_request_ids(send: Send) -> Send:
 
 
 def middlewares() -> list[Middleware]:
-    """Return the middleware. Serve calls this when it starts an HTTP server."""
+    """Return the middleware, and set uvicorn's HTTP protocol.
+
+    Serve calls this when it starts an HTTP server, and asks uvicorn for the protocol "auto".
+    """
+    HTTP_PROTOCOLS["auto"] = f"{InferenceProtocol.__module__}:{InferenceProtocol.__qualname__}"
     return [Middleware(FastPath)]
 
 

@@ -48,6 +48,12 @@ _MODEL_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(?:/(infer|re
 _READ_METHODS = ("GET", "HEAD")
 _JSON = (b"content-type", b"application/json")
 _BINARY = (b"content-type", b"application/octet-stream")
+#: Why a request was refused before it was parsed.
+FULL = "this replica is full; try again later"
+
+#: Status, body and header fields; the length of the body and the request id are added.
+Answer = tuple[int, bytes, Headers]
+
 #: Extra header of error responses, by status.
 _ERROR_HEADERS = {
     415: (b"accept-encoding", b"gzip, deflate"),
@@ -96,6 +102,11 @@ class InferenceApp:
         The version that ``GET /v2`` reports.
     autoscaler : async callable, optional
         Returns the content of ``GET /sojourn/autoscaler``. The default reports no decisions.
+
+    Attributes
+    ----------
+    infer_path : str
+        The path of inference requests, without the application's prefix.
     """
 
     def __init__(
@@ -104,11 +115,11 @@ class InferenceApp:
         server_version: str,
         autoscaler: Callable[[], Awaitable[Mapping[str, Any]]] = _no_autoscaler,
     ) -> None:
-        self._service = service
+        self.service = service
+        self.infer_path = f"/v2/models/{service.model_name}/infer"
         self._autoscaler = autoscaler
         self._server_version = server_version
         self._watch = DisconnectWatch()
-        self._infer_path = f"/v2/models/{service.model_name}/infer"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request, or the server's lifespan events."""
@@ -125,16 +136,8 @@ class InferenceApp:
         except asyncio.CancelledError:
             # The client disconnected or the server is shutting down: nobody waits for an answer.
             return
-        except RequestError as error:
-            status, body, headers = error.status, orjson.dumps({"error": str(error)}), [_JSON]
-            if status in _ERROR_HEADERS:
-                headers.append(_ERROR_HEADERS[status])
-            elif isinstance(error, MethodNotAllowedError):
-                headers.append((b"allow", ", ".join(error.allowed).encode()))
-        except Exception:
-            logger.exception("internal error while answering a request")
-            status, headers = 500, [_JSON]
-            body = orjson.dumps({"error": "internal error while answering this request"})
+        except Exception as error:
+            status, body, headers = self.failure(error)
         headers.append((b"content-length", b"%d" % len(body)))
         if REQUEST_ID in fields:
             headers.append((REQUEST_ID, fields[REQUEST_ID]))
@@ -145,10 +148,10 @@ class InferenceApp:
 
     async def _route(
         self, scope: Scope, fields: Mapping[bytes, bytes], receive: Receive, arrival_s: float
-    ) -> tuple[int, bytes, Headers]:
+    ) -> Answer:
         path = scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/")
         method = scope["method"]
-        if path == self._infer_path and method == "POST":
+        if path == self.infer_path and method == "POST":
             return await self._infer(scope, fields, receive, arrival_s)
         if path == "/sojourn/autoscaler":
             _check_method(method, *_READ_METHODS)
@@ -170,7 +173,7 @@ class InferenceApp:
             else _json_answer(self._metadata())
         )
 
-    def _server_answer(self, path: str, root_path: str) -> tuple[int, bytes, Headers]:
+    def _server_answer(self, path: str, root_path: str) -> Answer:
         if path == "/v2":
             return _json_answer(
                 {
@@ -184,20 +187,20 @@ class InferenceApp:
         if path == "/v2/health/ready":
             return self._readiness_answer({})
         if path == "/sojourn/policy":
-            return _json_answer(self._service.explain())
+            return _json_answer(self.service.explain())
         if path == "/sojourn/example":
-            return _json_answer(self._service.example_request())
+            return _json_answer(self.service.example_request())
         if path == "/sojourn/openapi.json":
             return _json_answer(self._openapi(root_path))
-        model_path = f"/v2/models/{self._service.model_name}"
+        model_path = f"/v2/models/{self.service.model_name}"
         raise NotFoundError(f"there is no path {_quote(path)}; the model is at {model_path}")
 
-    def _readiness_answer(self, content: Mapping[str, Any]) -> tuple[int, bytes, Headers]:
-        ready = self._service.ready
+    def _readiness_answer(self, content: Mapping[str, Any]) -> Answer:
+        ready = self.service.ready
         return _json_answer({**content, "ready": ready}, 200 if ready else 503)
 
     def _check_model(self, name: str, version: str | None) -> None:
-        service = self._service
+        service = self.service
         if name != service.model_name:
             raise NotFoundError(
                 f"there is no model {_quote(name)}; this service has {service.model_name!r}"
@@ -209,7 +212,7 @@ class InferenceApp:
             )
 
     def _metadata(self) -> Mapping[str, Any]:
-        service = self._service
+        service = self.service
         return {
             "name": service.model_name,
             "versions": [service.model_version],
@@ -219,7 +222,7 @@ class InferenceApp:
         }
 
     def _openapi(self, root_path: str) -> Mapping[str, Any]:
-        service = self._service
+        service = self.service
         return openapi_document(
             model_name=service.model_name,
             model_version=service.model_version,
@@ -232,15 +235,15 @@ class InferenceApp:
 
     async def _infer(
         self, scope: Scope, fields: Mapping[bytes, bytes], receive: Receive, arrival_s: float
-    ) -> tuple[int, bytes, Headers]:
-        service = self._service
+    ) -> Answer:
+        service = self.service
         if len(fields) < len(scope["headers"]):
             check_single_valued(scope["headers"])
         header_length = read_header_length(fields)
         timeout_ms, priority = read_timeout_ms(fields), read_priority(fields)
         body = await read_body(receive, fields, service.max_body_bytes)
         if not service.has_room(body):
-            raise BusyError("this replica is full; try again later")
+            raise BusyError(FULL)
         request = parse_request(body, header_length, service.signature, timeout_ms, priority)
         task = asyncio.current_task()
         assert task is not None
@@ -249,6 +252,17 @@ class InferenceApp:
             outputs = await service.infer(request, arrival_s)
         finally:
             self._watch.remove(task)
+        return self.success(request, outputs)
+
+    def success(self, request: InferenceRequest, outputs: Tensors) -> Answer:
+        """Return the answer with a model's outputs.
+
+        Raises
+        ------
+        RequestError
+            The outputs cannot be encoded.
+        """
+        service = self.service
         try:
             body, length = encode_response(
                 service.model_name, service.model_version, request, outputs
@@ -262,8 +276,20 @@ class InferenceApp:
             return 200, body, [_JSON]
         return 200, body, [_BINARY, (HEADER_LENGTH, b"%d" % length)]
 
+    def failure(self, error: Exception) -> Answer:
+        """Return the answer to a request that failed; only a `RequestError` is explained."""
+        if not isinstance(error, RequestError):
+            logger.error("internal error while answering a request", exc_info=error)
+            return 500, b'{"error":"internal error while answering this request"}', [_JSON]
+        headers = [_JSON]
+        if error.status in _ERROR_HEADERS:
+            headers.append(_ERROR_HEADERS[error.status])
+        elif isinstance(error, MethodNotAllowedError):
+            headers.append((b"allow", ", ".join(error.allowed).encode()))
+        return error.status, orjson.dumps({"error": str(error)}), headers
 
-def _json_answer(content: Mapping[str, Any], status: int = 200) -> tuple[int, bytes, Headers]:
+
+def _json_answer(content: Mapping[str, Any], status: int = 200) -> Answer:
     return status, orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY), [_JSON]
 
 

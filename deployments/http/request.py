@@ -53,6 +53,17 @@ def read_header_length(fields: Mapping[bytes, bytes]) -> int | None:
     return _read_length(fields, HEADER_LENGTH)
 
 
+def read_content_length(fields: Mapping[bytes, bytes]) -> int | None:
+    """Return the length of the body in bytes, or None if the header is absent.
+
+    Raises
+    ------
+    BadRequestError
+        The header is not a whole number.
+    """
+    return _read_length(fields, _CONTENT_LENGTH)
+
+
 def read_timeout_ms(fields: Mapping[bytes, bytes]) -> float | None:
     """Return the deadline from the header, in ms after arrival, or None if it is absent.
 
@@ -102,7 +113,7 @@ async def read_body(receive: Receive, fields: Mapping[bytes, bytes], max_body_by
     compressed = coding not in (b"", b"identity")
     if compressed and coding not in _WINDOW_BITS:
         raise UnsupportedEncodingError("Content-Encoding must be gzip, deflate or identity")
-    size = announced = _read_length(fields, _CONTENT_LENGTH) or 0
+    size = announced = read_content_length(fields) or 0
     chunks: list[bytes] = []
     received = 0
     while size <= max_body_bytes:

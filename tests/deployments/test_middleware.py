@@ -1,15 +1,20 @@
 """The fast path, and the duties that it takes over from Ray's wrapper."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from starlette.types import Message, Receive, Scope, Send
+from uvicorn.config import HTTP_PROTOCOLS
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from deployments.http.app import InferenceApp
+from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.middleware import FastPath, middlewares, open_fast_path
 from deployments.service import InferenceService
 from tests.support.doubles_service import Doubles, body, listening, make_service
@@ -40,7 +45,7 @@ class Wrapper:
 @pytest.fixture(autouse=True)
 def _close_fast_path() -> Iterator[None]:
     yield
-    FastPath.hosted = None
+    FastPath.hosted = InferenceProtocol.hosted = None
 
 
 @pytest.fixture
@@ -121,10 +126,31 @@ def raw_request(*rows: tuple[float, float]) -> bytes:
     return head.encode() + b"\r\n\r\n" + content
 
 
-async def test_the_request_of_a_client_that_left_is_never_computed() -> None:
+@pytest.fixture(params=[HttpToolsProtocol, InferenceProtocol])
+def http(request: pytest.FixtureRequest) -> type[asyncio.Protocol]:
+    """uvicorn's own protocol, and Sojourn's."""
+    protocol: type[asyncio.Protocol] = request.param
+    return protocol
+
+
+@contextlib.asynccontextmanager
+async def hosting(
+    model: Doubles, http: type[asyncio.Protocol]
+) -> AsyncIterator[tuple[InferenceService, uvicorn.Server, int]]:
+    """Serve `model` as a replica does whose route prefix is known."""
+    async with make_service(model) as service:
+        app = InferenceApp(service, "1")
+        InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
+        async with listening(app, http) as (server, port):
+            yield service, server, port
+
+
+async def test_the_request_of_a_client_that_left_is_never_computed(
+    http: type[asyncio.Protocol],
+) -> None:
     model = Doubles()
     model.gate.clear()
-    async with make_service(model) as service, listening(InferenceApp(service, "1")) as (_, port):
+    async with hosting(model, http) as (service, _, port):
         first_reader, first = await asyncio.open_connection("127.0.0.1", port)
         first.write(raw_request((1, 1)))
         await until(lambda: service.batcher.core.device_busy)
@@ -139,19 +165,55 @@ async def test_the_request_of_a_client_that_left_is_never_computed() -> None:
     assert model.rows == [1]
 
 
-async def test_a_stopping_server_answers_accepted_requests() -> None:
+async def test_a_stopping_server_answers_accepted_requests(http: type[asyncio.Protocol]) -> None:
     model = Doubles()
     model.gate.clear()
-    async with make_service(model) as service:
-        async with listening(InferenceApp(service, "1")) as (server, port):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(raw_request((3, 4)))
-            await until(lambda: service.batcher.core.device_busy)
-            listener = server.servers[0]
-            server.should_exit = True
-            await until(lambda: not listener.is_serving())
-            model.gate.set()
+    async with hosting(model, http) as (service, server, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(raw_request((3, 4)))
+        await until(lambda: service.batcher.core.device_busy)
+        listener = server.servers[0]
+        server.should_exit = True
+        await until(lambda: not listener.is_serving())
+        model.gate.set()
         answer = await reader.read()
         writer.close()
     assert answer.startswith(b"HTTP/1.1 200")
+    assert b"\r\nconnection: close\r\n" in answer
     assert b'"data":[6.0,8.0]' in answer
+
+
+async def test_uvicorn_takes_the_protocol_by_default_once_ray_asked_for_the_middleware(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(HTTP_PROTOCOLS, "auto", "nowhere:Nothing")
+    middlewares()
+    config = uvicorn.Config(lambda: None, factory=True)
+    config.load()
+    assert config.http_protocol_class is InferenceProtocol
+
+
+async def test_requests_skip_the_middleware_once_the_prefix_is_known(
+    service: InferenceService,
+) -> None:
+    app = InferenceApp(service, "1")
+    wrapper = Wrapper(app, "/digits")
+    open_fast_path(app)
+    fast_path = FastPath(wrapper)
+    paths: list[str] = []
+
+    async def recorder(scope: Scope, receive: Receive, send: Send) -> None:
+        paths.append(scope["path"])
+        await fast_path(scope, receive, send)
+
+    infer = "/digits/v2/models/doubles/infer"
+    async with (
+        listening(recorder, InferenceProtocol) as (_, port),
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
+        for _ in range(3):
+            answer = await client.post(infer, json=body((1, 2)))
+            assert answer.json()["outputs"][0]["data"] == [2, 4]
+        assert (await client.get("/digits/v2")).status_code == 200
+    assert paths == [infer, "/digits/v2"]
+    assert wrapper.paths == [infer]

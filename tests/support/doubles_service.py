@@ -8,6 +8,7 @@ from typing import Any
 
 import uvicorn
 from numpy.typing import NDArray
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from deployments.config import ModelConfig, parse_user_config
 from deployments.models.base import Model, TensorSpec
@@ -76,9 +77,22 @@ def body(*rows: tuple[float, float], **more: Any) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def listening(app: Any) -> AsyncIterator[tuple[uvicorn.Server, int]]:
-    """Run a real uvicorn on a free port, as Ray does in each replica."""
-    config = uvicorn.Config(app, port=0, log_level="critical", lifespan="off", ws="none")
+async def listening(
+    app: Any, http: type[asyncio.Protocol] = HttpToolsProtocol
+) -> AsyncIterator[tuple[uvicorn.Server, int]]:
+    """Run a real uvicorn on a free port, as Ray does in each replica.
+
+    With `InferenceProtocol`, the app must be hosted; `app` may also be what uvicorn calls instead.
+    """
+    config = uvicorn.Config(
+        app,
+        port=0,
+        http=http,
+        log_level="critical",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+    )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server._serve())
     while not server.started:

@@ -1,0 +1,280 @@
+"""The replica's HTTP protocol: uvicorn's, with a short way for ordinary inference requests.
+
+uvicorn makes a scope, a task and an event for each request, and passes events between them. An
+ordinary inference request (`deployments.http.request_head`) needs none of that: it is parsed where
+its last bytes are read, and a callback of its batch writes the answer. Everything else, and
+whatever follows it on the connection until it is answered, goes to uvicorn's own protocol and so to
+the ASGI app.
+
+Each connection has one request at a time in the batcher. Pipelined requests wait until those before
+them are answered, and reading pauses meanwhile.
+"""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from deployments.errors import BusyError
+from deployments.http.app import FULL, Answer, InferenceApp
+from deployments.http.inference_protocol import InferenceRequest, Tensors, parse_request
+from deployments.http.request import REQUEST_ID
+from deployments.http.request_head import END_OF_HEAD, RequestHead, RequestHeads
+
+logger = logging.getLogger("sojourn.http")
+
+_ID_LINE = REQUEST_ID + b": "
+
+
+@dataclass
+class HostedApp:
+    """An app whose inference requests take the short way.
+
+    Parameters
+    ----------
+    app : InferenceApp
+    loop : AbstractEventLoop
+        The event loop of the app's batcher; only connections on this loop take the short way.
+    root_path : str
+        The application's URL prefix.
+    """
+
+    app: InferenceApp
+    loop: asyncio.AbstractEventLoop
+    root_path: str = ""
+    heads: RequestHeads = field(init=False)
+    _default_headers: list[tuple[bytes, bytes]] | None = field(default=None, init=False)
+    _lines: bytes = field(default=b"", init=False)
+
+    def __post_init__(self) -> None:
+        self.heads = RequestHeads((self.root_path + self.app.infer_path).encode())
+
+    def default_lines(self, headers: list[tuple[bytes, bytes]]) -> bytes:
+        """Return the header lines that uvicorn adds to every answer; it renews them each second."""
+        if headers is not self._default_headers:
+            self._default_headers = headers
+            self._lines = _lines(headers)
+        return self._lines
+
+
+class InferenceProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP protocol, with a short way to the hosted app.
+
+    Attributes
+    ----------
+    hosted : HostedApp or None
+        The app of this process; None: all requests go to uvicorn's own protocol.
+    """
+
+    hosted: ClassVar[HostedApp | None] = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        #: Whether uvicorn's parser is inside a message.
+        self._in_message = False
+        #: The request on the short way, from its head until it is answered.
+        self._head: RequestHead | None = None
+        self._request_id: bytes | None = None
+        self._request: InferenceRequest | None = None
+        self._call: asyncio.Future[Tensors] | None = None
+        self._arrival_s = 0.0
+        #: What was read of an incomplete body, and how many bytes are missing.
+        self._chunks: list[bytes] = []
+        self._missing = 0
+        #: What was read after an unanswered request.
+        self._held = b""
+        self._stopping = False
+        self._last_answer_s = 0.0
+        # uvicorn's access log and its limit of connections belong to its own way.
+        self._short_way = not self.access_log and self.limit_concurrency is None
+
+    def data_received(self, data: bytes) -> None:
+        """Take what was read."""
+        if self._missing:
+            self._read_body(data)
+        elif self._head is not None or self._held:
+            self._hold(data)
+        else:
+            self._read(data)
+
+    def _read(self, data: bytes) -> None:
+        """Take bytes from the start of a request, or from within one on uvicorn's way."""
+        hosted = self.hosted
+        while data:
+            if (
+                hosted is None
+                or self._in_message
+                or hosted.loop is not self.loop
+                or not self._short_way
+                or (self.cycle is not None and not self.cycle.response_complete)
+            ):
+                super().data_received(data)
+                return
+            end = data.find(END_OF_HEAD)
+            head, request_id = hosted.heads.find(data, end) if end >= 0 else (None, None)
+            if head is None or head.body_length > hosted.app.service.max_body_bytes:
+                super().data_received(data)
+                return
+            if self.flow.write_paused:
+                self._hold(data)
+                return
+            self._head, self._request_id = head, request_id
+            self._arrival_s = time.monotonic()
+            start = end + len(END_OF_HEAD)
+            stop = start + head.body_length
+            if len(data) < stop:
+                self._chunks.append(data[start:])
+                self._missing = stop - len(data)
+                return
+            self._handle(data[start:stop])
+            data = data[stop:]
+            if self._head is not None:
+                if data:
+                    self._hold(data)
+                return
+
+    def _read_body(self, data: bytes) -> None:
+        rest = data[self._missing :]
+        self._chunks.append(data[: self._missing])
+        self._missing -= len(data) - len(rest)
+        if self._missing:
+            return
+        body = b"".join(self._chunks)
+        self._chunks.clear()
+        self._handle(body)
+        if rest:
+            self.data_received(rest)
+
+    def _hold(self, data: bytes) -> None:
+        """Keep pipelined requests until the one before them is answered."""
+        self._held += data
+        self.flow.pause_reading()
+
+    def _handle(self, body: bytes) -> None:
+        """Answer the request, or queue it for the batcher."""
+        hosted, head = self.hosted, self._head
+        assert hosted is not None
+        assert head is not None
+        app = hosted.app
+        service = app.service
+        try:
+            if not service.has_room(body):
+                raise BusyError(FULL)
+            self._request = parse_request(
+                body, head.header_length, service.signature, head.timeout_ms, head.priority
+            )
+            self._call = self.loop.create_task(service.infer(self._request, self._arrival_s))
+        except Exception as error:
+            self._write(app.failure(error))
+            return
+        self._call.add_done_callback(self._answered)
+
+    def _answered(self, call: "asyncio.Future[Tensors]") -> None:
+        if self._head is None or call.cancelled():
+            return
+        assert self.hosted is not None
+        assert self._request is not None
+        app = self.hosted.app
+        try:
+            answer = app.success(self._request, call.result())
+        except Exception as error:
+            answer = app.failure(error)
+        self._request = self._call = None
+        self._write(answer)
+        if self._held and not self.flow.write_paused:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        held, self._held = self._held, b""
+        self.flow.resume_reading()
+        self.data_received(held)
+
+    def _write(self, answer: Answer) -> None:
+        """Write the answer; the next request may follow."""
+        assert self.hosted is not None
+        request_id = self._request_id
+        self._head = self._request_id = None
+        status, body, headers = answer
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.transport.write(
+            b"".join(
+                (
+                    STATUS_LINE[status],
+                    self.hosted.default_lines(self.server_state.default_headers),
+                    _lines(headers),
+                    b"" if request_id is None else b"%b%b\r\n" % (_ID_LINE, request_id),
+                    b"connection: close\r\n" if self._stopping else b"",
+                    b"content-length: %d\r\n\r\n" % len(body),
+                    body,
+                )
+            )
+        )
+        if self._stopping:
+            self.transport.close()
+            return
+        self._last_answer_s = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._expect_request(self.timeout_keep_alive)
+
+    def _expect_request(self, within_s: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(
+            within_s, self.timeout_keep_alive_handler
+        )
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close the connection if it was idle for the keep-alive timeout."""
+        self.timeout_keep_alive_task = None
+        if self._head is not None:
+            return  # its answer sets the timer again
+        left_s = self._last_answer_s + self.timeout_keep_alive - self.loop.time()
+        if left_s > 0:
+            self._expect_request(left_s)
+        else:
+            super().timeout_keep_alive_handler()
+
+    def on_message_begin(self) -> None:
+        """Note that uvicorn's parser is inside a message."""
+        self._in_message = True
+        super().on_message_begin()
+
+    def on_message_complete(self) -> None:
+        """Note that uvicorn's parser is between two messages."""
+        self._in_message = False
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Note when the connection became idle."""
+        self._last_answer_s = self.loop.time()
+        super().on_response_complete()
+
+    def resume_writing(self) -> None:
+        """Go on with held requests once the client has read enough of its answers."""
+        super().resume_writing()
+        if self._held and self._head is None:
+            self._go_on()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give up the client's request."""
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        self._head, self._held, self._missing = None, b"", 0
+        self._chunks.clear()
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+    def shutdown(self) -> None:
+        """Close the connection, after the answer to the request that was accepted."""
+        if self._head is None:
+            super().shutdown()
+        else:
+            self._stopping = True
+
+
+def _lines(headers: list[tuple[bytes, bytes]]) -> bytes:
+    return b"".join([b"%b: %b\r\n" % header for header in headers])

@@ -1,0 +1,167 @@
+"""The head of an ordinary inference request, parsed once for all requests with the same head.
+
+Clients and balancers send the same head with every request, but for a request id and sometimes the
+length of the body. So the bytes of a head, without its request id, are the key of what they say.
+A head that was not seen before is parsed by llhttp, as uvicorn parses it.
+"""
+
+import re
+from typing import NamedTuple
+
+import httptools
+
+from deployments.errors import BadRequestError
+from deployments.http.request import (
+    REQUEST_ID,
+    check_single_valued,
+    read_content_length,
+    read_header_length,
+    read_priority,
+    read_timeout_ms,
+)
+
+END_OF_HEAD = b"\r\n\r\n"
+#: As HAProxy writes it. Other spellings are parsed with the rest of the head.
+_REQUEST_ID_LINE = b"\r\n" + REQUEST_ID + b": "
+_PRINTABLE = re.compile(rb"[\x21-\x7e]+")
+#: Heads to remember, and the longest one, in bytes.
+_HEADS = 512
+_LONGEST_HEAD = 4096
+#: Fields that make a request one for uvicorn's own protocol, whatever their value.
+_UNUSUAL = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"content-encoding"})
+
+
+class RequestHead(NamedTuple):
+    """What the head of an ordinary inference request says.
+
+    Attributes
+    ----------
+    body_length : int
+        Length of the body in bytes.
+    header_length : int or None
+        Length of the body's JSON part, as in `deployments.http.request.read_header_length`.
+    timeout_ms : float or None
+        The deadline, in ms after arrival.
+    priority : int
+    request_id : bytes or None
+        The request's id, unless it is in a line of its own that the key leaves out.
+    """
+
+    body_length: int
+    header_length: int | None
+    timeout_ms: float | None
+    priority: int
+    request_id: bytes | None
+
+
+class RequestHeads:
+    """The heads of ordinary inference requests to one path.
+
+    A request is ordinary if it is a POST of HTTP/1.1 to exactly that path, on a connection that
+    stays open, with a valid Content-Length and without anything that needs uvicorn's protocol:
+    chunks, an encoding, an expectation or an upgrade.
+
+    Parameters
+    ----------
+    path : bytes
+        The path of inference requests, with the application's prefix.
+    """
+
+    def __init__(self, path: bytes) -> None:
+        self._path = path
+        self._heads: dict[bytes, RequestHead | None] = {}
+
+    def find(self, data: bytes, end: int) -> tuple[RequestHead | None, bytes | None]:
+        """Return the head at the start of `data`, and the request id.
+
+        Parameters
+        ----------
+        data : bytes
+            Bytes of a connection, from the start of a request.
+        end : int
+            Index of the `END_OF_HEAD` in `data`.
+
+        Returns
+        -------
+        head : RequestHead or None
+            None if the request is not ordinary.
+        request_id : bytes or None
+            None if it has none.
+        """
+        at = data.find(_REQUEST_ID_LINE, 0, end)
+        if at < 0:
+            head = self._parsed(data[:end])
+            return head, None if head is None else head.request_id
+        start = at + len(_REQUEST_ID_LINE)
+        # The head's last line ends where the head does.
+        stop = data.find(b"\r\n", start, end + 2)
+        head = self._parsed(data[:at] + data[stop:end])
+        request_id = data[start:stop]
+        if head is None or head.request_id is not None or not _PRINTABLE.fullmatch(request_id):
+            return None, None
+        return head, request_id
+
+    def _parsed(self, key: bytes) -> RequestHead | None:
+        try:
+            return self._heads[key]
+        except KeyError:
+            head = parse_head(key + END_OF_HEAD, self._path)
+            if len(key) <= _LONGEST_HEAD:
+                if len(self._heads) >= _HEADS:
+                    self._heads.clear()
+                self._heads[key] = head
+            return head
+
+
+class _Collector:
+    """Takes what llhttp finds in a head."""
+
+    def __init__(self) -> None:
+        self.url = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.complete = False
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self.complete = True
+
+
+def parse_head(head: bytes, path: bytes) -> RequestHead | None:
+    """Parse a head with its final empty line; return None if it is not of an ordinary request."""
+    collector = _Collector()
+    parser = httptools.HttpRequestParser(collector)
+    try:
+        parser.feed_data(head)
+    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        return None
+    headers = collector.headers
+    fields = dict(headers)
+    if (
+        not collector.complete
+        or collector.url != path
+        or parser.get_method() != b"POST"
+        or parser.get_http_version() != "1.1"
+        or not parser.should_keep_alive()
+        or not _UNUSUAL.isdisjoint(fields)
+        or sum(name == REQUEST_ID for name, _ in headers) > 1
+    ):
+        return None
+    try:
+        check_single_valued(headers)
+        body_length = read_content_length(fields)
+        if body_length is None:
+            return None
+        return RequestHead(
+            body_length,
+            read_header_length(fields),
+            read_timeout_ms(fields),
+            read_priority(fields),
+            fields.get(REQUEST_ID),
+        )
+    except BadRequestError:
+        return None  # the app explains what is wrong

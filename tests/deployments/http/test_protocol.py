@@ -1,0 +1,357 @@
+"""Sojourn's HTTP protocol beside uvicorn's own, over real sockets and a real service."""
+
+import asyncio
+import contextlib
+import gzip
+import itertools
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+from unittest import mock
+
+import numpy as np
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from deployments.http.app import InferenceApp
+from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.service import InferenceService
+from tests.support.doubles_service import Doubles, body, listening, make_service
+
+INFER = "/v2/models/doubles/infer"
+_LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n")
+
+
+@dataclass
+class Served:
+    """A service behind a real server, and the paths of the requests that went to ASGI."""
+
+    service: InferenceService
+    model: Doubles
+    port: int
+    asgi_paths: list[str] = field(default_factory=list)
+
+
+@contextlib.asynccontextmanager
+async def serving(http: type[asyncio.Protocol] = InferenceProtocol) -> AsyncIterator[Served]:
+    model = Doubles()
+    async with make_service(model) as service:
+        app = InferenceApp(service, "1")
+        InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
+        served = Served(service, model, 0)
+
+        async def recorder(scope: Scope, receive: Receive, send: Send) -> None:
+            served.asgi_paths.append(scope["path"])
+            await app(scope, receive, send)
+
+        try:
+            async with listening(recorder, http) as (_, served.port):
+                yield served
+        finally:
+            InferenceProtocol.hosted = None
+            model.gate.set()
+
+
+def post(content: bytes | dict[str, Any], *lines: str, path: str = INFER) -> bytes:
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    head = [f"POST {path} HTTP/1.1", "Host: x", *lines, f"Content-Length: {len(data)}"]
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + data
+
+
+def chunked(content: dict[str, Any]) -> bytes:
+    data = json.dumps(content).encode()
+    head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    parts = [b"%x\r\n%b\r\n" % (len(part), part) for part in (data[:9], data[9:])]
+    return head.encode() + b"".join(parts) + b"0\r\n\r\n"
+
+
+async def read_answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = _LENGTH.search(head)
+    assert length is not None
+    return head, await reader.readexactly(int(length[1]))
+
+
+def normal(answer: tuple[bytes, bytes]) -> tuple[bytes, list[bytes], bytes]:
+    """Return the status line, the sorted header lines but the date, and the body."""
+    status, *lines = answer[0].strip().split(b"\r\n")
+    return status, sorted(line for line in lines if not line.startswith(b"date:")), answer[1]
+
+
+async def exchange(port: int, pieces: Sequence[bytes], answers: int) -> list[tuple[bytes, bytes]]:
+    """Send `pieces` on one connection, each read by the server on its own."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for piece in pieces:
+        writer.write(piece)
+        await writer.drain()
+        for _ in range(3):  # the server reads it
+            await asyncio.sleep(0)
+    taken = [await read_answer(reader) for _ in range(answers)]
+    writer.close()
+    await writer.wait_closed()
+    return taken
+
+
+BINARY = (
+    b'{"parameters":{"binary_data_output":true},"inputs":[{"name":"x","datatype":"FP32",'
+    b'"shape":[1,2],"parameters":{"binary_data_size":8}}]}'
+)
+#: Name, request, and whether it takes the short way.
+REQUESTS = {
+    "one row": (post(body((1, 2))), True),
+    "several rows": (post(body((1, 2), (3, 4), id="mine")), True),
+    "with an id": (post(body((1, 2)), "x-request-id: abc"), True),
+    "with another spelling": (post(body((1, 2)), "X-Request-ID: abc"), True),
+    "with headers": (post(body((1, 2)), "X-Request-Priority: 1", "Accept: */*"), True),
+    "binary": (
+        post(BINARY + b"\0" * 8, f"Inference-Header-Content-Length: {len(BINARY)}"),
+        True,
+    ),
+    "no JSON": (post(b"nothing"), True),
+    "empty": (post(b""), True),
+    "wrong input": (post({"inputs": []}), True),
+    "too many rows": (post(body(*[(0, 0)] * 7)), True),
+    "failing model": (post(body((13, 13))), True),
+    "late before it starts": (post(body((1, 2)), "X-Request-Timeout-Ms: 0.001"), True),
+    "wrong deadline": (post(body((1, 2)), "X-Request-Timeout-Ms: x"), False),
+    "two deadlines": (
+        post(body((1, 2)), "X-Request-Timeout-Ms: 5", "X-Request-Timeout-Ms: 6"),
+        False,
+    ),
+    "body too large": (post(b" " * 2001), False),
+    "compressed": (post(gzip.compress(b"{}"), "Content-Encoding: gzip"), False),
+    "chunked": (chunked(body((5, 6))), False),
+    "other path": (post(body((1, 2)), path="/v2/models/other/infer"), False),
+    "version": (post(body((1, 2)), path="/v2/models/doubles/versions/1/infer"), False),
+    "query": (post(body((1, 2)), path=INFER + "?x=1"), False),
+    "metadata": (b"GET /v2/models/doubles HTTP/1.1\r\nHost: x\r\n\r\n", False),
+    "wrong method": (f"GET {INFER} HTTP/1.1\r\nHost: x\r\n\r\n".encode(), False),
+    "stays open no longer": (post(body((1, 2)), "Connection: close"), False),
+}
+
+
+async def test_every_answer_is_uvicorns_own(caplog: pytest.LogCaptureFixture) -> None:
+    answers: dict[str, list[Any]] = {name: [] for name in REQUESTS}
+    caplog.set_level("CRITICAL")
+    for http in (HttpToolsProtocol, InferenceProtocol):
+        async with serving(http) as served:
+            for name, (request, short) in REQUESTS.items():
+                served.asgi_paths.clear()
+                (answer,) = await exchange(served.port, [request], 1)
+                answers[name].append(normal(answer))
+                if http is InferenceProtocol:
+                    assert bool(served.asgi_paths) is not short, name
+    for name, (theirs, ours) in answers.items():
+        assert ours == theirs, name
+
+
+async def test_a_full_replica_refuses_as_over_uvicorn() -> None:
+    answers = []
+    for http in (HttpToolsProtocol, InferenceProtocol):
+        async with serving(http) as served:
+            served.service.batcher.core.drain()
+            two = post(body((1, 2), (3, 4)), "x-request-id: abc")
+            answers += await exchange(served.port, [two], 1)
+            assert (served.service.batcher.offered_rows, served.service.batcher.refused_rows) == (
+                2,
+                2,
+            )
+            assert served.service.answers[503] == 1
+    assert normal(answers[0]) == normal(answers[1])
+    assert b"\r\nretry-after: 1\r\n" in answers[1][0]
+
+
+def mixed_stream() -> tuple[bytes, list[tuple[bytes, bytes]]]:
+    """Return pipelined requests of both ways, and the start and a part of each answer."""
+    stream, expected = b"", []
+    for number in range(4):
+        stream += post(body((number, 0)))
+        expected.append((b"200", b'"data":[%d.0,0.0]' % (2 * number)))
+        stream += b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+        expected.append((b"200", b"live"))
+        stream += post(b"?", "x-request-id: a") + chunked(body((number, 1)))
+        expected += [(b"400", b"not valid JSON"), (b"200", b'"data":[%d.0,2.0]' % (2 * number))]
+    return stream, expected
+
+
+STREAM, EXPECTED = mixed_stream()
+
+
+async def test_pipelined_requests_are_answered_in_order_however_they_are_cut() -> None:
+    random = np.random.default_rng(5)
+    async with serving() as served:
+        for cuts in range(25):
+            places = np.sort(random.choice(np.arange(1, len(STREAM)), cuts, replace=False)).tolist()
+            pieces = [STREAM[i:j] for i, j in itertools.pairwise([0, *places, len(STREAM)])]
+            answers = await exchange(served.port, pieces, len(EXPECTED))
+            for (head, content), (status, part) in zip(answers, EXPECTED, strict=True):
+                assert head.startswith(b"HTTP/1.1 " + status), places
+                assert part in content, places
+
+
+async def test_a_slow_sender_is_answered() -> None:
+    async with serving() as served:
+        request = post(body((1, 2)))
+        start = request.index(b"\r\n\r\n") + 4
+        head_and_bytes = [request[:start]] + [bytes([byte]) for byte in request[start:]]
+        every_byte = [bytes([byte]) for byte in request]
+        for pieces in (head_and_bytes, every_byte):
+            ((head, _),) = await exchange(served.port, pieces, 1)
+            assert head.startswith(b"HTTP/1.1 200")
+        assert served.asgi_paths == [INFER], "only a head in pieces needs uvicorn's parser"
+
+
+async def test_a_client_that_waits_for_100_continue_gets_it() -> None:
+    async with serving() as served:
+        request = post(body((1, 2)), "Expect: 100-continue")
+        end = request.index(b"\r\n\r\n") + 4
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(request[:end])
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(request[end:])
+        assert (await read_answer(reader))[0].startswith(b"HTTP/1.1 200")
+        writer.close()
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_body_harms_nobody() -> None:
+    async with serving() as served:
+        _, leaver = await asyncio.open_connection("127.0.0.1", served.port)
+        leaver.write(post(body((1, 2)))[:-5])
+        await leaver.drain()
+        leaver.transport.abort()
+        ((head, _),) = await exchange(served.port, [post(body((1, 2)))], 1)
+        assert head.startswith(b"HTTP/1.1 200")
+        assert served.service.batcher.offered_rows == 1
+
+
+async def test_without_a_hosted_app_everything_goes_to_asgi() -> None:
+    async with serving() as served:
+        InferenceProtocol.hosted = None
+        ((head, _),) = await exchange(served.port, [post(body((1, 2)))], 1)
+        assert head.startswith(b"HTTP/1.1 200")
+        assert served.asgi_paths == [INFER]
+
+
+async def test_with_a_batcher_on_another_loop_everything_goes_to_asgi() -> None:
+    async with serving() as served:
+        other = asyncio.new_event_loop()
+        assert InferenceProtocol.hosted is not None
+        InferenceProtocol.hosted.loop = other
+        ((head, _),) = await exchange(served.port, [post(body((1, 2)))], 1)
+        other.close()
+        assert head.startswith(b"HTTP/1.1 200")
+        assert served.asgi_paths == [INFER]
+
+
+async def test_an_internal_error_reveals_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving() as served:
+        monkeypatch.setattr(served.service, "has_room", lambda *_: 1 / 0)
+        ((head, content),) = await exchange(served.port, [post(body((1, 2)))], 1)
+    assert head.startswith(b"HTTP/1.1 500")
+    assert json.loads(content) == {"error": "internal error while answering this request"}
+    assert "ZeroDivisionError" in caplog.text
+
+
+class Loop:
+    """A loop of which the protocol uses the clock and the timers."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.tasks: list[Any] = []
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.Handle:
+        self.timers.append((self.now_s + delay_s, callback))
+        return cast(asyncio.Handle, mock.Mock())
+
+    def pass_time(self, seconds: float) -> None:
+        self.now_s += seconds
+        due = [timer for timer in self.timers if timer[0] <= self.now_s]
+        self.timers = [timer for timer in self.timers if timer[0] > self.now_s]
+        for _, callback in due:
+            callback()
+
+
+@pytest.fixture
+async def connected() -> AsyncIterator[tuple[InferenceProtocol, mock.Mock, Loop]]:
+    """A connection on a stand-in for the transport and the loop, to a replica that drains."""
+    async with make_service() as service:
+        service.batcher.core.drain()
+        app = InferenceApp(service, "1")
+        loop = Loop()
+        config = uvicorn.Config(app, access_log=False, log_config=None, timeout_keep_alive=5)
+        protocol = InferenceProtocol(config, ServerState(), {}, _loop=cast(Any, loop))
+        InferenceProtocol.hosted = HostedApp(app, cast(Any, loop))
+        transport = mock.Mock()
+        transport.is_closing.return_value = False
+        transport.get_extra_info.return_value = None
+        protocol.connection_made(transport)
+        yield protocol, transport, loop
+        InferenceProtocol.hosted = None
+
+
+async def test_answers_to_a_client_that_does_not_read_are_not_piled_up(
+    connected: tuple[InferenceProtocol, mock.Mock, Loop],
+) -> None:
+    protocol, transport, _ = connected
+    request = post(body((1, 2)))
+    protocol.data_received(request)
+    protocol.pause_writing()
+    protocol.data_received(request * 2)
+    assert transport.write.call_count == 1
+    transport.pause_reading.assert_called_once()
+    protocol.resume_writing()
+    assert transport.write.call_count == 3
+    transport.resume_reading.assert_called_once()
+
+
+async def test_an_idle_connection_is_closed_after_the_keep_alive_timeout(
+    connected: tuple[InferenceProtocol, mock.Mock, Loop],
+) -> None:
+    protocol, transport, loop = connected
+    for _ in range(4):
+        protocol.data_received(post(body((1, 2))))
+        loop.pass_time(4)
+        assert len(loop.timers) == 1, "one timer for all requests of a connection"
+        transport.close.assert_not_called()
+    loop.pass_time(1)
+    transport.close.assert_called_once()
+
+
+async def test_a_connection_with_half_a_request_is_not_idle(
+    connected: tuple[InferenceProtocol, mock.Mock, Loop],
+) -> None:
+    protocol, transport, loop = connected
+    request = post(body((1, 2)))
+    protocol.data_received(request + request[:-9])
+    loop.pass_time(100)
+    transport.close.assert_not_called()
+    protocol.data_received(request[-9:])
+    assert transport.write.call_count == 2
+    loop.pass_time(6)
+    transport.close.assert_called_once()
+
+
+async def test_a_stopping_server_closes_idle_connections_and_answers_what_it_is_reading(
+    connected: tuple[InferenceProtocol, mock.Mock, Loop],
+) -> None:
+    protocol, transport, _ = connected
+    request = post(body((1, 2)))
+    protocol.data_received(request[:-9])
+    protocol.shutdown()
+    transport.close.assert_not_called()
+    protocol.data_received(request[-9:])
+    assert b"\r\nconnection: close\r\n" in transport.write.call_args.args[0]
+    transport.close.assert_called_once()
+    protocol.shutdown()
+    assert transport.close.call_count == 2

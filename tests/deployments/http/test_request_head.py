@@ -1,0 +1,107 @@
+"""The heads of ordinary inference requests, and which requests are not ordinary."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deployments.http.request_head import END_OF_HEAD, RequestHead, RequestHeads
+
+PATH = b"/v2/models/m/infer"
+LINES = ["Host: x", "Content-Length: 7", "Content-Type: application/json"]
+
+
+def head_of(*lines: str, start: str = "POST /v2/models/m/infer HTTP/1.1") -> bytes:
+    return "\r\n".join([start, *lines]).encode("latin-1") + END_OF_HEAD
+
+
+def find(data: bytes, heads: RequestHeads | None = None) -> tuple[RequestHead | None, bytes | None]:
+    return (heads or RequestHeads(PATH)).find(data, data.index(END_OF_HEAD))
+
+
+def test_reads_what_the_batcher_needs() -> None:
+    lines = ["X-Request-Timeout-Ms: 250", "X-Request-Priority: 1"]
+    lines += ["Inference-Header-Content-Length: 5"]
+    head, request_id = find(head_of(*LINES, *lines))
+    assert head == RequestHead(7, 5, 250, 1, None)
+    assert request_id is None
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("name", ["x-request-id", "X-Request-ID", "X-REQUEST-ID"])
+def test_finds_the_request_id_wherever_and_however_it_is_written(place: int, name: str) -> None:
+    heads = RequestHeads(PATH)
+    for number in (b"1", b"2"):
+        lines = [*LINES[:place], f"{name}: id-{number.decode()}", *LINES[place:]]
+        head, request_id = find(head_of(*lines), heads)
+        assert head is not None
+        assert head.body_length == 7
+        assert request_id == b"id-" + number
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["Host: x"],
+        ["Transfer-Encoding: chunked"],
+        [*LINES, "Transfer-Encoding: chunked"],
+        [*LINES, "Content-Length: 8"],
+        [*LINES, "Expect: 100-continue"],
+        [*LINES, "Content-Encoding: gzip"],
+        [*LINES, "Connection: close"],
+        [*LINES, "Connection: upgrade", "Upgrade: websocket"],
+        [*LINES, "X-Request-Timeout-Ms: soon"],
+        [*LINES, "X-Request-Timeout-Ms: 1", "X-Request-Timeout-Ms: 2"],
+        [*LINES, "X-Request-Priority: 7"],
+        [*LINES, "Inference-Header-Content-Length: -1"],
+        ["Host: x", "Content-Length: 1_0"],
+        [*LINES, "x-request-id: a", "x-request-id: b"],
+        [*LINES, "x-request-id: a", "X-Request-ID: b"],
+        [*LINES, "X-Request-ID: a", "X-Request-ID: a"],
+        [*LINES, "x-request-id: two words"],
+        [*LINES, "x-request-id: \n"],
+        [*LINES, "x-request-id: a\nset-cookie: b"],
+        [*LINES, "x-request-id: a", " folded"],
+        [*LINES, "x-request-id: "],
+        [*LINES, "Bad Name: x"],
+    ],
+)
+def test_leaves_unusual_requests_to_uvicorn(lines: list[str]) -> None:
+    assert find(head_of(*lines)) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "GET /v2/models/m/infer HTTP/1.1",
+        "POST /v2/models/m/infer/ HTTP/1.1",
+        "POST /v2/models/m/infer?a=1 HTTP/1.1",
+        "POST /v2/models/%6d/infer HTTP/1.1",
+        "POST http://x/v2/models/m/infer HTTP/1.1",
+        "POST /v2/models/m/infer HTTP/1.0",
+        "POST /v2/models/m/infer HTTP/2.0",
+        "",
+        "\r\nPOST /v2 HTTP/1.1",
+    ],
+)
+def test_leaves_other_methods_paths_and_versions_to_uvicorn(start: str) -> None:
+    assert find(head_of(*LINES, start=start)) == (None, None)
+
+
+def test_many_different_heads_are_all_answered_right() -> None:
+    heads = RequestHeads(PATH)
+    for _ in range(2):
+        for length in range(1100):
+            head, _ = find(head_of("Host: x", f"Content-Length: {length}"), heads)
+            assert head is not None
+            assert head.body_length == length
+
+
+@given(st.text(st.characters(max_codepoint=255), max_size=30), st.integers(0, 3))
+def test_no_request_id_changes_what_else_the_head_says(text: str, place: int) -> None:
+    """The law of the key: leaving out the id's line leaves out nothing else."""
+    lines = [*LINES[:place], f"x-request-id: {text}", *LINES[place:]]
+    head, request_id = find(head_of(*lines))
+    if head is not None:
+        assert head == RequestHead(7, None, None, 0, None)
+        assert request_id == text.encode("latin-1")
+        assert not set(request_id) & set(b"\r\n\0")
