@@ -1,8 +1,9 @@
-"""Serve Sojourn's own ASGI app with uvicorn, without Ray: an upper bound for the data path.
+"""Serve Sojourn's own app with uvicorn, without Ray: an upper bound for the data path.
 
 ``python -m benchmarks.peers.uvicorn_server MODEL PORT``
 """
 
+import asyncio
 import sys
 
 import uvicorn
@@ -12,6 +13,7 @@ from benchmarks.peers.models import HOSTED, MAX_BATCH_SIZE
 from benchmarks.peers.sojourn_config import user_config
 from deployments.config import ModelConfig, parse_user_config
 from deployments.http.app import InferenceApp
+from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.service import load_service
 
 
@@ -27,11 +29,13 @@ async def main() -> None:
     )
     service = load_service(config)
     await service.configure(parse_user_config(user_config(hosted.name)))
+    app = InferenceApp(service, "0")
+    InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
     server = uvicorn.Config(
-        InferenceApp(service, "0"),
+        app,
         host="127.0.0.1",
         port=int(sys.argv[2]),
-        http="httptools",
+        http=InferenceProtocol,
         lifespan="off",
         log_level="error",
         access_log=False,
