@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from deployments.batcher.asyncio_batcher import Batcher
+from deployments.batcher.front_meter import FrontMeter
 from deployments.batcher.placement import BatchPlacement
 from deployments.batcher.submission import Outcome, outputs_of
 from deployments.config import ModelConfig, UserConfig
@@ -143,6 +144,7 @@ class InferenceService:
         self._controller: PolicyController | None = None
         self._batcher: Batcher | None = None
         self._observer: ReplicaObserver | None = None
+        self._front_meter: FrontMeter | None = None
         self._counting_since_s = time.monotonic()
 
     @property
@@ -162,6 +164,12 @@ class InferenceService:
         """The counts of batches and answers; `configure` creates it."""
         assert self._observer is not None
         return self._observer
+
+    @property
+    def front_meter(self) -> FrontMeter:
+        """The meter of the event loop; `configure` creates it."""
+        assert self._front_meter is not None
+        return self._front_meter
 
     @property
     def configured(self) -> bool:
@@ -217,6 +225,7 @@ class InferenceService:
             The SLA allows less time than a batch of one takes. The old configuration stays.
         """
         if self._controller is None:
+            self._front_meter = FrontMeter.on_loop(asyncio.get_running_loop())
             self._controller = PolicyController(self._profile, user_config, self._advance)
             self._observer = ReplicaObserver(self._controller.sla_at_replica)
             self._batcher = Batcher(

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import orjson
 from starlette.types import Receive, Scope, Send
 
+from deployments.batcher.front_meter import FrontMeter
 from deployments.errors import (
     BusyError,
     MethodNotAllowedError,
@@ -48,6 +49,8 @@ _MODEL_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(?:/(infer|re
 _READ_METHODS = ("GET", "HEAD")
 _JSON = (b"content-type", b"application/json")
 _BINARY = (b"content-type", b"application/octet-stream")
+#: Key of a scope: when the request could first have been read, by `time.monotonic`.
+ARRIVAL = "sojourn.arrival_s"
 #: Why a request was refused before it was parsed.
 FULL = "this replica is full; try again later"
 
@@ -72,6 +75,10 @@ class Service(Protocol):
     max_body_bytes: int
 
     @property
+    def front_meter(self) -> FrontMeter:
+        """What counts the requests, and tells since when they could have been read."""
+
+    @property
     def ready(self) -> bool:
         """Whether the model can answer requests."""
 
@@ -79,7 +86,7 @@ class Service(Protocol):
         """Return whether one more row can wait. If not, count the request as refused."""
 
     async def infer(self, request: InferenceRequest, arrival_s: float) -> Tensors:
-        """Run a checked request. `arrival_s` is its arrival on the monotonic clock, in seconds."""
+        """Run a checked request. `arrival_s` is when it could first have been read, in seconds."""
 
     def explain(self) -> Mapping[str, Any]:
         """Return the content of ``GET /sojourn/policy``."""
@@ -128,7 +135,8 @@ class InferenceApp:
             return
         if scope["type"] != "http":
             return
-        arrival_s = time.monotonic()
+        # Other servers than `InferenceProtocol` do not say when it could have been read.
+        arrival_s = scope.get(ARRIVAL) or time.monotonic()
         # This keeps the last of repeated fields; `_infer` rejects those where that matters.
         fields = dict(scope["headers"])
         try:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from deployments.errors import BusyError
-from deployments.http.app import FULL, Answer, InferenceApp
+from deployments.http.app import ARRIVAL, FULL, Answer, InferenceApp
 from deployments.http.inference_protocol import InferenceRequest, Tensors, parse_request
 from deployments.http.request import REQUEST_ID
 from deployments.http.request_head import END_OF_HEAD, RequestHead, RequestHeads
@@ -80,7 +80,8 @@ class InferenceProtocol(HttpToolsProtocol):
         self._request_id: bytes | None = None
         self._request: InferenceRequest | None = None
         self._call: asyncio.Future[Tensors] | None = None
-        self._arrival_s = 0.0
+        #: When it could first have been read, less the time for which its sender paused.
+        self._arrival_s = self._last_read_s = 0.0
         #: What was read of an incomplete body, and how many bytes are missing.
         self._chunks: list[bytes] = []
         self._missing = 0
@@ -122,7 +123,8 @@ class InferenceProtocol(HttpToolsProtocol):
                 self._hold(data)
                 return
             self._head, self._request_id = head, request_id
-            self._arrival_s = time.monotonic()
+            self._last_read_s = now_s = time.monotonic()
+            self._arrival_s = hosted.app.service.front_meter.request_read(now_s)
             start = end + len(END_OF_HEAD)
             stop = start + head.body_length
             if len(data) < stop:
@@ -137,6 +139,12 @@ class InferenceProtocol(HttpToolsProtocol):
                 return
 
     def _read_body(self, data: bytes) -> None:
+        assert self.hosted is not None
+        now_s = time.monotonic()
+        since_s = self.hosted.app.service.front_meter.readable_since_s(now_s)
+        # A slow sender's time is not the replica's: only what could have been read sooner counts.
+        self._arrival_s += max(0.0, since_s - self._last_read_s)
+        self._last_read_s = now_s
         rest = data[self._missing :]
         self._chunks.append(data[: self._missing])
         self._missing -= len(data) - len(rest)
@@ -238,9 +246,13 @@ class InferenceProtocol(HttpToolsProtocol):
             super().timeout_keep_alive_handler()
 
     def on_message_begin(self) -> None:
-        """Note that uvicorn's parser is inside a message."""
+        """Note that uvicorn's parser is inside a message, and when that could have been read."""
         self._in_message = True
         super().on_message_begin()
+        hosted = self.hosted
+        if hosted is not None and hosted.loop is self.loop:
+            arrival_s = hosted.app.service.front_meter.request_read(time.monotonic())
+            self.scope[ARRIVAL] = arrival_s  # type: ignore[literal-required]
 
     def on_message_complete(self) -> None:
         """Note that uvicorn's parser is between two messages."""

@@ -6,6 +6,8 @@ import gzip
 import itertools
 import json
 import re
+import socket
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -19,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from deployments.http.app import InferenceApp
+from deployments.http.inference_protocol import InferenceRequest, Tensors
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.service import InferenceService
 from tests.support.doubles_service import Doubles, body, listening, make_service
@@ -355,3 +358,63 @@ async def test_a_stopping_server_closes_idle_connections_and_answers_what_it_is_
     transport.close.assert_called_once()
     protocol.shutdown()
     assert transport.close.call_count == 2
+
+
+async def test_the_senders_own_pauses_do_not_count_as_waiting(
+    connected: tuple[InferenceProtocol, mock.Mock, Loop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what comes between two reads, only the time in which the rest could be read counts."""
+    protocol, _, _ = connected
+    assert InferenceProtocol.hosted is not None
+    meter = InferenceProtocol.hosted.app.service.front_meter
+    reads = iter([(10.0, 9.5), (12.0, 11.25), (13.0, 11.5)])  # when read, since when readable
+    present: list[tuple[float, float]] = []
+
+    def monotonic() -> float:
+        present[:] = [next(reads)]
+        return present[0][0]
+
+    monkeypatch.setattr("deployments.http.protocol.time", mock.Mock(monotonic=monotonic))
+    monkeypatch.setattr(meter, "readable_since_s", lambda now_s: present[0][1])
+    seen: list[float] = []
+    monkeypatch.setattr(protocol, "_handle", lambda body: seen.append(protocol._arrival_s))
+    request = post(body((1, 2)))
+    for piece in (request[:-9], request[-9:-5], request[-5:]):
+        protocol.data_received(piece)
+    # Between 10 and 11.25 the sender paused; at 12 the rest had been readable since 11.5.
+    assert seen == [9.5 + 1.25]
+
+
+@pytest.mark.parametrize("short", [True, False], ids=["short way", "asgi"])
+async def test_a_request_arrives_when_it_could_first_have_been_read(
+    monkeypatch: pytest.MonkeyPatch, short: bool
+) -> None:
+    """While the loop is kept busy for 30 ms, a request waits in its socket."""
+    async with serving() as served:
+        arrivals: list[float] = []
+        infer = served.service.infer
+
+        async def recording(request: InferenceRequest, arrival_s: float) -> Tensors:
+            arrivals.append(time.monotonic() - arrival_s)
+            return await infer(request, arrival_s)
+
+        monkeypatch.setattr(served.service, "infer", recording)
+        path = INFER if short else INFER + "/"
+        busy = socket.create_connection(("127.0.0.1", served.port))
+        waiting = socket.create_connection(("127.0.0.1", served.port))
+        with busy, waiting:
+            await exchange(served.port, [post(body((1, 2)))], 1)
+            busy.sendall(post(body((1, 2)), path=path))
+            has_room = served.service.has_room
+
+            def slowly(*args: Any) -> bool:
+                monkeypatch.setattr(served.service, "has_room", has_room)
+                waiting.sendall(post(body((3, 4)), path=path))
+                time.sleep(0.03)
+                return has_room(*args)
+
+            monkeypatch.setattr(served.service, "has_room", slowly)
+            while len(arrivals) < 3:
+                await asyncio.sleep(0)
+        assert arrivals[2] >= 0.03
+        assert len(served.asgi_paths) == (0 if short else 2)
