@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from deployments.errors import BadRequestError, TooLargeError
 from deployments.http.parameters import check_priority, check_timeout_ms
-from deployments.http.tensors import TensorCodec, codec_of
+from deployments.http.tensors import TensorCodec, booleans_possible, codec_of
 from deployments.models.base import TensorSpec
 
 Tensors = Mapping[str, NDArray[Any]]
@@ -161,7 +161,8 @@ def parse_request(
     request_id = content.get("id")
     if request_id is not None and not isinstance(request_id, str):
         raise BadRequestError('"id" must be a string')
-    inputs, rows = _parse_inputs(content.get("inputs"), raw, signature)
+    booleans = header_length is not None or booleans_possible(body)
+    inputs, rows = _parse_inputs(content.get("inputs"), raw, signature, booleans)
     binary = False
     parameters = content.get("parameters")
     if parameters is not None:
@@ -227,8 +228,10 @@ def encode_response(
     return (b"".join((header, *raw)), len(header)) if raw else (header, None)
 
 
-def _parse_inputs(entries: object, raw: memoryview, signature: Signature) -> tuple[Tensors, int]:
-    """Return the input arrays by name, and their number of rows."""
+def _parse_inputs(
+    entries: object, raw: memoryview, signature: Signature, booleans: bool
+) -> tuple[Tensors, int]:
+    """Return the inputs by name, and their rows; the JSON may contain true if `booleans`."""
     codecs = signature.input_codecs
     inputs: dict[str, NDArray[Any]] = {}
     offset = rows = 0
@@ -254,7 +257,7 @@ def _parse_inputs(entries: object, raw: memoryview, signature: Signature) -> tup
             parameters = _check_parameters(parameters, f"input {name!r}")
             size = parameters.get("binary_data_size")
         if size is None:
-            inputs[name] = codec.from_json(entry.get("data"), shape)
+            inputs[name] = codec.from_json(entry.get("data"), shape, booleans)
         elif "data" in entry:
             raise codec.bad_request('give either "data" or binary_data_size, not both')
         else:

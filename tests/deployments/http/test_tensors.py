@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from deployments.errors import BadRequestError
-from deployments.http.tensors import codec_of
+from deployments.http.tensors import booleans_possible, codec_of
 from deployments.models.base import TensorSpec
 
 NUMBERS = ("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64")
@@ -128,6 +128,48 @@ def test_one_value_of_a_wrong_type_is_rejected(datatype: str, entry: Any) -> Non
         data[position] = entry
         with pytest.raises(BadRequestError, match="must contain only"):
             codec_of(TensorSpec("x", datatype)).from_json(data, [4])
+
+
+JSON_VALUES = st.one_of(
+    st.integers(-(2**63), 2**64 - 1),
+    st.integers(-2, 300),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["1", None, {}, [1]]),
+)
+
+
+@pytest.mark.parametrize("datatype", [*NUMBERS, *FRACTIONS])
+@settings(max_examples=20)
+@given(data=st.lists(JSON_VALUES, min_size=1, max_size=4))
+def test_data_without_booleans_is_read_as_any_other(datatype: str, data: list[Any]) -> None:
+    """Packed or not, the array is the same, and so is what is said of wrong data."""
+    codec = codec_of(TensorSpec("x", datatype))
+    outcomes: list[Any] = []
+    for booleans in (True, False):
+        try:
+            array = codec.from_json(data, [len(data)], booleans)
+            outcomes.append((array.dtype, array.tobytes(), array.flags.writeable))
+        except BadRequestError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
+
+
+JSON_TEXTS = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text("trufalse ", max_size=40),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ul"), inner, max_size=2),
+)
+
+
+@given(JSON_TEXTS)
+def test_no_boolean_is_overlooked(content: Any) -> None:
+    text = orjson.dumps(content)
+    if b"true" in text or b"false" in text:
+        assert booleans_possible(text)
+
+
+def test_ordinary_requests_are_seen_to_have_no_booleans() -> None:
+    tensor = {"name": "pixel_values", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
+    assert not booleans_possible(orjson.dumps({"id": "unusual", "inputs": [tensor]}))
 
 
 def test_fractions_and_whole_numbers_mix() -> None:
