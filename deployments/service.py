@@ -299,8 +299,11 @@ class InferenceService:
         batcher, now_s = self.batcher, time.monotonic()
         if arrival_s is None:
             arrival_s = now_s
-        if batcher.core.has_room(1, now_s, arrival_s):
+        # Answers leave at the end of the loop's iteration, when all that is there has been read.
+        front_s = self.front_meter.time_left_s(now_s)
+        if batcher.core.has_room(1, now_s + front_s, arrival_s):
             return True
+        self.front_meter.request_refused()
         rows = claimed_rows(body, self.signature.max_rows)
         try:
             batcher.refuse_unread(rows, now_s, arrival_s)

@@ -16,6 +16,8 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from deployments.batcher.front_meter import FrontMeter
+from deployments.batcher.submission import Cancellable as Call
+from deployments.batcher.submission import Outcome
 from deployments.errors import (
     BusyError,
     MethodNotAllowedError,
@@ -82,8 +84,13 @@ class Service(Protocol):
     def ready(self) -> bool:
         """Whether the model can answer requests."""
 
-    def has_room(self, body: bytes) -> bool:
-        """Return whether one more row can wait. If not, count the request as refused."""
+    def has_room(self, body: bytes, arrival_s: float) -> bool:
+        """Return whether one more row can be answered in time. If not, count it as refused."""
+
+    def infer_nowait(
+        self, request: InferenceRequest, arrival_s: float, on_done: Callable[[Outcome], None]
+    ) -> Call:
+        """Run a checked request, and call `on_done` with its outcome unless it is cancelled."""
 
     async def infer(self, request: InferenceRequest, arrival_s: float) -> Tensors:
         """Run a checked request. `arrival_s` is when it could first have been read, in seconds."""
@@ -250,7 +257,7 @@ class InferenceApp:
         header_length = read_header_length(fields)
         timeout_ms, priority = read_timeout_ms(fields), read_priority(fields)
         body = await read_body(receive, fields, service.max_body_bytes)
-        if not service.has_room(body):
+        if not service.has_room(body, arrival_s):
             raise BusyError(FULL)
         request = parse_request(body, header_length, service.signature, timeout_ms, priority)
         task = asyncio.current_task()

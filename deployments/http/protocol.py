@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from deployments.errors import BusyError
-from deployments.http.app import ARRIVAL, FULL, Answer, InferenceApp
-from deployments.http.inference_protocol import InferenceRequest, Tensors, parse_request
+from deployments.errors import BusyError, RequestError
+from deployments.http.app import ARRIVAL, FULL, Answer, Call, InferenceApp, Outcome
+from deployments.http.inference_protocol import InferenceRequest, parse_request
 from deployments.http.request import REQUEST_ID
 from deployments.http.request_head import END_OF_HEAD, RequestHead, RequestHeads
 
@@ -79,7 +79,7 @@ class InferenceProtocol(HttpToolsProtocol):
         self._head: RequestHead | None = None
         self._request_id: bytes | None = None
         self._request: InferenceRequest | None = None
-        self._call: asyncio.Future[Tensors] | None = None
+        self._call: Call | None = None
         #: When it could first have been read, less the time for which its sender paused.
         self._arrival_s = self._last_read_s = 0.0
         #: What was read of an incomplete body, and how many bytes are missing.
@@ -169,25 +169,24 @@ class InferenceProtocol(HttpToolsProtocol):
         app = hosted.app
         service = app.service
         try:
-            if not service.has_room(body):
+            if not service.has_room(body, self._arrival_s):
                 raise BusyError(FULL)
             self._request = parse_request(
                 body, head.header_length, service.signature, head.timeout_ms, head.priority
             )
-            self._call = self.loop.create_task(service.infer(self._request, self._arrival_s))
+            self._call = service.infer_nowait(self._request, self._arrival_s, self._answered)
         except Exception as error:
             self._write(app.failure(error))
-            return
-        self._call.add_done_callback(self._answered)
 
-    def _answered(self, call: "asyncio.Future[Tensors]") -> None:
-        if self._head is None or call.cancelled():
-            return
+    def _answered(self, outcome: Outcome) -> None:
+        """Write the outcome of the request."""
         assert self.hosted is not None
         assert self._request is not None
         app = self.hosted.app
         try:
-            answer = app.success(self._request, call.result())
+            if isinstance(outcome, RequestError):
+                raise outcome
+            answer = app.success(self._request, outcome)
         except Exception as error:
             answer = app.failure(error)
         self._request = self._call = None

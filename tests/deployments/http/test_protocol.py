@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from deployments.http.app import InferenceApp
-from deployments.http.inference_protocol import InferenceRequest, Tensors
+from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.service import InferenceService
 from tests.support.doubles_service import Doubles, body, listening, make_service
@@ -392,13 +392,13 @@ async def test_a_request_arrives_when_it_could_first_have_been_read(
     """While the loop is kept busy for 30 ms, a request waits in its socket."""
     async with serving() as served:
         arrivals: list[float] = []
-        infer = served.service.infer
+        infer_nowait = served.service.infer_nowait
 
-        async def recording(request: InferenceRequest, arrival_s: float) -> Tensors:
+        def recording(request: InferenceRequest, arrival_s: float, on_done: Any) -> Any:
             arrivals.append(time.monotonic() - arrival_s)
-            return await infer(request, arrival_s)
+            return infer_nowait(request, arrival_s, on_done)
 
-        monkeypatch.setattr(served.service, "infer", recording)
+        monkeypatch.setattr(served.service, "infer_nowait", recording)
         path = INFER if short else INFER + "/"
         busy = socket.create_connection(("127.0.0.1", served.port))
         waiting = socket.create_connection(("127.0.0.1", served.port))
