@@ -253,9 +253,9 @@ class Batcher:
         self.offered_rows += rows
         self.arrival_counts.count(arrival_s, rows)
         refusal = self.core.refuse(rows, now_s, arrival_s)
-        error = self._refuse(refusal, rows)
-        if not isinstance(error, BusyError):
-            raise error
+        if refusal is not Refusal.FULL or self.lost_reason is not None:
+            raise self._refuse(refusal, rows)
+        self.refused_rows += rows
 
     def busy_for_s(self) -> float:
         """Return how long the current batch has been on the device; 0 without a batch."""

@@ -47,7 +47,8 @@ class HostedApp:
     root_path: str = ""
     heads: RequestHeads = field(init=False)
     _default_headers: list[tuple[bytes, bytes]] | None = field(default=None, init=False)
-    _lines: bytes = field(default=b"", init=False)
+    _default_lines: bytes = field(default=b"", init=False)
+    _refusal: tuple[bytes, bytes] = field(default=(b"", b""), init=False)
 
     def __post_init__(self) -> None:
         self.heads = RequestHeads((self.root_path + self.app.infer_path).encode())
@@ -55,9 +56,19 @@ class HostedApp:
     def default_lines(self, headers: list[tuple[bytes, bytes]]) -> bytes:
         """Return the header lines that uvicorn adds to every answer; it renews them each second."""
         if headers is not self._default_headers:
-            self._default_headers = headers
-            self._lines = _lines(headers)
-        return self._lines
+            self._default_headers, self._default_lines = headers, _lines(headers)
+            status, body, fields = self.app.failure(BusyError(FULL))
+            self._refusal = (
+                STATUS_LINE[status] + self._default_lines + _lines(fields),
+                b"content-length: %d\r\n\r\n" % len(body) + body,
+            )
+        return self._default_lines
+
+    def refusal(self, headers: list[tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
+        """Return the answer to requests for which there is no room, before and after the id."""
+        if headers is not self._default_headers:
+            self.default_lines(headers)
+        return self._refusal
 
 
 class InferenceProtocol(HttpToolsProtocol):
@@ -170,7 +181,9 @@ class InferenceProtocol(HttpToolsProtocol):
         service = app.service
         try:
             if not service.has_room(body, self._arrival_s):
-                raise BusyError(FULL)
+                start, end = hosted.refusal(self.server_state.default_headers)
+                self._finish(start, end)
+                return
             self._request = parse_request(
                 body, head.header_length, service.signature, head.timeout_ms, head.priority
             )
@@ -200,27 +213,27 @@ class InferenceProtocol(HttpToolsProtocol):
         self.data_received(held)
 
     def _write(self, answer: Answer) -> None:
-        """Write the answer; the next request may follow."""
+        """Write the answer."""
         assert self.hosted is not None
+        status, body, headers = answer
+        lines = self.hosted.default_lines(self.server_state.default_headers)
+        self._finish(
+            b"".join((STATUS_LINE[status], lines, _lines(headers))),
+            b"content-length: %d\r\n\r\n%b" % (len(body), body),
+        )
+
+    def _finish(self, start: bytes, end: bytes) -> None:
+        """Write an answer, given before and after the request id; the next request may follow."""
         request_id = self._request_id
         self._head = self._request_id = None
-        status, body, headers = answer
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self.transport.write(
-            b"".join(
-                (
-                    STATUS_LINE[status],
-                    self.hosted.default_lines(self.server_state.default_headers),
-                    _lines(headers),
-                    b"" if request_id is None else b"%b%b\r\n" % (_ID_LINE, request_id),
-                    b"connection: close\r\n" if self._stopping else b"",
-                    b"content-length: %d\r\n\r\n" % len(body),
-                    body,
-                )
-            )
-        )
+        if request_id is not None:
+            start = b"%b%b%b\r\n" % (start, _ID_LINE, request_id)
+        if self._stopping:
+            start += b"connection: close\r\n"
+        self.transport.write(start + end)
         if self._stopping:
             self.transport.close()
             return
