@@ -16,8 +16,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from deployments.batcher.front_meter import FrontMeter
-from deployments.batcher.submission import Cancellable as Call
-from deployments.batcher.submission import Outcome
+from deployments.batcher.submission import Cancellable, Outcome
 from deployments.errors import (
     BusyError,
     MethodNotAllowedError,
@@ -89,7 +88,7 @@ class Service(Protocol):
 
     def infer_nowait(
         self, request: InferenceRequest, arrival_s: float, on_done: Callable[[Outcome], None]
-    ) -> Call:
+    ) -> Cancellable:
         """Run a checked request, and call `on_done` with its outcome unless it is cancelled."""
 
     async def infer(self, request: InferenceRequest, arrival_s: float) -> Tensors:

@@ -11,20 +11,19 @@ them are answered, and reading pauses meanwhile.
 """
 
 import asyncio
-import logging
 import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from deployments.errors import BusyError, RequestError
-from deployments.http.app import ARRIVAL, FULL, Answer, Call, InferenceApp, Outcome
+from deployments.batcher.submission import Cancellable, Outcome
+from deployments.errors import BusyError, DeadlineError, RequestError
+from deployments.http.app import ARRIVAL, FULL, Answer, InferenceApp
 from deployments.http.inference_protocol import InferenceRequest, parse_request
+from deployments.http.refusals import RefusalPacer
 from deployments.http.request import REQUEST_ID
 from deployments.http.request_head import END_OF_HEAD, RequestHead, RequestHeads
-
-logger = logging.getLogger("sojourn.http")
 
 _ID_LINE = REQUEST_ID + b": "
 
@@ -46,12 +45,14 @@ class HostedApp:
     loop: asyncio.AbstractEventLoop
     root_path: str = ""
     heads: RequestHeads = field(init=False)
+    pacer: RefusalPacer = field(init=False)
     _default_headers: list[tuple[bytes, bytes]] | None = field(default=None, init=False)
     _default_lines: bytes = field(default=b"", init=False)
     _refusal: tuple[bytes, bytes] = field(default=(b"", b""), init=False)
 
     def __post_init__(self) -> None:
         self.heads = RequestHeads((self.root_path + self.app.infer_path).encode())
+        self.pacer = RefusalPacer(self.loop, self.app.service.front_meter)
 
     def default_lines(self, headers: list[tuple[bytes, bytes]]) -> bytes:
         """Return the header lines that uvicorn adds to every answer; it renews them each second."""
@@ -90,7 +91,7 @@ class InferenceProtocol(HttpToolsProtocol):
         self._head: RequestHead | None = None
         self._request_id: bytes | None = None
         self._request: InferenceRequest | None = None
-        self._call: Call | None = None
+        self._call: Cancellable | None = None
         #: When it could first have been read, less the time for which its sender paused.
         self._arrival_s = self._last_read_s = 0.0
         #: What was read of an incomplete body, and how many bytes are missing.
@@ -115,39 +116,36 @@ class InferenceProtocol(HttpToolsProtocol):
     def _read(self, data: bytes) -> None:
         """Take bytes from the start of a request, or from within one on uvicorn's way."""
         hosted = self.hosted
-        while data:
-            if (
-                hosted is None
-                or self._in_message
-                or hosted.loop is not self.loop
-                or not self._short_way
-                or (self.cycle is not None and not self.cycle.response_complete)
-            ):
-                super().data_received(data)
-                return
-            end = data.find(END_OF_HEAD)
-            head, request_id = hosted.heads.find(data, end) if end >= 0 else (None, None)
-            if head is None or head.body_length > hosted.app.service.max_body_bytes:
-                super().data_received(data)
-                return
-            if self.flow.write_paused:
-                self._hold(data)
-                return
-            self._head, self._request_id = head, request_id
-            self._last_read_s = now_s = time.monotonic()
-            self._arrival_s = hosted.app.service.front_meter.request_read(now_s)
-            start = end + len(END_OF_HEAD)
-            stop = start + head.body_length
-            if len(data) < stop:
-                self._chunks.append(data[start:])
-                self._missing = stop - len(data)
-                return
-            self._handle(data[start:stop])
-            data = data[stop:]
-            if self._head is not None:
-                if data:
-                    self._hold(data)
-                return
+        if (
+            hosted is None
+            or self._in_message
+            or hosted.loop is not self.loop
+            or not self._short_way
+            or (self.cycle is not None and not self.cycle.response_complete)
+        ):
+            super().data_received(data)
+            return
+        end = data.find(END_OF_HEAD)
+        head, request_id = hosted.heads.find(data, end) if end >= 0 else (None, None)
+        service = hosted.app.service
+        if head is None or head.body_length > service.max_body_bytes:
+            super().data_received(data)
+            return
+        if self.flow.write_paused:
+            self._hold(data)
+            return
+        self._head, self._request_id = head, request_id
+        self._last_read_s = now_s = time.monotonic()
+        self._arrival_s = service.front_meter.request_read(now_s)
+        start = end + len(END_OF_HEAD)
+        stop = start + head.body_length
+        if len(data) < stop:
+            self._chunks.append(data[start:])
+            self._missing = stop - len(data)
+            return
+        if len(data) > stop:
+            self._hold(data[stop:])
+        self._handle(data[start:stop])
 
     def _read_body(self, data: bytes) -> None:
         assert self.hosted is not None
@@ -163,9 +161,9 @@ class InferenceProtocol(HttpToolsProtocol):
             return
         body = b"".join(self._chunks)
         self._chunks.clear()
-        self._handle(body)
         if rest:
-            self.data_received(rest)
+            self._hold(rest)
+        self._handle(body)
 
     def _hold(self, data: bytes) -> None:
         """Keep pipelined requests until the one before them is answered."""
@@ -182,14 +180,15 @@ class InferenceProtocol(HttpToolsProtocol):
         try:
             if not service.has_room(body, self._arrival_s):
                 start, end = hosted.refusal(self.server_state.default_headers)
-                self._finish(start, end)
+                hosted.pacer.add(self, start, end)
                 return
             self._request = parse_request(
                 body, head.header_length, service.signature, head.timeout_ms, head.priority
             )
             self._call = service.infer_nowait(self._request, self._arrival_s, self._answered)
         except Exception as error:
-            self._write(app.failure(error))
+            start, end = self._encode(app.failure(error))
+            hosted.pacer.add(self, start, end, too_late=isinstance(error, DeadlineError))
 
     def _answered(self, outcome: Outcome) -> None:
         """Write the outcome of the request."""
@@ -203,27 +202,30 @@ class InferenceProtocol(HttpToolsProtocol):
         except Exception as error:
             answer = app.failure(error)
         self._request = self._call = None
-        self._write(answer)
-        if self._held and not self.flow.write_paused:
-            self._go_on()
+        self.write(*self._encode(answer))
 
     def _go_on(self) -> None:
         held, self._held = self._held, b""
         self.flow.resume_reading()
         self.data_received(held)
 
-    def _write(self, answer: Answer) -> None:
-        """Write the answer."""
+    def _encode(self, answer: Answer) -> tuple[bytes, bytes]:
+        """Return an answer as bytes, before and after the request id."""
         assert self.hosted is not None
         status, body, headers = answer
         lines = self.hosted.default_lines(self.server_state.default_headers)
-        self._finish(
+        return (
             b"".join((STATUS_LINE[status], lines, _lines(headers))),
             b"content-length: %d\r\n\r\n%b" % (len(body), body),
         )
 
-    def _finish(self, start: bytes, end: bytes) -> None:
-        """Write an answer, given before and after the request id; the next request may follow."""
+    def write(self, start: bytes, end: bytes) -> None:
+        """Write an answer, given before and after the request id, and go on with the next request.
+
+        Nothing is written if the client has left.
+        """
+        if self._head is None:
+            return
         request_id = self._request_id
         self._head = self._request_id = None
         self.server_state.total_requests += 1
@@ -240,6 +242,8 @@ class InferenceProtocol(HttpToolsProtocol):
         self._last_answer_s = self.loop.time()
         if self.timeout_keep_alive_task is None:
             self._expect_request(self.timeout_keep_alive)
+        if self._held and not self.flow.write_paused:
+            self._go_on()
 
     def _expect_request(self, within_s: float) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(

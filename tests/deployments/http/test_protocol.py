@@ -268,7 +268,7 @@ class Loop:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.timers: list[tuple[float, Callable[[], None]]] = []
-        self.tasks: list[Any] = []
+        self.soon: list[Callable[[], None]] = []
 
     def time(self) -> float:
         return self.now_s
@@ -277,7 +277,15 @@ class Loop:
         self.timers.append((self.now_s + delay_s, callback))
         return cast(asyncio.Handle, mock.Mock())
 
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+    def end_iteration(self) -> None:
+        while self.soon:
+            self.soon.pop(0)()
+
     def pass_time(self, seconds: float) -> None:
+        self.end_iteration()
         self.now_s += seconds
         due = [timer for timer in self.timers if timer[0] <= self.now_s]
         self.timers = [timer for timer in self.timers if timer[0] > self.now_s]
@@ -306,16 +314,40 @@ async def connected() -> AsyncIterator[tuple[InferenceProtocol, mock.Mock, Loop]
 async def test_answers_to_a_client_that_does_not_read_are_not_piled_up(
     connected: tuple[InferenceProtocol, mock.Mock, Loop],
 ) -> None:
-    protocol, transport, _ = connected
+    protocol, transport, loop = connected
     request = post(body((1, 2)))
     protocol.data_received(request)
+    loop.end_iteration()
     protocol.pause_writing()
     protocol.data_received(request * 2)
+    loop.end_iteration()
     assert transport.write.call_count == 1
     transport.pause_reading.assert_called_once()
     protocol.resume_writing()
+    loop.end_iteration()
     assert transport.write.call_count == 3
-    transport.resume_reading.assert_called_once()
+    assert transport.resume_reading.call_count == transport.pause_reading.call_count
+
+
+async def test_a_refused_client_cannot_try_again_in_the_same_iteration(
+    connected: tuple[InferenceProtocol, mock.Mock, Loop],
+) -> None:
+    """Otherwise the poll would not return while clients try again, and no batch would start."""
+    protocol, transport, loop = connected
+    protocol.data_received(post(body((1, 2))))
+    transport.write.assert_not_called()
+    loop.end_iteration()
+    assert transport.write.call_args.args[0].startswith(b"HTTP/1.1 503")
+
+
+async def test_nothing_is_written_to_a_client_that_left(
+    connected: tuple[InferenceProtocol, mock.Mock, Loop],
+) -> None:
+    protocol, transport, loop = connected
+    protocol.data_received(post(body((1, 2))))
+    protocol.connection_lost(None)
+    loop.end_iteration()
+    transport.write.assert_not_called()
 
 
 async def test_an_idle_connection_is_closed_after_the_keep_alive_timeout(
@@ -340,6 +372,7 @@ async def test_a_connection_with_half_a_request_is_not_idle(
     loop.pass_time(100)
     transport.close.assert_not_called()
     protocol.data_received(request[-9:])
+    loop.end_iteration()
     assert transport.write.call_count == 2
     loop.pass_time(6)
     transport.close.assert_called_once()
@@ -348,12 +381,13 @@ async def test_a_connection_with_half_a_request_is_not_idle(
 async def test_a_stopping_server_closes_idle_connections_and_answers_what_it_is_reading(
     connected: tuple[InferenceProtocol, mock.Mock, Loop],
 ) -> None:
-    protocol, transport, _ = connected
+    protocol, transport, loop = connected
     request = post(body((1, 2)))
     protocol.data_received(request[:-9])
     protocol.shutdown()
     transport.close.assert_not_called()
     protocol.data_received(request[-9:])
+    loop.end_iteration()
     assert b"\r\nconnection: close\r\n" in transport.write.call_args.args[0]
     transport.close.assert_called_once()
     protocol.shutdown()
