@@ -52,7 +52,13 @@ POLICY = {"objective": "weights"}
 USER_CONFIG: dict[str, Any] = {
     "policy": POLICY,
     "sla": {"response_time_ms": 50, "percentile": 95},
-    "limits": {"waiting_room": 8, "max_rows_per_request": 6, "max_body_bytes": 2000},
+    # A slow machine must not turn answers into refusals.
+    "limits": {
+        "late": "serve",
+        "waiting_room": 8,
+        "max_rows_per_request": 6,
+        "max_body_bytes": 2000,
+    },
 }
 
 

@@ -199,7 +199,8 @@ async def test_changing_the_sla_loses_no_request(
 ) -> None:
     pending = [asyncio.ensure_future(client.post(INFER, json=body((n, n)))) for n in range(5)]
     sla = {"response_time_ms": 20, "percentile": 90}
-    await service.configure(parse_user_config({"sla": sla, "policy": POLICY}))
+    limits = {"late": "serve"}
+    await service.configure(parse_user_config({"sla": sla, "policy": POLICY, "limits": limits}))
     assert [(await answer).status_code for answer in pending] == [200] * 5
     content = (await client.get("/sojourn/policy")).json()
     assert content["sla_in_words"] == "90% of requests within 20 ms"
