@@ -5,8 +5,8 @@
 One process runs the same app behind uvicorn's HTTP protocol and behind Sojourn's
 (`deployments.http.protocol`); another sends requests as HAProxy does, each with an id of its own.
 The two take turns. What is measured is the CPU time of the event loop's thread per request, which
-depends little on what else the machine does; the model computes on a thread of its own. Refused
-requests are those of a replica that drains.
+depends less than time does on what else the machine does. It includes the batches that the loop
+runs itself. Refused requests are those of a replica that drains.
 """
 
 import asyncio
