@@ -1,0 +1,236 @@
+"""Measure the front of a replica: the event loop that reads, checks and answers requests.
+
+A request waits in its socket while the loop is at work. The loop itself cannot see for how long,
+but it can bound it: what is read in one iteration became readable after the poll of the iteration
+before, or that poll would have returned it. So the meter times the iterations. A callback that is
+scheduled while the loop works runs just before the next poll (uvloop) or just after it (asyncio);
+it marks where an iteration ends, and is scheduled again until an iteration had nothing to do.
+
+A loop that waits in its poll can be late, too: another thread may hold the interpreter's lock, or
+another process the CPU. While requests come, a heartbeat shows that: what is read while it is
+overdue may have been readable since it was due.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+#: Period of the heartbeat, and how long it goes on after the last request or batch.
+HEARTBEAT_S = 0.01
+_BEAT_FOR_S = 1.0
+#: Timers fire this late on an idle loop.
+_TIMER_SLACK_S = 0.002
+#: An iteration in which nothing was counted, and which took no longer than this, was idle.
+_IDLE_ITERATION_S = 50e-6
+
+
+@dataclass(frozen=True, slots=True)
+class FrontCounts:
+    """What the front did between two calls of `FrontMeter.take`.
+
+    Attributes
+    ----------
+    duration_s : float
+        Time between the calls.
+    requests : int
+        Requests read, refused ones included.
+    refused : int
+        Requests refused before they were parsed.
+    batches : int
+        Batches that ended.
+    cpu_s : float
+        CPU time of the loop's thread, without the batches that it computed itself.
+    busy_s, busy_cpu_s : float
+        Wall time of the iterations that had work, and the CPU time that the thread got in them;
+        without the batches, likewise.
+    other_cpu_s : float
+        CPU time of the process's other threads.
+    longest_lag_s : float
+        The longest that the loop kept anything waiting: its longest iteration, or its latest
+        heartbeat.
+    """
+
+    duration_s: float
+    requests: int
+    refused: int
+    batches: int
+    cpu_s: float
+    busy_s: float
+    busy_cpu_s: float
+    other_cpu_s: float
+    longest_lag_s: float
+
+
+class FrontMeter:
+    """Count and time the work of one event loop; every method runs on the loop's thread.
+
+    Parameters
+    ----------
+    call_soon : callable
+        Runs a callback in the loop's next iteration, as `asyncio.AbstractEventLoop.call_soon`.
+    call_later : callable
+        Runs a callback after a delay in seconds, as `asyncio.AbstractEventLoop.call_later`.
+    clock, thread_clock, process_clock : callable
+        Wall time, CPU time of the calling thread, and CPU time of the process, in seconds.
+
+    Attributes
+    ----------
+    requests, refused, batches : int
+        Since the start; as in `FrontCounts`.
+    last_iteration_s : float
+        Length of the last iteration that had work.
+    """
+
+    def __init__(
+        self,
+        call_soon: Callable[[Callable[[], None]], object],
+        call_later: Callable[[float, Callable[[], None]], object],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        thread_clock: Callable[[], float] = time.thread_time,
+        process_clock: Callable[[], float] = time.process_time,
+    ) -> None:
+        self.requests = 0
+        self.refused = 0
+        self.batches = 0
+        self.last_iteration_s = 0.0
+        self._call_soon, self._call_later = call_soon, call_later
+        self._clock, self._thread_clock, self._process_clock = clock, thread_clock, process_clock
+        # The marker: pending while the loop works.
+        self._working = False
+        self._counted = False
+        self._iteration_began_s = self._iteration_began_cpu_s = 0.0
+        self._iteration_forward_s = self._iteration_forward_cpu_s = 0.0
+        self._readable_since_s = -math.inf
+        # The heartbeat: due at infinity while it rests.
+        self._beat_due_s = math.inf
+        self._last_work_s = -math.inf
+        # Since the last `take`.
+        self._busy_s = self._busy_cpu_s = self._longest_lag_s = 0.0
+        self._forward_cpu_s = 0.0
+        self._taken = (clock(), thread_clock(), process_clock(), 0, 0, 0)
+
+    @classmethod
+    def on_loop(cls, loop: asyncio.AbstractEventLoop) -> "FrontMeter":
+        """Return a meter for `loop`; call this on its thread."""
+        return cls(loop.call_soon, loop.call_later)
+
+    def request_read(self, now_s: float) -> float:
+        """Count a request that is being read.
+
+        Parameters
+        ----------
+        now_s : float
+            Time, by `time.monotonic`.
+
+        Returns
+        -------
+        float
+            When it could first have been read, as `readable_since_s`.
+        """
+        self.requests += 1
+        since_s = self.readable_since_s(now_s)
+        self._note_work(now_s)
+        return since_s
+
+    def request_refused(self) -> None:
+        """Count a request that was read and then refused before it was parsed."""
+        self.refused += 1
+
+    def batch_ended(self, now_s: float, forward_s: float = 0.0, forward_cpu_s: float = 0.0) -> None:
+        """Count a batch that ended.
+
+        Parameters
+        ----------
+        now_s : float
+            Time, by `time.monotonic`.
+        forward_s, forward_cpu_s : float
+            Wall and CPU time for which the model computed it on the loop's own thread; 0 if another
+            thread did.
+        """
+        self.batches += 1
+        self._forward_cpu_s += forward_cpu_s
+        if self._working:
+            self._iteration_forward_s += forward_s
+            self._iteration_forward_cpu_s += forward_cpu_s
+        self._note_work(now_s)
+
+    def readable_since_s(self, now_s: float) -> float:
+        """Return the earliest time at which a request that is read now could have been read.
+
+        It is `now_s` if the loop was idle: its poll returns at once what becomes readable.
+        """
+        since_s = self._readable_since_s if self._working else now_s
+        if now_s > self._beat_due_s + _TIMER_SLACK_S:
+            since_s = min(since_s, self._beat_due_s)
+        return since_s
+
+    def iteration_s(self, now_s: float) -> float:
+        """Return how long the present iteration has been at work; 0 if it has not begun."""
+        return max(0.0, now_s - self._iteration_began_s) if self._working else 0.0
+
+    def take(self) -> FrontCounts:
+        """Return what the front did since the last call."""
+        now = (
+            *(self._clock(), self._thread_clock(), self._process_clock()),
+            *(self.requests, self.refused, self.batches),
+        )
+        duration_s, cpu_s, process_cpu_s, requests, refused, batches = (
+            after - before for after, before in zip(now, self._taken, strict=True)
+        )
+        counts = FrontCounts(
+            duration_s=duration_s,
+            requests=int(requests),
+            refused=int(refused),
+            batches=int(batches),
+            cpu_s=max(0.0, cpu_s - self._forward_cpu_s),
+            busy_s=self._busy_s,
+            busy_cpu_s=self._busy_cpu_s,
+            other_cpu_s=max(0.0, process_cpu_s - cpu_s),
+            longest_lag_s=self._longest_lag_s,
+        )
+        self._taken = now
+        self._busy_s = self._busy_cpu_s = self._longest_lag_s = 0.0
+        self._forward_cpu_s = 0.0
+        return counts
+
+    def _note_work(self, now_s: float) -> None:
+        self._counted = True
+        if not self._working:
+            self._working = True
+            self._readable_since_s = self._iteration_began_s = now_s
+            self._iteration_began_cpu_s = self._thread_clock()
+            self._call_soon(self._end_iteration)
+        self._last_work_s = now_s
+        if self._beat_due_s == math.inf:
+            self._beat_due_s = now_s + HEARTBEAT_S
+            self._call_later(HEARTBEAT_S, self._beat)
+
+    def _end_iteration(self) -> None:
+        now_s, cpu_s = self._clock(), self._thread_clock()
+        length_s = now_s - self._iteration_began_s
+        if not self._counted and length_s <= _IDLE_ITERATION_S:
+            # The next poll waits, and returns at once what becomes readable.
+            self._working = False
+            return
+        self._counted = False
+        self.last_iteration_s = length_s
+        self._busy_s += max(0.0, length_s - self._iteration_forward_s)
+        length_cpu_s = cpu_s - self._iteration_began_cpu_s
+        self._busy_cpu_s += max(0.0, length_cpu_s - self._iteration_forward_cpu_s)
+        self._iteration_forward_s = self._iteration_forward_cpu_s = 0.0
+        self._longest_lag_s = max(self._longest_lag_s, length_s)
+        self._readable_since_s = self._iteration_began_s
+        self._iteration_began_s, self._iteration_began_cpu_s = now_s, cpu_s
+        self._call_soon(self._end_iteration)
+
+    def _beat(self) -> None:
+        now_s = self._clock()
+        self._longest_lag_s = max(self._longest_lag_s, now_s - self._beat_due_s)
+        if now_s - self._last_work_s > _BEAT_FOR_S:
+            self._beat_due_s = math.inf
+            return
+        self._beat_due_s = now_s + HEARTBEAT_S
+        self._call_later(HEARTBEAT_S, self._beat)
