@@ -6,9 +6,13 @@ from deployments.control.wait_correction import WaitCorrection
 from policy.burstiness import COUNT_WINDOW_S, DispersionMeter
 from policy.profile import Profile
 
-#: Ticks between checks of the profile. Two successive checks must find it wrong: a refit has a new
-#: table solved, which costs a second or more of a core.
-REVISE_EVERY = 10
+#: Ticks between checks of the profile. Two successive checks must find it wrong.
+REVISE_EVERY = 3
+#: Ticks that pass after the n-th refit before the next one are n times this, at most the second
+#: number: a refit has a new table solved, which costs a second or more of a core.
+REST_AFTER_REFIT, LONGEST_REST = 30, 600
+#: Batches of a tick that are looked at; of more, an even sample.
+BATCHES_PER_TICK = 128
 #: Change of the index of dispersion below which the waits stay.
 DISPERSION_STEP = 0.1
 #: Time after which a count of arrivals keeps 1/e of its weight in the index of dispersion.
@@ -38,6 +42,7 @@ class ModelCorrections:
         self._waits = WaitCorrection()
         self._dispersion = DispersionMeter(DISPERSION_MEMORY_S / COUNT_WINDOW_S)
         self._ticks = 0
+        self._rest_until = 0
 
     @property
     def profile(self) -> Profile:
@@ -66,16 +71,20 @@ class ModelCorrections:
         self._waits.revise(len(seen.response_times_s), seen.late_answers, late_share_allowed)
         for rows in seen.arrival_counts:
             self._dispersion.observe(rows)
-        for record in seen.batches:
+        for record in seen.batches[:: -(-len(seen.batches) // BATCHES_PER_TICK) or 1]:
             if not record.failed:
                 self._latency.observe(record.size, 1e3 * record.duration_s)
         self._ticks += 1
 
     def refit_profile(self) -> bool:
         """Refit the profile if a check is due and it is wrong; return whether it changed."""
-        if self._ticks % REVISE_EVERY or self._latency.revise() is None:
+        if self._ticks < self._rest_until or self._ticks % REVISE_EVERY:
+            return False
+        if self._latency.revise() is None:
             return False
         self.profile_revisions += 1
+        rest = min(self.profile_revisions * REST_AFTER_REFIT, LONGEST_REST)
+        self._rest_until = self._ticks + rest
         return True
 
     def update_index_of_dispersion(self) -> bool:

@@ -6,16 +6,22 @@ import pytest
 from deployments.batcher.asyncio_batcher import BatchRecord
 from deployments.batcher.requests import StartReason
 from deployments.control.latency_refit import LatencyRefit
-from deployments.control.model_corrections import REVISE_EVERY, ModelCorrections
+from deployments.control.model_corrections import (
+    REST_AFTER_REFIT,
+    REVISE_EVERY,
+    ModelCorrections,
+)
 from deployments.control.observations import Observations
 from policy.profile import Profile
 
 PROFILE = Profile("m", "d", np.array([2.0, 3.0]))
 
 
-def seen(*arrival_counts: int, late: int = 0, failed: bool = False) -> Observations:
-    """Return a tick with full batches that take twice what the profile says."""
-    record = BatchRecord(2, StartReason.FULL, 0, 0.0, 0.006, None, failed)
+def seen(
+    *arrival_counts: int, late: int = 0, failed: bool = False, duration_s: float = 0.006
+) -> Observations:
+    """Return a tick with full batches, which by default take twice what the profile says."""
+    record = BatchRecord(2, StartReason.FULL, 0, 0.0, duration_s, None, failed)
     batches = LatencyRefit.MIN_BATCHES * [record]
     return Observations(batches, 1000 * [0.01], late, list(arrival_counts))
 
@@ -34,6 +40,19 @@ def test_the_second_check_refits_the_profile_and_failed_batches_do_not_count(
     assert corrections.profile_revisions == len(revisions)
     factor = 2.0 if revisions else 1.0
     np.testing.assert_allclose(corrections.profile.latency_ms, factor * PROFILE.latency_ms)
+
+
+def test_a_device_that_changes_all_the_time_is_refitted_ever_more_seldom() -> None:
+    corrections = ModelCorrections(PROFILE)
+    refitted_at = []
+    for tick in range(1, 500):
+        slow = corrections.profile_revisions % 2 == 0
+        corrections.observe(seen(duration_s=0.006 if slow else 0.003), 0.01)
+        if corrections.refit_profile():
+            refitted_at.append(tick)
+    gaps = np.diff(refitted_at)
+    assert gaps.size >= 3
+    assert (gaps >= REST_AFTER_REFIT * np.arange(1, gaps.size + 1)).all()
 
 
 def test_the_index_of_dispersion_in_force_follows_the_measured_one() -> None:
