@@ -1,0 +1,224 @@
+"""Fit what requests and batches cost a replica's event loop, while it runs.
+
+Each second says how much CPU time the loop's thread took, and for how many requests, refusals and
+batches. A least-squares fit divides the time among them. It forgets slowly, and ignores seconds
+without requests. Where requests and batches always come in the same proportion, their costs cannot
+be told apart; what is believed so far then decides how the sum is divided.
+
+The loop is slower than its CPU time if it waits: for the interpreter's lock, while a batch holds
+it, or for a CPU that other processes use. The first wait is at most as long as the process's other
+threads ran; only the rest tells that the cores are shared.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from deployments.batcher.front_meter import FrontCounts
+from policy.front import FrontCosts
+
+#: Costs in ms of CPU that are assumed until there is data: of a request that is answered, a batch,
+#: a refusal, and a second of whatever else runs on the loop. Only their proportions matter.
+_ASSUMED_MS = (0.05, 0.1, 0.01, 1.0)
+#: What is believed so far counts as much as this many seconds of data.
+_BELIEF_S = 2.0
+#: A second that is as noisy as this much CPU time, besides what it costs.
+_NOISE_MS = 5.0
+
+
+@dataclass(frozen=True)
+class FrontState:
+    """How busy the front is, over the last seconds.
+
+    Attributes
+    ----------
+    utilisation : float
+        Fraction of the time for which the loop had work.
+    slowdown : float
+        Wall time over CPU time of that work, at least 1.
+    foreign_wait_share : float
+        Fraction of that work's wall time for which the loop waited for a CPU that other processes
+        used.
+    lag_s : float
+        The longest that the loop kept anything waiting in the last tick.
+    """
+
+    utilisation: float = 0.0
+    slowdown: float = 1.0
+    foreign_wait_share: float = 0.0
+    lag_s: float = 0.0
+
+    @property
+    def shares_cores(self) -> bool:
+        """Whether the loop is held up mainly by other processes on its cores."""
+        return self.utilisation >= FrontFit.MIN_UTILISATION and (
+            self.foreign_wait_share >= FrontFit.FOREIGN_SHARE
+        )
+
+
+class FrontFit:
+    """Track the costs of a replica's front, and revise those that the model uses.
+
+    Parameters
+    ----------
+    front : FrontCosts or None
+        The costs in the profile; None if they are not known.
+
+    Attributes
+    ----------
+    front : FrontCosts or None
+        The costs that the model uses; None until they are measured.
+    state : FrontState
+    refuse_ms : float or None
+        Time of the loop for a request that it refuses; None until some were refused.
+    mean_batch_size : float or None
+        Requests per batch, over the last minutes; None without batches.
+    """
+
+    #: Time after which a second's data counts for 1/e, and the same for the loop's waits.
+    MEMORY_S, WAIT_MEMORY_S = 300.0, 10.0
+    #: Seconds with requests, and requests, that are needed before the costs are judged.
+    MIN_SECONDS, MIN_REQUESTS = 5.0, 100.0
+    #: Relative error of the time per request that is tolerated.
+    TOLERANCE = 0.25
+    #: Below this utilisation, costs that are known are not judged: with cold caches each request
+    #: costs more, and it does not matter.
+    LEAST_JUDGED = 0.05
+    #: Least utilisation of a loop that is said to be held up, and share of its time that it waits.
+    MIN_UTILISATION, FOREIGN_SHARE = 0.2, 1 / 3
+
+    def __init__(self, front: FrontCosts | None = None) -> None:
+        self.front = front
+        self.state = FrontState()
+        believed = _ASSUMED_MS
+        if front is not None:
+            believed = (front.request_ms, front.batch_ms, *_ASSUMED_MS[2:])
+        self._cpu_ms: NDArray[np.float64] = np.array(believed)
+        # The normal equations of the fit: regressors are answered requests, batches, refusals and
+        # seconds.
+        self._products = np.zeros((4, 4))
+        self._targets = np.zeros(4)
+        self._totals = np.zeros(4)
+        self._waits = np.zeros(4)  # duration, busy time, its CPU time, foreign wait
+        self._shares_cpu = front is not None and front.shares_cpu
+        self._was_off = False
+
+    @property
+    def mean_batch_size(self) -> float | None:
+        """Requests per batch, over the last minutes; None without batches."""
+        answered, batches = self._totals[:2]
+        return max(1.0, float(answered / batches)) if batches else None
+
+    @property
+    def refuse_ms(self) -> float | None:
+        """Time of the loop for a refusal; None until some were refused."""
+        return float(self._cpu_ms[2]) * self.slowdown if self._totals[2] >= 1 else None
+
+    @property
+    def slowdown(self) -> float:
+        """Factor from the loop's CPU time to its wall time, as the costs of the model have it.
+
+        If front and device share a CPU, the model lets them take turns already: then waiting for
+        the process's own threads is left out.
+        """
+        return self._slowdown(self._shares_cpu)
+
+    def observe(self, counts: FrontCounts, *, shares_cpu: bool) -> None:
+        """Record what the front did in a tick.
+
+        Parameters
+        ----------
+        counts : FrontCounts
+        shares_cpu : bool
+            As in `FrontCosts`.
+        """
+        self._shares_cpu = shares_cpu
+        self._observe_waits(counts)
+        answered = counts.requests - counts.refused
+        if counts.duration_s <= 0 or not (counts.requests or counts.batches):
+            return
+        row = np.array([answered, counts.batches, counts.refused, counts.duration_s])
+        keep = math.exp(-counts.duration_s / self.MEMORY_S)
+        cpu_ms = 1e3 * counts.cpu_s
+        weight = 1 / (_NOISE_MS * counts.duration_s + cpu_ms)
+        self._products = keep * self._products + weight * np.outer(row, row)
+        self._targets = keep * self._targets + weight * cpu_ms * row
+        self._totals = keep * self._totals + row
+        self._cpu_ms = self._solve()
+
+    def _observe_waits(self, counts: FrontCounts) -> None:
+        keep = math.exp(-counts.duration_s / self.WAIT_MEMORY_S)
+        wait_s = counts.busy_s - counts.busy_cpu_s
+        foreign_s = max(0.0, wait_s - counts.other_cpu_s)
+        self._waits *= keep
+        self._waits += (counts.duration_s, counts.busy_s, counts.busy_cpu_s, foreign_s)
+        duration_s, busy_s, _, foreign_s = self._waits.tolist()
+        self.state = FrontState(
+            utilisation=min(1.0, busy_s / duration_s) if duration_s else 0.0,
+            slowdown=self._slowdown(foreign_only=False),
+            foreign_wait_share=foreign_s / busy_s if busy_s else 0.0,
+            lag_s=counts.longest_lag_s,
+        )
+
+    def _slowdown(self, foreign_only: bool) -> float:
+        _, busy_s, busy_cpu_s, foreign_s = self._waits.tolist()
+        if busy_cpu_s <= 0:
+            return 1.0
+        wall_s = busy_cpu_s + foreign_s if foreign_only else busy_s
+        return float(max(1.0, wall_s / busy_cpu_s))
+
+    def _solve(self) -> NDArray[np.float64]:
+        """Return the non-negative costs of least squared error, in ms of CPU time."""
+        # The belief's total is scaled to the data: only how the costs compare is believed.
+        believed = self._cpu_ms
+        explained = believed @ self._products @ believed
+        scale = believed @ self._targets / explained if explained > 0 else 1.0
+        squares = np.diagonal(self._products)
+        seconds = max(1.0, self._totals[3])
+        strength = np.maximum(_BELIEF_S / seconds * squares, 1e-12)
+        root = np.linalg.cholesky(self._products + np.diag(strength))
+        targets = self._targets + strength * (max(scale, 0.0) * believed)
+        costs_ms, _ = nnls(root.T, np.linalg.solve(root, targets))
+        # What did not occur keeps its cost.
+        return np.where(squares > 0, costs_ms, believed)
+
+    def revise(self) -> FrontCosts | None:
+        """Return the measured costs if those that the model uses are wrong, else None.
+
+        Call it at intervals of some seconds: two calls in a row must find them wrong. Costs that
+        were not known are measured at the first call with enough data.
+        """
+        batch_size = self.mean_batch_size
+        if (
+            batch_size is None
+            or self._totals[3] < self.MIN_SECONDS
+            or self._totals[0] < self.MIN_REQUESTS
+        ):
+            return None
+        measured, front = self.measured(), self.front
+        if front is not None and front.shares_cpu == measured.shares_cpu:
+            if self.state.utilisation < self.LEAST_JUDGED:
+                return None
+            ratio = measured.ms_per_request(batch_size) / max(
+                front.ms_per_request(batch_size), 1e-9
+            )
+            is_off = not 1 / (1 + self.TOLERANCE) <= ratio <= 1 + self.TOLERANCE
+            if not is_off or not self._was_off:
+                self._was_off = is_off
+                return None
+        self._was_off = False
+        self.front = measured
+        return measured
+
+    def measured(self) -> FrontCosts:
+        """Return the costs as measured now, in wall time."""
+        request_ms, batch_ms = (self.slowdown * self._cpu_ms[:2]).tolist()
+        # Three digits: replicas that measure nearly the same share their solved tables.
+        return FrontCosts(_rounded(request_ms), _rounded(batch_ms), self._shares_cpu)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
