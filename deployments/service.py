@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from autoscaler.reports import bottleneck_to_floats
 from deployments.batcher.asyncio_batcher import Batcher
+from deployments.batcher.front_meter import FrontMeter
 from deployments.config import ModelConfig, UserConfig
 from deployments.control.observations import Observations, ReplicaObserver
 from deployments.control.policy_controller import PolicyController
@@ -91,6 +93,8 @@ class InferenceService:
         Why the latest configuration was rejected; the adapter that reads configurations sets it.
     answers : Counter of int
         Inference requests by the HTTP status of their answer.
+    shares_cpu : bool
+        Whether batches are computed on the CPU that the event loop runs on.
     """
 
     platform = "python"
@@ -102,11 +106,13 @@ class InferenceService:
         self.max_body_bytes = 0
         self.config_error: str | None = None
         self.answers: Counter[int] = Counter()
+        self.shares_cpu = False
         self._model = model
         self._profile = profile
         self._controller: PolicyController | None = None
         self._batcher: Batcher | None = None
         self._observer: ReplicaObserver | None = None
+        self._front_meter: FrontMeter | None = None
         self._counting_since_s = time.monotonic()
 
     @property
@@ -126,6 +132,12 @@ class InferenceService:
         """The counts of batches and answers; `configure` creates it."""
         assert self._observer is not None
         return self._observer
+
+    @property
+    def front_meter(self) -> FrontMeter:
+        """The meter of the event loop; `configure` creates it."""
+        assert self._front_meter is not None
+        return self._front_meter
 
     @property
     def configured(self) -> bool:
@@ -159,7 +171,8 @@ class InferenceService:
         """
         if self._controller is None:
             self._controller = PolicyController(self._profile, user_config, self._advance)
-            self._observer = ReplicaObserver(self._controller.sla_at_replica)
+            self._front_meter = FrontMeter.on_loop(asyncio.get_running_loop())
+            self._observer = ReplicaObserver(self._controller.sla_at_replica, self._front_meter)
             self._batcher = Batcher(self._model, self._controller.core, self._observer.batch_ended)
             self._counting_since_s = time.monotonic()
         else:
@@ -187,7 +200,9 @@ class InferenceService:
         """
         if self.stuck():
             self.batcher.lose_device("the device of this replica does not answer")
-        seen = self.observer.take(self.batcher.arrival_counts.take(time.monotonic()))
+        seen = self.observer.take(
+            self.batcher.arrival_counts.take(time.monotonic()), shares_cpu=self.shares_cpu
+        )
         await self.controller.tick(seen)
         return seen
 
@@ -262,6 +277,7 @@ class InferenceService:
             "late_total": self.observer.late_rows,
             "counted_s": time.monotonic() - self._counting_since_s,
             **controller.sla_capacity.to_floats(),
+            **bottleneck_to_floats(controller.bottleneck),
             **controller.user_config.autoscaler.settings().to_floats(),
         }
 

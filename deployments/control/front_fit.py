@@ -27,6 +27,8 @@ _ASSUMED_MS = (0.05, 0.1, 0.01, 1.0)
 _BELIEF_S = 2.0
 #: A second that is as noisy as this much CPU time, besides what it costs.
 _NOISE_MS = 5.0
+#: A loop that gets less of a CPU than this allows is not measured but stopped.
+MAX_SLOWDOWN = 100.0
 
 
 @dataclass(frozen=True)
@@ -165,10 +167,10 @@ class FrontFit:
 
     def _slowdown(self, foreign_only: bool) -> float:
         _, busy_s, busy_cpu_s, foreign_s = self._waits.tolist()
-        if busy_cpu_s <= 0:
-            return 1.0
+        if busy_cpu_s <= 0 or busy_s > MAX_SLOWDOWN * busy_cpu_s:
+            return MAX_SLOWDOWN if busy_s > 0 else 1.0
         wall_s = busy_cpu_s + foreign_s if foreign_only else busy_s
-        return float(max(1.0, wall_s / busy_cpu_s))
+        return max(1.0, wall_s / busy_cpu_s)
 
     def _solve(self) -> NDArray[np.float64]:
         """Return the non-negative costs of least squared error, in ms of CPU time."""

@@ -1,5 +1,8 @@
 """Where a replica's traffic and device differ from the model that its policy was solved for."""
 
+from dataclasses import replace
+
+from deployments.control.front_fit import FrontFit
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.observations import Observations
 from deployments.control.wait_correction import WaitCorrection
@@ -20,7 +23,7 @@ DISPERSION_MEMORY_S = 200.0
 
 
 class ModelCorrections:
-    """The corrections of the model: batch latency, burstiness, and waits.
+    """The corrections of the model: batch latency, the front's costs, burstiness, and waits.
 
     Parameters
     ----------
@@ -29,8 +32,12 @@ class ModelCorrections:
 
     Attributes
     ----------
+    profile : Profile
+        The profile now believed.
     profile_revisions : int
-        How often the profile was refitted.
+        How often the profile was refitted, its front included.
+    front : FrontFit
+        What requests and batches cost the event loop, and how busy it is.
     index_of_dispersion : float
         The index that the waits in force allow for; 1 for Poisson arrivals.
     """
@@ -38,16 +45,14 @@ class ModelCorrections:
     def __init__(self, profile: Profile) -> None:
         self.profile_revisions = 0
         self.index_of_dispersion = 1.0
+        self.front = FrontFit(profile.front)
+        self.profile = profile
         self._latency = LatencyRefit(profile)
         self._waits = WaitCorrection()
         self._dispersion = DispersionMeter(DISPERSION_MEMORY_S / COUNT_WINDOW_S)
         self._ticks = 0
+        self._refits = 0
         self._rest_until = 0
-
-    @property
-    def profile(self) -> Profile:
-        """The profile now believed."""
-        return self._latency.profile
 
     @property
     def wait_factor(self) -> float:
@@ -71,6 +76,8 @@ class ModelCorrections:
         self._waits.revise(len(seen.response_times_s), seen.late_answers, late_share_allowed)
         for rows in seen.arrival_counts:
             self._dispersion.observe(rows)
+        if seen.front is not None:
+            self.front.observe(seen.front, shares_cpu=seen.shares_cpu)
         for record in seen.batches[:: -(-len(seen.batches) // BATCHES_PER_TICK) or 1]:
             if not record.failed:
                 self._latency.observe(record.size, 1e3 * record.duration_s)
@@ -80,11 +87,16 @@ class ModelCorrections:
         """Refit the profile if a check is due and it is wrong; return whether it changed."""
         if self._ticks < self._rest_until or self._ticks % REVISE_EVERY:
             return False
-        if self._latency.revise() is None:
+        latency, front = self._latency.revise(), self.front.revise()
+        if latency is None and front is None:
             return False
+        completed = self.profile.front is None and latency is None
+        self.profile = replace(self._latency.profile, front=self.front.front)
         self.profile_revisions += 1
-        rest = min(self.profile_revisions * REST_AFTER_REFIT, LONGEST_REST)
-        self._rest_until = self._ticks + rest
+        if not completed:  # the first measurement of the front is no sign of a restless device
+            self._refits += 1
+            rest = min(self._refits * REST_AFTER_REFIT, LONGEST_REST)
+            self._rest_until = self._ticks + rest
         return True
 
     def update_index_of_dispersion(self) -> bool:
