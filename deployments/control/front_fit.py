@@ -21,7 +21,8 @@ from deployments.batcher.front_meter import FrontCounts
 from policy.front import FrontCosts
 
 #: Costs in ms of CPU that are assumed until there is data: of a request that is answered, a batch,
-#: a refusal, and a second of whatever else runs on the loop. Only their proportions matter.
+#: a refusal, and a second of whatever else runs on the loop. Of the first three only the
+#: proportions matter.
 _ASSUMED_MS = (0.05, 0.1, 0.01, 1.0)
 #: What is believed so far counts as much as this many seconds of data.
 _BELIEF_S = 2.0
@@ -174,18 +175,20 @@ class FrontFit:
 
     def _solve(self) -> NDArray[np.float64]:
         """Return the non-negative costs of least squared error, in ms of CPU time."""
-        # The belief's total is scaled to the data: only how the costs compare is believed.
-        believed = self._cpu_ms
-        explained = believed @ self._products @ believed
-        scale = believed @ self._targets / explained if explained > 0 else 1.0
+        # The work is scaled to the data: only how its costs compare is believed.
+        work, background = self._cpu_ms * (1, 1, 1, 0), self._cpu_ms * (0, 0, 0, 1)
+        explained = work @ self._products @ work
+        unexplained = work @ (self._targets - self._products @ background)
+        scale = max(0.0, float(unexplained / explained)) if explained > 0 else 1.0
+        believed = scale * work + background
         squares = np.diagonal(self._products)
         seconds = max(1.0, self._totals[3])
         strength = np.maximum(_BELIEF_S / seconds * squares, 1e-12)
         root = np.linalg.cholesky(self._products + np.diag(strength))
-        targets = self._targets + strength * (max(scale, 0.0) * believed)
+        targets = self._targets + strength * believed
         costs_ms, _ = nnls(root.T, np.linalg.solve(root, targets))
         # What did not occur keeps its cost.
-        return np.where(squares > 0, costs_ms, believed)
+        return np.where(squares > 0, costs_ms, self._cpu_ms)
 
     def revise(self) -> FrontCosts | None:
         """Return the measured costs if those that the model uses are wrong, else None.

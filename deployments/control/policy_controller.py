@@ -166,9 +166,11 @@ class PolicyController:
         """
         self._corrections.observe(seen, self.sla_at_replica.late_share_allowed)
         self.core.wait_factor = self._corrections.wait_factor
+        capacity_per_s = self.profile.capacity_per_s
         if self._corrections.refit_profile():
             logger.warning("batch latency or the front deviates from the profile; profile refitted")
             self._use(self.core.table)
+            self._solver.reduce_capacity(self.profile.capacity_per_s / capacity_per_s)
             self._solve()
         elif self._solver.table is not None and self._corrections.update_index_of_dispersion():
             self._use_solved_table()
