@@ -11,7 +11,7 @@ threads ran; only the rest tells that the cores are shared.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +82,7 @@ class FrontFit:
     """
 
     #: Time after which a second's data counts for 1/e, and the same for the loop's waits.
-    MEMORY_S, WAIT_MEMORY_S = 300.0, 10.0
+    MEMORY_S, WAIT_MEMORY_S = 120.0, 10.0
     #: Seconds with requests, and requests, that are needed before the costs are judged.
     MIN_SECONDS, MIN_REQUESTS = 5.0, 100.0
     #: Relative error of the time per request that is tolerated.
@@ -215,15 +215,19 @@ class FrontFit:
                 self._was_off = is_off
                 return None
         self._was_off = False
-        self.front = measured
-        return measured
+        self.front = _rounded(measured)
+        return self.front
 
     def measured(self) -> FrontCosts:
         """Return the costs as measured now, in wall time."""
         request_ms, batch_ms = (self.slowdown * self._cpu_ms[:2]).tolist()
-        # Three digits: replicas that measure nearly the same share their solved tables.
-        return FrontCosts(_rounded(request_ms), _rounded(batch_ms), self._shares_cpu)
+        return FrontCosts(request_ms, batch_ms, self._shares_cpu)
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.3g}")
+def _rounded(costs: FrontCosts) -> FrontCosts:
+    """Return the costs to two digits: replicas that measure nearly the same share solved tables."""
+    return replace(
+        costs,
+        request_ms=float(f"{costs.request_ms:.2g}"),
+        batch_ms=float(f"{costs.batch_ms:.2g}"),
+    )

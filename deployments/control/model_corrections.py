@@ -55,6 +55,16 @@ class ModelCorrections:
         self._rest_until = 0
 
     @property
+    def newest_profile(self) -> Profile:
+        """The profile now believed, with the front's costs as measured by now.
+
+        Solving for every small change would take too long, but predicting does not.
+        """
+        if self.profile.front is None:
+            return self.profile
+        return replace(self.profile, front=self.front.measured())
+
+    @property
     def wait_factor(self) -> float:
         """Multiplies the policy's waits, 0 to 1."""
         return self._waits.factor

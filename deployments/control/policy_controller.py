@@ -174,7 +174,8 @@ class PolicyController:
             self._solve()
         elif self._solver.table is not None and self._corrections.update_index_of_dispersion():
             self._use_solved_table()
-        await self._percentiles.tick(seen.response_times_s, self.profile, self.core)
+        profile = self._corrections.newest_profile
+        await self._percentiles.tick(seen.response_times_s, profile, self.core)
 
     def explain(self) -> dict[str, Any]:
         """Return what is in force and why: this controller's part of `GET /sojourn/policy`."""

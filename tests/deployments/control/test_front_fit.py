@@ -95,6 +95,8 @@ def test_unknown_costs_are_measured_as_soon_as_there_is_data() -> None:
     assert FrontFit.MIN_SECONDS <= first <= FrontFit.MIN_SECONDS + 1  # it forgets a little
     assert revised[first:] == (10 - first) * [None]
     assert fit.front == revised[first - 1]
+    assert fit.front is not None
+    assert fit.front.request_ms == pytest.approx(fit.measured().request_ms, rel=0.05)
 
 
 def test_few_requests_measure_nothing() -> None:

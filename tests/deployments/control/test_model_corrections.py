@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from deployments.batcher.asyncio_batcher import BatchRecord
+from deployments.batcher.front_meter import FrontCounts
 from deployments.batcher.requests import StartReason
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.model_corrections import (
@@ -53,6 +54,36 @@ def test_a_device_that_changes_all_the_time_is_refitted_ever_more_seldom() -> No
     gaps = np.diff(refitted_at)
     assert gaps.size >= 3
     assert (gaps >= REST_AFTER_REFIT * np.arange(1, gaps.size + 1)).all()
+
+
+def front_seconds(cost_ms: float) -> Observations:
+    """Return a tick in which 1000 requests, in batches of two, cost the loop `cost_ms` each."""
+    busy_s = cost_ms
+    front = FrontCounts(1.0, 1000, 0, 500, busy_s, busy_s, busy_s, 0.0, 0.001)
+    return Observations([], [], 0, [], front)
+
+
+def test_the_front_is_measured_put_in_force_and_followed() -> None:
+    corrections = ModelCorrections(PROFILE)
+    in_force = []
+    for tick in range(90):
+        corrections.observe(front_seconds(0.1 if tick < 40 else 0.2), 0.01)
+        if corrections.refit_profile():
+            assert corrections.profile.front is not None
+            in_force.append(corrections.profile.front.ms_per_request(2.0))
+    # Measured once, and revised once the average of all that it has seen is off by a quarter.
+    assert in_force[0] == pytest.approx(0.1, rel=0.1)
+    assert in_force[1:] == [pytest.approx(0.14, rel=0.15)]
+    newest = corrections.newest_profile.front
+    assert newest is not None
+    assert newest.ms_per_request(2.0) > in_force[-1]
+
+
+def test_a_profile_without_a_front_has_none_until_there_is_data() -> None:
+    corrections = ModelCorrections(PROFILE)
+    corrections.observe(seen(), 0.01)
+    assert corrections.newest_profile is corrections.profile
+    assert corrections.profile.front is None
 
 
 def test_the_index_of_dispersion_in_force_follows_the_measured_one() -> None:
