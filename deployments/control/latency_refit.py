@@ -68,6 +68,8 @@ class LatencyRefit:
 
     #: Batches remembered, and batches needed before a group of sizes is judged.
     MAX_BATCHES, MIN_BATCHES = 1024, 8
+    #: More groups would make steps of noise, for which batch sizes would be chosen.
+    MAX_GROUPS = 12
     #: Relative error of the latency that is tolerated.
     TOLERANCE = 0.25
     #: Batches beyond a percentile that are needed to refit it.
@@ -112,14 +114,18 @@ class LatencyRefit:
         return self.profile
 
     def _groups(self, sizes: NDArray[np.int64], ratios: FloatArray) -> list[_SizeGroup]:
-        """Divide the batches into groups of neighbouring sizes with `MIN_BATCHES` or more each."""
+        """Divide the batches into at most `MAX_GROUPS` groups of neighbouring sizes.
+
+        Each has `MIN_BATCHES` or more, if there are as many in all.
+        """
+        least = max(self.MIN_BATCHES, sizes.size // self.MAX_GROUPS)
         order = np.argsort(sizes, kind="stable")
         sizes, ratios = sizes[order], ratios[order]
         # All batches of a size are in one group: a group ends where the size changes.
         ends = [*(np.flatnonzero(np.diff(sizes)) + 1).tolist(), sizes.size]
         edges = [0]
         for end in ends:
-            if end - edges[-1] >= self.MIN_BATCHES and sizes.size - end >= self.MIN_BATCHES:
+            if end - edges[-1] >= least and sizes.size - end >= least:
                 edges.append(end)
         edges.append(sizes.size)
         return [

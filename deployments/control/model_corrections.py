@@ -95,15 +95,17 @@ class ModelCorrections:
 
     def refit_profile(self) -> bool:
         """Refit the profile if a check is due and it is wrong; return whether it changed."""
-        if self._ticks < self._rest_until or self._ticks % REVISE_EVERY:
+        if self._ticks % REVISE_EVERY:
             return False
-        latency, front = self._latency.revise(), self.front.revise()
+        rests, front_known = self._ticks < self._rest_until, self.profile.front is not None
+        latency = None if rests else self._latency.revise()
+        front = None if rests and front_known else self.front.revise()
         if latency is None and front is None:
             return False
-        completed = self.profile.front is None and latency is None
         self.profile = replace(self._latency.profile, front=self.front.front)
         self.profile_revisions += 1
-        if not completed:  # the first measurement of the front is no sign of a restless device
+        # What is measured for the first time is no sign of a restless device.
+        if latency is not None or front_known:
             self._refits += 1
             rest = min(self._refits * REST_AFTER_REFIT, LONGEST_REST)
             self._rest_until = self._ticks + rest

@@ -79,6 +79,18 @@ def test_the_front_is_measured_put_in_force_and_followed() -> None:
     assert newest.ms_per_request(2.0) > in_force[-1]
 
 
+def test_the_front_is_measured_even_while_a_refit_of_the_latency_rests() -> None:
+    corrections = ModelCorrections(PROFILE)
+    revised_at = []
+    for tick in range(1, 2 * REVISE_EVERY + 31):
+        corrections.observe(seen() if tick <= 2 * REVISE_EVERY else front_seconds(0.1), 0.01)
+        if corrections.refit_profile():
+            revised_at.append((tick, corrections.profile.front is not None))
+    assert revised_at[0] == (2 * REVISE_EVERY, False)
+    assert revised_at[1][0] < 2 * REVISE_EVERY + REST_AFTER_REFIT
+    assert revised_at[1][1]
+
+
 def test_a_profile_without_a_front_has_none_until_there_is_data() -> None:
     corrections = ModelCorrections(PROFILE)
     corrections.observe(seen(), 0.01)
