@@ -81,6 +81,8 @@ class FrontMeter:
         Since the start; as in `FrontCounts`.
     last_iteration_s : float
         Length of the last iteration that had work.
+    request_s : float
+        That length per request, in the last iteration that read any.
     """
 
     def __init__(
@@ -95,7 +97,7 @@ class FrontMeter:
         self.requests = 0
         self.refused = 0
         self.batches = 0
-        self.last_iteration_s = 0.0
+        self.last_iteration_s = self.request_s = 0.0
         self._call_soon, self._call_later = call_soon, call_later
         self._clock, self._thread_clock, self._process_clock = clock, thread_clock, process_clock
         # The marker: pending while the loop works.
@@ -104,6 +106,8 @@ class FrontMeter:
         self._iteration_began_s = self._iteration_began_cpu_s = 0.0
         self._iteration_forward_s = self._iteration_forward_cpu_s = 0.0
         self._readable_since_s = -math.inf
+        # Requests before the present iteration, and those of the iteration before.
+        self._requests_before = self._last_requests = 0
         # The heartbeat: due at infinity while it rests.
         self._beat_due_s = math.inf
         self._last_work_s = -math.inf
@@ -171,6 +175,18 @@ class FrontMeter:
         """Return how long the present iteration has been at work; 0 if it has not begun."""
         return max(0.0, now_s - self._iteration_began_s) if self._working else 0.0
 
+    def time_left_s(self, now_s: float) -> float:
+        """Return how much longer the present iteration is likely to take.
+
+        Its answers leave when all that its poll returned has been read. This is when that is, if
+        there are as many requests as in the iteration before, and the rest cost what those before
+        the present one did.
+        """
+        handled = self.requests - self._requests_before - 1
+        if not self._working or not 0 < handled < self._last_requests:
+            return 0.0
+        return self.iteration_s(now_s) * (self._last_requests / handled - 1)
+
     def take(self) -> FrontCounts:
         """Return what the front did since the last call."""
         now = (
@@ -209,6 +225,8 @@ class FrontMeter:
             self._call_later(HEARTBEAT_S, self._beat)
 
     def _end_iteration(self) -> None:
+        self._last_requests = self.requests - self._requests_before
+        self._requests_before = self.requests
         now_s, cpu_s = self._clock(), self._thread_clock()
         length_s = now_s - self._iteration_began_s
         if not self._counted and length_s <= _IDLE_ITERATION_S:
@@ -217,6 +235,8 @@ class FrontMeter:
             return
         self._counted = False
         self.last_iteration_s = length_s
+        if self._last_requests:
+            self.request_s = length_s / self._last_requests
         self._busy_s += max(0.0, length_s - self._iteration_forward_s)
         length_cpu_s = cpu_s - self._iteration_began_cpu_s
         self._busy_cpu_s += max(0.0, length_cpu_s - self._iteration_forward_cpu_s)

@@ -162,3 +162,28 @@ def test_on_real_loops_a_request_behind_work_was_readable_when_the_work_began(
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         assert runner.run(run()) == [1.0, 1.0, 1.005, 1.008]
+
+
+@BOTH_LOOPS
+@pytest.mark.parametrize("work_s", [1e-3, 5e-3])
+def test_the_end_of_a_steady_iteration_is_foreseen(marks_after_poll: bool, work_s: float) -> None:
+    """Ten connections, each of which sends its next request as soon as one was read."""
+    loop = VirtualLoop(marks_after_poll=marks_after_poll)
+    meter = meter_on(loop)
+    foreseen: list[tuple[float, float]] = []
+
+    def read() -> None:
+        meter.request_read(loop.now_s)
+        foreseen.append((loop.now_s, loop.now_s + meter.time_left_s(loop.now_s)))
+        loop.work(work_s)
+        loop.read_at(loop.now_s, read)
+
+    for _ in range(10):
+        loop.read_at(1.0, read)
+    assert meter.time_left_s(0.0) == 0.0
+    loop.run_until(1.0 + 45 * work_s)
+    for number, (read_s, end_s) in enumerate(foreseen[20:40]):
+        place = number % 10
+        # The first of an iteration cannot tell: it has taken no time yet.
+        expected_s = read_s + (work_s * (10 - place) if place else 0)
+        assert end_s == pytest.approx(expected_s, abs=1e-4)
