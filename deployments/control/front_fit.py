@@ -3,21 +3,19 @@
 Each second says how much CPU time the loop's thread took, and for how many requests, refusals and
 batches. A least-squares fit divides the time among them. It forgets slowly, and ignores seconds
 without requests. Where requests and batches always come in the same proportion, their costs cannot
-be told apart; what is believed so far then decides how the sum is divided.
-
-The loop is slower than its CPU time if it waits: for the interpreter's lock, while a batch holds
-it, or for a CPU that other processes use. The first wait is at most as long as the process's other
-threads ran; only the rest tells that the cores are shared.
+be told apart; what is believed so far then decides how the sum is divided. The loop's waits
+(`deployments.control.loop_waits`) turn CPU time into time.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from deployments.batcher.front_meter import FrontCounts
+from deployments.control.loop_waits import LoopState, LoopWaits
 from policy.front import FrontCosts
 
 #: Costs in ms of CPU that are assumed until there is data: of a request that is answered, a batch,
@@ -28,38 +26,6 @@ _ASSUMED_MS = (0.05, 0.1, 0.01, 1.0)
 _BELIEF_S = 2.0
 #: A second that is as noisy as this much CPU time, besides what it costs.
 _NOISE_MS = 5.0
-#: A loop that gets less of a CPU than this allows is not measured but stopped.
-MAX_SLOWDOWN = 100.0
-
-
-@dataclass(frozen=True)
-class FrontState:
-    """How busy the front is, over the last seconds.
-
-    Attributes
-    ----------
-    utilisation : float
-        Fraction of the time for which the loop had work.
-    slowdown : float
-        Wall time over CPU time of that work, at least 1.
-    foreign_wait_share : float
-        Fraction of that work's wall time for which the loop waited for a CPU that other processes
-        used.
-    lag_s : float
-        The longest that the loop kept anything waiting in the last tick.
-    """
-
-    utilisation: float = 0.0
-    slowdown: float = 1.0
-    foreign_wait_share: float = 0.0
-    lag_s: float = 0.0
-
-    @property
-    def shares_cores(self) -> bool:
-        """Whether the loop is held up mainly by other processes on its cores."""
-        return self.utilisation >= FrontFit.MIN_UTILISATION and (
-            self.foreign_wait_share >= FrontFit.FOREIGN_SHARE
-        )
 
 
 class FrontFit:
@@ -74,15 +40,10 @@ class FrontFit:
     ----------
     front : FrontCosts or None
         The costs that the model uses; None until they are measured.
-    state : FrontState
-    refuse_ms : float or None
-        Time of the loop for a request that it refuses; None until some were refused.
-    mean_batch_size : float or None
-        Requests per batch, over the last minutes; None without batches.
     """
 
-    #: Time after which a second's data counts for 1/e, and the same for the loop's waits.
-    MEMORY_S, WAIT_MEMORY_S = 120.0, 10.0
+    #: Time after which a second's data counts for 1/e.
+    MEMORY_S = 120.0
     #: Seconds with requests, and requests, that are needed before the costs are judged.
     MIN_SECONDS, MIN_REQUESTS = 5.0, 100.0
     #: Relative error of the time per request that is tolerated.
@@ -90,12 +51,10 @@ class FrontFit:
     #: Below this utilisation, costs that are known are not judged: with cold caches each request
     #: costs more, and it does not matter.
     LEAST_JUDGED = 0.05
-    #: Least utilisation of a loop that is said to be held up, and share of its time that it waits.
-    MIN_UTILISATION, FOREIGN_SHARE = 0.2, 1 / 3
 
     def __init__(self, front: FrontCosts | None = None) -> None:
         self.front = front
-        self.state = FrontState()
+        self._waits = LoopWaits()
         believed = _ASSUMED_MS
         if front is not None:
             believed = (front.request_ms, front.batch_ms, *_ASSUMED_MS[2:])
@@ -105,9 +64,13 @@ class FrontFit:
         self._products = np.zeros((4, 4))
         self._targets = np.zeros(4)
         self._totals = np.zeros(4)
-        self._waits = np.zeros(4)  # duration, busy time, its CPU time, foreign wait
         self._shares_cpu = front is not None and front.shares_cpu
         self._was_off = False
+
+    @property
+    def state(self) -> LoopState:
+        """How busy the loop is."""
+        return self._waits.state
 
     @property
     def mean_batch_size(self) -> float | None:
@@ -127,7 +90,7 @@ class FrontFit:
         If front and device share a CPU, the model lets them take turns already: then waiting for
         the process's own threads is left out.
         """
-        return self._slowdown(self._shares_cpu)
+        return self.state.foreign_slowdown if self._shares_cpu else self.state.slowdown
 
     def observe(self, counts: FrontCounts, *, shares_cpu: bool) -> None:
         """Record what the front did in a tick.
@@ -139,7 +102,7 @@ class FrontFit:
             As in `FrontCosts`.
         """
         self._shares_cpu = shares_cpu
-        self._observe_waits(counts)
+        self._waits.observe(counts)
         answered = counts.requests - counts.refused
         if counts.duration_s <= 0 or not (counts.requests or counts.batches):
             return
@@ -151,27 +114,6 @@ class FrontFit:
         self._targets = keep * self._targets + weight * cpu_ms * row
         self._totals = keep * self._totals + row
         self._cpu_ms = self._solve()
-
-    def _observe_waits(self, counts: FrontCounts) -> None:
-        keep = math.exp(-counts.duration_s / self.WAIT_MEMORY_S)
-        wait_s = counts.busy_s - counts.busy_cpu_s
-        foreign_s = max(0.0, wait_s - counts.other_cpu_s)
-        self._waits *= keep
-        self._waits += (counts.duration_s, counts.busy_s, counts.busy_cpu_s, foreign_s)
-        duration_s, busy_s, _, foreign_s = self._waits.tolist()
-        self.state = FrontState(
-            utilisation=min(1.0, busy_s / duration_s) if duration_s else 0.0,
-            slowdown=self._slowdown(foreign_only=False),
-            foreign_wait_share=foreign_s / busy_s if busy_s else 0.0,
-            lag_s=counts.longest_lag_s,
-        )
-
-    def _slowdown(self, foreign_only: bool) -> float:
-        _, busy_s, busy_cpu_s, foreign_s = self._waits.tolist()
-        if busy_cpu_s <= 0 or busy_s > MAX_SLOWDOWN * busy_cpu_s:
-            return MAX_SLOWDOWN if busy_s > 0 else 1.0
-        wall_s = busy_cpu_s + foreign_s if foreign_only else busy_s
-        return max(1.0, wall_s / busy_cpu_s)
 
     def _solve(self) -> NDArray[np.float64]:
         """Return the non-negative costs of least squared error, in ms of CPU time."""
