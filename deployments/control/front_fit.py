@@ -3,7 +3,7 @@
 Each second says how much CPU time the loop's thread took, and for how many requests, refusals and
 batches. A least-squares fit divides the time among them. It forgets slowly, and ignores seconds
 without requests. Where requests and batches always come in the same proportion, their costs cannot
-be told apart; what is believed so far then decides how the sum is divided. The loop's waits
+be told apart; what was believed before then decides how the sum is divided. The loop's waits
 (`deployments.control.loop_waits`) turn CPU time into time.
 """
 
@@ -22,7 +22,7 @@ from policy.front import FrontCosts
 #: a refusal, and a second of whatever else runs on the loop. Of the first three only the
 #: proportions matter.
 _ASSUMED_MS = (0.05, 0.1, 0.01, 1.0)
-#: What is believed so far counts as much as this many seconds of data.
+#: What was believed before counts as much as this many seconds of data.
 _BELIEF_S = 2.0
 #: A second that is as noisy as this much CPU time, besides what it costs.
 _NOISE_MS = 5.0
@@ -58,7 +58,8 @@ class FrontFit:
         believed = _ASSUMED_MS
         if front is not None:
             believed = (front.request_ms, front.batch_ms, *_ASSUMED_MS[2:])
-        self._cpu_ms: NDArray[np.float64] = np.array(believed)
+        self._believed_ms: NDArray[np.float64] = np.array(believed)
+        self._cpu_ms = self._believed_ms
         # The normal equations of the fit: regressors are answered requests, batches, refusals and
         # seconds.
         self._products = np.zeros((4, 4))
@@ -80,8 +81,10 @@ class FrontFit:
 
     @property
     def refuse_ms(self) -> float | None:
-        """Time of the loop for a refusal; None until some were refused."""
-        return float(self._cpu_ms[2]) * self.slowdown if self._totals[2] >= 1 else None
+        """Time of the loop for a refusal; None without enough of them in the last minutes."""
+        if self._totals[2] < self.MIN_REQUESTS:
+            return None
+        return float(self._cpu_ms[2]) * self.slowdown
 
     @property
     def slowdown(self) -> float:
@@ -118,7 +121,7 @@ class FrontFit:
     def _solve(self) -> NDArray[np.float64]:
         """Return the non-negative costs of least squared error, in ms of CPU time."""
         # The work is scaled to the data: only how its costs compare is believed.
-        work, background = self._cpu_ms * (1, 1, 1, 0), self._cpu_ms * (0, 0, 0, 1)
+        work, background = self._believed_ms * (1, 1, 1, 0), self._believed_ms * (0, 0, 0, 1)
         explained = work @ self._products @ work
         unexplained = work @ (self._targets - self._products @ background)
         scale = max(0.0, float(unexplained / explained)) if explained > 0 else 1.0
@@ -129,8 +132,8 @@ class FrontFit:
         root = np.linalg.cholesky(self._products + np.diag(strength))
         targets = self._targets + strength * believed
         costs_ms, _ = nnls(root.T, np.linalg.solve(root, targets))
-        # What did not occur keeps its cost.
-        return np.where(squares > 0, costs_ms, self._cpu_ms)
+        # What did not occur is believed to cost as much in proportion.
+        return np.where(squares > 0, costs_ms, believed)
 
     def revise(self) -> FrontCosts | None:
         """Return the measured costs if those that the model uses are wrong, else None.

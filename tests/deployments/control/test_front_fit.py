@@ -85,6 +85,23 @@ def test_a_steady_load_fixes_the_cost_per_request(belief: FrontCosts | None) -> 
     assert fit.mean_batch_size == pytest.approx(2.0)
 
 
+def test_noise_does_not_divide_what_cannot_be_told_apart() -> None:
+    """Nearly every batch has one request; still, neither of the two costs vanishes."""
+    rng = np.random.default_rng(7)
+    fit = FrontFit()
+    for _ in range(300):
+        requests = int(rng.poisson(300))
+        one = second(requests, requests - int(rng.integers(0, 40)), factor=rng.lognormal(0, 0.2))
+        fit.observe(one, shares_cpu=False)
+        costs = fit.measured()
+        assert costs.batch_ms == pytest.approx(2 * costs.request_ms, rel=0.5)
+    assert costs.ms_per_request(1.07) == pytest.approx(REQUEST_MS + BATCH_MS / 1.07, rel=0.1)
+
+
+def test_few_refusals_have_no_cost_yet() -> None:
+    assert fitted([second(1000, 500, 7)] * 5).refuse_ms is None
+
+
 def test_unknown_costs_are_measured_as_soon_as_there_is_data() -> None:
     fit = FrontFit()
     revised = []
