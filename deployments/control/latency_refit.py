@@ -14,6 +14,10 @@ from policy.profile import Profile
 
 FloatArray = NDArray[np.float64]
 
+#: The largest quantile, relative to the median, that a refit makes: beyond it are stalls of the
+#: machine, and distributions of such width take long to evaluate.
+MAX_RATIO = 5.0
+
 
 @dataclass(frozen=True)
 class _SizeGroup:
@@ -139,8 +143,11 @@ def _medians_ms(profile: Profile) -> FloatArray:
     quantiles = profile.latency_quantiles
     if quantiles is None:
         return profile.latency_ms
-    ratios = [np.interp(50.0, quantiles.percentiles, by_size) for by_size in quantiles.ratios.T]
-    return np.asarray(profile.latency_ms * ratios, dtype=np.float64)
+    return np.asarray(profile.latency_ms * _median_ratios(quantiles.percentiles, quantiles.ratios))
+
+
+def _median_ratios(percentiles: FloatArray, ratios: FloatArray) -> FloatArray:
+    return np.array([np.interp(50.0, percentiles, by_size) for by_size in ratios.T])
 
 
 def _refit_ms(latency_ms: FloatArray, groups: list[_SizeGroup]) -> FloatArray:
@@ -190,4 +197,5 @@ def _refit_quantiles(
     believed = quantiles.ratios[known][:, sizes - 1].mean(axis=1)
     factors = np.interp(percentiles, percentiles[known], measured / believed)
     scaled = np.maximum.accumulate(quantiles.ratios * factors[:, None], axis=0)
+    scaled = np.minimum(scaled, MAX_RATIO * _median_ratios(percentiles, scaled))
     return LatencyQuantiles(percentiles, scaled)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.control.latency_refit import LatencyRefit
+from deployments.control.latency_refit import MAX_RATIO, LatencyRefit
 from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
 
@@ -150,6 +150,21 @@ def test_a_refit_widens_the_quantiles_where_batch_times_vary_more() -> None:
     expected = np.exp(0.5 * np.array([-1.2816, 0.0, 1.2816, 2.3263]))
     measured = revised.latency_quantiles.ratios.mean(axis=1)
     np.testing.assert_allclose(measured, expected, rtol=0.15)
+
+
+def test_stalls_of_the_machine_do_not_make_the_quantiles_as_wide_as_themselves() -> None:
+    refit = LatencyRefit(replace(PROFILE, latency_quantiles=QUANTILES))
+    rng = np.random.default_rng(6)
+    for _ in range(2):
+        for size in rng.integers(1, 33, size=500):
+            stall = 100.0 if rng.random() < 0.05 else 1.0
+            refit.observe(int(size), 2 * PROFILE.latency_ms[size - 1] * stall)
+        revised = refit.revise()
+    assert revised is not None
+    assert revised.latency_quantiles is not None
+    ratios = revised.latency_quantiles.ratios
+    np.testing.assert_allclose(ratios[-1], MAX_RATIO * ratios[1])
+    assert (np.diff(ratios, axis=0) >= 0).all()
 
 
 @pytest.mark.parametrize("batches", [8, 30])
