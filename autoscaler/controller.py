@@ -139,7 +139,8 @@ class Autoscaler:
             return self._decision(current, f"hold {current}: {status.reason}")
         sizing = self._monitor.sizing(low, high)
         required, remark = sizing.required(status.demand_per_s)
-        remark = (remark or self._model_remark()) + _report_remark(status)
+        remark = (remark or self._model_remark()) + _bottleneck_remark(status.bottleneck)
+        remark += _report_remark(status)
         self._guard.observe(now_s, status.demand_per_s, self._hold_s())
         self._guard.first_fleet = self._guard.first_fleet or current
         # Replicas that serve are assumed to carry their share of the load, even before their first
@@ -172,6 +173,7 @@ class Autoscaler:
             sla_rate_per_s=sizing.sla_rate_per_s(),
             silent_replicas=status.silent_replicas,
             report_interval_s=status.report_interval_s,
+            bottleneck=status.bottleneck,
         )
 
     def _scale_in(
@@ -303,6 +305,17 @@ class Autoscaler:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInputError(f"state: not usable ({error!r})") from error
         self._monitor, self._guard = monitor, guard
+
+
+def _bottleneck_remark(bottleneck: str | None) -> str:
+    if bottleneck is None:
+        return ""
+    if bottleneck == "neither":
+        return (
+            "; bottleneck: neither front nor device, other processes use the replicas' cores "
+            "(another replica on the same cores does not help)"
+        )
+    return f"; bottleneck: {bottleneck}"
 
 
 def _report_remark(status: FleetStatus) -> str:

@@ -44,6 +44,8 @@ class Decision:
         Replicas that serve but do not report; their share of the load is extrapolated.
     report_interval_s : float or None
         Time between two reports of a replica; None if unknown.
+    bottleneck : str or None
+        What limits most replicas, one of `autoscaler.reports.BOTTLENECKS`; None if unknown.
     """
 
     replicas: int
@@ -63,3 +65,4 @@ class Decision:
     hold_s: float = 0.0
     silent_replicas: int = 0
     report_interval_s: float | None = None
+    bottleneck: str | None = None

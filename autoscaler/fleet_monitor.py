@@ -59,6 +59,8 @@ class FleetStatus:
         Requests in the queues beyond what is normal.
     demand_per_s : float
         Requests per second to size for: forecast, burst factor and backlog.
+    bottleneck : str or None
+        What limits most replicas, one of `autoscaler.reports.BOTTLENECKS`; None if unknown.
     """
 
     replicas: int
@@ -69,6 +71,7 @@ class FleetStatus:
     forecast: DemandForecast
     backlog: float
     demand_per_s: float
+    bottleneck: str | None = None
 
 
 @dataclass(frozen=True)
@@ -195,6 +198,7 @@ class FleetMonitor:
             for report in live
         )
         backlog /= share_known
+        known = [report.bottleneck for report in live if report.bottleneck is not None]
         return FleetStatus(
             replicas=reporting,
             silent_replicas=silent,
@@ -205,6 +209,7 @@ class FleetMonitor:
             backlog=backlog,
             demand_per_s=self.settings.burst_factor * forecast.demand_per_s
             + backlog / self.settings.backlog_drain_s,
+            bottleneck=statistics.mode(known) if known else None,
         )
 
     def sizing(self, min_replicas: int, max_replicas: int) -> LiveSizing:

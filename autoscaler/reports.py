@@ -16,6 +16,10 @@ from policy.objective import ServiceLevelObjective
 
 __all__ = ["AutoscalerSettings", "ReplicaReport"]
 
+#: What limits a replica, in the order of its codes in a report, from 1: the device, the front (its
+#: event loop), or neither, because other processes use the cores that the front needs.
+BOTTLENECKS = ("device", "front", "neither")
+
 #: Prefix of the late shares of a curve among the floats of a report.
 _LATE_SHARE_PREFIX = "late_share_"
 
@@ -56,6 +60,8 @@ class ReplicaReport:
         SLA's response time allows.
     counted_s : float
         For how long the counters have counted, by a clock that nobody can set; 0 if unknown.
+    bottleneck_code : float
+        Place of its bottleneck in `BOTTLENECKS`, from 1; 0 if unknown.
 
     Raises
     ------
@@ -80,6 +86,7 @@ class ReplicaReport:
     answered_total: float = 0.0
     late_total: float = 0.0
     counted_s: float = 0.0
+    bottleneck_code: float = 0.0
 
     def __post_init__(self) -> None:
         values = (
@@ -93,6 +100,7 @@ class ReplicaReport:
             self.answered_total,
             self.late_total,
             self.counted_s,
+            self.bottleneck_code,
         )
         # Many reports come every second and nearly all are valid, so check all values at once.
         if not (
@@ -130,6 +138,12 @@ class ReplicaReport:
     def curve(self) -> LoadLatenessCurve | None:
         """Its late share as a function of the arrival rate; None if that is not known."""
         return _curve(self.sla_rate_per_s, self.late_shares) if self.sla_rate_per_s else None
+
+    @property
+    def bottleneck(self) -> str | None:
+        """What limits the replica, one of `BOTTLENECKS`; None if it is not known."""
+        place = int(self.bottleneck_code)
+        return BOTTLENECKS[place - 1] if 1 <= place <= len(BOTTLENECKS) else None
 
     @property
     def out_of_reach(self) -> bool:
@@ -191,6 +205,11 @@ def curve_to_floats(
     return {"sla_rate_per_s": rate_per_s, **named}
 
 
+def bottleneck_to_floats(bottleneck: str) -> dict[str, float]:
+    """Return one of `BOTTLENECKS` as the floats of a report."""
+    return {"bottleneck_code": 1.0 + BOTTLENECKS.index(bottleneck)}
+
+
 _objective = lru_cache(maxsize=64)(ServiceLevelObjective)
 _curve = lru_cache(maxsize=64)(LoadLatenessCurve)
 
@@ -214,4 +233,7 @@ _REPORT_FLOATS = tuple(
     for value in fields(ReplicaReport)
     if value.name not in ("replica_id", "time_s", "settings", "late_shares")
 )
-_OPTIONAL = ("start_time_s", "sla_rate_per_s", "answered_total", "late_total", "counted_s")
+_OPTIONAL = (
+    *("start_time_s", "sla_rate_per_s", "answered_total", "late_total", "counted_s"),
+    "bottleneck_code",
+)

@@ -6,12 +6,14 @@ second, histograms get a random sample.
 """
 
 import random
+import time
 from collections import Counter as Counts
 from collections.abc import Hashable, Mapping
 from typing import TypeVar
 
 from ray.serve import metrics
 
+from autoscaler.reports import BOTTLENECKS
 from deployments.control.observations import Observations
 from deployments.service import InferenceService
 
@@ -91,6 +93,19 @@ class ReplicaMetrics:
         self._sla_percentile = metrics.Gauge(
             "sojourn_sla_percentile_ratio", description="Share of requests that the SLA covers."
         )
+        self._front_utilisation = metrics.Gauge(
+            "sojourn_front_utilisation_ratio",
+            description="Share of the time for which the event loop had work.",
+        )
+        self._loop_lag = metrics.Gauge(
+            "sojourn_loop_lag_seconds",
+            description="The longest that the event loop kept anything waiting in the last second.",
+        )
+        self._bottleneck = metrics.Gauge(
+            "sojourn_bottleneck",
+            description="1 for what limits the replica: front, device or neither; else 0.",
+            tag_keys=("stage",),
+        )
 
     def flush(self, seen: Observations) -> None:
         """Hand to Ray what was observed since the last call."""
@@ -110,12 +125,22 @@ class ReplicaMetrics:
             self._batch_size.observe(record.size)
         for response_time_s in _sample(seen.response_times_s):
             self._response_time.observe(response_time_s)
-        report = service.explain()
-        self._queue_length.set(report["queue_length"])
-        self._arrival_rate.set(report["arrival_rate_per_s"])
-        self._control_limit.set(report["control_limit"])
-        self._sla_response_time.set(1e-3 * report["sla"]["response_time_ms"])
-        self._sla_percentile.set(1e-2 * report["sla"]["percentile"])
+        self._set_gauges()
+
+    def _set_gauges(self) -> None:
+        controller = self._service.controller
+        core, sla, front = controller.core, controller.user_config.sla, controller.front.state
+        now_s = time.monotonic()
+        self._queue_length.set(core.queue_length)
+        self._arrival_rate.set(core.arrival_rate.per_s(now_s))
+        self._control_limit.set(core.policy(now_s).control_limit)
+        self._sla_response_time.set(1e-3 * sla.response_time_ms)
+        self._sla_percentile.set(1e-2 * sla.percentile)
+        self._front_utilisation.set(front.utilisation)
+        self._loop_lag.set(front.lag_s)
+        limiting = controller.bottleneck
+        for stage in BOTTLENECKS:
+            self._bottleneck.set(float(stage == limiting), {"stage": stage})
 
     def _add(
         self, counter: metrics.Counter, total: int, tags: Mapping[str, str] | None = None

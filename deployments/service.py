@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from autoscaler.reports import bottleneck_to_floats
 from deployments.batcher.asyncio_batcher import Batcher
 from deployments.batcher.front_meter import FrontMeter
 from deployments.batcher.placement import BatchPlacement
@@ -117,6 +118,8 @@ class InferenceService:
         Why the latest configuration was rejected; the adapter that reads configurations sets it.
     answers : Counter of int
         Inference requests by the HTTP status of their answer.
+    shares_cpu : bool
+        Whether batches are computed on the CPU that the event loop runs on.
     """
 
     platform = "python"
@@ -227,7 +230,7 @@ class InferenceService:
         if self._controller is None:
             self._front_meter = FrontMeter.on_loop(asyncio.get_running_loop())
             self._controller = PolicyController(self._profile, user_config, self._advance)
-            self._observer = ReplicaObserver(self._controller.sla_at_replica)
+            self._observer = ReplicaObserver(self._controller.sla_at_replica, self._front_meter)
             self._batcher = Batcher(
                 self._model,
                 self._controller.core,
@@ -274,7 +277,9 @@ class InferenceService:
         """
         if self.stuck():
             self.batcher.lose_device("the device of this replica does not answer")
-        seen = self.observer.take(self.batcher.arrival_counts.take(time.monotonic()))
+        seen = self.observer.take(
+            self.batcher.arrival_counts.take(time.monotonic()), shares_cpu=self.shares_cpu
+        )
         await self.controller.tick(seen)
         self._place_batches()
         return seen
@@ -384,6 +389,7 @@ class InferenceService:
             "late_total": self.observer.late_rows,
             "counted_s": time.monotonic() - self._counting_since_s,
             **controller.sla_capacity.to_floats(),
+            **bottleneck_to_floats(controller.bottleneck),
             **controller.user_config.autoscaler.settings().to_floats(),
         }
 

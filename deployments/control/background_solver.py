@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from deployments.config import SLAConfig
 from deployments.control.sla_capacity import SlaCapacity
@@ -64,6 +65,16 @@ class BackgroundSolver:
         if self._task is not None:
             self._task.cancel()
         self._task = asyncio.create_task(self._solve(request, sla))
+
+    def reduce_capacity(self, factor: float) -> None:
+        """Scale the rate of the curve in force down by `factor`, until a new one is solved.
+
+        On a busy machine that takes long: the solver has the lowest priority.
+        """
+        curve = self.sla_capacity.curve
+        if curve is not None and factor < 1:
+            reduced = replace(curve, sla_rate_per_s=factor * curve.sla_rate_per_s)
+            self.sla_capacity = replace(self.sla_capacity, curve=reduced)
 
     async def _solve(self, request: SolveRequest, sla: SLAConfig) -> None:
         try:

@@ -2,24 +2,62 @@
 
 import math
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
+from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
 
 FloatArray = NDArray[np.float64]
+
+#: The largest quantile, relative to the median, that a refit makes: beyond it are stalls of the
+#: machine, and distributions of such width take long to evaluate.
+MAX_RATIO = 5.0
+
+
+@dataclass(frozen=True)
+class _SizeGroup:
+    """The latest batches of neighbouring sizes.
+
+    Attributes
+    ----------
+    size : float
+        Mean batch size.
+    ratios : ndarray of float, shape (batches,)
+        Measured time over the profile's median time of the same size, ascending.
+    """
+
+    size: float
+    ratios: FloatArray
+
+    @property
+    def log_factor(self) -> float:
+        """Logarithm of the median ratio."""
+        return math.log(float(np.median(self.ratios)))
+
+    def is_off(self, tolerance: float) -> bool:
+        """Return whether the median is off by more than `tolerance`, and not by chance.
+
+        The median of n values lies with 95% between their order statistics at n/2 ± √n.
+        """
+        count = self.ratios.size
+        rank = max(0, int(count / 2 - math.sqrt(count)))
+        low, high = self.ratios[rank], self.ratios[count - 1 - rank]
+        return bool(low > 1 + tolerance or high < 1 / (1 + tolerance))
 
 
 class LatencyRefit:
     """Detect that a profile's latency is wrong, and refit it to the latest batches.
 
-    Each batch size is represented by the median of its latest batches. Sizes without recent batches
-    are scaled by the same factor as their neighbours, so a device that became twice as slow is
-    taken to be so at every size. The profile is refitted only if some size in use is off by more
-    than `TOLERANCE` in two successive calls of `revise`, so noise changes nothing.
+    Batch sizes with few recent batches are judged together with their neighbours: a busy device
+    runs a hundred sizes, each of them seldom. Sizes without recent batches are scaled by the same
+    factor as their neighbours, so a device that became twice as slow is taken to be so at every
+    size. The profile is refitted only if some group of sizes is off by more than `TOLERANCE` in two
+    successive calls of `revise`, by more than chance, so noise changes nothing.
 
     Parameters
     ----------
@@ -32,55 +70,132 @@ class LatencyRefit:
         The profile now believed.
     """
 
-    #: Batches remembered per size, and batches needed before a size is judged.
-    MAX_BATCHES, MIN_BATCHES = 64, 8
+    #: Batches remembered, and batches needed before a group of sizes is judged.
+    MAX_BATCHES, MIN_BATCHES = 1024, 8
+    #: More groups would make steps of noise, for which batch sizes would be chosen.
+    MAX_GROUPS = 12
     #: Relative error of the latency that is tolerated.
     TOLERANCE = 0.25
+    #: Batches beyond a percentile that are needed to refit it.
+    MIN_BEYOND = 5
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
-        self._recent_ms: dict[int, deque[float]] = {}
+        self._recent: deque[tuple[int, float]] = deque(maxlen=self.MAX_BATCHES)
+        self._new_batches = 0
         self._was_off = False
 
     def observe(self, batch_size: int, duration_ms: float) -> None:
         """Record a batch; sizes beyond the profile are ignored."""
-        if 1 <= batch_size <= self.profile.max_batch_size:
-            recent = self._recent_ms.setdefault(batch_size, deque(maxlen=self.MAX_BATCHES))
-            recent.append(duration_ms)
+        if 1 <= batch_size <= self.profile.max_batch_size and duration_ms > 0:
+            self._recent.append((batch_size, duration_ms))
+            self._new_batches += 1
 
     def revise(self) -> Profile | None:
         """Return the refitted profile if the old one is wrong, else None.
 
-        Call it at intervals of several seconds: two calls in a row must find the profile wrong.
+        Call it at intervals of some seconds: two calls in a row must find the profile wrong, each
+        with new batches.
         """
-        medians_ms = {
-            size: float(np.median(recent))
-            for size, recent in self._recent_ms.items()
-            if len(recent) >= self.MIN_BATCHES
-        }
-        latency_ms = self.profile.latency_ms
-        is_off = any(
-            abs(math.log(median_ms / latency_ms[size - 1])) > math.log1p(self.TOLERANCE)
-            for size, median_ms in medians_ms.items()
-        )
+        if self._new_batches < self.MIN_BATCHES:
+            return None
+        self._new_batches = 0
+        sizes = np.array([size for size, _ in self._recent])
+        durations_ms = np.array([duration_ms for _, duration_ms in self._recent])
+        groups = self._groups(sizes, durations_ms / _medians_ms(self.profile)[sizes - 1])
+        is_off = any(group.is_off(self.TOLERANCE) for group in groups)
         if not is_off or not self._was_off:
             self._was_off = is_off
             return None
         self._was_off = False
-        self.profile = replace(self.profile, latency_ms=_refit_ms(latency_ms, medians_ms))
-        # Records of the other sizes are too old: they are of the device as it was.
-        self._recent_ms = {size: self._recent_ms[size] for size in medians_ms}
+        self.profile = _with_latency(self.profile, _refit_ms(self.profile.latency_ms, groups))
+        if self.profile.latency_quantiles is not None:
+            ratios = durations_ms / self.profile.latency_ms[sizes - 1]
+            quantiles = _refit_quantiles(
+                self.profile.latency_quantiles, sizes, ratios, self.MIN_BEYOND
+            )
+            self.profile = replace(self.profile, latency_quantiles=quantiles)
         return self.profile
 
+    def _groups(self, sizes: NDArray[np.int64], ratios: FloatArray) -> list[_SizeGroup]:
+        """Divide the batches into at most `MAX_GROUPS` groups of neighbouring sizes.
 
-def _refit_ms(latency_ms: FloatArray, medians_ms: dict[int, float]) -> FloatArray:
-    """Return latencies scaled to the medians, by the neighbours' factors at the other sizes.
+        Each has `MIN_BATCHES` or more, if there are as many in all.
+        """
+        least = max(self.MIN_BATCHES, sizes.size // self.MAX_GROUPS)
+        order = np.argsort(sizes, kind="stable")
+        sizes, ratios = sizes[order], ratios[order]
+        # All batches of a size are in one group: a group ends where the size changes.
+        ends = [*(np.flatnonzero(np.diff(sizes)) + 1).tolist(), sizes.size]
+        edges = [0]
+        for end in ends:
+            if end - edges[-1] >= least and sizes.size - end >= least:
+                edges.append(end)
+        edges.append(sizes.size)
+        return [
+            _SizeGroup(float(sizes[begin:end].mean()), np.sort(ratios[begin:end]))
+            for begin, end in pairwise(edges)
+        ]
+
+
+def _medians_ms(profile: Profile) -> FloatArray:
+    """Return the median time of a batch by batch size."""
+    quantiles = profile.latency_quantiles
+    if quantiles is None:
+        return profile.latency_ms
+    return np.asarray(profile.latency_ms * _median_ratios(quantiles.percentiles, quantiles.ratios))
+
+
+def _median_ratios(percentiles: FloatArray, ratios: FloatArray) -> FloatArray:
+    return np.array([np.interp(50.0, percentiles, by_size) for by_size in ratios.T])
+
+
+def _refit_ms(latency_ms: FloatArray, groups: list[_SizeGroup]) -> FloatArray:
+    """Return latencies scaled to the groups' medians, by the neighbours' factors between them.
 
     The logarithm of the factor is interpolated linearly; isotonic regression then restores a
     latency that never decreases with the batch size.
     """
-    sizes = np.array(sorted(medians_ms))
-    log_factors = np.log([medians_ms[size] / latency_ms[size - 1] for size in sizes])
     every_size = np.arange(1, latency_ms.size + 1)
-    scaled_ms = latency_ms * np.exp(np.interp(every_size, sizes, log_factors))
+    log_factors = np.interp(
+        every_size, [group.size for group in groups], [group.log_factor for group in groups]
+    )
+    scaled_ms = latency_ms * np.exp(log_factors)
     return np.asarray(isotonic_regression(scaled_ms).x, dtype=np.float64)
+
+
+def _with_latency(profile: Profile, latency_ms: FloatArray) -> Profile:
+    """Return `profile` with another latency; what a batch takes longer costs the idle power."""
+    energy_mj = profile.energy_mj
+    if energy_mj is not None and profile.idle_power_w is not None:
+        longer_ms = np.maximum(latency_ms - profile.latency_ms, 0.0)
+        energy_mj = np.maximum.accumulate(energy_mj + profile.idle_power_w * longer_ms)
+    return replace(profile, latency_ms=latency_ms, energy_mj=energy_mj)
+
+
+def _refit_quantiles(
+    quantiles: LatencyQuantiles, sizes: NDArray[np.int64], ratios: FloatArray, min_beyond: int
+) -> LatencyQuantiles:
+    """Return the quantiles scaled to those of all batches, whatever their sizes.
+
+    Parameters
+    ----------
+    quantiles : LatencyQuantiles
+    sizes : ndarray of int, shape (batches,)
+    ratios : ndarray of float, shape (batches,)
+        Measured time over the profile's latency.
+    min_beyond : int
+        A percentile is scaled if this many batches lie beyond it on either side; one further out is
+        scaled like the next one inside.
+    """
+    percentiles = quantiles.percentiles
+    beyond = ratios.size * np.minimum(percentiles, 100 - percentiles) / 100
+    known = beyond >= min_beyond
+    if not known.any():
+        return quantiles
+    measured = np.percentile(ratios, percentiles[known])
+    believed = quantiles.ratios[known][:, sizes - 1].mean(axis=1)
+    factors = np.interp(percentiles, percentiles[known], measured / believed)
+    scaled = np.maximum.accumulate(quantiles.ratios * factors[:, None], axis=0)
+    scaled = np.minimum(scaled, MAX_RATIO * _median_ratios(percentiles, scaled))
+    return LatencyQuantiles(percentiles, scaled)

@@ -1,14 +1,21 @@
 """Where a replica's traffic and device differ from the model that its policy was solved for."""
 
+from dataclasses import replace
+
+from deployments.control.front_fit import FrontFit
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.observations import Observations
 from deployments.control.wait_correction import WaitCorrection
 from policy.burstiness import COUNT_WINDOW_S, DispersionMeter
 from policy.profile import Profile
 
-#: Ticks between checks of the profile. Two successive checks must find it wrong: a refit has a new
-#: table solved, which costs a second or more of a core.
-REVISE_EVERY = 10
+#: Ticks between checks of the profile. Two successive checks must find it wrong.
+REVISE_EVERY = 3
+#: Ticks that pass after the n-th refit before the next one are n times this, at most the second
+#: number: a refit has a new table solved, which costs a second or more of a core.
+REST_AFTER_REFIT, LONGEST_REST = 30, 600
+#: Batches of a tick that are looked at; of more, an even sample.
+BATCHES_PER_TICK = 128
 #: Change of the index of dispersion below which the waits stay.
 DISPERSION_STEP = 0.1
 #: Time after which a count of arrivals keeps 1/e of its weight in the index of dispersion.
@@ -16,7 +23,7 @@ DISPERSION_MEMORY_S = 200.0
 
 
 class ModelCorrections:
-    """The corrections of the model: batch latency, burstiness, and waits.
+    """The corrections of the model: batch latency, the front's costs, burstiness, and waits.
 
     Parameters
     ----------
@@ -25,8 +32,12 @@ class ModelCorrections:
 
     Attributes
     ----------
+    profile : Profile
+        The profile now believed.
     profile_revisions : int
-        How often the profile was refitted.
+        How often the profile was refitted, its front included.
+    front : FrontFit
+        What requests and batches cost the event loop, and how busy it is.
     index_of_dispersion : float
         The index that the waits in force allow for; 1 for Poisson arrivals.
     """
@@ -34,15 +45,24 @@ class ModelCorrections:
     def __init__(self, profile: Profile) -> None:
         self.profile_revisions = 0
         self.index_of_dispersion = 1.0
+        self.front = FrontFit(profile.front)
+        self.profile = profile
         self._latency = LatencyRefit(profile)
         self._waits = WaitCorrection()
         self._dispersion = DispersionMeter(DISPERSION_MEMORY_S / COUNT_WINDOW_S)
         self._ticks = 0
+        self._refits = 0
+        self._rest_until = 0
 
     @property
-    def profile(self) -> Profile:
-        """The profile now believed."""
-        return self._latency.profile
+    def newest_profile(self) -> Profile:
+        """The profile now believed, with the front's costs as measured by now.
+
+        Solving for every small change would take too long, but predicting does not.
+        """
+        if self.profile.front is None:
+            return self.profile
+        return replace(self.profile, front=self.front.measured())
 
     @property
     def wait_factor(self) -> float:
@@ -66,16 +86,29 @@ class ModelCorrections:
         self._waits.revise(len(seen.response_times_s), seen.late_answers, late_share_allowed)
         for rows in seen.arrival_counts:
             self._dispersion.observe(rows)
-        for record in seen.batches:
+        if seen.front is not None:
+            self.front.observe(seen.front, shares_cpu=seen.shares_cpu)
+        for record in seen.batches[:: -(-len(seen.batches) // BATCHES_PER_TICK) or 1]:
             if not record.failed:
                 self._latency.observe(record.size, 1e3 * record.duration_s)
         self._ticks += 1
 
     def refit_profile(self) -> bool:
         """Refit the profile if a check is due and it is wrong; return whether it changed."""
-        if self._ticks % REVISE_EVERY or self._latency.revise() is None:
+        if self._ticks % REVISE_EVERY:
             return False
+        rests, front_known = self._ticks < self._rest_until, self.profile.front is not None
+        latency = None if rests else self._latency.revise()
+        front = None if rests and front_known else self.front.revise()
+        if latency is None and front is None:
+            return False
+        self.profile = replace(self._latency.profile, front=self.front.front)
         self.profile_revisions += 1
+        # What is measured for the first time is no sign of a restless device.
+        if latency is not None or front_known:
+            self._refits += 1
+            rest = min(self._refits * REST_AFTER_REFIT, LONGEST_REST)
+            self._rest_until = self._ticks + rest
         return True
 
     def update_index_of_dispersion(self) -> bool:

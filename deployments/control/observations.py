@@ -5,6 +5,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from deployments.batcher.batch_record import BatchRecord
+from deployments.batcher.front_meter import FrontCounts, FrontMeter
 from policy.objective import ServiceLevelObjective
 
 #: Number of finished batches shown by `GET /sojourn/policy`.
@@ -26,12 +27,18 @@ class Observations:
     arrival_counts : list of int
         Rows that arrived in each window of `policy.burstiness.COUNT_WINDOW_S` that ended, refused
         ones included.
+    front : FrontCounts or None
+        What the event loop did; None if it is not metered.
+    shares_cpu : bool
+        Whether batches were computed on the CPU that the event loop runs on.
     """
 
     batches: list[BatchRecord]
     response_times_s: list[float]
     late_answers: int
     arrival_counts: list[int]
+    front: FrontCounts | None = None
+    shares_cpu: bool = False
 
 
 class ReplicaObserver:
@@ -50,6 +57,8 @@ class ReplicaObserver:
     ----------
     sla : ServiceLevelObjective
         The SLA at the replica; assign the attribute to change it.
+    front_meter : FrontMeter, optional
+        Counts the batches, too, and what the event loop did between ticks.
 
     Attributes
     ----------
@@ -59,8 +68,9 @@ class ReplicaObserver:
         The last `BATCHES_SHOWN` batches, each with the time when it ended, by `time.monotonic`.
     """
 
-    def __init__(self, sla: ServiceLevelObjective) -> None:
+    def __init__(self, sla: ServiceLevelObjective, front_meter: FrontMeter | None = None) -> None:
         self.sla = sla
+        self._front_meter = front_meter
         self.answered_rows = 0
         self.late_rows = 0
         self.last_batches: deque[tuple[float, BatchRecord]] = deque(maxlen=BATCHES_SHOWN)
@@ -70,8 +80,11 @@ class ReplicaObserver:
 
     def batch_ended(self, record: BatchRecord) -> None:
         """Record a finished batch."""
+        now_s = time.monotonic()
+        if self._front_meter is not None:
+            self._front_meter.batch_ended(now_s)
         self._batches.append(record)
-        self.last_batches.append((time.monotonic(), record))
+        self.last_batches.append((now_s, record))
 
     def answered(self, rows: int, response_time_s: float) -> None:
         """Count a request that was answered with outputs."""
@@ -95,16 +108,23 @@ class ReplicaObserver:
             self._late_answers += 1
             self.late_rows += rows
 
-    def take(self, arrival_counts: list[int]) -> Observations:
+    def take(self, arrival_counts: list[int], *, shares_cpu: bool = False) -> Observations:
         """Return what was observed since the last call.
 
         Parameters
         ----------
         arrival_counts : list of int
             As in `Observations`, since the last call.
+        shares_cpu : bool
+            Likewise.
         """
         seen = Observations(
-            self._batches, self._response_times_s, self._late_answers, arrival_counts
+            self._batches,
+            self._response_times_s,
+            self._late_answers,
+            arrival_counts,
+            None if self._front_meter is None else self._front_meter.take(),
+            shares_cpu,
         )
         self._batches, self._response_times_s, self._late_answers = [], [], 0
         return seen

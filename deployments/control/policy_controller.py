@@ -13,7 +13,9 @@ from deployments.batcher.core import BatcherCore, PolicySource
 from deployments.batcher.limits import Limits
 from deployments.config import UserConfig
 from deployments.control.background_solver import BackgroundSolver
+from deployments.control.bottleneck import Bottleneck, bottleneck
 from deployments.control.burst_policy import BurstPolicy
+from deployments.control.front_fit import FrontFit
 from deployments.control.model_corrections import ModelCorrections
 from deployments.control.observations import Observations
 from deployments.control.policy_report import policy_report
@@ -92,6 +94,17 @@ class PolicyController:
         return self._corrections.profile_revisions
 
     @property
+    def front(self) -> FrontFit:
+        """What requests and batches cost the event loop, and how busy it is."""
+        return self._corrections.front
+
+    @property
+    def bottleneck(self) -> Bottleneck:
+        """What limits this replica at its present load."""
+        rate_per_s = self.core.arrival_rate.per_s(time.monotonic())
+        return bottleneck(self.profile, self.front, rate_per_s)
+
+    @property
     def sla_capacity(self) -> SlaCapacity:
         """The load that this replica takes under its SLA."""
         return self._solver.sla_capacity
@@ -164,20 +177,23 @@ class PolicyController:
     async def tick(self, seen: Observations) -> None:
         """Adjust the policy to what was observed; call this every `TICK_S`.
 
-        If batch latency deviates from the profile, the profile is refitted and the table solved
-        anew. If arrivals become more or less bursty, the table's waits change. If more requests are
-        late than the SLA allows, waits shrink whatever the model predicts.
+        If batch latency or the front's costs deviate from the profile, the profile is refitted and
+        the table solved anew. If arrivals become more or less bursty, the table's waits change. If
+        more requests are late than the SLA allows, waits shrink whatever the model predicts.
         """
         self._corrections.observe(seen, self.sla_at_replica.late_share_allowed)
         self.core.wait_factor = self._corrections.wait_factor
+        capacity_per_s = self.profile.capacity_per_s
         if self._corrections.refit_profile():
-            logger.warning("batch latency deviates from the profile; profile refitted")
+            logger.warning("batch latency or the front deviates from the profile; profile refitted")
             self._use(self.core.table)
+            self._solver.reduce_capacity(self.profile.capacity_per_s / capacity_per_s)
             self._solve()
         elif self._solver.table is not None and self._corrections.update_index_of_dispersion():
             self._use_solved_table()
         self._revise_burst_policy(seen.arrival_counts)
-        await self._percentiles.tick(seen.response_times_s, self.profile, self.core)
+        profile = self._corrections.newest_profile
+        await self._percentiles.tick(seen.response_times_s, profile, self.core)
 
     def explain(self) -> dict[str, Any]:
         """Return what is in force and why: this controller's part of `GET /sojourn/policy`."""

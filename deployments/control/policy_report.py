@@ -4,6 +4,8 @@ from typing import Any
 
 from deployments.batcher.core import BatcherCore
 from deployments.control.background_solver import BackgroundSolver
+from deployments.control.bottleneck import bottleneck
+from deployments.control.front_fit import FrontFit
 from deployments.control.model_corrections import ModelCorrections
 from deployments.control.response_times import ResponseTimePercentiles
 
@@ -18,9 +20,10 @@ def policy_report(
     """Return the policy in force at `now_s` (`time.monotonic`), as JSON-ready fields."""
     policy = core.policy(now_s)
     curve = solver.sla_capacity.curve
+    arrival_rate_per_s = core.arrival_rate.per_s(now_s)
     return {
         "table": "solving" if solver.in_progress else "solved",
-        "arrival_rate_per_s": core.arrival_rate.per_s(now_s),
+        "arrival_rate_per_s": arrival_rate_per_s,
         "index_of_dispersion": corrections.measured_index_of_dispersion,
         "control_limit": policy.control_limit,
         "actions": policy.actions,
@@ -30,8 +33,24 @@ def policy_report(
         "waiting_room": core.limits.waiting_room,
         "batch_size_limit": core.limits.max_batch_size,
         "sla_rate_per_s": curve and curve.sla_rate_per_s,
+        "bottleneck": bottleneck(corrections.profile, corrections.front, arrival_rate_per_s),
+        "front": _front_report(corrections.front),
         "measured_ms": percentiles.measured_ms,
         "predicted_ms": percentiles.predicted_ms,
         "profile_revisions": corrections.profile_revisions,
         "profile": corrections.profile.to_dict(),
+    }
+
+
+def _front_report(front: FrontFit) -> dict[str, Any]:
+    """Return the front's costs in force, and how busy it is; null where not measured."""
+    costs, state = front.front, front.state
+    return {
+        "request_ms": costs and costs.request_ms,
+        "batch_ms": costs and costs.batch_ms,
+        "refuse_ms": front.refuse_ms,
+        "shares_cpu": costs and costs.shares_cpu,
+        "utilisation": state.utilisation,
+        "slowdown": state.slowdown,
+        "lag_ms": 1e3 * state.lag_s,
     }

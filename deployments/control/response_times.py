@@ -20,6 +20,11 @@ logger = logging.getLogger("sojourn.policy")
 PERCENTILES = (50.0, 95.0, 99.0)
 #: Ticks between predictions.
 PREDICT_EVERY = 5
+#: A prediction that takes long is repeated only after this many times what it took: its thread
+#: competes with the requests for the interpreter.
+REST_FACTOR = 100
+#: Policies that are no control limits take up to a second to evaluate where batches are larger.
+MAX_TABLE_BATCH = 64
 #: Fraction of the capacity above which nothing is predicted: it would take long and say little.
 MAX_INTENSITY = 0.97
 
@@ -32,46 +37,60 @@ class ResponseTimePercentiles:
     measured_ms : dict of str to float
         Of the last tick that had answers.
     predicted_ms : dict of str to float
-        At the observed arrival rate, under the policy in force; empty if they cannot be predicted.
+        At the arrival rate observed at the last prediction, under the policy then in force; empty
+        if they cannot be predicted.
     """
 
     def __init__(self) -> None:
         self.measured_ms: dict[str, float] = {}
         self.predicted_ms: dict[str, float] = {}
         self._ticks = 0
+        self._predict_at = PREDICT_EVERY
 
     async def tick(
         self, response_times_s: Sequence[float], profile: Profile, core: BatcherCore
     ) -> None:
-        """Measure one tick's percentiles, and predict new ones every `PREDICT_EVERY` ticks."""
+        """Measure one tick's percentiles; predict new ones after `PREDICT_EVERY` ticks or more."""
         if response_times_s:
             quantiles_ms = 1e3 * np.percentile(np.array(response_times_s), PERCENTILES)
             self.measured_ms = _by_percentile(quantiles_ms.tolist())
         self._ticks += 1
-        if self._ticks % PREDICT_EVERY == 0:
-            await self._predict(profile, core)
+        if self._ticks >= self._predict_at:
+            took_s = await self._predict(profile, core)
+            self._predict_at = self._ticks + max(PREDICT_EVERY, math.ceil(REST_FACTOR * took_s))
 
-    async def _predict(self, profile: Profile, core: BatcherCore) -> None:
+    async def _predict(self, profile: Profile, core: BatcherCore) -> float:
+        """Predict percentiles if that is possible; return the CPU time that it took, in seconds."""
         self.predicted_ms = {}
         now_s = time.monotonic()
         rate_per_s, policy = core.arrival_rate.per_s(now_s), core.policy(now_s)
-        # Control limits take milliseconds to evaluate. Any other policy takes up to a second, in
-        # which a thread would compete with the requests for the interpreter.
         limit = BatchingPolicy.from_control_limit(policy.control_limit, policy.max_batch_size)
-        if policy.actions != limit.actions:
-            return
+        if policy.actions != limit.actions and policy.max_batch_size > MAX_TABLE_BATCH:
+            return 0.0
         if not 0 < rate_per_s < MAX_INTENSITY * profile.capacity_per_s:
-            return
+            return 0.0
         longest_wait_ms = core.longest_wait_ms(policy)
         if longest_wait_ms < (policy.max_wait_ms or math.inf):
             policy = replace(policy, max_wait_ms=longest_wait_ms)
         try:
-            predicted = await asyncio.to_thread(evaluate, profile, policy, rate_per_s)
-            self.predicted_ms = _by_percentile(
-                [predicted.response_percentile_ms(p) for p in PERCENTILES]
+            values_ms, took_s = await asyncio.to_thread(
+                _percentiles_ms, profile, policy, rate_per_s
             )
         except SojournError as error:
             logger.info("no prediction: %s", error)
+            return 0.0
+        self.predicted_ms = _by_percentile(values_ms)
+        return took_s
+
+
+def _percentiles_ms(
+    profile: Profile, policy: BatchingPolicy, rate_per_s: float
+) -> tuple[list[float], float]:
+    """Return the predicted percentiles, and the CPU time that they took, in seconds."""
+    began_s = time.thread_time()
+    predicted = evaluate(profile, policy, rate_per_s)
+    values_ms = [predicted.response_percentile_ms(percentile) for percentile in PERCENTILES]
+    return values_ms, time.thread_time() - began_s
 
 
 def _by_percentile(values_ms: Sequence[float]) -> dict[str, float]:

@@ -57,8 +57,10 @@ class SolveRequest:
             *(self.profile.latency_ms.tolist(), asdict(self.sla)),
             *(self.waiting_room, self.search_sizes),
         ]
-        if self.profile.latency_quantiles is not None:
-            source.append(self.profile.latency_quantiles.to_dict())
+        content = self.profile.to_dict()
+        source += [
+            {key: content[key]} for key in ("latency_quantiles", "front", "cpus") if key in content
+        ]
         return f"curve-{hashlib.sha256(json.dumps(source).encode()).hexdigest()}.json"
 
     def same_as(self, other: "SolveRequest") -> bool:

@@ -5,11 +5,18 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.controller import Autoscaler
+from autoscaler.reports import bottleneck_to_floats
 from autoscaler.scale_in import acquaintance_s
 from policy.errors import InvalidInputError
+from policy.front import FrontCosts
+from policy.load_lateness import solve_load_lateness_curve
+from policy.objective import ServiceLevelObjective
 from tests.support.reporting_fleet import (
     CURVE,
+    MAX_RESPONSE_S,
     PER_REPLICA,
+    PROFILE,
+    ROOM,
     SETTINGS,
     START_S,
     Fleet,
@@ -205,6 +212,46 @@ def test_an_overload_is_seen_although_queues_are_short_and_answers_in_time():
     decision = fleet.run(10, 4.5 * PER_REPLICA)
     assert decision.backlog == 0
     assert decision.replicas >= 5
+
+
+def test_a_fleet_whose_front_is_saturated_scales_out_once_its_curve_says_so():
+    """Each request costs the event loop 8 ms beside the device's time: it carries half the load."""
+    front = FrontCosts(request_ms=8.0, batch_ms=10.0, shares_cpu=True)
+    serial = replace(PROFILE, front=front).serial()
+    fleet = Fleet(4, batch_ms=lambda size: float(serial.latency_ms[size - 1]))
+    unaware = fleet.run(60, 4 * PER_REPLICA)
+    assert fleet.missed_share() > 0.2
+    assert unaware.bottleneck is None
+    curve = solve_load_lateness_curve(serial, ServiceLevelObjective(1e3 * MAX_RESPONSE_S, 99), ROOM)
+    fleet.report = {
+        "sla_rate_per_s": curve.sla_rate_per_s,
+        "late_shares": curve.late_shares,
+        **bottleneck_to_floats("front"),
+    }
+    aware = fleet.run(30, 4 * PER_REPLICA)
+    assert aware.replicas > 1.5 * unaware.replicas
+    assert aware.sla_rate_per_s == pytest.approx(aware.correction * curve.sla_rate_per_s)
+    assert aware.bottleneck == "front"
+    assert "; bottleneck: front" in aware.reason
+    fleet.missed_share()
+    fleet.run(120, 4 * PER_REPLICA)
+    assert fleet.missed_share() < 0.01
+
+
+def test_the_reason_says_that_replicas_on_the_same_cores_do_not_help():
+    fleet = Fleet(3, **bottleneck_to_floats("neither"))
+    decision = fleet.run(30, 2.5 * PER_REPLICA)
+    assert decision.bottleneck == "neither"
+    assert "other processes use the replicas' cores" in decision.reason
+
+
+def test_most_replicas_decide_what_the_bottleneck_is():
+    class Mixed(Fleet):
+        def report_of(self, name):
+            code = 1.0 if name == "r0" else 2.0
+            return replace(super().report_of(name), bottleneck_code=code)
+
+    assert Mixed(3).run(30, 2.5 * PER_REPLICA).bottleneck == "front"
 
 
 def test_retried_requests_count_once():

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.reports import ReplicaReport, curve_to_floats
+from autoscaler.reports import BOTTLENECKS, ReplicaReport, bottleneck_to_floats, curve_to_floats
 from autoscaler.settings import AutoscalerSettings
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
@@ -81,6 +81,16 @@ def test_an_impossible_curve_is_refused(wrong):
     values = {**VALUES, **curve_to_floats(CURVE), **wrong}
     with pytest.raises(InvalidInputError, match="report of a: late_shares"):
         ReplicaReport.from_floats("a", 5.0, values)
+
+
+@pytest.mark.parametrize("bottleneck", BOTTLENECKS)
+def test_a_bottleneck_survives_as_floats(bottleneck):
+    floats = {**VALUES, **bottleneck_to_floats(bottleneck)}
+    assert ReplicaReport.from_floats("a", 1.0, floats).bottleneck == bottleneck
+
+
+def test_a_report_without_a_bottleneck_does_not_know_it():
+    assert ReplicaReport.from_floats("a", 1.0, VALUES).bottleneck is None
 
 
 def test_answers_are_optional():

@@ -56,8 +56,8 @@ def observe_batches(service: InferenceService) -> None:
 async def test_a_profile_that_is_wrong_by_two_is_refitted_and_reported(factor: float) -> None:
     wrong = Profile("m", "d", factor * PROFILE.latency_ms)
     async with emulated_service(wrong) as service:
-        observe_batches(service)
         for _ in range(2 * REVISE_EVERY):
+            observe_batches(service)
             await service.tick()
         profile = service.controller.profile
         np.testing.assert_allclose(profile.latency_ms, PROFILE.latency_ms)
@@ -68,8 +68,8 @@ async def test_a_profile_that_is_wrong_by_two_is_refitted_and_reported(factor: f
 
 async def test_a_right_profile_is_not_refitted() -> None:
     async with emulated_service(PROFILE) as service:
-        observe_batches(service)
         for _ in range(2 * REVISE_EVERY):
+            observe_batches(service)
             await service.tick()
         assert service.controller.profile_revisions == 0
 

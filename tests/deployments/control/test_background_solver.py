@@ -12,12 +12,14 @@ from deployments.control.background_solver import BackgroundSolver
 from deployments.control.solve_request import SolveRequest, SolveResult
 from deployments.control.table_solver import work_conserving_table
 from policy.errors import InfeasibleError
+from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 
 PROFILE = Profile("m", "d", np.array([2.0, 3.0]))
 SLA = SLAConfig(response_time_ms=10)
 REQUEST = SolveRequest(PROFILE, Weights(), ServiceLevelObjective(9.5, 99.0), waiting_room=2)
+CURVE = LoadLatenessCurve(100.0, tuple(np.linspace(0, 1, 16).tolist()))
 OTHER = replace(REQUEST, waiting_room=4)
 
 
@@ -38,11 +40,13 @@ class Solves:
             self.cancelled.append(request)
             raise
 
-    async def finish(self, error: Exception | None = None) -> None:
+    async def finish(
+        self, error: Exception | None = None, curve: LoadLatenessCurve | None = None
+    ) -> None:
         """End the latest solve."""
         if error is None:
             table = work_conserving_table(PROFILE, Weights())
-            self._results[-1].set_result(SolveResult(table, None))
+            self._results[-1].set_result(SolveResult(table, curve))
         else:
             self._results[-1].set_exception(error)
         for _ in range(3):
@@ -114,6 +118,21 @@ async def test_after_a_failure_the_old_table_stays_and_the_same_request_is_tried
     await solves.finish()
     assert solves.requests == [REQUEST, OTHER, OTHER]
     assert (solver.error, solver.in_progress) == (None, False)
+
+
+async def test_a_smaller_capacity_counts_until_the_new_curve_is_solved(solves: Solves) -> None:
+    solver = BackgroundSolver(SLA, lambda: None)
+    solver.reduce_capacity(0.5)  # there is nothing to reduce yet
+    solver.solve(REQUEST, SLA)
+    await asyncio.sleep(0)
+    await solves.finish(curve=CURVE)
+    for factor, rate_per_s in ((0.5, 50.0), (2.0, 50.0), (0.9, 45.0)):
+        solver.reduce_capacity(factor)
+        assert solver.sla_capacity.curve == replace(CURVE, sla_rate_per_s=rate_per_s)
+    solver.solve(OTHER, SLA)
+    await asyncio.sleep(0)
+    await solves.finish(curve=CURVE)
+    assert solver.sla_capacity.curve == CURVE
 
 
 async def test_closing_cancels_an_unfinished_request(solves: Solves) -> None:

@@ -4,18 +4,25 @@ import numpy as np
 import pytest
 
 from deployments.batcher.batch_record import BatchRecord
+from deployments.batcher.front_meter import FrontCounts
 from deployments.batcher.requests import StartReason
 from deployments.control.latency_refit import LatencyRefit
-from deployments.control.model_corrections import REVISE_EVERY, ModelCorrections
+from deployments.control.model_corrections import (
+    REST_AFTER_REFIT,
+    REVISE_EVERY,
+    ModelCorrections,
+)
 from deployments.control.observations import Observations
 from policy.profile import Profile
 
 PROFILE = Profile("m", "d", np.array([2.0, 3.0]))
 
 
-def seen(*arrival_counts: int, late: int = 0, failed: bool = False) -> Observations:
-    """Return a tick with full batches that take twice what the profile says."""
-    record = BatchRecord(2, StartReason.FULL, 0, 0.0, 0.006, None, failed)
+def seen(
+    *arrival_counts: int, late: int = 0, failed: bool = False, duration_s: float = 0.006
+) -> Observations:
+    """Return a tick with full batches, which by default take twice what the profile says."""
+    record = BatchRecord(2, StartReason.FULL, 0, 0.0, duration_s, None, failed)
     batches = LatencyRefit.MIN_BATCHES * [record]
     return Observations(batches, 1000 * [0.01], late, list(arrival_counts))
 
@@ -34,6 +41,61 @@ def test_the_second_check_refits_the_profile_and_failed_batches_do_not_count(
     assert corrections.profile_revisions == len(revisions)
     factor = 2.0 if revisions else 1.0
     np.testing.assert_allclose(corrections.profile.latency_ms, factor * PROFILE.latency_ms)
+
+
+def test_a_device_that_changes_all_the_time_is_refitted_ever_more_seldom() -> None:
+    corrections = ModelCorrections(PROFILE)
+    refitted_at = []
+    for tick in range(1, 500):
+        slow = corrections.profile_revisions % 2 == 0
+        corrections.observe(seen(duration_s=0.006 if slow else 0.003), 0.01)
+        if corrections.refit_profile():
+            refitted_at.append(tick)
+    gaps = np.diff(refitted_at)
+    assert gaps.size >= 3
+    assert (gaps >= REST_AFTER_REFIT * np.arange(1, gaps.size + 1)).all()
+
+
+def front_seconds(cost_ms: float) -> Observations:
+    """Return a tick in which 1000 requests, in batches of two, cost the loop `cost_ms` each."""
+    busy_s = cost_ms
+    front = FrontCounts(1.0, 1000, 0, 500, busy_s, busy_s, busy_s, 0.0, 0.001)
+    return Observations([], [], 0, [], front)
+
+
+def test_the_front_is_measured_put_in_force_and_followed() -> None:
+    corrections = ModelCorrections(PROFILE)
+    in_force = []
+    for tick in range(90):
+        corrections.observe(front_seconds(0.1 if tick < 40 else 0.2), 0.01)
+        if corrections.refit_profile():
+            assert corrections.profile.front is not None
+            in_force.append(corrections.profile.front.ms_per_request(2.0))
+    # Measured once, and revised once the average of all that it has seen is off by a quarter.
+    assert in_force[0] == pytest.approx(0.1, rel=0.1)
+    assert in_force[1:] == [pytest.approx(0.14, rel=0.15)]
+    newest = corrections.newest_profile.front
+    assert newest is not None
+    assert newest.ms_per_request(2.0) > in_force[-1]
+
+
+def test_the_front_is_measured_even_while_a_refit_of_the_latency_rests() -> None:
+    corrections = ModelCorrections(PROFILE)
+    revised_at = []
+    for tick in range(1, 2 * REVISE_EVERY + 31):
+        corrections.observe(seen() if tick <= 2 * REVISE_EVERY else front_seconds(0.1), 0.01)
+        if corrections.refit_profile():
+            revised_at.append((tick, corrections.profile.front is not None))
+    assert revised_at[0] == (2 * REVISE_EVERY, False)
+    assert revised_at[1][0] < 2 * REVISE_EVERY + REST_AFTER_REFIT
+    assert revised_at[1][1]
+
+
+def test_a_profile_without_a_front_has_none_until_there_is_data() -> None:
+    corrections = ModelCorrections(PROFILE)
+    corrections.observe(seen(), 0.01)
+    assert corrections.newest_profile is corrections.profile
+    assert corrections.profile.front is None
 
 
 def test_the_index_of_dispersion_in_force_follows_the_measured_one() -> None:

@@ -3,9 +3,11 @@
 import math
 
 from deployments.batcher.batch_record import BatchRecord
+from deployments.batcher.front_meter import FrontMeter
 from deployments.batcher.requests import StartReason
 from deployments.control.observations import BATCHES_SHOWN, Observations, ReplicaObserver
 from policy.objective import ServiceLevelObjective
+from tests.support.virtual_loop import VirtualLoop
 
 # 125 ms is exact in binary as seconds, too.
 SLA = ServiceLevelObjective(125.0, 99.0)
@@ -66,3 +68,17 @@ def test_the_last_batches_are_kept_and_each_is_handed_over_once() -> None:
     assert len(observer.take([]).batches) == BATCHES_SHOWN + 2
     assert observer.take([]).batches == []
     assert [record.size for _, record in observer.last_batches] == list(range(3, BATCHES_SHOWN + 3))
+
+
+def test_batches_are_counted_by_the_meter_of_the_front_and_handed_over_with_the_rest() -> None:
+    loop = VirtualLoop()
+    meter = FrontMeter(loop.call_soon, loop.call_later)
+    observer = ReplicaObserver(SLA, meter)
+    meter.request_read(0.0)
+    observer.batch_ended(BatchRecord(1, StartReason.FULL, 0, 0.0, 0.01, None, False))
+    seen = observer.take([], shares_cpu=True)
+    assert seen.front is not None
+    assert (seen.front.requests, seen.front.batches, seen.shares_cpu) == (1, 1, True)
+    again = observer.take([])
+    assert again.front is not None
+    assert (again.front.requests, again.front.batches, again.shares_cpu) == (0, 0, False)

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from autoscaler.reports import ReplicaReport
+from deployments.batcher.front_meter import FrontCounts
 from deployments.batcher.limits import ADMISSION_SHARE
 from deployments.config import parse_user_config
 from deployments.control import table_solver as solver
+from deployments.control.model_corrections import REVISE_EVERY
 from deployments.service import InferenceService
 from policy.load_lateness import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
@@ -97,3 +99,37 @@ async def test_an_sla_and_delays_that_change_together_are_reported() -> None:
         after = await solved(service)
         assert after.objective == ServiceLevelObjective(23, 99)
         assert after.curve == before.curve
+
+
+async def test_the_rate_under_the_sla_falls_to_what_the_event_loop_can_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The device takes 571 requests/s; the loop, at 5 ms a request, 200."""
+    async with emulated_service(PROFILE, sla={"response_time_ms": 100}) as service:
+        before = await solved(service)
+        assert before.bottleneck == "device"
+        assert service.explain()["front"]["request_ms"] is None
+        counts = FrontCounts(
+            duration_s=1.0,
+            requests=160,
+            refused=0,
+            batches=40,
+            cpu_s=0.8,
+            busy_s=0.8,
+            busy_cpu_s=0.8,
+            other_cpu_s=0.0,
+            longest_lag_s=0.02,
+        )
+        monkeypatch.setattr(service.front_meter, "take", lambda: counts)
+        for _ in range(2 * REVISE_EVERY):
+            await service.tick()
+        # At once, although the new curve is not solved yet.
+        report = report_of(service)
+        assert report.sla_rate_per_s <= 1.05 * 200 < before.sla_rate_per_s
+        assert report.bottleneck == "front"
+        content = service.explain()
+        assert content["bottleneck"] == "front"
+        front = content["front"]
+        assert front["request_ms"] + front["batch_ms"] / 4 == pytest.approx(5.0, rel=0.05)
+        assert front["utilisation"] == pytest.approx(0.8)
+        assert content["profile"]["front"]["request_ms"] == front["request_ms"]

@@ -6,7 +6,11 @@ import pytest
 from deployments.batcher.core import BatcherCore
 from deployments.batcher.limits import Limits
 from deployments.control import response_times
-from deployments.control.response_times import PREDICT_EVERY, ResponseTimePercentiles
+from deployments.control.response_times import (
+    MAX_TABLE_BATCH,
+    PREDICT_EVERY,
+    ResponseTimePercentiles,
+)
 from policy.batching_policy import BatchingPolicy
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
@@ -50,13 +54,46 @@ async def test_predicts_nothing_without_load_or_near_the_capacity(
     assert await predicted_ms(core) == {}
 
 
-async def test_predicts_nothing_for_a_policy_that_is_no_control_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def table_policy(max_batch_size: int) -> BatchingPolicy:
+    """Return a policy that is no control limit."""
+    actions = (0, *range(1, max_batch_size - 1), max_batch_size - 2, max_batch_size)
+    policy = BatchingPolicy(actions, None)
+    limit = BatchingPolicy.from_control_limit(policy.control_limit, max_batch_size)
+    assert policy.actions != limit.actions
+    return policy
+
+
+async def test_predicts_a_policy_that_is_no_control_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = table_policy(4)
+    evaluation = evaluate(PROFILE, policy, 100.0)
+    expected_ms = {f"{p:g}": evaluation.response_percentile_ms(p) for p in (50.0, 95.0, 99.0)}
+    predictions_ms = await predicted_ms(core_at(100.0, policy, monkeypatch))
+    assert predictions_ms == pytest.approx(expected_ms, rel=1e-6)
+
+
+async def test_predicts_nothing_that_would_take_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response_times, "evaluate", None)
-    policy = BatchingPolicy((0, 1, 1, 3, 4), None)
-    assert policy.actions != BatchingPolicy.from_control_limit(policy.control_limit, 4).actions
-    assert await predicted_ms(core_at(100.0, policy, monkeypatch)) == {}
+    core = core_at(100.0, table_policy(MAX_TABLE_BATCH + 1), monkeypatch)
+    assert await predicted_ms(core) == {}
+
+
+async def test_predictions_that_take_long_are_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+
+    def slow(*arguments: object) -> tuple[list[float], float]:
+        calls.append(arguments)
+        return [1.0, 2.0, 3.0], 0.2  # 20 s of rest
+
+    monkeypatch.setattr(response_times, "_percentiles_ms", slow)
+    percentiles, core = ResponseTimePercentiles(), core_at(100.0, LIMIT_2, monkeypatch)
+    made_at = []
+    for tick in range(1, 50):
+        before = len(calls)
+        await percentiles.tick([], PROFILE, core)
+        if len(calls) > before:
+            made_at.append(tick)
+    assert made_at == [PREDICT_EVERY, PREDICT_EVERY + 20, PREDICT_EVERY + 40]
+    assert percentiles.predicted_ms == {"50": 1.0, "95": 2.0, "99": 3.0}
 
 
 async def test_measured_percentiles_stay_over_a_tick_without_answers(

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from deployments.control.solve_request import SolveCache, SolveRequest, SolveResult
 from deployments.control.table_solver import work_conserving_table
 from policy.errors import InvalidInputError
+from policy.front import FrontCosts
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
@@ -23,6 +25,21 @@ CURVE = LoadLatenessCurve(10.0, tuple(np.linspace(0, 1, 16).tolist()))
 def test_a_request_survives_json(objective: Weights | ServiceLevelObjective) -> None:
     request = replace(REQUEST, objective=objective)
     assert SolveRequest.from_dict(json.loads(json.dumps(request.to_dict()))).same_as(request)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"front": FrontCosts(0.1, 0.2, shares_cpu=False)},
+        {"front": FrontCosts(0.1, 0.2, shares_cpu=True)},
+        {"cpus": 2.0},
+    ],
+)
+def test_another_front_or_number_of_cpus_is_solved_anew(other: dict[str, Any]) -> None:
+    changed = replace(REQUEST, profile=replace(PROFILE, **other))
+    assert not changed.same_as(REQUEST)
+    assert changed.curve_name != REQUEST.curve_name
+    assert SolveRequest.from_dict(json.loads(json.dumps(changed.to_dict()))).same_as(changed)
 
 
 @pytest.mark.parametrize("curve", [None, CURVE])

@@ -1,0 +1,178 @@
+"""Fit what requests and batches cost a replica's event loop, while it runs.
+
+Each second says how much CPU time the loop's thread took, and for how many requests, refusals and
+batches. A least-squares fit divides the time among them. It forgets slowly, and ignores seconds
+without requests. Where requests and batches always come in the same proportion, their costs cannot
+be told apart; what was believed before then decides how the sum is divided. The loop's waits
+(`deployments.control.loop_waits`) turn CPU time into time.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from deployments.batcher.front_meter import FrontCounts
+from deployments.control.loop_waits import LoopState, LoopWaits
+from policy.front import FrontCosts
+
+#: Costs in ms of CPU that are assumed until there is data: of a request that is answered, a batch,
+#: a refusal, and a second of whatever else runs on the loop. Of the first three only the
+#: proportions matter.
+_ASSUMED_MS = (0.05, 0.1, 0.01, 1.0)
+#: What was believed before counts as much as this many seconds of data.
+_BELIEF_S = 2.0
+#: A second that is as noisy as this much CPU time, besides what it costs.
+_NOISE_MS = 5.0
+
+
+class FrontFit:
+    """Track the costs of a replica's front, and revise those that the model uses.
+
+    Parameters
+    ----------
+    front : FrontCosts or None
+        The costs in the profile; None if they are not known.
+
+    Attributes
+    ----------
+    front : FrontCosts or None
+        The costs that the model uses; None until they are measured.
+    """
+
+    #: Time after which a second's data counts for 1/e.
+    MEMORY_S = 120.0
+    #: Seconds with requests, and requests, that are needed before the costs are judged.
+    MIN_SECONDS, MIN_REQUESTS = 5.0, 100.0
+    #: Relative error of the time per request that is tolerated.
+    TOLERANCE = 0.25
+    #: Below this utilisation, costs that are known are not judged: with cold caches each request
+    #: costs more, and it does not matter.
+    LEAST_JUDGED = 0.05
+
+    def __init__(self, front: FrontCosts | None = None) -> None:
+        self.front = front
+        self._waits = LoopWaits()
+        believed = _ASSUMED_MS
+        if front is not None:
+            believed = (front.request_ms, front.batch_ms, *_ASSUMED_MS[2:])
+        self._believed_ms: NDArray[np.float64] = np.array(believed)
+        self._cpu_ms = self._believed_ms
+        # The normal equations of the fit: regressors are answered requests, batches, refusals and
+        # seconds.
+        self._products = np.zeros((4, 4))
+        self._targets = np.zeros(4)
+        self._totals = np.zeros(4)
+        self._shares_cpu = front is not None and front.shares_cpu
+        self._was_off = False
+
+    @property
+    def state(self) -> LoopState:
+        """How busy the loop is."""
+        return self._waits.state
+
+    @property
+    def mean_batch_size(self) -> float | None:
+        """Requests per batch, over the last minutes; None without batches."""
+        answered, batches = self._totals[:2]
+        return max(1.0, float(answered / batches)) if batches else None
+
+    @property
+    def refuse_ms(self) -> float | None:
+        """Time of the loop for a refusal; None without enough of them in the last minutes."""
+        if self._totals[2] < self.MIN_REQUESTS:
+            return None
+        return float(self._cpu_ms[2]) * self.slowdown
+
+    @property
+    def slowdown(self) -> float:
+        """Factor from the loop's CPU time to its wall time, as the costs of the model have it.
+
+        If front and device share a CPU, the model lets them take turns already: then waiting for
+        the process's own threads is left out.
+        """
+        return self.state.foreign_slowdown if self._shares_cpu else self.state.slowdown
+
+    def observe(self, counts: FrontCounts, *, shares_cpu: bool) -> None:
+        """Record what the front did in a tick.
+
+        Parameters
+        ----------
+        counts : FrontCounts
+        shares_cpu : bool
+            As in `FrontCosts`.
+        """
+        self._shares_cpu = shares_cpu
+        self._waits.observe(counts)
+        answered = counts.requests - counts.refused
+        if counts.duration_s <= 0 or not (counts.requests or counts.batches):
+            return
+        row = np.array([answered, counts.batches, counts.refused, counts.duration_s])
+        keep = math.exp(-counts.duration_s / self.MEMORY_S)
+        cpu_ms = 1e3 * counts.cpu_s
+        weight = 1 / (_NOISE_MS * counts.duration_s + cpu_ms)
+        self._products = keep * self._products + weight * np.outer(row, row)
+        self._targets = keep * self._targets + weight * cpu_ms * row
+        self._totals = keep * self._totals + row
+        self._cpu_ms = self._solve()
+
+    def _solve(self) -> NDArray[np.float64]:
+        """Return the non-negative costs of least squared error, in ms of CPU time."""
+        # The work is scaled to the data: only how its costs compare is believed.
+        work, background = self._believed_ms * (1, 1, 1, 0), self._believed_ms * (0, 0, 0, 1)
+        explained = work @ self._products @ work
+        unexplained = work @ (self._targets - self._products @ background)
+        scale = max(0.0, float(unexplained / explained)) if explained > 0 else 1.0
+        believed = scale * work + background
+        squares = np.diagonal(self._products)
+        seconds = max(1.0, self._totals[3])
+        strength = np.maximum(_BELIEF_S / seconds * squares, 1e-12)
+        root = np.linalg.cholesky(self._products + np.diag(strength))
+        targets = self._targets + strength * believed
+        costs_ms, _ = nnls(root.T, np.linalg.solve(root, targets))
+        # What did not occur is believed to cost as much in proportion.
+        return np.where(squares > 0, costs_ms, believed)
+
+    def revise(self) -> FrontCosts | None:
+        """Return the measured costs if those that the model uses are wrong, else None.
+
+        Call it at intervals of some seconds: two calls in a row must find them wrong. Costs that
+        were not known are measured at the first call with enough data.
+        """
+        batch_size = self.mean_batch_size
+        if (
+            batch_size is None
+            or self._totals[3] < self.MIN_SECONDS
+            or self._totals[0] < self.MIN_REQUESTS
+        ):
+            return None
+        measured, front = self.measured(), self.front
+        if front is not None and front.shares_cpu == measured.shares_cpu:
+            if self.state.utilisation < self.LEAST_JUDGED:
+                return None
+            ratio = measured.ms_per_request(batch_size) / max(
+                front.ms_per_request(batch_size), 1e-9
+            )
+            is_off = not 1 / (1 + self.TOLERANCE) <= ratio <= 1 + self.TOLERANCE
+            if not is_off or not self._was_off:
+                self._was_off = is_off
+                return None
+        self._was_off = False
+        self.front = _rounded(measured)
+        return self.front
+
+    def measured(self) -> FrontCosts:
+        """Return the costs as measured now, in wall time."""
+        request_ms, batch_ms = (self.slowdown * self._cpu_ms[:2]).tolist()
+        return FrontCosts(request_ms, batch_ms, self._shares_cpu)
+
+
+def _rounded(costs: FrontCosts) -> FrontCosts:
+    """Return the costs to two digits: replicas that measure nearly the same share solved tables."""
+    return replace(
+        costs,
+        request_ms=float(f"{costs.request_ms:.2g}"),
+        batch_ms=float(f"{costs.batch_ms:.2g}"),
+    )

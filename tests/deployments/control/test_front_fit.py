@@ -1,0 +1,200 @@
+"""The fit of the front's costs to what its event loop did."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deployments.batcher.front_meter import FrontCounts
+from deployments.control.front_fit import FrontFit
+from policy.front import FrontCosts
+
+REQUEST_MS, BATCH_MS, REFUSE_MS, SECOND_MS = 0.08, 0.2, 0.012, 3.0
+
+
+def second(
+    requests: int,
+    batches: int,
+    refused: int = 0,
+    *,
+    factor: float = 1.0,
+    slowdown: float = 1.0,
+    other_cpu_s: float = 0.0,
+) -> FrontCounts:
+    """Return a second at the costs above, times `factor`."""
+    answered = requests - refused
+    work_ms = REQUEST_MS * answered + BATCH_MS * batches + REFUSE_MS * refused
+    cpu_s = 1e-3 * factor * work_ms
+    return FrontCounts(
+        duration_s=1.0,
+        requests=requests,
+        refused=refused,
+        batches=batches,
+        cpu_s=cpu_s + 1e-3 * SECOND_MS,
+        busy_s=slowdown * cpu_s,
+        busy_cpu_s=cpu_s,
+        other_cpu_s=other_cpu_s,
+        longest_lag_s=0.002,
+    )
+
+
+def varied(seconds: int, seed: int = 0, **options: float) -> list[FrontCounts]:
+    """Return seconds whose rates and batch sizes vary."""
+    rng = np.random.default_rng(seed)
+    counts = []
+    for _ in range(seconds):
+        requests = int(rng.integers(100, 4000))
+        counts.append(second(requests, int(requests / rng.uniform(1, 20)), **options))
+    return counts
+
+
+def fitted(counts: list[FrontCounts], front: FrontCosts | None = None) -> FrontFit:
+    fit = FrontFit(front)
+    for one in counts:
+        fit.observe(one, shares_cpu=False)
+    return fit
+
+
+def test_the_costs_of_requests_batches_and_refusals_are_told_apart() -> None:
+    rng = np.random.default_rng(1)
+    counts = [
+        second(requests, int(requests / rng.uniform(1, 20)), int(requests * rng.uniform(0, 0.6)))
+        for requests in rng.integers(100, 4000, size=60).tolist()
+    ]
+    fit = fitted(counts)
+    assert fit.measured().request_ms == pytest.approx(REQUEST_MS, rel=0.05)
+    assert fit.measured().batch_ms == pytest.approx(BATCH_MS, rel=0.05)
+    assert fit.refuse_ms == pytest.approx(REFUSE_MS, rel=0.1)
+
+
+def test_idle_seconds_change_nothing() -> None:
+    counts = varied(20)
+    idle = second(0, 0)
+    plain = fitted(counts).measured()
+    assert fitted([one for busy in counts for one in (busy, idle, idle)]).measured() == plain
+
+
+@pytest.mark.parametrize(
+    "belief", [None, FrontCosts(0.02, 0.05, False), FrontCosts(1.0, 0.0, False)]
+)
+def test_a_steady_load_fixes_the_cost_per_request(belief: FrontCosts | None) -> None:
+    """Two requests per batch, every second: only their sum can be measured."""
+    fit = fitted([second(1000, 500)] * 60, belief)
+    expected_ms = REQUEST_MS + BATCH_MS / 2
+    assert fit.measured().ms_per_request(2.0) == pytest.approx(expected_ms, rel=0.05)
+    assert fit.mean_batch_size == pytest.approx(2.0)
+
+
+def test_noise_does_not_divide_what_cannot_be_told_apart() -> None:
+    """Nearly every batch has one request; still, neither of the two costs vanishes."""
+    rng = np.random.default_rng(7)
+    fit = FrontFit()
+    for _ in range(300):
+        requests = int(rng.poisson(300))
+        one = second(requests, requests - int(rng.integers(0, 40)), factor=rng.lognormal(0, 0.2))
+        fit.observe(one, shares_cpu=False)
+        costs = fit.measured()
+        assert costs.batch_ms == pytest.approx(2 * costs.request_ms, rel=0.5)
+    assert costs.ms_per_request(1.07) == pytest.approx(REQUEST_MS + BATCH_MS / 1.07, rel=0.1)
+
+
+def test_few_refusals_have_no_cost_yet() -> None:
+    assert fitted([second(1000, 500, 7)] * 5).refuse_ms is None
+
+
+def test_unknown_costs_are_measured_as_soon_as_there_is_data() -> None:
+    fit = FrontFit()
+    revised = []
+    for one in varied(10):
+        fit.observe(one, shares_cpu=False)
+        revised.append(fit.revise())
+    first = next(number for number, front in enumerate(revised, 1) if front is not None)
+    assert FrontFit.MIN_SECONDS <= first <= FrontFit.MIN_SECONDS + 1  # it forgets a little
+    assert revised[first:] == (10 - first) * [None]
+    assert fit.front == revised[first - 1]
+    assert fit.front is not None
+    assert fit.front.request_ms == pytest.approx(fit.measured().request_ms, rel=0.05)
+
+
+def test_few_requests_measure_nothing() -> None:
+    fit = fitted([second(1, 1)] * 60)
+    assert fit.revise() is None
+    assert fit.front is None
+
+
+def test_costs_that_rise_are_revised_once_and_those_that_fall_again() -> None:
+    fit = FrontFit(FrontCosts(REQUEST_MS, BATCH_MS, False))
+    counts = [*varied(100), *varied(600, factor=2.0), *varied(1200)]
+    fronts = []
+    for number, one in enumerate(counts):
+        fit.observe(one, shares_cpu=False)
+        if number % 3 == 0 and fit.revise() is not None:
+            fronts.append((number, fit.front))
+    assert fronts
+    assert 100 < fronts[0][0] < 300
+    assert len(fronts) <= 8
+    assert fit.front is not None
+    assert fit.front.ms_per_request(4.0) == pytest.approx(REQUEST_MS + BATCH_MS / 4, rel=0.3)
+
+
+def test_noise_revises_nothing() -> None:
+    rng = np.random.default_rng(5)
+    fit = FrontFit(FrontCosts(REQUEST_MS, BATCH_MS, False))
+    for one in varied(300):
+        noisy = second(one.requests, one.batches, factor=float(rng.lognormal(0, 0.3)))
+        fit.observe(noisy, shares_cpu=False)
+        assert fit.revise() is None
+
+
+def test_a_loop_that_waits_for_a_lock_is_slower_but_its_cores_are_its_own() -> None:
+    fit = fitted(varied(20, slowdown=2.0, other_cpu_s=0.9))
+    assert fit.measured().ms_per_request(2.0) == pytest.approx(2 * (REQUEST_MS + BATCH_MS / 2), 0.1)
+    assert fit.state.slowdown == pytest.approx(2.0)
+    assert not fit.state.shares_cores
+
+
+def test_a_loop_that_waits_for_other_processes_shares_its_cores() -> None:
+    fit = fitted(varied(20, slowdown=2.0, other_cpu_s=0.0))
+    assert fit.state.shares_cores
+    assert fit.state.foreign_wait_share == pytest.approx(0.5)
+
+
+def test_on_a_shared_cpu_the_model_already_counts_the_waits_for_the_device() -> None:
+    fit = FrontFit()
+    for one in varied(20, slowdown=2.0, other_cpu_s=0.9):
+        fit.observe(one, shares_cpu=True)
+    assert fit.measured().ms_per_request(2.0) == pytest.approx(REQUEST_MS + BATCH_MS / 2, rel=0.1)
+    assert fit.measured().shares_cpu
+
+
+def test_costs_are_revised_at_once_if_the_device_comes_to_share_the_cpu() -> None:
+    fit = fitted(varied(20), FrontCosts(REQUEST_MS, BATCH_MS, True))
+    front = fit.revise()
+    assert front is not None
+    assert not front.shares_cpu
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 5000),
+            st.integers(0, 5000),
+            st.floats(0, 1),
+            st.floats(0, 1),
+            st.floats(0, 1),
+        ),
+        max_size=12,
+    )
+)
+def test_any_counts_give_valid_costs(seconds: list[tuple[int, int, float, float, float]]) -> None:
+    fit = FrontFit()
+    for requests, batches, refused_share, cpu_s, busy_s in seconds:
+        refused = int(refused_share * requests)
+        fit.observe(
+            FrontCounts(1.0, requests, refused, batches, cpu_s, busy_s, cpu_s, 0.1, busy_s),
+            shares_cpu=False,
+        )
+        fit.revise()
+        assert fit.measured().request_ms >= 0  # FrontCosts has checked the rest
+        assert 0 <= fit.state.utilisation <= 1
+        assert fit.state.slowdown >= 1

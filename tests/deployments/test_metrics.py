@@ -1,0 +1,76 @@
+"""A replica's metrics, handed to recorders instead of Ray."""
+
+import warnings
+from typing import Any
+
+import pytest
+
+from deployments.service import InferenceService
+from policy.profile import Profile
+from tests.support.emulated_service import emulated_service, infer
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Ray warns while it is imported
+    from deployments import metrics
+
+PROFILE = Profile.from_dict({"max_batch_size": 4, "latency_ms": {"per_request": 0.1, "fixed": 0.2}})
+
+
+class Recorder:
+    """A counter, gauge or histogram that keeps its values by tags."""
+
+    by_name: dict[str, "Recorder"]
+
+    def __init__(self, name: str, **_: Any) -> None:
+        self.info = {"name": name}
+        self.values: dict[tuple[str, ...], list[float]] = {}
+        self.by_name[name] = self
+
+    def set(self, value: float, tags: dict[str, str] | None = None) -> None:
+        """Record a value."""
+        self.values.setdefault(tuple((tags or {}).values()), []).append(value)
+
+    inc = observe = set
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> dict[str, Recorder]:
+    """Return the recorders by the metric's name."""
+    Recorder.by_name = {}
+    for kind in ("Counter", "Gauge", "Histogram"):
+        monkeypatch.setattr(f"deployments.metrics.metrics.{kind}", Recorder)
+    return Recorder.by_name
+
+
+async def test_a_flush_sets_the_gauges_without_explaining_the_policy(
+    recorded: dict[str, Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(InferenceService, "explain", None)
+    sla = {"response_time_ms": 50, "percentile": 95}
+    async with emulated_service(PROFILE, sla=sla) as service:
+        exported = metrics.ReplicaMetrics(service)
+        await infer(service)
+        exported.flush(await service.tick())
+        assert recorded["sojourn_sla_response_time_seconds"].values == {(): [0.05]}
+        assert recorded["sojourn_sla_percentile_ratio"].values[()] == pytest.approx([0.95])
+        assert recorded["sojourn_control_limit_rows"].values == {(): [1]}
+        assert recorded["sojourn_queue_length_rows"].values == {(): [0]}
+        assert recorded["sojourn_bottleneck"].values == {
+            ("device",): [1.0],
+            ("front",): [0.0],
+            ("neither",): [0.0],
+        }
+        (utilisation,) = recorded["sojourn_front_utilisation_ratio"].values[()]
+        assert 0 <= utilisation <= 1
+        assert recorded["sojourn_answers_total"].values == {("200",): [1]}
+
+
+async def test_counters_grow_by_what_is_new(recorded: dict[str, Recorder]) -> None:
+    async with emulated_service(PROFILE) as service:
+        exported = metrics.ReplicaMetrics(service)
+        for requests in (2, 0, 1):
+            for _ in range(requests):
+                await infer(service)
+            exported.flush(await service.tick())
+        assert recorded["sojourn_offered_rows_total"].values == {(): [2, 1]}
+        assert len(recorded["sojourn_response_time_seconds"].values[()]) == 3
