@@ -90,7 +90,11 @@ class ModelCorrections:
             self.front.observe(seen.front, shares_cpu=seen.shares_cpu)
         for record in seen.batches[:: -(-len(seen.batches) // BATCHES_PER_TICK) or 1]:
             if not record.failed:
-                self._latency.observe(record.size, 1e3 * record.duration_s)
+                duration_s = record.duration_s
+                if seen.shares_cpu and record.cpu_s:
+                    # Front and device take turns in the model: waits for each other count there.
+                    duration_s = min(duration_s, self.front.slowdown * record.cpu_s)
+                self._latency.observe(record.size, 1e3 * duration_s)
         self._ticks += 1
 
     def refit_profile(self) -> bool:

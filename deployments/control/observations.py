@@ -82,7 +82,8 @@ class ReplicaObserver:
         """Record a finished batch."""
         now_s = time.monotonic()
         if self._front_meter is not None:
-            self._front_meter.batch_ended(now_s)
+            forward = (record.duration_s, record.cpu_s) if record.on_loop else (0.0, 0.0)
+            self._front_meter.batch_ended(now_s, *forward)
         self._batches.append(record)
         self.last_batches.append((now_s, record))
 

@@ -1,5 +1,7 @@
 """When a correction of the model takes effect."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -41,6 +43,16 @@ def test_the_second_check_refits_the_profile_and_failed_batches_do_not_count(
     assert corrections.profile_revisions == len(revisions)
     factor = 2.0 if revisions else 1.0
     np.testing.assert_allclose(corrections.profile.latency_ms, factor * PROFILE.latency_ms)
+
+
+def test_batches_on_a_shared_cpu_are_refitted_to_their_cpu_time() -> None:
+    """They took 6 ms because they waited for the event loop, which the model counts already."""
+    corrections = ModelCorrections(PROFILE)
+    record = replace(seen().batches[0], duration_s=0.006, cpu_s=0.003)
+    batches = LatencyRefit.MIN_BATCHES * [record]
+    for _ in range(3 * REVISE_EVERY):
+        corrections.observe(Observations(batches, [], 0, [], None, shares_cpu=True), 0.01)
+        assert not corrections.refit_profile()
 
 
 def test_a_device_that_changes_all_the_time_is_refitted_ever_more_seldom() -> None:

@@ -2,6 +2,8 @@
 
 import math
 
+import pytest
+
 from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.front_meter import FrontMeter
 from deployments.batcher.requests import StartReason
@@ -68,6 +70,21 @@ def test_the_last_batches_are_kept_and_each_is_handed_over_once() -> None:
     assert len(observer.take([]).batches) == BATCHES_SHOWN + 2
     assert observer.take([]).batches == []
     assert [record.size for _, record in observer.last_batches] == list(range(3, BATCHES_SHOWN + 3))
+
+
+def test_a_batch_that_the_event_loop_computed_is_left_out_of_what_it_spent() -> None:
+    loop = VirtualLoop()
+    cpu = [0.0]
+    meter = FrontMeter(loop.call_soon, loop.call_later, thread_clock=lambda: cpu[0])
+    observer = ReplicaObserver(SLA, meter)
+    cpu[0] = 0.010
+    for on_loop, cpu_s in ((True, 0.004), (False, 0.5)):
+        observer.batch_ended(
+            BatchRecord(1, StartReason.FULL, 0, 0.0, 0.005, None, False, cpu_s, on_loop)
+        )
+    seen = observer.take([])
+    assert seen.front is not None
+    assert (seen.front.batches, seen.front.cpu_s) == (2, pytest.approx(0.006))
 
 
 def test_batches_are_counted_by_the_meter_of_the_front_and_handed_over_with_the_rest() -> None:
