@@ -6,6 +6,7 @@ import logging
 import time
 from typing import Any
 
+import ray
 from ray import serve
 
 from autoscaler.ray import store as ray_store
@@ -13,6 +14,7 @@ from deployments.config import DEPLOYMENT, ModelConfig, parse_user_config
 from deployments.control.decision_reader import DecisionReader
 from deployments.control.policy_controller import TICK_S
 from deployments.http.app import InferenceApp
+from deployments.loop_watchdog import LoopWatchdog
 from deployments.metrics import ReplicaMetrics
 from deployments.middleware import open_fast_path
 from deployments.service import load_service
@@ -40,9 +42,11 @@ class Replica:
 
     def __init__(self, model: dict[str, Any]) -> None:
         started_s = time.monotonic()
-        self._service = load_service(ModelConfig.model_validate(model))
+        cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1.0)
+        self._service = load_service(ModelConfig.model_validate(model), cpus)
         self._started_s = started_s
         self._start_time_s: float | None = None
+        self._watchdog = LoopWatchdog()
         self._metrics = ReplicaMetrics(self._service)
         self._metrics_task: asyncio.Task[None] | None = None
         context = serve.get_replica_context()
@@ -82,6 +86,7 @@ class Replica:
 
     async def _tick_forever(self) -> None:
         while True:
+            self._watchdog.restart(2 * self._service.stuck_after_s)
             await asyncio.sleep(TICK_S)
             try:
                 self._metrics.flush(await self._service.tick())
@@ -116,3 +121,6 @@ class Replica:
             # Ray has stopped the HTTP server; this finishes late requests and calls by handle.
             await self._service.drain(DRAIN_TIMEOUT_S)
             await self._service.close()
+            if self._metrics_task is not None:
+                self._metrics_task.cancel()
+            self._watchdog.stop()

@@ -3,16 +3,21 @@
 import asyncio
 import logging
 import math
+import os
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from deployments.batcher.asyncio_batcher import Batcher
+from deployments.batcher.placement import BatchPlacement
+from deployments.batcher.submission import Outcome, outputs_of
 from deployments.config import ModelConfig, UserConfig
 from deployments.control.observations import Observations, ReplicaObserver
 from deployments.control.policy_controller import PolicyController
-from deployments.errors import DeadlineError, DeviceError, RequestError
+from deployments.errors import DeadlineError, RequestError
 from deployments.example_request import example_request
 from deployments.http.inference_protocol import (
     InferenceRequest,
@@ -20,8 +25,10 @@ from deployments.http.inference_protocol import (
     Tensors,
     claimed_rows,
 )
+from deployments.inference_call import InferenceCall
 from deployments.models.base import Model, load_model
 from deployments.profiling.measure import measure_profile
+from deployments.threads import limit_threads, threads_in_use
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 
@@ -29,6 +36,13 @@ logger = logging.getLogger("sojourn.service")
 
 #: How long a starting replica may measure its own profile, if it has none.
 PROFILE_BUDGET_S = 1.0
+#: Longest batch that the event loop runs itself on its only CPU. Handing one over costs 0.05 ms of
+#: CPU, and its answers wait for two threads to be woken (`benchmarks/live/handover.py`).
+LONGEST_ON_LOOP_MS = 0.5
+#: The same where the device thread has a CPU of its own, so that only the hand-over is saved.
+LONGEST_BESIDE_CPUS_MS = 0.2
+#: Neither is more than this share of the SLA's response time.
+SHARE_ON_LOOP = 0.05
 #: The device is stuck if one batch takes longer than this, and than this many full batches.
 STUCK_AFTER_S = 10.0
 STUCK_AFTER_BATCHES = 20
@@ -43,7 +57,9 @@ def resolve_device(device: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def profile_of(config: ModelConfig, model: Model, device: str) -> Profile:
+def profile_of(
+    config: ModelConfig, model: Model, device: str, cpus: float | None = None
+) -> Profile:
     """Return the profile in the config, else the model's own, else measure one.
 
     Parameters
@@ -53,6 +69,8 @@ def profile_of(config: ModelConfig, model: Model, device: str) -> Profile:
         The loaded model.
     device : str
         ``cpu`` or ``cuda``.
+    cpus : float, optional
+        CPUs of this process, to be noted in a profile that is measured here.
 
     Raises
     ------
@@ -68,6 +86,7 @@ def profile_of(config: ModelConfig, model: Model, device: str) -> Profile:
             max_batch_size=config.max_batch_size,
             budget_s=PROFILE_BUDGET_S,
         )
+        profile = replace(profile, cpus=cpus)
     return profile
 
 
@@ -84,9 +103,15 @@ class InferenceService:
         The loaded model.
     profile : Profile
         The model's profile on this device.
+    device : str
+        ``cpu`` or ``cuda``.
+    cpus : float
+        CPUs that this process may use.
 
     Attributes
     ----------
+    cpus : float
+        As above.
     config_error : str or None
         Why the latest configuration was rejected; the adapter that reads configurations sets it.
     answers : Counter of int
@@ -95,7 +120,16 @@ class InferenceService:
 
     platform = "python"
 
-    def __init__(self, config: ModelConfig, model: Model, profile: Profile) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        model: Model,
+        profile: Profile,
+        *,
+        device: str = "cpu",
+        cpus: float = 1.0,
+    ) -> None:
+        self.cpus = cpus
         self.model_name = config.name
         self.model_version = config.version
         self.signature = Signature(model.inputs, model.outputs, max_rows=1)
@@ -104,6 +138,8 @@ class InferenceService:
         self.answers: Counter[int] = Counter()
         self._model = model
         self._profile = profile
+        self._computes_here = device == "cpu" and not model.waits
+        self._placement = BatchPlacement()
         self._controller: PolicyController | None = None
         self._batcher: Batcher | None = None
         self._observer: ReplicaObserver | None = None
@@ -133,6 +169,24 @@ class InferenceService:
         return self._batcher is not None
 
     @property
+    def cpus_note(self) -> str | None:
+        """What to know about the profile given: that it was measured with other CPUs, if it was."""
+        measured = self._profile.cpus
+        if not self._computes_here or measured is None or measured == self.cpus:
+            return None
+        return (
+            f"the profile was measured with {measured:g} CPUs, but this replica has {self.cpus:g}; "
+            "measure it anew with as many"
+        )
+
+    @property
+    def shares_cpu(self) -> bool:
+        """Whether batches are computed on the CPU that the event loop runs on."""
+        if not self._computes_here:
+            return False
+        return self.cpus <= 1 or self._placement.largest >= self.batcher.core.limits.max_batch_size
+
+    @property
     def ready(self) -> bool:
         """Whether the model can answer."""
         return self.configured and not self.stuck()
@@ -143,8 +197,13 @@ class InferenceService:
             return False
         if self._batcher.lost_reason is not None:
             return True
+        return self._batcher.busy_for_s() > self.stuck_after_s
+
+    @property
+    def stuck_after_s(self) -> float:
+        """How long one batch may take before the device counts as stuck."""
         full_batch_s = 1e-3 * float(self.controller.profile.latency_ms[-1])
-        return self._batcher.busy_for_s() > max(STUCK_AFTER_S, STUCK_AFTER_BATCHES * full_batch_s)
+        return max(STUCK_AFTER_S, STUCK_AFTER_BATCHES * full_batch_s)
 
     async def configure(self, user_config: UserConfig) -> None:
         """Apply a configuration; its policy takes effect as soon as it is solved.
@@ -160,7 +219,13 @@ class InferenceService:
         if self._controller is None:
             self._controller = PolicyController(self._profile, user_config, self._advance)
             self._observer = ReplicaObserver(self._controller.sla_at_replica)
-            self._batcher = Batcher(self._model, self._controller.core, self._observer.batch_ended)
+            self._batcher = Batcher(
+                self._model,
+                self._controller.core,
+                self._observer.batch_ended,
+                self._placement,
+                partial(limit_threads, threads_in_use(self.cpus)),
+            )
             self._counting_since_s = time.monotonic()
         else:
             self._controller.configure(user_config)
@@ -170,6 +235,19 @@ class InferenceService:
             self._model.inputs, self._model.outputs, limits.max_rows_per_request
         )
         self.max_body_bytes = limits.max_body_bytes
+        self._place_batches()
+
+    def _place_batches(self) -> None:
+        """Decide which batches the event loop runs, by the profile now believed."""
+        if not self._computes_here:
+            return
+        longest_ms = LONGEST_ON_LOOP_MS if self.cpus <= 1 else LONGEST_BESIDE_CPUS_MS
+        sla_ms = self.controller.sla_at_replica.response_time_ms
+        self._placement.use(
+            self.controller.profile.latency_ms.tolist(),
+            min(longest_ms, SHARE_ON_LOOP * sla_ms),
+            time.monotonic(),
+        )
 
     def _advance(self) -> None:
         if self._batcher is not None:
@@ -189,64 +267,96 @@ class InferenceService:
             self.batcher.lose_device("the device of this replica does not answer")
         seen = self.observer.take(self.batcher.arrival_counts.take(time.monotonic()))
         await self.controller.tick(seen)
+        self._place_batches()
         return seen
 
-    def has_room(self, body: bytes) -> bool:
+    def has_room(self, body: bytes, arrival_s: float | None = None) -> bool:
         """Return whether one more row may wait; if not, count the rows of `body` as refused.
+
+        Parameters
+        ----------
+        body : bytes
+            The body of an inference request.
+        arrival_s : float, optional
+            When it reached this process, by `time.monotonic`; now by default.
 
         Raises
         ------
         DeviceError
             There is no room because the device is lost.
+        DeadlineError
+            The request waited so long before it was read that no replica can answer it in time.
         """
-        room = self.batcher.core.has_room(1, time.monotonic())
-        if not room:
-            self.batcher.count_refused(claimed_rows(body, self.signature.max_rows))
-            self.answers[503] += 1
-            if self.batcher.lost_reason is not None:
-                raise DeviceError(self.batcher.lost_reason)
-        return room
+        batcher, now_s = self.batcher, time.monotonic()
+        if arrival_s is None:
+            arrival_s = now_s
+        if batcher.core.has_room(1, now_s, arrival_s):
+            return True
+        rows = claimed_rows(body, self.signature.max_rows)
+        try:
+            batcher.refuse_unread(rows, now_s, arrival_s)
+        except RequestError as error:
+            self.count_failure(error, rows, arrival_s)
+            raise
+        self.answers[503] += 1
+        return False
 
     async def infer(self, request: InferenceRequest, arrival_s: float) -> Tensors:
-        """Answer a checked request.
+        """Answer a checked request; cancelling the call gives it up.
+
+        Parameters and errors are those of `infer_nowait` and of its outcome.
+        """
+        return await outputs_of(lambda on_done: self.infer_nowait(request, arrival_s, on_done))
+
+    def infer_nowait(
+        self, request: InferenceRequest, arrival_s: float, on_done: Callable[[Outcome], None]
+    ) -> InferenceCall:
+        """Have a checked request answered.
 
         Parameters
         ----------
         request : InferenceRequest
         arrival_s : float
             When it reached this process, by `time.monotonic`. Its deadline counts from here.
+        on_done : callable
+            Called once on the event loop, after this call has returned, with the outcome: the
+            model's outputs, each of shape ``(rows, ...)``, or a `RequestError`. It is not called if
+            the request is cancelled.
 
         Returns
         -------
-        mapping of str to ndarray
-            The model's outputs, each of shape ``(rows, ...)``.
+        InferenceCall
+            Its `cancel` gives the request up.
 
         Raises
         ------
         RequestError
-            As `Batcher.submit`.
+            The request is refused at once, as in `Batcher.submit_nowait`.
         """
         deadline_ms = math.inf if request.deadline_ms is None else request.deadline_ms
+        call = InferenceCall(self, request.rows, arrival_s, deadline_ms, on_done)
         try:
-            outputs = await self.batcher.submit(
+            call.submission = self.batcher.submit_nowait(
                 request.inputs,
                 request.rows,
                 arrival_s,
+                call.finish,
                 arrival_s + 1e-3 * deadline_ms,
                 request.priority,
             )
         except RequestError as error:
-            self.answers[error.status] += 1
-            if isinstance(error, DeadlineError):
-                waited_s = time.monotonic() - arrival_s
-                self.observer.deadline_missed(request.rows, waited_s, deadline_ms)
+            self.count_failure(error, request.rows, arrival_s, deadline_ms)
             raise
-        except asyncio.CancelledError:
-            self.observer.client_left(request.rows, time.monotonic() - arrival_s)
-            raise
-        self.answers[200] += 1
-        self.observer.answered(request.rows, time.monotonic() - arrival_s)
-        return outputs
+        return call
+
+    def count_failure(
+        self, error: RequestError, rows: int, arrival_s: float, deadline_ms: float = math.inf
+    ) -> None:
+        """Count a request that is answered with an error."""
+        self.answers[error.status] += 1
+        if isinstance(error, DeadlineError):
+            waited_s = time.monotonic() - arrival_s
+            self.observer.deadline_missed(rows, waited_s, deadline_ms)
 
     def autoscaling_stats(self) -> dict[str, float]:
         """Return what the autoscaler is told of this replica: counters, gauges and settings."""
@@ -275,6 +385,9 @@ class InferenceService:
             "objective": user_config.policy.model_dump(),
             "config_error": self.config_error or self.controller.error,
             "queue_length": batcher.core.queue_length,
+            "cpus": self.cpus,
+            "cpus_note": self.cpus_note,
+            "largest_batch_on_event_loop": self._placement.largest,
             "last_batches": self._explain_batches(),
             "batches_started": {reason.value: count for reason, count in batcher.starts.items()},
             "rows": {
@@ -299,6 +412,7 @@ class InferenceService:
                 "queue_length_left": record.queue_length_left,
                 "oldest_wait_ms": 1e3 * record.oldest_wait_s,
                 "duration_ms": 1e3 * record.duration_s,
+                "on_event_loop": record.on_loop,
                 "failed": record.failed,
             }
             for ended_s, record in reversed(self.observer.last_batches)
@@ -334,21 +448,36 @@ class InferenceService:
             self._batcher.close()
 
 
-def load_service(config: ModelConfig) -> InferenceService:
+def load_service(config: ModelConfig, cpus: float | None = None) -> InferenceService:
     """Load a model, run it once to warm it up, and return its service.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        The model's configuration.
+    cpus : float, optional
+        CPUs of this process, which is limited to one thread of BLAS, OpenMP and torch for each. By
+        default, all that it may run on, and its threads stay as they are.
 
     Raises
     ------
     InvalidInputError
         The model or its profile cannot be loaded, or the profile exceeds `max_batch_size`.
     """
+    if cpus is None:
+        cpus = float(len(os.sched_getaffinity(0)))
+    else:
+        limit_threads(cpus)
     device = resolve_device(config.device)
     model = load_model(config.import_path, config.options, device)
-    profile = profile_of(config, model, device)
+    profile = profile_of(config, model, device, cpus)
     if profile.max_batch_size > config.max_batch_size:
         raise InvalidInputError(
             f"model: the profile goes to batch size {profile.max_batch_size}, which exceeds "
             f"max_batch_size {config.max_batch_size}"
         )
     model.forward(model.example(1))
-    return InferenceService(config, model, profile)
+    service = InferenceService(config, model, profile, device=device, cpus=cpus)
+    if service.cpus_note is not None:
+        logger.warning("%s", service.cpus_note)
+    return service

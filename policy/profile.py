@@ -6,10 +6,11 @@ Its file is JSON; latency and energy are each a line over the batch size or a ta
      "latency_ms": {"per_request": 0.3051, "fixed": 1.052},
      "energy_mj":  {"per_request": 19.90,  "fixed": 19.60}}
 
-A table has one entry per batch size from 1 to `max_batch_size`. With ``"idle_power_w": 8.0`` the
-device draws 8 W while no batch is in service.
-A table has one entry per batch size from 1 to `max_batch_size`. The optional key
-``latency_quantiles`` says how the time of a batch varies; see `policy.latency_quantiles`.
+A table has one entry per batch size from 1 to `max_batch_size`. Optional keys: with
+``"idle_power_w": 8.0`` the device draws 8 W while no batch is in service; ``latency_quantiles``
+says how the time of a batch varies (`policy.latency_quantiles`); ``front`` says what the event loop
+spends on requests and batches (`policy.front`); and ``"cpus": 1`` how many CPUs, and so threads,
+the measurement had.
 """
 
 import json
@@ -17,12 +18,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from policy.errors import InfeasibleError, InvalidInputError
+from policy.front import FrontCosts
 from policy.latency_quantiles import LatencyQuantiles
 
 FloatArray = NDArray[np.float64]
@@ -48,12 +50,17 @@ class Profile:
         not counted.
     latency_quantiles : LatencyQuantiles or None
         How the time of a batch varies; None: batches of one size all take the same time.
+    front : FrontCosts or None
+        What requests and batches cost the event loop; None: nothing that matters.
+    cpus : float or None
+        CPUs, and so threads, that the measurement had; None if it is not known.
 
     Raises
     ------
     InvalidInputError
         A table is empty, not finite, negative or decreasing, or the two differ in length; the idle
-        power is negative or not finite, known without energies, or more than a batch draws.
+        power is negative or not finite, known without energies, or more than a batch draws; the
+        CPUs are not a finite number above 0.
     """
 
     model: str
@@ -63,6 +70,8 @@ class Profile:
     measured: Mapping[str, Any] = field(default_factory=dict)
     idle_power_w: float | None = None
     latency_quantiles: LatencyQuantiles | None = None
+    front: FrontCosts | None = None
+    cpus: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("latency_ms", "energy_mj"):
@@ -90,6 +99,10 @@ class Profile:
                 f"profile: latency_quantiles has {quantiles.ratios.shape[1]} batch sizes, "
                 f"latency_ms {self.latency_ms.size}; both must have max_batch_size entries"
             )
+        if self.cpus is not None and not (math.isfinite(self.cpus) and self.cpus > 0):
+            raise InvalidInputError(
+                f"profile: cpus must be a finite number above 0, not {self.cpus:g}"
+            )
 
     def _check_idle_power(self, idle_power_w: float) -> None:
         if not (math.isfinite(idle_power_w) and idle_power_w >= 0):
@@ -112,15 +125,71 @@ class Profile:
 
     @property
     def capacity_per_s(self) -> float:
-        """Highest throughput in requests per second, over all batch sizes."""
-        return float(1e3 * np.max(np.arange(1, self.max_batch_size + 1) / self.latency_ms))
+        """Highest throughput in requests per second, over all batch sizes, front included."""
+        return float(1e3 * np.max(self._throughput_per_ms()))
 
     @property
     def best_batch_size(self) -> int:
         """Batch size of the highest throughput; the largest where several share it."""
         sizes = np.arange(1, self.max_batch_size + 1)
-        rates = sizes / self.latency_ms
+        rates = self._throughput_per_ms()
         return int(sizes[rates >= rates.max() * (1 - 1e-12)][-1])
+
+    def _throughput_per_ms(self) -> FloatArray:
+        """Return the throughput by batch size, of the slower stage or of both in turn."""
+        sizes = np.arange(1, self.max_batch_size + 1)
+        busy_ms = self.serial().latency_ms
+        if self.front is not None and not self.front.shares_cpu:
+            busy_ms = np.maximum(busy_ms, self.front.batch_ms + self.front.request_ms * sizes)
+        return np.asarray(sizes / busy_ms)
+
+    def serial(self) -> "Profile":
+        """Return the profile of front and device as one server, if they share a CPU.
+
+        A batch then takes the front's time as well, and its requests with it. In that time the
+        device draws its idle power. The result has no `front`. A profile without a front, or with
+        one beside the device, is returned as it is.
+        """
+        front = self.front
+        if front is None or not front.shares_cpu:
+            return self
+        front_ms = front.batch_ms + front.request_ms * np.arange(1, self.max_batch_size + 1)
+        latency_ms, quantiles = self.latency_ms + front_ms, self.latency_quantiles
+        if quantiles is not None:
+            ratios = (quantiles.ratios * self.latency_ms + front_ms) / latency_ms
+            quantiles = replace(quantiles, ratios=ratios)
+        energy_mj = self.energy_mj
+        if energy_mj is not None:
+            energy_mj = energy_mj + (self.idle_power_w or 0.0) * front_ms
+        return replace(
+            self,
+            latency_ms=latency_ms,
+            energy_mj=energy_mj,
+            latency_quantiles=quantiles,
+            front=None,
+        )
+
+    def bottleneck(
+        self, arrival_rate_per_s: float, mean_batch_size: float | None = None
+    ) -> Literal["front", "device"]:
+        """Return which stage spends more time per request.
+
+        Parameters
+        ----------
+        arrival_rate_per_s : float
+        mean_batch_size : float, optional
+            Of the policy in use. By default, the smallest size that keeps up with the arrivals, or
+            the best one if none does: that of a device which starts whenever it is free.
+        """
+        if self.front is None:
+            return "device"
+        sizes = np.arange(1, self.max_batch_size + 1)
+        if mean_batch_size is None:
+            enough = np.flatnonzero(self._throughput_per_ms() * 1e3 > arrival_rate_per_s)
+            mean_batch_size = float(enough[0] + 1) if enough.size else float(self.best_batch_size)
+        batch_size = min(max(mean_batch_size, 1.0), float(self.max_batch_size))
+        device_ms = float(np.interp(batch_size, sizes, self.latency_ms)) / batch_size
+        return "front" if self.front.ms_per_request(batch_size) > device_ms else "device"
 
     def up_to(self, batch_size: int) -> "Profile":
         """Return the profile without the batch sizes above `batch_size`.
@@ -171,12 +240,14 @@ class Profile:
         InfeasibleError
             The rate is at or above `capacity_per_s`: the queue would grow without end.
         """
+        capacity_per_s = self.capacity_per_s
         if not (math.isfinite(arrival_rate_per_s) and arrival_rate_per_s > 0):
             raise InvalidInputError(f"arrival rate: must be above 0, not {arrival_rate_per_s:g}")
-        if arrival_rate_per_s >= self.capacity_per_s:
+        if arrival_rate_per_s >= capacity_per_s:
+            stage = "front (event loop)" if self.bottleneck(capacity_per_s) == "front" else "device"
             raise InfeasibleError(
                 f"arrival rate: {arrival_rate_per_s:g} per second is not below the "
-                f"{self.capacity_per_s:g} per second that the device can serve"
+                f"{capacity_per_s:g} per second that the {stage} can serve"
             )
         return arrival_rate_per_s / 1e3
 
@@ -201,7 +272,7 @@ class Profile:
         latency_ms = _table("latency_ms", content.get("latency_ms"), size)
         if latency_ms is None:
             raise InvalidInputError("profile: latency_ms is missing")
-        idle_power_w = content.get("idle_power_w")
+        idle_power_w, front, cpus = (content.get(key) for key in ("idle_power_w", "front", "cpus"))
         quantiles = content.get("latency_quantiles")
         if quantiles is not None:
             quantiles = LatencyQuantiles.from_dict(quantiles, size)
@@ -213,6 +284,8 @@ class Profile:
             measured=cast(Mapping[str, Any], content.get("measured") or {}),
             idle_power_w=None if idle_power_w is None else _number("idle_power_w", idle_power_w),
             latency_quantiles=quantiles,
+            front=None if front is None else FrontCosts.from_dict(front),
+            cpus=None if cpus is None else _number("cpus", cpus),
         )
 
     @classmethod
@@ -249,6 +322,10 @@ class Profile:
             content["idle_power_w"] = self.idle_power_w
         if self.latency_quantiles is not None:
             content["latency_quantiles"] = self.latency_quantiles.to_dict()
+        if self.front is not None:
+            content["front"] = self.front.to_dict()
+        if self.cpus is not None:
+            content["cpus"] = self.cpus
         if self.measured:
             content["measured"] = dict(self.measured)
         return content

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import click
 
+from deployments.threads import limit_threads
 from policy.errors import SojournError
 
 COMMANDS = {
@@ -22,6 +23,8 @@ COMMANDS = {
     "solve": "Compute the optimal batching policy of a profile at an arrival rate.",
     "store": "Share one copy of each model's weights among this machine's processes.",
 }
+#: Their matrices are small: several threads would spend more time waiting for each other.
+_COMMANDS_OF_ONE_THREAD = ("plan", "simulate", "solve")
 
 
 class _LazyGroup(click.Group):
@@ -31,6 +34,8 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name in _COMMANDS_OF_ONE_THREAD:
+            limit_threads(1)
         module = importlib.import_module(f"sojourn.commands.{cmd_name}")
         command: click.Command = module.command
         return command

@@ -1,6 +1,7 @@
-"""The live batcher: the batcher core on the event loop's clock, in front of a device thread.
+"""The live batcher: the batcher core on the event loop's clock, in front of the device.
 
-The event loop never blocks and wakes once per batch. When a batch is done, the next one starts
+Requests that are read in one iteration of the event loop can share a batch: the core is asked for
+one at the end of the iteration. When a batch on the device thread is done, the next one starts
 before the answers of the finished one are delivered.
 """
 
@@ -10,59 +11,29 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from deployments.batcher.arrival_counts import ArrivalCounts
-from deployments.batcher.core import Batch, BatcherCore, Refusal, Request, Slice, StartReason
-from deployments.batcher.device import DeviceThread, Failure, Tensors, concatenate
+from deployments.batcher.batch_record import BatchRecord
+from deployments.batcher.core import Batch, BatcherCore, Refusal, Request, StartReason
+from deployments.batcher.device import DeviceThread
+from deployments.batcher.loop_run import run_on_loop
+from deployments.batcher.model_runner import (
+    BatchRun,
+    DeviceLostError,
+    Failure,
+    ModelRunner,
+    Tensors,
+)
+from deployments.batcher.placement import BatchPlacement
+from deployments.batcher.submission import Outcome, Submission, outputs_of
+from deployments.batcher.wake_timer import WakeTimer
 from deployments.errors import BusyError, CrowdedOutError, DeadlineError, DeviceError, RequestError
 from deployments.models.base import Model
 from policy.burstiness import COUNT_WINDOW_S
 
 logger = logging.getLogger("sojourn.batcher")
 
-
-class _Pending:
-    """A request's inputs, the outputs that are done, and the future that its sender awaits."""
-
-    __slots__ = ("future", "inputs", "parts", "rows_done")
-
-    def __init__(self, inputs: Tensors, future: "asyncio.Future[Tensors]") -> None:
-        self.inputs = inputs
-        self.future = future
-        self.parts: dict[int, Tensors] = {}
-        self.rows_done = 0
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRecord:
-    """A finished batch, for metrics and `GET /sojourn/policy`.
-
-    Attributes
-    ----------
-    size : int
-        Number of rows.
-    reason : StartReason
-        Why it was started.
-    queue_length_left : int
-        Rows left waiting when it started.
-    oldest_wait_s : float
-        How long its oldest request had waited when it started.
-    duration_s : float
-        Time on the device.
-    energy_mj : float or None
-        Energy of the batch; None unless the model reports it.
-    failed : bool
-        Whether the model failed on it.
-    """
-
-    size: int
-    reason: StartReason
-    queue_length_left: int
-    oldest_wait_s: float
-    duration_s: float
-    energy_mj: float | None
-    failed: bool
+TOO_LATE = "the request cannot be answered within the SLA's response time"
 
 
 class Batcher:
@@ -73,14 +44,20 @@ class Batcher:
     Parameters
     ----------
     model : Model
-        A loaded model; its `forward` runs only in this batcher's device thread.
+        A loaded model; its `forward` runs only here, one batch at a time.
     core : BatcherCore
         Decides when batches start and what is in them.
     on_batch : callable, optional
         Called on the event loop with a `BatchRecord` after each batch.
+    placement : BatchPlacement, optional
+        Decides which batches the event loop runs itself; by default, none.
+    prepare_thread : callable, optional
+        Called in the device thread before its first batch.
 
     Attributes
     ----------
+    core : BatcherCore
+    placement : BatchPlacement
     lost_reason : str or None
         Why the device is lost, which means that this replica must be replaced; None while it works.
     starts : Counter of StartReason
@@ -98,8 +75,11 @@ class Batcher:
         model: Model,
         core: BatcherCore,
         on_batch: Callable[[BatchRecord], None] = lambda record: None,
+        placement: BatchPlacement | None = None,
+        prepare_thread: Callable[[], None] = lambda: None,
     ) -> None:
         self.core = core
+        self.placement = placement or BatchPlacement()
         self.lost_reason: str | None = None
         self.starts: Counter[StartReason] = Counter()
         self.offered_rows = 0
@@ -111,14 +91,15 @@ class Batcher:
         self._model = model
         self._on_batch = on_batch
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_s: float | None = None
+        self._wake = WakeTimer(self._loop, self._advance_now)
         self._batch: Batch | None = None
         self._batch_started_s = math.nan
         self._queue_left = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._device = DeviceThread(model, self._finish, self.lose_device)
+        self._advance_soon: asyncio.Handle | None = None
+        self._runner = ModelRunner(model)
+        self._device = DeviceThread(self._runner, self._finish, self.lose_device, prepare_thread)
 
     async def submit(
         self,
@@ -128,7 +109,26 @@ class Batcher:
         deadline_s: float = math.inf,
         priority: int = 0,
     ) -> Tensors:
-        """Queue a request and return its outputs.
+        """Queue a request and return its outputs; cancelling the call gives the request up.
+
+        Parameters and errors are those of `submit_nowait` and of its outcome.
+        """
+        return await outputs_of(
+            lambda on_done: self.submit_nowait(
+                inputs, rows, arrival_s, on_done, deadline_s, priority
+            )
+        )
+
+    def submit_nowait(
+        self,
+        inputs: Tensors,
+        rows: int,
+        arrival_s: float,
+        on_done: Callable[[Outcome], None],
+        deadline_s: float = math.inf,
+        priority: int = 0,
+    ) -> Submission:
+        """Queue a request, and have its outcome handed over when it is known.
 
         Parameters
         ----------
@@ -138,6 +138,10 @@ class Batcher:
             Number of rows.
         arrival_s : float
             When the request reached this process, by `time.monotonic`.
+        on_done : callable
+            Called once on the event loop, after this call has returned, with the outcome: the
+            outputs, each of shape ``(rows, ...)``, or a `RequestError`. It is not called if the
+            request is cancelled.
         deadline_s : float
             When its answer becomes useless, by the same clock.
         priority : int
@@ -145,51 +149,53 @@ class Batcher:
 
         Returns
         -------
-        mapping of str to ndarray
-            The model's outputs, each of shape ``(rows, ...)``.
+        Submission
+            Its `cancel` gives the request up.
 
         Raises
         ------
         BusyError
             There is no room, or the deadline cannot be met here.
         DeviceError
-            The device hangs or is lost.
+            The device hangs or is lost. Also an outcome.
         DeadlineError
-            The deadline passed or can no longer be met.
-        CrowdedOutError
-            Its batch failed, and there is no room to retry it.
-        RequestError
-            The model failed on the request.
+            The deadline can no longer be met, or passed. Also an outcome.
+
+        Notes
+        -----
+        Other outcomes are a `CrowdedOutError`, if its batch failed and there is no room to retry
+        it, and any `RequestError` of the model.
         """
-        pending = _Pending(inputs, self._loop.create_future())
-        request = Request(arrival_s, rows, pending, deadline_s, priority)
+        submission = Submission(
+            inputs, rows, arrival_s, deadline_s, priority, on_done, self._give_up
+        )
         self.offered_rows += rows
         self.arrival_counts.count(arrival_s, rows)
-        refusal = self.core.arrive(arrival_s, request)
-        if refusal is Refusal.HOPELESS and self.lost_reason is None:
-            # No other replica could answer in time, so this is no sign of too few replicas.
-            self.deadline_missed_rows += rows
-            raise DeadlineError("the request's deadline is shorter than its own processing time")
+        refusal = self.core.arrive(time.monotonic(), submission)
         if refusal is not None:
-            self.refused_rows += rows
-            raise self._refusal_error(refusal)
+            raise self._refuse(refusal, rows)
         # A busy device cannot start a batch.
         if not self.core.device_busy:
             self.advance()
-        timer = None
         if deadline_s < math.inf:
-            timer = self._loop.call_later(deadline_s - time.monotonic(), self._on_deadline, request)
-        try:
-            return await pending.future
-        except asyncio.CancelledError:
-            self.core.cancel(request)
-            self.advance()
-            raise
-        finally:
-            if timer:
-                timer.cancel()
+            submission.deadline_timer = self._loop.call_later(
+                deadline_s - time.monotonic(), self._on_deadline, submission
+            )
+        return submission
 
-    def _refusal_error(self, refusal: Refusal) -> RequestError:
+    def _refuse(self, refusal: Refusal, rows: int) -> RequestError:
+        """Count a refused request, and return the error for its sender."""
+        if self.lost_reason is None:
+            # No other replica could answer in time, so this is no sign of too few replicas.
+            if refusal is Refusal.HOPELESS:
+                self.deadline_missed_rows += rows
+                return DeadlineError(
+                    "the request's deadline is shorter than its own processing time"
+                )
+            if refusal is Refusal.EXPIRED:
+                self.expired_rows += rows
+                return DeadlineError(TOO_LATE)
+        self.refused_rows += rows
         if self.lost_reason is not None:
             return DeviceError(self.lost_reason)
         if refusal is Refusal.DEADLINE:
@@ -198,8 +204,13 @@ class Batcher:
             f"this replica is full: {self.core.queue_length} rows are waiting; try again later"
         )
 
-    def _on_deadline(self, request: Request) -> None:
-        self._miss_deadline(request)
+    def _give_up(self, submission: Submission) -> None:
+        self.core.cancel(submission)
+        self.advance()
+
+    def _on_deadline(self, submission: Submission) -> None:
+        submission.deadline_timer = None
+        self._miss_deadline(submission)
         self.advance()
 
     def _miss_deadline(self, request: Request) -> None:
@@ -208,8 +219,8 @@ class Batcher:
         The status is 504, and not the 503 of a refusal: HAProxy would try another replica, too
         late.
         """
-        pending: _Pending = request.content
-        if pending.future.done():
+        submission = _submission(request)
+        if submission.done:
             return
         self.core.cancel(request)
         if request.deadline_s < math.inf:
@@ -217,25 +228,34 @@ class Batcher:
             message = "the request's deadline cannot be met"
         else:
             self.expired_rows += request.rows
-            message = "the request cannot be answered within the SLA's response time"
-        pending.future.set_exception(DeadlineError(message))
+            message = TOO_LATE
+        submission.finish(DeadlineError(message))
 
     def _crowd_out(self, request: Request) -> None:
         """Answer a suspected request with a `CrowdedOutError`."""
-        future = request.content.future
-        if not future.done():
+        submission = _submission(request)
+        if not submission.done:
             self.refused_rows += request.rows
-            future.set_exception(
+            submission.finish(
                 CrowdedOutError("the batch failed and the retry queue is full; try again later")
             )
 
-    def count_refused(self, rows: int) -> None:
-        """Count the rows of a request that was refused before it was parsed."""
+    def refuse_unread(self, rows: int, now_s: float, arrival_s: float) -> None:
+        """Count a request for which there was no room, so that it was not parsed.
+
+        Raises
+        ------
+        DeviceError
+            The device is lost.
+        DeadlineError
+            No replica can answer the request in time any more.
+        """
         self.offered_rows += rows
-        self.refused_rows += rows
-        now_s = time.monotonic()
-        self.arrival_counts.count(now_s, rows)
-        self.core.count_refused(now_s, rows)
+        self.arrival_counts.count(arrival_s, rows)
+        refusal = self.core.refuse(rows, now_s, arrival_s)
+        error = self._refuse(refusal, rows)
+        if not isinstance(error, BusyError):
+            raise error
 
     def busy_for_s(self) -> float:
         """Return how long the current batch has been on the device; 0 without a batch."""
@@ -256,24 +276,36 @@ class Batcher:
             requests += [part.request for part in self._batch.slices]
             self._batch = None
         for request in requests:
-            if not request.content.future.done():
-                request.content.future.set_exception(DeviceError(reason))
+            _submission(request).finish(DeviceError(reason))
         self.advance()
 
     async def drain(self) -> None:
         """Refuse new requests; return when all accepted requests are answered."""
         self.core.drain()
-        self.advance()
+        self._advance_now()
         await self._idle.wait()
 
     def close(self) -> None:
         """End the device thread after its current batch; open requests get no answer."""
         self._device.close()
-        if self._timer:
-            self._timer.cancel()
+        self._wake.set(None)
+        if self._advance_soon:
+            self._advance_soon.cancel()
 
     def advance(self) -> None:
-        """Start a batch if the core has one; call this after every event and policy change."""
+        """Have a batch started if the core has one; call this after every event and policy change.
+
+        This happens at the end of the event loop's iteration, so that all requests that are read in
+        it can be in the batch.
+        """
+        if self._advance_soon is None:
+            self._advance_soon = self._loop.call_soon(self._advance_now)
+
+    def _advance_now(self) -> None:
+        """Start a batch if the core has one."""
+        if self._advance_soon is not None:
+            self._advance_soon.cancel()
+            self._advance_soon = None
         batch = self.core.next_batch(time.monotonic())
         while self.core.deadline_missed:
             self._miss_deadline(self.core.deadline_missed.pop())
@@ -284,45 +316,55 @@ class Batcher:
             self._batch = batch
             self._batch_started_s = time.monotonic()
             self._queue_left = self.core.queue_length
-            self._device.start(batch)
-        if self.core.wake_at_s != self._timer_s:
-            self._set_timer(self.core.wake_at_s)
+            if batch.size <= self.placement.largest:
+                self._run_here(batch)
+            else:
+                self._device.start(batch)
+        self._wake.set(self.core.wake_at_s)
+        self._note_idle()
+
+    def _note_idle(self) -> None:
         if self.core.device_busy or self.core.queue_length:
             self._idle.clear()
         else:
             self._idle.set()
 
-    def _set_timer(self, at_s: float | None) -> None:
-        if self._timer:
-            self._timer.cancel()
-        self._timer_s = at_s
-        self._timer = None
-        if at_s is not None:
-            self._timer = self._loop.call_later(at_s - time.monotonic(), self._on_timer)
+    def _run_here(self, batch: Batch) -> None:
+        """Run a batch on the event loop's own thread."""
+        try:
+            run = run_on_loop(self._runner, self.placement, batch)
+        except DeviceLostError as error:
+            self.lose_device(str(error))
+            if isinstance(error.__cause__, KeyboardInterrupt):
+                raise error.__cause__ from None
+            return
+        self._finish(batch, run, on_loop=True)
 
-    def _on_timer(self) -> None:
-        self._timer_s = self._timer = None
-        self.advance()
-
-    def _finish(self, batch: Batch, outcome: list[Tensors] | Failure, duration_s: float) -> None:
+    def _finish(self, batch: Batch, run: BatchRun, on_loop: bool = False) -> None:
         if self.lost_reason is not None:
             return
         started_s, queue_left = self._batch_started_s, self._queue_left
         self._batch = None
+        outcome = run.outcome
         failed: list[int] = []
         if isinstance(outcome, Failure):
             failed = self.core.device_failed(batch, outcome.blamed)
         else:
             self.core.device_free()
-        self.advance()
+        # The device thread should not wait for the delivery of the answers.
+        advanced = not on_loop and self.core.queue_length > self.placement.largest
+        if advanced:
+            self._advance_now()
         if isinstance(outcome, Failure):
             for place in failed:
-                future = batch.slices[place].request.content.future
-                if not future.done():
-                    future.set_exception(outcome.blamed.get(place, outcome.error))
+                culprit = _submission(batch.slices[place].request)
+                culprit.finish(outcome.blamed.get(place, outcome.error))
         else:
-            for part, result in zip(batch.slices, outcome, strict=True):
-                self._deliver(part, result)
+            for (request, start, stop), outputs in zip(batch.slices, outcome, strict=True):
+                submission = _submission(request)
+                if not submission.done:
+                    self.completed_rows += stop - start
+                    submission.add_outputs(start, stop, outputs)
         oldest_s = min([part.request.arrival_s for part in batch.slices])
         self._on_batch(
             BatchRecord(
@@ -330,24 +372,20 @@ class Batcher:
                 batch.reason,
                 queue_left,
                 started_s - oldest_s,
-                duration_s,
+                run.duration_s,
                 self._model.batch_energy_mj(batch.size),
                 isinstance(outcome, Failure),
+                run.cpu_s,
+                on_loop,
             )
         )
+        if not advanced:
+            self._note_idle()
+            if self.core.queue_length:
+                self.advance()
 
-    def _deliver(self, part: Slice, result: Tensors) -> None:
-        request, start, stop = part
-        pending: _Pending = request.content
-        if pending.future.done():
-            return
-        self.completed_rows += stop - start
-        if stop - start == request.rows:
-            pending.future.set_result(result)
-            return
-        # A slice that was in a failed batch is done after the slices that follow it.
-        pending.parts[start] = result
-        pending.rows_done += stop - start
-        if pending.rows_done == request.rows:
-            parts = [pending.parts[start] for start in sorted(pending.parts)]
-            pending.future.set_result(concatenate(parts))
+
+def _submission(request: Request) -> Submission:
+    """Return a request of the core as what it is here."""
+    assert isinstance(request, Submission)
+    return request

@@ -118,13 +118,20 @@ class BatcherCore:
         """Whether a batch is on the device."""
         return self._device_busy
 
-    def has_room(self, rows: int, now_s: float) -> bool:
+    def has_room(self, rows: int, now_s: float, arrival_s: float | None = None) -> bool:
         """Return whether `rows` more rows may wait: there is room, and they will be done in time.
 
         A request that is larger than the waiting room, or that takes too long on an idle device,
         may wait if nothing else does: it would never be served otherwise. Suspected rows have a
         room of their own, of the same size: they must not keep out the requests that fill up their
         tests.
+
+        Parameters
+        ----------
+        rows : int
+        now_s : float
+        arrival_s : float, optional
+            When the request reached the replica, from which its time counts; `now_s` by default.
         """
         if self._draining:
             return False
@@ -132,15 +139,28 @@ class BatcherCore:
         if queued and queued + rows > limits.waiting_room:
             return False
         ahead = self.queue_length
-        if limits.admit_within_ms == math.inf or not (ahead or self._device_busy):
+        if limits.admit_within_ms == math.inf:
             return True
+        if arrival_s is None:
+            arrival_s = now_s
+        if not (ahead or self._device_busy):
+            alone_ms = self._processing_ms(rows)
+            left_ms = limits.admit_within_ms - 1e3 * (now_s - arrival_s)
+            if alone_ms <= limits.admit_within_ms:
+                return alone_ms <= left_ms
+            return not self._is_expired(rows, now_s, arrival_s)
         # Later arrivals may fill up the last batch, so it counts as full.
         batches = -(-(ahead + rows) // limits.max_batch_size)
         if not ahead and batches * limits.latency_ms[-1] > limits.admit_within_ms:
-            return True
+            return not self._is_expired(rows, now_s, arrival_s)
         full = batches * limits.max_batch_size
         within_ms = limits.admit_within_ms - self._time_lost_in_tries_ms()
-        return self._completion_s(now_s, full) <= now_s + 1e-3 * within_ms
+        return self._completion_s(now_s, full) <= arrival_s + 1e-3 * within_ms
+
+    def _is_expired(self, rows: int, now_s: float, arrival_s: float) -> bool:
+        """Return whether a request waited so long to be read that a free device is too late."""
+        done_s = now_s + 1e-3 * self._latency_ms(rows)
+        return arrival_s < min(now_s, done_s - 1e-3 * self.limits.answer_within_ms)
 
     def _time_lost_in_tries_ms(self) -> float:
         """Return what nearly all requests have lost at most, being refused elsewhere before.
@@ -157,20 +177,26 @@ class BatcherCore:
         spare_ms = max(0.0, limits.admit_within_ms - limits.latency_ms[-1])
         return min(limits.try_ms * min(tries, limits.retries), spare_ms / 2)
 
-    def count_refused(self, now_s: float, rows: int) -> None:
-        """Count a request that is refused."""
+    def refuse(self, rows: int, now_s: float, arrival_s: float) -> Refusal:
+        """Count a request for which there is no room, and return why."""
         self.arrival_rate.count(now_s, rows)
+        if not self._draining and self._is_expired(rows, now_s, arrival_s):
+            # No replica refuses it to have it tried elsewhere: that would be too late.
+            return Refusal.EXPIRED
         self._refused_share += (1.0 - self._refused_share) * rows / self.arrival_rate.weight
+        return Refusal.FULL
 
     def policy(self, now_s: float) -> BatchingPolicy:
         """Return the policy in force at the observed arrival rate."""
         return self.table.lookup(self.arrival_rate.per_s(now_s))
 
     def arrive(self, now_s: float, request: Request) -> Refusal | None:
-        """Queue a request, or return why it is refused."""
-        if not self.has_room(request.rows, now_s):
-            self.count_refused(now_s, request.rows)
-            return Refusal.FULL
+        """Queue a request, or return why it is refused.
+
+        Its time counts from its own `arrival_s`, which is before `now_s` if it waited to be read.
+        """
+        if not self.has_room(request.rows, now_s, request.arrival_s):
+            return self.refuse(request.rows, now_s, request.arrival_s)
         self.arrival_rate.count(now_s, request.rows)
         self._refused_share -= self._refused_share * request.rows / self.arrival_rate.weight
         if request.deadline_s < math.inf:

@@ -1,47 +1,12 @@
-"""The device thread: run batches on the model, one at a time, and report each outcome."""
+"""The device thread: run batches beside the event loop, one at a time, and report each."""
 
 import asyncio
-import logging
 import queue
 import threading
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
-import numpy as np
-from numpy.typing import NDArray
-
-from deployments.batcher.requests import Batch, Slice
-from deployments.errors import ModelError, RequestError, RowsError
-from deployments.models.base import Model
-
-logger = logging.getLogger("sojourn.batcher")
-
-Tensors = Mapping[str, NDArray[Any]]
-
-#: After this many failed batches in a row, the device is probed with the model's own example.
-PROBE_AFTER = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A batch on which the model failed.
-
-    Attributes
-    ----------
-    error : RequestError
-        The answer to the culprit, once it is found.
-    blamed : mapping of int to RequestError
-        The answers to the culprits that the model named, by index into the batch's slices.
-    """
-
-    error: RequestError
-    blamed: Mapping[int, RequestError]
-
-
-class _LostError(Exception):
-    """The device is lost; the message goes to its requests."""
+from deployments.batcher.model_runner import BatchRun, DeviceLostError, ModelRunner
+from deployments.batcher.requests import Batch
 
 
 class DeviceThread:
@@ -49,27 +14,29 @@ class DeviceThread:
 
     Parameters
     ----------
-    model : Model
-        A loaded model; its `forward` runs only in this thread.
+    runner : ModelRunner
+        Runs the batches.
     on_done : callable
-        Called on the event loop after each batch, with the batch, the outputs of each of its slices
-        or a `Failure`, and its duration in seconds.
+        Called on the event loop after each batch, with the batch and its run.
     on_lost : callable
         Called on the event loop with the reason, once, when the device is lost.
+    prepare : callable
+        Called in the thread before its first batch.
     """
 
     def __init__(
         self,
-        model: Model,
-        on_done: Callable[[Batch, list[Tensors] | Failure, float], None],
+        runner: ModelRunner,
+        on_done: Callable[[Batch, BatchRun], None],
         on_lost: Callable[[str], None],
+        prepare: Callable[[], None],
     ) -> None:
-        self._model = model
+        self._runner = runner
         self._on_done = on_done
         self._on_lost = on_lost
+        self._prepare = prepare
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
-        self._failures_in_a_row = 0
         threading.Thread(target=self._drive, name="sojourn-device", daemon=True).start()
 
     def start(self, batch: Batch) -> None:
@@ -81,15 +48,14 @@ class DeviceThread:
         self._jobs.put(None)
 
     def _drive(self) -> None:
+        self._prepare()
         while (batch := self._jobs.get()) is not None:
-            started_s = time.monotonic()
-            outcome: list[Tensors] | Failure
             try:
-                outcome = self._run(batch)
-            except _LostError as error:
+                run = self._runner.run(batch)
+            except DeviceLostError as error:
                 self._call_soon(self._on_lost, str(error))
                 return
-            if not self._call_soon(self._on_done, batch, outcome, time.monotonic() - started_s):
+            if not self._call_soon(self._on_done, batch, run):
                 return
 
     def _call_soon(self, callback: Callable[..., None], *arguments: object) -> bool:
@@ -99,88 +65,3 @@ class DeviceThread:
         except RuntimeError:
             return False
         return True
-
-    def _run(self, batch: Batch) -> list[Tensors] | Failure:
-        try:
-            outputs = self._model.forward(
-                concatenate([_slice_inputs(part) for part in batch.slices])
-            )
-            _check_shapes(outputs, batch.size, self._model)
-            # Copy: a model may reuse its output buffers before these answers have been sent.
-            outputs = {spec.name: np.array(outputs[spec.name]) for spec in self._model.outputs}
-        except Exception as error:
-            self._probe(error)
-            return _failure(batch, error)
-        except BaseException as error:
-            # SystemExit, most likely: it ends this thread, so the device is lost.
-            logger.exception("the model ended the device thread")
-            raise _LostError("the device of this replica is lost") from error
-        self._failures_in_a_row = 0
-        results: list[Tensors] = []
-        offset = 0
-        for _, start, stop in batch.slices:
-            end = offset + stop - start
-            results.append({name: array[offset:end] for name, array in outputs.items()})
-            offset = end
-        return results
-
-    def _probe(self, error: Exception) -> None:
-        """Raise `_LostError` if the device fails on the model's own example, too.
-
-        This tells a lost device from faulty requests: after an illegal memory access, for example,
-        a CUDA device fails on every later batch. A probe costs a batch of one, so at most every
-        `PROBE_AFTER`-th failure in a row is followed by one.
-        """
-        self._failures_in_a_row += 1
-        if self._failures_in_a_row < PROBE_AFTER or isinstance(error, RowsError | RequestError):
-            return
-        try:
-            self._model.forward(self._model.example(1))
-        except BaseException as again:
-            logger.exception("the model fails on its own example, too")
-            raise _LostError("the device of this replica is lost") from again
-        self._failures_in_a_row = 0
-
-
-def _failure(batch: Batch, error: Exception) -> Failure:
-    """Return which requests get which error."""
-    if isinstance(error, ModelError):
-        return Failure(error, dict.fromkeys(range(len(batch.slices)), error))
-    if isinstance(error, RequestError):
-        return Failure(error, {})
-    if isinstance(error, RowsError):
-        blamed: dict[int, RequestError] = {}
-        stop = 0
-        for place, part in enumerate(batch.slices):
-            start, stop = stop, stop + part.rows
-            for row in range(start, stop):
-                if row in error.errors:
-                    blamed.setdefault(place, error.errors[row])
-        if blamed:
-            return Failure(next(iter(blamed.values())), blamed)
-        logger.error("the model blames rows %s of a batch of %d", list(error.errors), batch.size)
-    elif len(batch.slices) == 1:
-        logger.error("the model failed on a request of %d rows", batch.size, exc_info=error)
-    return Failure(ModelError("the model failed on this request"), {})
-
-
-def _slice_inputs(part: Slice) -> Tensors:
-    inputs: Tensors = part.request.content.inputs
-    if part.stop - part.start == part.request.rows:
-        return inputs
-    return {name: array[part.start : part.stop] for name, array in inputs.items()}
-
-
-def concatenate(parts: list[Tensors]) -> Tensors:
-    """Concatenate the rows of `parts`, in order."""
-    if len(parts) == 1:
-        return parts[0]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _check_shapes(outputs: Tensors, size: int, model: Model) -> None:
-    for spec in model.outputs:
-        shape = np.shape(outputs[spec.name]) if spec.name in outputs else None
-        if shape != (size, *spec.shape):
-            logger.error("output %s: shape %s for a batch of %d", spec.name, shape, size)
-            raise ModelError(f"the model returned output {spec.name!r} in a wrong shape")

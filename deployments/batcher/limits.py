@@ -99,7 +99,9 @@ def limits_for(
 
     The SLA is the deadline of every request. A request is admitted if the batch on the device, the
     rows ahead of it and its own batch will be done in time; otherwise it is refused at once, and
-    HAProxy tries another replica.
+    HAProxy tries another replica. Where the profile has a front that shares the device's CPU, its
+    time is part of a batch's; one beside the device takes what it does per batch off the response
+    time, as the answers leave after it.
 
     Parameters
     ----------
@@ -124,7 +126,9 @@ def limits_for(
     -------
     Limits
     """
-    sla = sla.after(delays.way_ms)
+    profile = profile.serial()
+    answer_ms = 0.0 if profile.front is None else profile.front.batch_ms
+    sla = sla.after(delays.way_ms + answer_ms)
     serve_late = serve_late or profile.latency_ms[0] > ADMISSION_SHARE * sla.response_time_ms
     if batch_size_limit is None:
         batch_size_limit = profile.max_batch_size if serve_late else batch_size_within(profile, sla)

@@ -32,6 +32,7 @@ class Refusal(Enum):
     FULL = "full"  # no room
     DEADLINE = "deadline"  # its deadline cannot be met here
     HOPELESS = "hopeless"  # its deadline could not be met by a free device either
+    EXPIRED = "expired"  # it was read too late to be answered within the SLA, even here and at once
 
 
 @dataclass(eq=False, slots=True)

@@ -4,7 +4,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from deployments.batcher.asyncio_batcher import BatchRecord
+from deployments.batcher.batch_record import BatchRecord
 from policy.objective import ServiceLevelObjective
 
 #: Number of finished batches shown by `GET /sojourn/policy`.

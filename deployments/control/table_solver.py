@@ -10,7 +10,6 @@ with the same model and SLA on this machine loads them.
 import asyncio
 import contextlib
 import json
-import os
 import subprocess
 import sys
 from typing import Any
@@ -66,7 +65,6 @@ async def solve_in_subprocess(request: SolveRequest) -> SolveResult:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     message = json.dumps({**request.to_dict(), "folder": str(cache.folder)}).encode()
     reply = asyncio.create_task(asyncio.to_thread(process.communicate, message))

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from deployments.control.solve_request import SolveCache, SolveRequest
+from deployments.threads import limit_threads
 from policy.errors import InfeasibleError, SojournError
 from policy.load_lateness import solve_load_lateness_curve
 from policy.table import solve_table
@@ -43,6 +44,7 @@ def solve_and_store(request: SolveRequest, cache: SolveCache) -> None:
 def main() -> None:
     """Solve the request on standard input."""
     os.nice(_NICENESS)
+    limit_threads(1)
     message = json.load(sys.stdin)
     result = {}
     try:

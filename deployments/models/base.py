@@ -109,17 +109,22 @@ class Model(ABC):
     """A model that a replica serves.
 
     The constructor receives the config's options as keyword arguments. It should only check and
-    store them; `load` runs once and does the work. `forward` runs in one dedicated thread, never on
-    the event loop.
+    store them; `load` runs once and does the work. `forward` is never called twice at once. It runs
+    in one dedicated thread, or on the event loop's own thread where batches on the CPU take less
+    than handing them over.
 
     Attributes
     ----------
     inputs, outputs : tuple of TensorSpec
         The tensors of one row. They may be set in the constructor or in `load`.
+    waits : bool
+        Whether `forward` waits for something other than this CPU, such as a network. Then the event
+        loop never runs it.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    waits: bool = False
 
     @abstractmethod
     def load(self, device: str) -> None:

@@ -43,6 +43,8 @@ class Emulated(Model):
 
     inputs = (TensorSpec("input", "FP32", (1,)),)
     outputs = (TensorSpec("output", "FP32", (1,)),)
+    #: For the emulated device.
+    waits = True
 
     def __init__(self, profile: str | Mapping[str, Any], scale: float = 1.0) -> None:
         if type(scale) not in (int, float) or not 0 < scale < math.inf:

@@ -27,15 +27,16 @@ def check_positive_int(model: str, option: str, value: object) -> int:
     return value
 
 
-def use_torch(device: str, threads: int) -> torch.device:
+def use_torch(device: str, threads: int | None) -> torch.device:
     """Set torch's number of CPU threads in this process, and return the torch device.
 
     Parameters
     ----------
     device : str
         ``cpu`` or ``cuda``.
-    threads : int
-        CPU threads that torch may use.
+    threads : int or None
+        CPU threads that torch may use; None leaves their number as it is: in a replica, one for
+        each of its CPUs.
 
     Raises
     ------
@@ -47,5 +48,6 @@ def use_torch(device: str, threads: int) -> torch.device:
             "device cuda: torch finds no GPU (no NVIDIA GPU, no driver, or a torch build without "
             "CUDA); use device cpu"
         )
-    torch.set_num_threads(threads)
+    if threads is not None:
+        torch.set_num_threads(threads)
     return torch.device(device)

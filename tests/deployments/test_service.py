@@ -2,7 +2,12 @@
 
 import asyncio
 import contextlib
+import json
+import os
+import subprocess
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +15,9 @@ import orjson
 import pytest
 
 from autoscaler.reports import ReplicaReport
-from deployments.batcher.asyncio_batcher import BatchRecord
+from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.requests import StartReason
+from deployments.batcher.submission import Outcome
 from deployments.config import ModelConfig, parse_user_config
 from deployments.control import table_solver
 from deployments.control.latency_refit import LatencyRefit
@@ -19,11 +25,19 @@ from deployments.control.model_corrections import REVISE_EVERY
 from deployments.control.observations import BATCHES_SHOWN
 from deployments.control.wait_correction import WaitCorrection
 from deployments.errors import BusyError, DeadlineError, DeviceError
+from deployments.http.inference_protocol import InferenceRequest, RequestedOutput
 from deployments.service import InferenceService, load_service
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile
 from tests.support.device_thread import end_device_thread
-from tests.support.emulated_service import emulated_service, infer, until_solved
+from tests.support.doubles_service import Doubles
+from tests.support.emulated_service import (
+    emulated_service,
+    infer,
+    one_request,
+    until_busy,
+    until_solved,
+)
 
 LATENCY = {"max_batch_size": 4, "latency_ms": {"per_request": 1.0, "fixed": 3.0}}
 PROFILE = Profile.from_dict(LATENCY)
@@ -127,7 +141,7 @@ async def test_refusals_count_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten refused requests of 64 rows once counted as ten, and the fleet stayed too small."""
     body = orjson.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [64, 1]}]})
     async with emulated_service(PROFILE) as service:
-        monkeypatch.setattr(service.batcher.core, "has_room", lambda rows, now_s: False)
+        monkeypatch.setattr(service.batcher.core, "has_room", lambda rows, now_s, arrival_s: False)
         for _ in range(10):
             assert not service.has_room(body)
         report = ReplicaReport.from_floats("a", 1.0, service.autoscaling_stats())
@@ -227,7 +241,7 @@ async def test_a_device_that_hangs_makes_the_replica_unhealthy_and_answers_its_r
     async with emulated_service(PROFILE) as service:
         assert service.ready
         asking = [asyncio.create_task(infer(service)) for _ in range(3)]
-        await asyncio.sleep(0)
+        await until_busy(service)
         assert service.stuck()
         assert not service.ready
         await service.tick()
@@ -245,7 +259,9 @@ async def test_the_last_batches_are_explained() -> None:
     async with emulated_service(PROFILE, policy={"objective": "weights"}) as service:
         for _ in range(BATCHES_SHOWN):
             await infer(service)
-        await asyncio.gather(*(infer(service) for _ in range(4)))
+        first = asyncio.create_task(infer(service))
+        await until_busy(service)
+        await asyncio.gather(first, *(infer(service) for _ in range(3)))
         batches = service.explain()["last_batches"]
     assert len(batches) == BATCHES_SHOWN
     newest, oldest = batches[0], batches[-1]
@@ -278,3 +294,120 @@ async def test_draining_gives_up_after_its_timeout(caplog: pytest.LogCaptureFixt
         for task in asking:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
+
+
+async def test_a_request_that_was_read_too_late_is_answered_504_before_it_is_parsed() -> None:
+    async with emulated_service(PROFILE, sla={"response_time_ms": 200}) as service:
+        now_s = time.monotonic()
+        assert service.has_room(b"", now_s - 0.1)
+        with pytest.raises(DeadlineError, match="within the SLA's response time"):
+            service.has_room(b"", now_s - 0.3)
+        rows, stats = service.explain()["rows"], service.autoscaling_stats()
+        assert (rows["offered"], rows["refused"], rows["expired"], rows["late"]) == (1, 0, 1, 1)
+        assert stats["answered_total"] == stats["late_total"] == 1
+        assert service.answers == {504: 1}
+
+
+async def test_a_callback_gets_the_outcome_and_what_it_gives_up_is_not_counted_as_answered() -> (
+    None
+):
+    answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    async with emulated_service(PROFILE) as service:
+        service.infer_nowait(one_request(), time.monotonic(), answered.set_result)
+        call = service.infer_nowait(one_request(), time.monotonic(), answered.set_result)
+        call.cancel()
+        outputs = await answered
+        assert not isinstance(outputs, Exception)
+        assert outputs["output"].tolist() == [[1.0]]
+        assert service.answers == {200: 1}
+        assert service.autoscaling_stats()["answered_total"] == 1
+
+
+@pytest.mark.parametrize(
+    ("cpus", "note"), [(2.0, None), (1.0, "measured with 2 CPUs, but this replica has 1;")]
+)
+async def test_a_profile_measured_with_other_cpus_is_told_of(cpus: float, note: str | None) -> None:
+    config = ModelConfig(name="m", import_path="unused:Unused", max_batch_size=4)
+    model = Doubles()
+    model.waits = False
+    service = InferenceService(config, model, replace(PROFILE, cpus=2.0), cpus=cpus)
+    await service.configure(parse_user_config({}))
+    told = service.explain()["cpus_note"]
+    await service.close()
+    if note is None:
+        assert told is None
+    else:
+        assert note in told
+
+
+@pytest.mark.parametrize(
+    ("device", "waits", "sla_ms", "largest"),
+    [("cpu", False, 100, 4), ("cpu", True, 100, 0), ("cuda", False, 100, 0), ("cpu", False, 2, 2)],
+)
+async def test_the_event_loop_runs_short_batches_of_models_that_compute_on_its_cpu(
+    device: str, waits: bool, sla_ms: float, largest: int
+) -> None:
+    short = Profile("m", "d", np.array([0.06, 0.07, 0.09, 0.11]))
+    config = ModelConfig(name="m", import_path="unused:Unused", max_batch_size=4)
+    model = Doubles()
+    model.waits = waits
+    service = InferenceService(config, model, short, device=device, cpus=2.0)
+    sla, limits = {"response_time_ms": sla_ms}, {"late": "serve"}
+    await service.configure(parse_user_config({"sla": sla, "limits": limits}))
+    assert service.explain()["largest_batch_on_event_loop"] == largest
+    assert service.shares_cpu == (largest == 4)
+    service.cpus = 1.0
+    assert service.shares_cpu == (device == "cpu" and not waits)
+    (output,) = Doubles.outputs
+    inputs = {"x": np.ones((1, 2), np.float32)}
+    request = InferenceRequest(inputs, 1, (RequestedOutput(output, False),), None)
+    outputs = await service.infer(request, time.monotonic())
+    assert outputs["y"].tolist() == [[2, 2]]
+    assert service.explain()["last_batches"][0]["on_event_loop"] == (largest > 0)
+    await service.close()
+
+
+_POOLS = """
+import asyncio, json, time
+import numpy as np
+from threadpoolctl import threadpool_info
+from deployments.config import ModelConfig, parse_user_config
+from deployments.http.inference_protocol import InferenceRequest, RequestedOutput
+from deployments.models.digits import Digits
+from deployments.http.inference_protocol import InferenceRequest, RequestedOutput
+from deployments.service import load_service
+
+pools = []
+
+class Watched(Digits):
+    waits = True
+
+    def forward(self, batch):
+        pools.append([pool["num_threads"] for pool in threadpool_info()])
+        return super().forward(batch)
+
+async def main():
+    config = ModelConfig(name="m", import_path="__main__:Watched", max_batch_size=1,
+                         profile={"max_batch_size": 1, "latency_ms": [1.0]})
+    service = load_service(config, cpus=1)
+    await service.configure(parse_user_config({"policy": {"objective": "weights"}}))
+    outputs = tuple(RequestedOutput(output, False) for output in Digits.outputs)
+    request = InferenceRequest({"image": np.zeros((1, 8, 8), np.float32)}, 1, outputs, None)
+    await service.infer(request, time.monotonic())
+    await service.close()
+
+asyncio.run(main())
+print(json.dumps(pools))
+"""
+
+
+@pytest.mark.slow
+def test_every_thread_that_computes_is_limited_to_the_replicas_cpus() -> None:
+    """Limits that were set in one thread used not to hold in the device thread: 4 ms a batch."""
+    environment = {name: value for name, value in os.environ.items() if "_NUM_THREADS" not in name}
+    output = subprocess.run(
+        [sys.executable, "-c", _POOLS], env=environment, capture_output=True, check=True, text=True
+    ).stdout
+    on_main_thread, on_device_thread = json.loads(output)
+    assert on_main_thread
+    assert set(on_main_thread) == set(on_device_thread) == {1}

@@ -28,6 +28,8 @@ class Doubles(Model):
 
     inputs = (TensorSpec("x", "FP32", (2,)),)
     outputs = (TensorSpec("y", "FP32", (2,)),)
+    #: For the gate.
+    waits = True
 
     def __init__(self) -> None:
         self.gate = threading.Event()

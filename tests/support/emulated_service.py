@@ -44,10 +44,14 @@ async def infer(
     service: InferenceService, rows: int = 1, sent_s_ago: float = 0.0, **options: Any
 ) -> None:
     """Send a request that arrived `sent_s_ago`; `options` as of `InferenceRequest`."""
+    await service.infer(one_request(rows, **options), time.monotonic() - sent_s_ago)
+
+
+def one_request(rows: int = 1, **options: Any) -> InferenceRequest:
+    """Return a request of ones; `options` as of `InferenceRequest`."""
     (output,) = Emulated.outputs
     inputs = {"input": np.ones((rows, 1), np.float32)}
-    request = InferenceRequest(inputs, rows, (RequestedOutput(output, False),), None, **options)
-    await service.infer(request, time.monotonic() - sent_s_ago)
+    return InferenceRequest(inputs, rows, (RequestedOutput(output, False),), None, **options)
 
 
 async def until_solved(service: InferenceService) -> None:
@@ -55,3 +59,12 @@ async def until_solved(service: InferenceService) -> None:
     async with asyncio.timeout(60):
         while service.explain()["table"] == "solving":
             await asyncio.sleep(0.01)
+
+
+async def until_busy(service: InferenceService) -> None:
+    """Let the event loop run until a batch is on the device."""
+    for _ in range(10):
+        if service.batcher.core.device_busy:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("no batch was started")

@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from deployments.batcher.asyncio_batcher import Batcher, BatchRecord
+from deployments.batcher.asyncio_batcher import Batcher
+from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.core import BatcherCore, StartReason
-from deployments.batcher.device import PROBE_AFTER
 from deployments.batcher.limits import Limits
+from deployments.batcher.model_runner import PROBE_AFTER
+from deployments.batcher.placement import IN_A_ROW, BatchPlacement
+from deployments.batcher.submission import Outcome
 from deployments.errors import (
     BadRequestError,
     BusyError,
@@ -72,19 +75,31 @@ class Squares(Model):
         return {"y": self.answer(batch["x"])}
 
 
+@pytest.fixture(params=[False, True], ids=["device thread", "event loop"])
+def on_loop(request: pytest.FixtureRequest) -> bool:
+    """Whether the event loop runs the batches itself."""
+    return bool(request.param)
+
+
 @asynccontextmanager
 async def running(
     model: Squares, records: list[BatchRecord] | None = None, **options: Any
 ) -> AsyncIterator[Batcher]:
     limit, cap = options.pop("control_limit", 1), options.pop("max_batch_size", 4)
     wait_ms = options.pop("max_wait_ms", None)
+    prepare = options.pop("prepare_thread", lambda: None)
+    placement = BatchPlacement()
+    if options.pop("on_loop", False):
+        placement.use([0.0] * cap, limit_ms=1e6, now_s=time.monotonic())
     policy = BatchingPolicy.from_control_limit(limit, cap, wait_ms)
     latency_ms = [options.pop("batch_ms", 1.0)] * cap
     limits = Limits(
         **{"max_age_ms": 10_000.0, "waiting_room": 100, **options}, latency_ms=latency_ms
     )
     core = BatcherCore(FixedPolicy(policy), limits)
-    batcher = Batcher(model, core, (records if records is not None else []).append)
+    batcher = Batcher(
+        model, core, (records if records is not None else []).append, placement, prepare
+    )
     try:
         yield batcher
     finally:
@@ -97,12 +112,22 @@ def ask(batcher: Batcher, *values: float) -> asyncio.Task[Arrays]:
     return asyncio.ensure_future(batcher.submit(inputs, len(values), time.monotonic()))
 
 
-async def test_each_request_gets_its_own_answer() -> None:
+async def until_busy(batcher: Batcher) -> None:
+    """Let the event loop run until a batch is on the device."""
+    for _ in range(10):
+        if batcher.core.device_busy:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("no batch was started")
+
+
+async def test_each_request_gets_its_own_answer(on_loop: bool) -> None:
     model = Squares()
-    async with running(model) as batcher:
+    async with running(model, on_loop=on_loop) as batcher:
         answers = await asyncio.gather(*(ask(batcher, number) for number in range(100, 150)))
     assert [answer["y"].tolist() for answer in answers] == [[n * n] for n in range(100, 150)]
     assert len(model.threads) == 1, "one thread drives the device"
+    assert (threading.get_ident() in model.threads) == on_loop
 
 
 async def test_no_batch_forms_while_the_device_is_busy() -> None:
@@ -110,7 +135,7 @@ async def test_no_batch_forms_while_the_device_is_busy() -> None:
     model.gate.clear()
     async with running(model, max_batch_size=8) as batcher:
         first = ask(batcher, 1)
-        await asyncio.sleep(0)
+        await until_busy(batcher)
         others = [ask(batcher, number) for number in (2, 3, 4)]
         await asyncio.sleep(0)
         assert batcher.core.queue_length == 3
@@ -119,27 +144,81 @@ async def test_no_batch_forms_while_the_device_is_busy() -> None:
     assert model.batches == [[1], [2, 3, 4]]
 
 
-async def test_the_outputs_of_a_cut_request_are_joined_in_order() -> None:
+async def test_the_outputs_of_a_cut_request_are_joined_in_order(on_loop: bool) -> None:
     model = Squares()
-    async with running(model, max_batch_size=4) as batcher:
+    async with running(model, max_batch_size=4, on_loop=on_loop) as batcher:
         answer = await ask(batcher, *range(11))
     assert answer["y"].tolist() == [n * n for n in range(11)]
     assert [len(batch) for batch in model.batches] == [4, 4, 3]
 
 
-async def test_a_batch_starts_when_the_oldest_request_has_waited_long_enough() -> None:
+async def test_a_batch_starts_when_the_oldest_request_has_waited_long_enough(on_loop: bool) -> None:
     model = Squares()
     records: list[BatchRecord] = []
-    async with running(model, records, control_limit=4, max_wait_ms=5.0) as batcher:
+    async with running(
+        model, records, control_limit=4, max_wait_ms=5.0, on_loop=on_loop
+    ) as batcher:
         started_s = time.monotonic()
         await ask(batcher, 3)
         assert time.monotonic() - started_s >= 0.005
     assert [(record.size, record.reason) for record in records] == [(1, StartReason.MAX_WAIT)]
 
 
-async def test_one_poison_request_fails_alone() -> None:
+async def test_requests_read_in_one_iteration_of_the_event_loop_share_a_batch(
+    on_loop: bool,
+) -> None:
     model = Squares()
-    async with running(model, control_limit=4) as batcher:
+    async with running(model, max_batch_size=8, on_loop=on_loop) as batcher:
+        await asyncio.gather(*(ask(batcher, number) for number in range(5)))
+    assert model.batches == [[0, 1, 2, 3, 4]]
+
+
+async def test_a_callback_gets_the_outputs_after_the_call_has_returned(on_loop: bool) -> None:
+    answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    async with running(Squares(), on_loop=on_loop) as batcher:
+        batcher.submit_nowait({"x": np.array([3.0])}, 1, time.monotonic(), answered.set_result)
+        assert not answered.done()
+        assert (await answered)["y"].tolist() == [9]
+
+
+async def test_a_callback_that_fails_keeps_no_other_request_from_its_answer(
+    on_loop: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(outcome: Outcome) -> None:
+        raise ZeroDivisionError
+
+    async with running(Squares(), control_limit=2, on_loop=on_loop) as batcher:
+        batcher.submit_nowait({"x": np.array([3.0])}, 1, time.monotonic(), fail)
+        assert (await ask(batcher, 4))["y"].tolist() == [16]
+    assert "failed to hand an outcome" in caplog.text
+
+
+async def test_a_callback_is_not_called_once_its_request_is_given_up() -> None:
+    model = Squares()
+    outcomes: list[Outcome] = []
+    model.gate.clear()
+    async with running(model) as batcher:
+        on_device = batcher.submit_nowait(
+            {"x": np.array([3.0])}, 1, time.monotonic(), outcomes.append
+        )
+        await until_busy(batcher)
+        waiting = batcher.submit_nowait(
+            {"x": np.array([4.0])}, 1, time.monotonic(), outcomes.append
+        )
+        on_device.cancel()
+        waiting.cancel()
+        waiting.cancel()
+        assert on_device.done
+        model.gate.set()
+        await batcher.drain()
+    assert outcomes == []
+    assert model.batches == [[3]]
+
+
+async def test_one_poison_request_fails_alone(on_loop: bool) -> None:
+    model = Squares()
+    async with running(model, control_limit=4, on_loop=on_loop) as batcher:
         requests = [ask(batcher, value) for value in (1, -2, 3, 4)]
         results = await asyncio.gather(*requests, return_exceptions=True)
     assert isinstance(results[1], ModelError)
@@ -147,17 +226,21 @@ async def test_one_poison_request_fails_alone() -> None:
     assert [r["y"].tolist() for r in results if isinstance(r, dict)] == [[1], [9], [16]]
 
 
-async def test_an_error_that_the_model_raises_for_a_request_reaches_its_sender() -> None:
+async def test_an_error_that_the_model_raises_for_a_request_reaches_its_sender(
+    on_loop: bool,
+) -> None:
     model = Squares()
-    async with running(model, control_limit=2) as batcher:
+    async with running(model, control_limit=2, on_loop=on_loop) as batcher:
         results = await asyncio.gather(ask(batcher, 13), ask(batcher, 2), return_exceptions=True)
     assert isinstance(results[0], BadRequestError)
     assert isinstance(results[1], dict)
 
 
-async def test_requests_that_the_model_blames_fail_and_the_others_need_no_search() -> None:
+async def test_requests_that_the_model_blames_fail_and_the_others_need_no_search(
+    on_loop: bool,
+) -> None:
     model = Squares()
-    async with running(model, control_limit=8, max_batch_size=8) as batcher:
+    async with running(model, control_limit=8, max_batch_size=8, on_loop=on_loop) as batcher:
         requests = [
             ask(batcher, 1, 2),
             ask(batcher, 3, 14),
@@ -170,9 +253,9 @@ async def test_requests_that_the_model_blames_fail_and_the_others_need_no_search
     assert model.batches == [[1, 2, 3, 14, 14, 4, 5, 6], [1, 2, 4, 5, 6]]
 
 
-async def test_a_slice_that_is_done_after_later_slices_is_put_in_its_place() -> None:
+async def test_a_slice_that_is_done_after_later_slices_is_put_in_its_place(on_loop: bool) -> None:
     model = Squares()
-    async with running(model, control_limit=4, max_batch_size=4) as batcher:
+    async with running(model, control_limit=4, max_batch_size=4, on_loop=on_loop) as batcher:
         poison, large = ask(batcher, -1), ask(batcher, *range(1, 12))
         results = await asyncio.gather(poison, large, return_exceptions=True)
     assert isinstance(results[0], ModelError)
@@ -185,7 +268,7 @@ async def test_a_device_given_up_fails_its_batch_and_every_waiting_request_at_on
     model.gate.clear()
     async with running(model) as batcher:
         on_it = ask(batcher, 1)
-        await asyncio.sleep(0)
+        await until_busy(batcher)
         waits = ask(batcher, 2)
         await asyncio.sleep(0)
         batcher.lose_device("the device of this replica does not answer")
@@ -200,9 +283,9 @@ async def test_a_device_given_up_fails_its_batch_and_every_waiting_request_at_on
         assert (batcher.completed_rows, model.batches) == (0, [[1]])
 
 
-async def test_a_model_that_ends_the_thread_loses_the_device() -> None:
+async def test_a_model_that_ends_the_thread_loses_the_device(on_loop: bool) -> None:
     model = Squares()
-    async with running(model, control_limit=2, max_batch_size=2) as batcher:
+    async with running(model, control_limit=2, max_batch_size=2, on_loop=on_loop) as batcher:
         results = await asyncio.gather(
             ask(batcher, 990), ask(batcher, 2), ask(batcher, 3), return_exceptions=True
         )
@@ -210,9 +293,11 @@ async def test_a_model_that_ends_the_thread_loses_the_device() -> None:
         assert batcher.lost_reason is not None
 
 
-async def test_a_device_that_fails_on_everything_is_lost_and_no_request_is_blamed() -> None:
+async def test_a_device_that_fails_on_everything_is_lost_and_no_request_is_blamed(
+    on_loop: bool,
+) -> None:
     model = Squares()
-    async with running(model, control_limit=4) as batcher:
+    async with running(model, control_limit=4, on_loop=on_loop) as batcher:
         assert (await ask(batcher, 1, 2, 3, 4))["y"].tolist() == [1, 4, 9, 16]
         results = await asyncio.gather(
             *(ask(batcher, value) for value in (1, 2, 991, 4, 5, 6)), return_exceptions=True
@@ -222,9 +307,11 @@ async def test_a_device_that_fails_on_everything_is_lost_and_no_request_is_blame
     assert len(model.batches) == 1 + PROBE_AFTER + 1, "the last batch is the model's own example"
 
 
-async def test_a_device_that_answers_the_example_is_not_lost_however_many_batches_fail() -> None:
+async def test_a_device_that_answers_the_example_is_not_lost_however_many_batches_fail(
+    on_loop: bool,
+) -> None:
     model = Squares()
-    async with running(model) as batcher:
+    async with running(model, on_loop=on_loop) as batcher:
         for _ in range(2 * PROBE_AFTER):
             with pytest.raises(ModelError):
                 await ask(batcher, -1)
@@ -233,9 +320,9 @@ async def test_a_device_that_answers_the_example_is_not_lost_however_many_batche
     assert model.batches.count([0.0]) == 2
 
 
-async def test_an_answer_between_failures_restarts_their_count() -> None:
+async def test_an_answer_between_failures_restarts_their_count(on_loop: bool) -> None:
     model = Squares()
-    async with running(model) as batcher:
+    async with running(model, on_loop=on_loop) as batcher:
         for _ in range(PROBE_AFTER):
             with pytest.raises(ModelError):
                 await ask(batcher, -1)
@@ -267,10 +354,10 @@ async def test_crowded_out_requests_get_an_answer_and_count_as_refused() -> None
             assert value < 0
 
 
-async def test_a_wrong_number_of_output_rows_fails_the_request() -> None:
+async def test_a_wrong_number_of_output_rows_fails_the_request(on_loop: bool) -> None:
     model = Squares()
     model.answer = lambda x: x[:-1]
-    async with running(model) as batcher:
+    async with running(model, on_loop=on_loop) as batcher:
         with pytest.raises(ModelError, match="output 'y' in a wrong shape"):
             await ask(batcher, 1, 2)
         model.answer = np.square
@@ -282,7 +369,7 @@ async def test_a_request_whose_client_leaves_while_it_waits_is_not_computed() ->
     model.gate.clear()
     async with running(model) as batcher:
         first = ask(batcher, 1)
-        await asyncio.sleep(0)
+        await until_busy(batcher)
         leaver, stayer = ask(batcher, 2), ask(batcher, 3)
         await asyncio.sleep(0)
         leaver.cancel()
@@ -297,7 +384,7 @@ async def test_the_batcher_goes_on_after_every_request_of_a_running_batch_was_ca
     model.gate.clear()
     async with running(model) as batcher:
         leaver = ask(batcher, 1)
-        await asyncio.sleep(0)
+        await until_busy(batcher)
         leaver.cancel()
         await asyncio.gather(leaver, return_exceptions=True)
         model.gate.set()
@@ -309,7 +396,7 @@ async def test_a_full_batcher_refuses_at_once_and_counts_it() -> None:
     model.gate.clear()
     async with running(model, waiting_room=2) as batcher:
         first = ask(batcher, 1)
-        await asyncio.sleep(0)
+        await until_busy(batcher)
         second = ask(batcher, 2, 3)
         await asyncio.sleep(0)
         with pytest.raises(BusyError, match="full: 2 rows are waiting"):
@@ -324,7 +411,7 @@ async def test_a_request_whose_deadline_passes_is_answered_at_once_and_not_compu
     model.gate.clear()
     async with running(model) as batcher:
         first = ask(batcher, 1)
-        await asyncio.sleep(0)
+        await until_busy(batcher)
         now_s = time.monotonic()
         inputs = {"x": np.array([2.0])}
         with pytest.raises(DeadlineError):
@@ -338,9 +425,9 @@ async def test_a_request_whose_deadline_passes_is_answered_at_once_and_not_compu
     assert model.batches == [[1]]
 
 
-async def test_draining_answers_accepted_requests_and_refuses_new_ones() -> None:
+async def test_draining_answers_accepted_requests_and_refuses_new_ones(on_loop: bool) -> None:
     model = Squares()
-    async with running(model, control_limit=4) as batcher:
+    async with running(model, control_limit=4, on_loop=on_loop) as batcher:
         accepted = [ask(batcher, 1), ask(batcher, 2)]
         await asyncio.sleep(0)
         await batcher.drain()
@@ -355,8 +442,74 @@ async def test_reports_how_long_the_device_has_been_busy() -> None:
     async with running(model) as batcher:
         assert batcher.busy_for_s() == 0.0
         task = ask(batcher, 1)
-        await asyncio.sleep(0)
+        await until_busy(batcher)
         assert batcher.busy_for_s() > 0.0
         model.gate.set()
         await task
         assert batcher.busy_for_s() == 0.0
+
+
+async def test_a_batch_that_is_long_on_the_event_loop_is_the_last_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its forward holds the interpreter's lock for 30 ms."""
+    model, slow = Squares(), threading.Event()
+    records: list[BatchRecord] = []
+
+    def answer(x: NDArray[Any]) -> NDArray[Any]:
+        end_s = time.thread_time() + (0.03 if slow.is_set() else 0.0)
+        while time.thread_time() < end_s:
+            pass
+        return np.asarray(x * x)
+
+    model.answer = answer
+    async with running(model, records, on_loop=True) as batcher:
+        batcher.placement.use([0.0] * 4, limit_ms=1.0, now_s=time.monotonic())
+        for value in range(3):
+            await ask(batcher, value)
+        slow.set()
+        for value in range(3):
+            await ask(batcher, value)
+    assert [record.on_loop for record in records] == [True] * 4 + [False] * 2
+    assert "a batch of 1 kept the event loop" in caplog.text
+    assert records[3].cpu_s >= 0.03
+
+
+async def test_a_model_that_waits_leaves_the_event_loop() -> None:
+    model = Squares()
+    records: list[BatchRecord] = []
+
+    def answer(x: NDArray[Any]) -> NDArray[Any]:
+        threading.Event().wait(3e-3)
+        return np.asarray(x * x)
+
+    model.answer = answer
+    async with running(model, records, on_loop=True) as batcher:
+        for value in range(IN_A_ROW + 2):
+            await ask(batcher, value)
+    assert [record.on_loop for record in records] == [True] * IN_A_ROW + [False] * 2
+
+
+async def test_reading_goes_on_between_batches_on_the_event_loop() -> None:
+    """A queue of many batches does not keep the loop from what else it has to do."""
+    model = Squares()
+    async with running(model, on_loop=True, max_batch_size=4) as batcher:
+        tasks = [ask(batcher, number) for number in range(100, 140)]
+        turns = 0
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+            turns += 1
+    assert len(model.batches) == 10
+    assert turns >= len(model.batches)
+
+
+async def test_the_device_thread_is_prepared_before_its_first_batch() -> None:
+    """OpenMP keeps a number of threads for each thread, so the device thread must set its own."""
+    prepared: list[int] = []
+    model = Squares()
+    async with running(
+        model, prepare_thread=lambda: prepared.append(threading.get_ident())
+    ) as batcher:
+        await ask(batcher, 1)
+        await ask(batcher, 2)
+    assert prepared == list(model.threads)

@@ -1,6 +1,7 @@
 """The batcher core on virtual time."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -127,7 +128,7 @@ def test_tries_elsewhere_are_reckoned_with_once_requests_are_refused() -> None:
         core.arrive(0.0, Request(0.0, 1))
     assert core.has_room(1, 0.0)  # done after 40 ms
     for _ in range(9):
-        core.count_refused(0.0, 1)
+        core.refuse(1, 0.0, 0.0)
     assert not core.has_room(1, 0.0066)  # done 33.4 ms later, but up to 6.64 ms are gone
     assert core.has_room(1, 0.0067)
 
@@ -348,3 +349,39 @@ def test_every_accepted_row_is_served_once_and_in_order(
         answered = served.get(request.content, [])
         assert answered == list(range(request.rows)) or request.cancelled
     assert core.queue_length == 0
+
+
+def test_the_time_that_a_request_waited_to_be_read_counts() -> None:
+    core = make_core(batch_ms=10.0)
+    core.limits = replace(core.limits, admit_within_ms=97.0, answer_within_ms=100.0)
+    assert core.has_room(1, 1.0, arrival_s=1.0 - 0.087)
+    assert not core.has_room(1, 1.0, arrival_s=1.0 - 0.088)
+    assert core.arrive(1.0, Request(1.0 - 0.088, 1)) is Refusal.FULL
+    assert core.arrive(1.0, Request(1.0 - 0.091, 1)) is Refusal.EXPIRED
+    assert core.arrive(1.0, Request(1.0, 1)) is None
+    assert core.next_batch(1.0) is not None
+    # The batch on the device takes another 10 ms.
+    assert core.has_room(1, 1.0, arrival_s=1.0 - 0.077)
+    assert not core.has_room(1, 1.0, arrival_s=1.0 - 0.078)
+
+
+def test_a_request_that_is_served_late_may_have_waited_to_be_read() -> None:
+    core = make_core(batch_ms=10.0)
+    assert core.arrive(100.0, Request(0.0, 1)) is None
+
+
+@given(
+    age_ms=st.floats(0, 200),
+    rows=st.integers(1, 12),
+    ahead=st.integers(0, 12),
+)
+def test_no_request_is_admitted_that_would_be_admitted_only_without_its_age(
+    age_ms: float, rows: int, ahead: int
+) -> None:
+    core = make_core(batch_ms=10.0)
+    core.limits = replace(core.limits, admit_within_ms=50.0, answer_within_ms=60.0)
+    if ahead:
+        core.arrive(1.0, Request(1.0, ahead))
+    if core.has_room(rows, 1.0, arrival_s=1.0 - 1e-3 * age_ms):
+        assert core.has_room(rows, 1.0)
+        assert age_ms + 10.0 <= 60.0 + 1e-6

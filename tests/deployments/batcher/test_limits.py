@@ -1,6 +1,7 @@
 """The limits that keep an SLA on a device."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from deployments.batcher.limits import (
     batch_size_within,
     limits_for,
 )
+from policy.front import FrontCosts
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from tests.support.profiles import GOOGLENET_P4
@@ -103,3 +105,24 @@ def test_late_requests_are_served_if_asked_for_or_if_all_would_be_late(
     limits = limits_for(profile(216), within(response_time_ms), NO_DELAYS, **options)
     assert limits.admit_within_ms == limits.answer_within_ms == math.inf
     assert (limits.waiting_room, limits.max_batch_size) == (MAX_WAITING_ROOM, 32)
+
+
+@given(request_ms=st.floats(0, 2), batch_ms=st.floats(0, 5))
+def test_a_front_on_the_devices_cpu_is_part_of_every_batch(
+    request_ms: float, batch_ms: float
+) -> None:
+    device = profile(40)
+    front = FrontCosts(request_ms, batch_ms, shares_cpu=True)
+    limits = limits_for(replace(device, front=front), within(500), NO_DELAYS)
+    sizes = np.arange(1, limits.max_batch_size + 1)
+    np.testing.assert_allclose(
+        limits.latency_ms, device.latency_ms[sizes - 1] + batch_ms + request_ms * sizes
+    )
+    assert limits.answer_within_ms == 500
+
+
+def test_a_front_beside_the_device_takes_its_time_after_the_batch() -> None:
+    device = profile(40)
+    front = FrontCosts(0.1, 5.0, shares_cpu=False)
+    limits = limits_for(replace(device, front=front), within(500), NO_DELAYS)
+    assert limits == limits_for(device, within(495), NO_DELAYS)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from deployments.batcher.asyncio_batcher import BatchRecord
+from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.requests import StartReason
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.model_corrections import REVISE_EVERY, ModelCorrections

@@ -2,7 +2,7 @@
 
 import math
 
-from deployments.batcher.asyncio_batcher import BatchRecord
+from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.requests import StartReason
 from deployments.control.observations import BATCHES_SHOWN, Observations, ReplicaObserver
 from policy.objective import ServiceLevelObjective

@@ -1,0 +1,171 @@
+"""Run batches on the model, and tell a request's fault from a lost device."""
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deployments.batcher.requests import Batch, Slice
+from deployments.errors import ModelError, RequestError, RowsError
+from deployments.models.base import Model
+
+logger = logging.getLogger("sojourn.batcher")
+
+Tensors = Mapping[str, NDArray[Any]]
+
+#: After this many failed batches in a row, the device is probed with the model's own example.
+PROBE_AFTER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A batch on which the model failed.
+
+    Attributes
+    ----------
+    error : RequestError
+        The answer to the culprit, once it is found.
+    blamed : mapping of int to RequestError
+        The answers to the culprits that the model named, by index into the batch's slices.
+    """
+
+    error: RequestError
+    blamed: Mapping[int, RequestError]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """A batch that was run.
+
+    Attributes
+    ----------
+    outcome : list of Tensors, or Failure
+        The outputs of each of the batch's slices, or why there are none.
+    duration_s : float
+        Time that it took.
+    cpu_s : float
+        CPU time of the thread that ran it.
+    """
+
+    outcome: list[Tensors] | Failure
+    duration_s: float
+    cpu_s: float
+
+
+class DeviceLostError(Exception):
+    """The device is lost; the message goes to its requests."""
+
+
+class ModelRunner:
+    """Run batches on a model.
+
+    Parameters
+    ----------
+    model : Model
+        A loaded model. Its `forward` is called by nobody else, and never by two threads at once.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._failures_in_a_row = 0
+
+    def run(self, batch: Batch) -> BatchRun:
+        """Run a batch.
+
+        Raises
+        ------
+        DeviceLostError
+            The device can answer no batch any more.
+        """
+        started_s, started_cpu_s = time.monotonic(), time.thread_time()
+        outcome = self._outcome(batch)
+        return BatchRun(outcome, time.monotonic() - started_s, time.thread_time() - started_cpu_s)
+
+    def _outcome(self, batch: Batch) -> list[Tensors] | Failure:
+        try:
+            outputs = self._model.forward(
+                concatenate([_slice_inputs(part) for part in batch.slices])
+            )
+            _check_shapes(outputs, batch.size, self._model)
+            # Copy: a model may reuse its output buffers before these answers have been sent.
+            outputs = {spec.name: np.array(outputs[spec.name]) for spec in self._model.outputs}
+        except Exception as error:
+            self._probe(error)
+            return _failure(batch, error)
+        except BaseException as error:
+            # SystemExit, most likely: the model wants its process to end, so the device is lost.
+            logger.exception("the model ended its thread")
+            raise DeviceLostError("the device of this replica is lost") from error
+        self._failures_in_a_row = 0
+        results: list[Tensors] = []
+        offset = 0
+        for _, start, stop in batch.slices:
+            end = offset + stop - start
+            results.append({name: array[offset:end] for name, array in outputs.items()})
+            offset = end
+        return results
+
+    def _probe(self, error: Exception) -> None:
+        """Raise `DeviceLostError` if the device fails on the model's own example, too.
+
+        This tells a lost device from faulty requests: after an illegal memory access, for example,
+        a CUDA device fails on every later batch. A probe costs a batch of one, so at most every
+        `PROBE_AFTER`-th failure in a row is followed by one.
+        """
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row < PROBE_AFTER or isinstance(error, RowsError | RequestError):
+            return
+        try:
+            self._model.forward(self._model.example(1))
+        except BaseException as again:
+            logger.exception("the model fails on its own example, too")
+            raise DeviceLostError("the device of this replica is lost") from again
+        self._failures_in_a_row = 0
+
+
+def _failure(batch: Batch, error: Exception) -> Failure:
+    """Return which requests get which error."""
+    if isinstance(error, ModelError):
+        return Failure(error, dict.fromkeys(range(len(batch.slices)), error))
+    if isinstance(error, RequestError):
+        return Failure(error, {})
+    if isinstance(error, RowsError):
+        blamed: dict[int, RequestError] = {}
+        stop = 0
+        for place, part in enumerate(batch.slices):
+            start, stop = stop, stop + part.rows
+            for row in range(start, stop):
+                if row in error.errors:
+                    blamed.setdefault(place, error.errors[row])
+        if blamed:
+            return Failure(next(iter(blamed.values())), blamed)
+        logger.error("the model blames rows %s of a batch of %d", list(error.errors), batch.size)
+    elif len(batch.slices) == 1:
+        logger.error("the model failed on a request of %d rows", batch.size, exc_info=error)
+    return Failure(ModelError("the model failed on this request"), {})
+
+
+def _slice_inputs(part: Slice) -> Tensors:
+    inputs: Tensors = part.request.content
+    if part.stop - part.start == part.request.rows:
+        return inputs
+    return {name: array[part.start : part.stop] for name, array in inputs.items()}
+
+
+def concatenate(parts: list[Tensors]) -> Tensors:
+    """Concatenate the rows of `parts`, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _check_shapes(outputs: Tensors, size: int, model: Model) -> None:
+    for spec in model.outputs:
+        shape = np.shape(outputs[spec.name]) if spec.name in outputs else None
+        if shape != (size, *spec.shape):
+            logger.error("output %s: shape %s for a batch of %d", spec.name, shape, size)
+            raise ModelError(f"the model returned output {spec.name!r} in a wrong shape")

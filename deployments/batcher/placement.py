@@ -1,0 +1,103 @@
+"""Where a batch runs: on the event loop's own thread, or on the device thread.
+
+To hand a batch to another thread and back costs a tenth of a millisecond or more of CPU, and the
+threads then compete for the interpreter's lock (`benchmarks/live/handover.py` measures both). A
+batch that takes less is run by the event loop itself. While it runs, nothing else does, so this is
+for batches that are short in every respect.
+"""
+
+import math
+from collections.abc import Sequence
+
+#: So many batches in a row tell how a model is; fewer may be bad luck.
+IN_A_ROW = 8
+
+
+class BatchPlacement:
+    """Decide which batches the event loop runs itself.
+
+    Those are the batches of the sizes whose latency is within the limit. A size that was taken
+    stays until its latency exceeds `LEAVE` times the limit.
+
+    If `IN_A_ROW` batches turn out to take longer than that, or to wait for something else than the
+    CPU, their size and all larger ones go back to the device thread: at once where one computes for
+    `AT_ONCE` times the limit or waits for `LONGEST_WAIT_S`. They stay away for `FIRST_BAN_S`, and
+    for twice as long each time when the same happens soon after their return.
+
+    Parameters
+    ----------
+    limit_ms : float
+        Longest batch to run on the event loop; 0 if it shall run none.
+
+    Attributes
+    ----------
+    largest : int
+        Largest batch that the event loop runs; 0 if it runs none.
+    """
+
+    LEAVE, AT_ONCE = 2.0, 10.0
+    #: Shorter waits may be for the interpreter's lock, on a machine with too much to do.
+    LONGEST_WAIT_S = 0.05
+    FIRST_BAN_S, LONGEST_BAN_S = 1.0, 600.0
+
+    def __init__(self, limit_ms: float = 0.0) -> None:
+        self.largest = 0
+        self._limit_ms = limit_ms
+        self._banned_from = math.inf
+        self._banned_until_s = -math.inf
+        self._ban_s = self.FIRST_BAN_S
+        self._slow = 0
+
+    def use(self, latency_ms: Sequence[float], limit_ms: float, now_s: float) -> None:
+        """Decide anew; call this now and then, at least when the profile changed.
+
+        Parameters
+        ----------
+        latency_ms : sequence of float
+            Batch latency; entry ``b - 1`` is for batch size ``b``. It does not decrease.
+        limit_ms : float
+            As in the class.
+        now_s : float
+            Time, on the caller's clock.
+        """
+        self._limit_ms = limit_ms
+        if now_s >= self._banned_until_s:
+            self._banned_from = math.inf
+        enters = sum(latency <= limit_ms for latency in latency_ms)
+        stays = sum(latency <= self.LEAVE * limit_ms for latency in latency_ms)
+        allowed = len(latency_ms) if math.isinf(self._banned_from) else int(self._banned_from) - 1
+        self.largest = min(max(self.largest, enters), stays, allowed)
+
+    def observe(
+        self, size: int, duration_s: float, cpu_s: float, *, waited: bool, now_s: float
+    ) -> bool:
+        """Record a batch that the event loop ran; return whether its size goes back.
+
+        Parameters
+        ----------
+        size : int
+        duration_s, cpu_s : float
+            Wall time, and CPU time of the thread.
+        waited : bool
+            Whether the thread gave up its CPU of its own accord.
+        now_s : float
+            Time, on the caller's clock.
+        """
+        # A thread that was preempted would have been on the device thread as well.
+        ms = 1e3 * (duration_s if waited else cpu_s)
+        waits = waited and 2 * cpu_s < duration_s
+        self._slow = self._slow + 1 if waits or ms > self.LEAVE * self._limit_ms else 0
+        very_long = 1e3 * cpu_s > self.AT_ONCE * self._limit_ms or (
+            waits and duration_s > self.LONGEST_WAIT_S
+        )
+        if not very_long and self._slow < IN_A_ROW:
+            return False
+        self._slow = 0
+        if now_s > self._banned_until_s + self._ban_s:
+            self._ban_s = self.FIRST_BAN_S
+        else:
+            self._ban_s = min(2 * self._ban_s, self.LONGEST_BAN_S)
+        self.largest = min(self.largest, size - 1)
+        self._banned_from = size
+        self._banned_until_s = now_s + self._ban_s
+        return True

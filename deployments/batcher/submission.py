@@ -1,0 +1,138 @@
+"""A request in the live batcher: its outputs so far, and whom to tell."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from deployments.batcher.model_runner import Tensors, concatenate
+from deployments.batcher.requests import Request
+from deployments.errors import RequestError
+
+logger = logging.getLogger("sojourn.batcher")
+
+#: What becomes of a request: its outputs, each of shape ``(rows, ...)``, or why it has none.
+Outcome = Tensors | RequestError
+
+
+class Submission(Request):
+    """A request whose `content` is the model's inputs, with the way back to its sender.
+
+    Parameters
+    ----------
+    inputs : mapping of str to ndarray
+        The model's inputs, each of shape ``(rows, ...)``.
+    rows : int
+    arrival_s, deadline_s : float
+    priority : int
+        As in `Request`.
+    on_done : callable
+        Called once with the outcome, unless the request is given up.
+    on_cancel : callable
+        Called with this object when the sender gives the request up.
+
+    Attributes
+    ----------
+    deadline_timer : asyncio.TimerHandle or None
+        Runs at the request's own deadline.
+    """
+
+    __slots__ = ("_on_cancel", "_on_done", "_parts", "_rows_done", "deadline_timer")
+
+    def __init__(
+        self,
+        inputs: Tensors,
+        rows: int,
+        arrival_s: float,
+        deadline_s: float,
+        priority: int,
+        on_done: Callable[[Outcome], None],
+        on_cancel: Callable[["Submission"], None],
+    ) -> None:
+        Request.__init__(self, arrival_s, rows, inputs, deadline_s, priority)
+        self.deadline_timer: asyncio.TimerHandle | None = None
+        self._on_done: Callable[[Outcome], None] | None = on_done
+        self._on_cancel = on_cancel
+        self._parts: dict[int, Tensors] | None = None
+        self._rows_done = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether the sender has its outcome, or gave the request up."""
+        return self._on_done is None
+
+    def cancel(self) -> None:
+        """Give the request up: it leaves the queue, and its sender is told of no outcome."""
+        if self._on_done is not None:
+            self._on_done = None
+            self._stop_timer()
+            self._on_cancel(self)
+
+    def finish(self, outcome: Outcome) -> None:
+        """Tell the sender the outcome, unless it has one or gave the request up."""
+        on_done, self._on_done = self._on_done, None
+        if on_done is None:
+            return
+        self._stop_timer()
+        try:
+            on_done(outcome)
+        except Exception:
+            # The other requests of the batch must get their answers.
+            logger.exception("failed to hand an outcome to the sender of its request")
+
+    def add_outputs(self, start: int, stop: int, outputs: Tensors) -> None:
+        """Add the outputs of rows ``start`` to ``stop - 1``; tell the sender once all are there."""
+        if stop - start == self.rows:
+            self.finish(outputs)
+            return
+        # A slice that was in a failed batch is done after the slices that follow it.
+        if self._parts is None:
+            self._parts = {}
+        self._parts[start] = outputs
+        self._rows_done += stop - start
+        if self._rows_done == self.rows:
+            self.finish(concatenate([self._parts[start] for start in sorted(self._parts)]))
+
+    def _stop_timer(self) -> None:
+        if self.deadline_timer is not None:
+            self.deadline_timer.cancel()
+            self.deadline_timer = None
+
+
+class Cancellable(Protocol):
+    """A request that is under way."""
+
+    def cancel(self) -> None:
+        """Give the request up."""
+
+
+async def outputs_of(start: Callable[[Callable[[Outcome], None]], Cancellable]) -> Tensors:
+    """Start a request, and return its outputs; cancelling the call gives the request up.
+
+    Parameters
+    ----------
+    start : callable
+        Starts the request; its argument is the callback for the outcome.
+
+    Raises
+    ------
+    RequestError
+        The outcome is one, or `start` raised it.
+    """
+    future: asyncio.Future[Tensors] = asyncio.get_running_loop().create_future()
+    call = start(partial(_resolve, future))
+    try:
+        return await future
+    except asyncio.CancelledError:
+        call.cancel()
+        raise
+
+
+def _resolve(future: "asyncio.Future[Tensors]", outcome: Outcome) -> None:
+    if future.cancelled():
+        return
+    if isinstance(outcome, RequestError):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

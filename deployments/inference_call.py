@@ -1,0 +1,80 @@
+"""A request that the service has accepted: how it is given up, and what is counted of it."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+from deployments.batcher.submission import Outcome, Submission
+from deployments.control.observations import ReplicaObserver
+from deployments.errors import RequestError
+
+
+class Counts(Protocol):
+    """What a service counts of its answers."""
+
+    answers: Counter[int]
+
+    @property
+    def observer(self) -> ReplicaObserver:
+        """The counts of batches and answers."""
+
+    def count_failure(
+        self, error: RequestError, rows: int, arrival_s: float, deadline_ms: float
+    ) -> None:
+        """Count a request that is answered with an error."""
+
+
+class InferenceCall:
+    """A request that `InferenceService.infer_nowait` accepted.
+
+    Parameters
+    ----------
+    counts : Counts
+        The service.
+    rows : int
+    arrival_s : float
+        When it reached this process, by `time.monotonic`.
+    deadline_ms : float
+        Its own deadline, from its arrival.
+    on_done : callable
+        Called with the outcome.
+
+    Attributes
+    ----------
+    submission : Submission
+        The request in the batcher.
+    """
+
+    __slots__ = ("_arrival_s", "_counts", "_deadline_ms", "_on_done", "_rows", "submission")
+
+    def __init__(
+        self,
+        counts: Counts,
+        rows: int,
+        arrival_s: float,
+        deadline_ms: float,
+        on_done: Callable[[Outcome], None],
+    ) -> None:
+        self.submission: Submission
+        self._counts = counts
+        self._rows = rows
+        self._arrival_s = arrival_s
+        self._deadline_ms = deadline_ms
+        self._on_done = on_done
+
+    def cancel(self) -> None:
+        """Give the request up, for instance because its client left; no-op once it is answered."""
+        if not self.submission.done:
+            self.submission.cancel()
+            self._counts.observer.client_left(self._rows, time.monotonic() - self._arrival_s)
+
+    def finish(self, outcome: Outcome) -> None:
+        """Count the outcome, and hand it over."""
+        counts, rows = self._counts, self._rows
+        if isinstance(outcome, RequestError):
+            counts.count_failure(outcome, rows, self._arrival_s, self._deadline_ms)
+        else:
+            counts.answers[200] += 1
+            counts.observer.answered(rows, time.monotonic() - self._arrival_s)
+        self._on_done(outcome)

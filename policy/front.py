@@ -1,0 +1,78 @@
+"""What a request costs a replica's front: its event loop, before and after the device.
+
+The front reads, parses and checks each request and writes its answer; each batch costs it the
+hand-over and the wake-ups besides. In a profile's file::
+
+    "front": {"request_ms": 0.08, "batch_ms": 0.15, "shares_cpu": true}
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from policy.errors import InvalidInputError
+
+
+@dataclass(frozen=True)
+class FrontCosts:
+    """The time that the front takes per request and per batch.
+
+    Attributes
+    ----------
+    request_ms : float
+        Time of the event loop per request, for reading it and for answering it.
+    batch_ms : float
+        Time of the event loop per batch: hand-over, wake-ups, delivery.
+    shares_cpu : bool
+        Whether batches are computed on the CPU that the event loop runs on. Then front and device
+        take turns, as one server (serial). Otherwise the device works beside the front (tandem): a
+        GPU, or a CPU of its own.
+
+    Raises
+    ------
+    InvalidInputError
+        A time is negative or not finite.
+    """
+
+    request_ms: float
+    batch_ms: float
+    shares_cpu: bool
+
+    def __post_init__(self) -> None:
+        for name in ("request_ms", "batch_ms"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InvalidInputError(f"front: {name} must be a number, not {value!r}")
+            if not (math.isfinite(value) and value >= 0):
+                raise InvalidInputError(
+                    f"front: {name} must be a finite number of at least 0, not {value:g}"
+                )
+        if not isinstance(self.shares_cpu, bool):
+            raise InvalidInputError(
+                f"front: shares_cpu must be true or false, not {self.shares_cpu!r}"
+            )
+
+    def ms_per_request(self, batch_size: float) -> float:
+        """Return the front's time per request where batches have `batch_size` on average."""
+        return self.request_ms + self.batch_ms / batch_size
+
+    @classmethod
+    def from_dict(cls, content: object) -> "FrontCosts":
+        """Make the costs from the content of a profile file.
+
+        Raises
+        ------
+        InvalidInputError
+            The content is not an object with these keys, or a value is out of range.
+        """
+        keys = [field.name for field in fields(cls)]
+        if not isinstance(content, Mapping) or set(content) != set(keys):
+            raise InvalidInputError(
+                f"front: must be an object with the keys {', '.join(keys)}, not {content!r}"
+            )
+        return cls(**content)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content for a profile file."""
+        return asdict(self)

@@ -1,0 +1,34 @@
+"""One timer, whatever is asked of it."""
+
+import asyncio
+import time
+
+from deployments.batcher.wake_timer import WakeTimer
+
+
+async def test_it_wakes_once_at_the_last_time_asked_for() -> None:
+    woken_s: list[float] = []
+    timer = WakeTimer(asyncio.get_running_loop(), lambda: woken_s.append(time.monotonic()))
+    now_s = time.monotonic()
+    for after_s in (0.001, 10.0, 0.01):
+        timer.set(now_s + after_s)
+    async with asyncio.timeout(5):
+        while not woken_s:
+            await asyncio.sleep(0.001)
+    assert woken_s[0] >= now_s + 0.01
+    timer.set(now_s + 0.01)
+    async with asyncio.timeout(5):
+        while len(woken_s) < 2:
+            await asyncio.sleep(0.001)
+
+
+async def test_it_can_be_stopped() -> None:
+    loop, later = asyncio.get_running_loop(), asyncio.Event()
+    woken: list[None] = []
+    timer = WakeTimer(loop, lambda: woken.append(None))
+    timer.set(time.monotonic() + 0.001)
+    loop.call_later(0.002, later.set)
+    timer.set(None)
+    timer.set(None)
+    await later.wait()
+    assert woken == []

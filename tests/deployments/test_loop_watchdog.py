@@ -1,0 +1,47 @@
+"""A process whose event loop hangs ends, and its log says where it hung."""
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import asyncio, ctypes, time
+from deployments.loop_watchdog import LoopWatchdog
+
+def sleep_without_the_lock():
+    time.sleep(30)
+
+def sleep_with_the_lock():
+    ctypes.PyDLL(None).sleep(30)
+
+async def main():
+    watchdog = LoopWatchdog()
+    for _ in range(5):
+        watchdog.restart(0.1)
+        await asyncio.sleep(0.04)
+    print("alive after twice the limit", flush=True)
+    {then}
+
+asyncio.run(main())
+"""
+
+
+def run(then: str) -> subprocess.CompletedProcess[str]:
+    script = SCRIPT.replace("{then}", then)
+    return subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=False
+    )
+
+
+@pytest.mark.parametrize("function", ["sleep_without_the_lock", "sleep_with_the_lock"])
+def test_a_loop_that_hangs_ends_its_process_with_a_traceback(function: str) -> None:
+    ended = run(f"{function}()")
+    assert ended.returncode == 1
+    assert "alive after twice the limit" in ended.stdout
+    assert f"in {function}" in ended.stderr
+
+
+def test_a_watchdog_that_was_stopped_ends_nothing() -> None:
+    ended = run("watchdog.stop(); await asyncio.sleep(0.2)")
+    assert (ended.returncode, ended.stderr) == (0, "")
