@@ -182,6 +182,15 @@ class ServiceConfig(_Strict):
     def _no_slash_at_end(cls, value: str) -> str:
         return value.rstrip("/")
 
+    @property
+    def num_cpus(self) -> float:
+        """CPUs of a replica, from the options of its Ray actor; Ray gives it 1 by default."""
+        for application in self.document["applications"]:
+            for deployment in application.get("deployments") or ():
+                if deployment.get("name") == "Replica":
+                    return float((deployment.get("ray_actor_options") or {}).get("num_cpus", 1))
+        return 1.0
+
 
 def parse_user_config(content: Mapping[str, Any] | None) -> UserConfig:
     """Return the checked content of `user_config`.

@@ -78,6 +78,20 @@ class BatchSizing:
         )
 
 
+def least_control_limit(profile: Profile, arrival_rate_per_s: float) -> int:
+    """Return the least control limit whose batches the front keeps up with for sure.
+
+    It is 1 unless there is a front beside the device: a device that starts at once may cost the
+    front more than it has. Where no size keeps up, it is that of the highest throughput.
+    """
+    if profile.front is None or profile.front.shares_cpu:
+        return 1
+    best = profile.best_batch_size
+    busy_ms = [profile.front.ms_per_request(size) for size in range(1, best + 1)]
+    enough = (size for size, ms in enumerate(busy_ms, 1) if 1e-3 * arrival_rate_per_s * ms < 1)
+    return next(enough, best)
+
+
 def efficient_sizes(profile: Profile) -> tuple[int, ...]:
     """Return the batch sizes beyond which one more request lowers the throughput, increasing."""
     throughput = np.arange(1, profile.max_batch_size + 1) / profile.latency_ms
@@ -124,8 +138,6 @@ def economic_sizings(profile: Profile) -> Iterator[BatchSizing]:
 
 
 def _stepped_sizings(profile: Profile) -> Iterator[BatchSizing]:
-    if profile.latency_quantiles is not None:
-        return  # evaluated with constant batch times, they would look better than they are
     steps = efficient_sizes(profile)
     for limit in sorted({*steps, profile.best_batch_size}):
         sizing = BatchSizing.steps_up_to(limit, steps)

@@ -128,6 +128,11 @@ class LatencyQuantiles:
         )
         return np.exp(_monotone_cubic(ranks, np.log(self.ratios), _DEVIATIONS)).T, _weights()
 
+    def ranks(self, deviates: FloatArray) -> FloatArray:
+        """Return the positions of standard normal variables among `points`, same shape."""
+        step = 2 * _MAX_DEVIATIONS / (_POINTS - 1)
+        return np.clip((deviates + _MAX_DEVIATIONS) / step, 0.0, _POINTS - 1.0)
+
     def means_ms(self, latency_ms: FloatArray) -> FloatArray:
         """Return the mean time of a batch by batch size, for the profile's latency."""
         ratios, weights = self.points

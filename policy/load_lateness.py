@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from policy.batch_sizes import BatchSizing, batch_sizings
+from policy.batch_sizes import BatchSizing, batch_sizings, least_control_limit
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
@@ -37,6 +37,8 @@ _MIN_GAIN, _MIN_GAIN_IN_STEPS = 0.01, 0.025
 # overload, and evaluating it takes seconds. The service level is then too low by less than 0.1% at
 # the capacity, and by nothing below 0.95 of it.
 _MAX_ROOM = 512
+# The shares of the front's time that the least control limits tried leave it busy.
+_FRONT_LOADS = (0.95, 0.85, 0.7)
 # Smaller late shares are errors of the quadrature.
 _MIN_LATE_SHARE = 1e-10
 
@@ -147,6 +149,7 @@ def solve_load_lateness_curve(
     InfeasibleError
         Too many requests are late even at `MIN_UTILIZATION` of the capacity.
     """
+    profile = profile.serial()
     allowed = objective.late_share_allowed
     best: _PolicyCurve | None = None
     level = 0.0  # of a nearly idle replica
@@ -187,19 +190,42 @@ class _PolicyCurve:
         self, profile: Profile, sizing: BatchSizing, response_time_ms: float, waiting_room: int
     ) -> None:
         self.sizing = sizing
-        self.sla_rate_per_s = 0.0
+        self.sla_rate_per_s, self._late_share_allowed = 0.0, 0.0
         size = sizing.max_batch_size
-        self.capacity_per_s = float(1e3 * (size / profile.latency_ms[size - 1]))
+        self.capacity_per_s = float(1e3 * (size / profile.batch_interval_ms()[size - 1]))
         self._profile = profile
-        self._policy = sizing.policy(1)
         self._response_time_ms = response_time_ms
         self._room = min(waiting_room, max(_MAX_ROOM, 2 * profile.best_batch_size))
 
     def late_share(self, arrival_rate_per_s: float) -> float:
         """Return the fraction of the requests that are refused or late."""
-        evaluation = evaluate(
-            self._profile, self._policy, arrival_rate_per_s, waiting_room=self._room
+        share = min(
+            self._late_share(arrival_rate_per_s, limit)
+            for limit in self._limits_at(arrival_rate_per_s)
         )
+        if self._profile.front is not None and arrival_rate_per_s > self.sla_rate_per_s > 0:
+            # Beyond that rate the front refuses what it cannot answer in time.
+            in_time = (1 - self._late_share_allowed) * self.sla_rate_per_s / arrival_rate_per_s
+            share = min(share, 1 - in_time)
+        return share
+
+    def _limits_at(self, arrival_rate_per_s: float) -> set[int]:
+        """Return control limits worth a try: with small batches, a front may not keep up."""
+        limits = {
+            least_control_limit(self._profile, arrival_rate_per_s / load) for load in _FRONT_LOADS
+        }
+        return {min(limit, self.sizing.max_batch_size) for limit in (1, *limits)}
+
+    def _late_share(self, arrival_rate_per_s: float, control_limit: int) -> float:
+        try:
+            evaluation = evaluate(
+                self._profile,
+                self.sizing.policy(control_limit),
+                arrival_rate_per_s,
+                waiting_room=self._room if control_limit == 1 else max(self._room, control_limit),
+            )
+        except InfeasibleError:
+            return 1.0  # with a waiting room, only the front can fail to keep up
         in_time = evaluation.service_level(self._response_time_ms)
         return min(max(1 - (1 - evaluation.full_probability) * in_time, 0.0), 1.0)
 
@@ -215,4 +241,4 @@ class _PolicyCurve:
                 low = middle
             else:
                 high = middle
-        self.sla_rate_per_s = low
+        self.sla_rate_per_s, self._late_share_allowed = low, late_share_allowed

@@ -5,7 +5,7 @@ from policy.errors import InvalidInputError
 from policy.objective import Objective, Weights
 from policy.profile import Profile
 from policy.solution import Solution
-from policy.solvers import constrained, exact
+from policy.solvers import constrained, exact, tandem
 from policy.solvers.reference import solution as reference
 
 
@@ -25,7 +25,8 @@ def solve(
     Parameters
     ----------
     profile : Profile
-        Time and, if known, energy by batch size.
+        Time and, if known, energy by batch size, and the costs of the front. With a front beside
+        the device, the optimum for weights is that among control limits.
     arrival_rate_per_s : float
         Poisson arrivals, requests per second, below the profile's capacity.
     objective : Weights or ServiceLevelObjective
@@ -60,6 +61,7 @@ def solve(
     >>> solve(profile, 900.0, ServiceLevelObjective(5.0, 99.0)).meets_sla
     True
     """
+    profile = profile.serial()
     is_reference = method not in ("auto", "exact")
     if not is_reference and (max_queue_length, overflow_cost) != (None, None):
         raise InvalidInputError(
@@ -72,6 +74,12 @@ def solve(
                 f"method: must be auto for a service level objective, not {method!r}"
             )
         return constrained.solve(profile, arrival_rate_per_s, objective, start=start)
+    if profile.front is not None:
+        if method != "auto":
+            raise InvalidInputError(
+                f"method: must be auto for a profile with a front beside the device, not {method!r}"
+            )
+        return tandem.solve(profile, arrival_rate_per_s, objective, start=start)
     if not is_reference:
         return exact.solve(profile, arrival_rate_per_s, objective, start=start)
     return reference.solve(

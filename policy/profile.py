@@ -15,7 +15,7 @@ the measurement had.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.front import FrontCosts
 from policy.latency_quantiles import LatencyQuantiles
+from policy.profile_tables import check_table, expand_table, number
 
 FloatArray = NDArray[np.float64]
 
@@ -79,7 +80,7 @@ class Profile:
             if table is None:
                 continue
             table = np.array(table, dtype=np.float64)
-            _check_table(name, table)
+            check_table(name, table)
             table.setflags(write=False)
             object.__setattr__(self, name, table)
         if self.latency_ms[0] <= 0:
@@ -126,22 +127,31 @@ class Profile:
     @property
     def capacity_per_s(self) -> float:
         """Highest throughput in requests per second, over all batch sizes, front included."""
-        return float(1e3 * np.max(self._throughput_per_ms()))
+        sizes = np.arange(1, self.max_batch_size + 1)
+        return float(1e3 * np.max(sizes / self.batch_interval_ms()))
 
     @property
     def best_batch_size(self) -> int:
         """Batch size of the highest throughput; the largest where several share it."""
         sizes = np.arange(1, self.max_batch_size + 1)
-        rates = self._throughput_per_ms()
+        rates = sizes / self.batch_interval_ms()
         return int(sizes[rates >= rates.max() * (1 - 1e-12)][-1])
 
-    def _throughput_per_ms(self) -> FloatArray:
-        """Return the throughput by batch size, of the slower stage or of both in turn."""
-        sizes = np.arange(1, self.max_batch_size + 1)
-        busy_ms = self.serial().latency_ms
-        if self.front is not None and not self.front.shares_cpu:
-            busy_ms = np.maximum(busy_ms, self.front.batch_ms + self.front.request_ms * sizes)
-        return np.asarray(sizes / busy_ms)
+    def batch_interval_ms(self) -> FloatArray:
+        """Return the least time between batches of each size, shape (max_batch_size,).
+
+        It is that of the slower stage, or of both in turn; without a front, the batch's own time:
+        its mean, where the mean is known and above `latency_ms`.
+        """
+        front, profile = self.front, self.serial()
+        interval_ms = profile.latency_ms
+        if profile.latency_quantiles is not None:
+            means_ms = profile.latency_quantiles.means_ms(interval_ms)
+            interval_ms = np.maximum(interval_ms, np.maximum.accumulate(means_ms))
+        if front is not None and not front.shares_cpu:
+            front_ms = front.batch_ms + front.request_ms * np.arange(1, self.max_batch_size + 1)
+            interval_ms = np.maximum(interval_ms, front_ms)
+        return np.asarray(interval_ms)
 
     def serial(self) -> "Profile":
         """Return the profile of front and device as one server, if they share a CPU.
@@ -185,7 +195,7 @@ class Profile:
             return "device"
         sizes = np.arange(1, self.max_batch_size + 1)
         if mean_batch_size is None:
-            enough = np.flatnonzero(self._throughput_per_ms() * 1e3 > arrival_rate_per_s)
+            enough = np.flatnonzero(1e3 * sizes / self.batch_interval_ms() > arrival_rate_per_s)
             mean_batch_size = float(enough[0] + 1) if enough.size else float(self.best_batch_size)
         batch_size = min(max(mean_batch_size, 1.0), float(self.max_batch_size))
         device_ms = float(np.interp(batch_size, sizes, self.latency_ms)) / batch_size
@@ -269,7 +279,7 @@ class Profile:
             raise InvalidInputError(
                 f"profile: max_batch_size must be a whole number of at least 1, not {size!r}"
             )
-        latency_ms = _table("latency_ms", content.get("latency_ms"), size)
+        latency_ms = expand_table("latency_ms", content.get("latency_ms"), size)
         if latency_ms is None:
             raise InvalidInputError("profile: latency_ms is missing")
         idle_power_w, front, cpus = (content.get(key) for key in ("idle_power_w", "front", "cpus"))
@@ -280,12 +290,12 @@ class Profile:
             model=str(content.get("model", "unnamed")),
             device=str(content.get("device", "unnamed")),
             latency_ms=latency_ms,
-            energy_mj=_table("energy_mj", content.get("energy_mj"), size),
+            energy_mj=expand_table("energy_mj", content.get("energy_mj"), size),
             measured=cast(Mapping[str, Any], content.get("measured") or {}),
-            idle_power_w=None if idle_power_w is None else _number("idle_power_w", idle_power_w),
+            idle_power_w=None if idle_power_w is None else number("idle_power_w", idle_power_w),
             latency_quantiles=quantiles,
             front=None if front is None else FrontCosts.from_dict(front),
-            cpus=None if cpus is None else _number("cpus", cpus),
+            cpus=None if cpus is None else number("cpus", cpus),
         )
 
     @classmethod
@@ -333,44 +343,3 @@ class Profile:
     def save(self, path: str | Path) -> None:
         """Write the profile's file."""
         Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n")
-
-
-def _table(name: str, value: object, size: int) -> FloatArray | None:
-    """Expand a line or a table to one entry per batch size."""
-    if value is None:
-        return None
-    if isinstance(value, Mapping):
-        if set(value) != {"per_request", "fixed"}:
-            raise InvalidInputError(f"profile: {name} as a line has the keys per_request and fixed")
-        slope, fixed = _number(name, value["per_request"]), _number(name, value["fixed"])
-        return fixed + slope * np.arange(1, size + 1, dtype=np.float64)
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        if len(value) != size:
-            raise InvalidInputError(
-                f"profile: {name} has {len(value)} entries, max_batch_size is {size}"
-            )
-        return np.array([_number(name, entry) for entry in value])
-    raise InvalidInputError(
-        f"profile: {name} must be a list, or an object with per_request and fixed"
-    )
-
-
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidInputError(f"profile: {name} must hold finite numbers, not {value!r}")
-    return float(value)
-
-
-def _check_table(name: str, table: FloatArray) -> None:
-    if table.ndim != 1 or table.size < 1:
-        raise InvalidInputError(f"profile: {name} must have an entry for each batch size from 1 on")
-    if not np.all(np.isfinite(table)):
-        raise InvalidInputError(f"profile: {name} must hold finite numbers")
-    if np.any(table < 0):
-        raise InvalidInputError(f"profile: {name} must not be negative")
-    falls = np.flatnonzero(np.diff(table) < 0)
-    if falls.size:
-        batch_size = int(falls[0]) + 2
-        raise InvalidInputError(
-            f"profile: {name} must not decrease with the batch size, but falls at {batch_size}"
-        )

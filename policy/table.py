@@ -291,9 +291,9 @@ class _ServiceLevels:
         solution = self._solutions.get(rate_per_s)
         try:
             if solution is not None and solution.policy == policy:
-                evaluation = solution.evaluation
+                evaluation = solution.search_evaluation
             else:
-                evaluation = evaluate(self._profile, policy, rate_per_s)
+                evaluation = evaluate(self._profile, policy, rate_per_s, coarse=True)
         except InfeasibleError:
             return 0.0  # it does not keep up
         if meets_sla(evaluation, self._objective):
@@ -340,6 +340,8 @@ def source_hash(profile: Profile, objective: Objective) -> str:
     }
     if profile.idle_power_w is not None:
         source["idle_power_w"] = profile.idle_power_w
+    if profile.front is not None:
+        source["front"] = profile.front.to_dict()
     if profile.latency_quantiles is not None:
         source["latency_quantiles"] = profile.latency_quantiles.to_dict()
     return hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()

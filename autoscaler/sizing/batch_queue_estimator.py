@@ -86,7 +86,10 @@ class BatchQueueEstimator:
 
     def check_feasible(self, objective: ServiceLevelObjective) -> None:
         """Raise `InfeasibleError` if even a batch of one takes too long."""
-        batch_ms = float(self.profile.latency_ms[0])
+        profile = self.profile.serial()
+        batch_ms = float(profile.latency_ms[0])
+        if profile.front is not None:
+            batch_ms += profile.front.ms_per_request(1)
         min_ms = self.delays.request_delay_ms + batch_ms
         if objective.response_time_ms <= min_ms:
             raise InfeasibleError(
@@ -126,6 +129,7 @@ class BatchQueueEstimator:
         if share_per_s >= self.capacity_per_s:
             return BatchQueuePrediction(replicas, 0.0, math.inf)
         late_percent = 100 - objective.percentile
+        start: BatchingPolicy | None = None
         for late_share in _LATE_SHARES:
             solution = solve(
                 self.profile,
@@ -134,7 +138,9 @@ class BatchQueueEstimator:
                     response_time_ms=objective.response_time_ms - self.delays.request_delay_ms,
                     percentile=100 - late_share * late_percent,
                 ),
+                start=start,
             )
+            start = solution.policy
             prediction = self._with_policy(arrival_rate_per_s, replicas, objective, solution.policy)
             if prediction.meets(objective) or not solution.meets_sla:
                 break
@@ -148,9 +154,24 @@ class BatchQueueEstimator:
         policy: BatchingPolicy,
     ) -> BatchQueuePrediction:
         room = self._waiting_room(objective, policy)
-        fleet = FleetResponse(self.profile, policy, self.delays, room, arrival_rate_per_s, replicas)
-        if fleet.is_overloaded:
-            return BatchQueuePrediction(replicas, 0.0, math.inf, policy)
+        overloaded = BatchQueuePrediction(replicas, 0.0, math.inf, policy)
+        try:
+            fleet = FleetResponse(
+                self.profile, policy, self.delays, room, arrival_rate_per_s, replicas
+            )
+            if fleet.is_overloaded:
+                return overloaded
+            return self._of_fleet(fleet, replicas, objective, policy)
+        except InfeasibleError:
+            return overloaded  # retries bring the front more than it can read
+
+    def _of_fleet(
+        self,
+        fleet: FleetResponse,
+        replicas: int,
+        objective: ServiceLevelObjective,
+        policy: BatchingPolicy,
+    ) -> BatchQueuePrediction:
         return BatchQueuePrediction(
             replicas=replicas,
             service_level=fleet.service_level(objective.response_time_ms),
@@ -165,5 +186,5 @@ class BatchQueueEstimator:
             return self.waiting_room
         size = policy.max_batch_size
         left_ms = objective.response_time_ms - self.delays.request_delay_ms
-        batches = math.floor(left_ms / float(self.profile.latency_ms[size - 1]) + 1e-9)
+        batches = math.floor(left_ms / float(self.profile.batch_interval_ms()[size - 1]) + 1e-9)
         return size * max(1, batches - 1)

@@ -6,6 +6,7 @@ a fit to the median of each size; the profile also records the quantiles.
 """
 
 import platform
+import resource
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from deployments.errors import StartError
 from deployments.models.base import Model
 from deployments.profiling.energy import EnergyMeter
 from policy.errors import InvalidInputError, SojournError
+from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
 
 FloatArray = NDArray[np.float64]
@@ -32,6 +34,12 @@ ENERGY_WINDOW_S = 0.5
 
 WARM_UP_BUDGET_SHARE = 0.3
 """The warm-up stops after this share of the budget."""
+
+IDLE_WINDOW_S = 1.0
+"""How long the idle power of a GPU is measured."""
+
+MAX_RATIO = 5.0
+"""The largest quantile of batch times, relative to the median, that a profile keeps."""
 
 QUANTILES = {"p10_ms": 0.10, "p50_ms": 0.50, "p90_ms": 0.90, "p99_ms": 0.99}
 
@@ -46,6 +54,7 @@ def measure_profile(
     warm_up: int = 5,
     repeats: int = 100,
     budget_s: float | None = None,
+    variation: bool = False,
     energy_meter: EnergyMeter | None = None,
     energy_note: str = "not measured",
     date: str | None = None,
@@ -69,8 +78,11 @@ def measure_profile(
     budget_s : float, optional
         Stop the rounds after this time. Each size is measured at least once. The time for energy
         readings is not included.
+    variation : bool
+        Whether the profile says how batch times vary, as `latency_quantiles`. Its percentiles take
+        ten times as long to compute.
     energy_meter : EnergyMeter, optional
-        Measures the energy, unless the model knows its own.
+        Measures the energy, unless the model knows its own; of a GPU also the idle power.
     energy_note : str
         Why there is no meter, for the profile.
     date : str, optional
@@ -99,7 +111,11 @@ def measure_profile(
     model_knows_energy = model.batch_energy_mj(1) is not None
     meter = None if model_knows_energy else energy_meter
     latency_share = 1.0 if meter is None else 0.5
-    times_ms = _measure_latency(
+    idle_power_w = None
+    if meter is not None and device == "cuda":
+        model.forward(model.example(1))  # its context draws power, too
+        idle_power_w = _measure_idle_power_w(meter)
+    times_ms, undisturbed_ms = _measure_latency(
         model, sizes, warm_up, repeats, budget_s, lambda done: progress(done * latency_share)
     )
     rows: list[dict[str, Any]] = [
@@ -123,11 +139,15 @@ def measure_profile(
         energy_mj, fits["energy_mj"] = fit_table(
             sizes, [row["energy_mj"] for row in rows], max_batch_size
         )
+    if idle_power_w is not None and energy_mj is not None:
+        idle_power_w = min(idle_power_w, float(np.min(energy_mj / latency_ms)))
     return Profile(
         model=model_name,
         device=device,
         latency_ms=latency_ms,
         energy_mj=energy_mj,
+        idle_power_w=idle_power_w,
+        latency_quantiles=fit_quantiles(undisturbed_ms, max_batch_size) if variation else None,
         measured={
             "batch_sizes": rows,
             "fit": fits,
@@ -189,6 +209,29 @@ def fit_table(
     return table, {"form": "isotonic", "max_relative_error": error}
 
 
+def fit_quantiles(times_ms: Mapping[int, Sequence[float]], max_batch_size: int) -> LatencyQuantiles:
+    """Return the quantiles of batch times, relative to their median, for every batch size.
+
+    A size is pooled with the measured ones next to it: a 99th percentile takes many batches. In
+    between, ratios are interpolated. Those above `MAX_RATIO` count as that: a stall of the machine
+    says nothing about the model, and a tail fitted to it would have no end.
+
+    Parameters
+    ----------
+    times_ms : mapping of int to sequence of float
+        Times by batch size, the sizes increasing.
+    max_batch_size : int
+    """
+    sizes = list(times_ms)
+    relative = [np.array(times_ms[size]) / np.median(times_ms[size]) for size in sizes]
+    pooled = [np.concatenate(relative[max(0, i - 1) : i + 2]) for i in range(len(sizes))]
+    shares = np.array(list(QUANTILES.values()))
+    ratios = np.array([np.quantile(sample, shares) for sample in pooled]).clip(max=MAX_RATIO)
+    every_size = np.arange(1, max_batch_size + 1)
+    table = [np.interp(every_size, sizes, column) for column in ratios.T]
+    return LatencyQuantiles(100 * shares, np.round(table, 4))
+
+
 def hardware_name(device: str) -> str:
     """Return the name of this machine's processor, or of its GPU for ``cuda``."""
     if device == "cuda":
@@ -232,11 +275,13 @@ def _measure_latency(
     repeats: int,
     budget_s: float | None,
     progress: Callable[[float], None],
-) -> dict[int, list[float]]:
+) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
+    """Return the times of batches by size: all, and those during which this thread kept its CPU."""
     started_s = time.perf_counter()
     batches = {size: model.example(size) for size in sizes}
     shuffle = np.random.default_rng(0)
     times_ms: dict[int, list[float]] = {size: [] for size in sizes}
+    undisturbed_ms: dict[int, list[float]] = {size: [] for size in sizes}
 
     def budget_share() -> float:
         return 0.0 if budget_s is None else (time.perf_counter() - started_s) / budget_s
@@ -250,9 +295,20 @@ def _measure_latency(
         if round_number and budget_share() >= 1.0:
             break
         for size in shuffle.permutation(sizes).tolist():
+            before = _preemptions()
             times_ms[size].append(_time_batch_ms(model, batches[size], size))
+            if _preemptions() == before:
+                undisturbed_ms[size].append(times_ms[size][-1])
         progress(max((round_number + 1) / repeats, min(budget_share(), 1.0)))
-    return times_ms
+    for size, undisturbed in undisturbed_ms.items():
+        if not undisturbed:
+            undisturbed_ms[size] = times_ms[size]
+    return times_ms, undisturbed_ms
+
+
+def _preemptions() -> int:
+    """Return how often another process took the CPU from this thread."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
 def _time_batch_ms(model: Model, batch: Mapping[str, NDArray[Any]], size: int) -> float:
@@ -277,6 +333,13 @@ def _measure_energy_mj(model: Model, size: int, meter: EnergyMeter) -> float:
         _time_batch_ms(model, batch, size)
         batches += 1
     return (meter.read_mj() - before_mj) / batches
+
+
+def _measure_idle_power_w(meter: EnergyMeter) -> float:
+    """Return the mean power while no batch runs."""
+    before_mj, started_s = meter.read_mj(), time.perf_counter()
+    time.sleep(IDLE_WINDOW_S)
+    return 1e-3 * (meter.read_mj() - before_mj) / (time.perf_counter() - started_s)
 
 
 def _stated_energy_mj(model: Model, size: int) -> float:

@@ -26,6 +26,9 @@ _TINY_MS = 1e-300
 
 # A step is at most this many mean times between arrivals, and this share of a typical batch.
 _MAX_STEP_IN_ARRIVALS, _MAX_STEP_IN_BATCHES = 0.25, 1 / 50
+# A search takes steps this many times as long: percentiles are then up to 0.3% too high, and what
+# is late at most 1.5%, for a third of the time.
+_COARSE = 3.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +70,7 @@ class RandomTimesQueue:
         max_wait_ms: float,
         waiting_room: int | None,
         control_limit: int,
+        coarse: bool = False,
     ) -> "RandomTimesQueue":
         """Put the times of batches on a lattice.
 
@@ -75,23 +79,23 @@ class RandomTimesQueue:
         latency_ms : ndarray of float, shape (max_batch_size,)
             The profile's latency, to which `quantiles` are ratios.
         quantiles : LatencyQuantiles
+        coarse : bool
+            Whether to take larger steps, three times as fast.
         arrival_rate, max_wait_ms, waiting_room, control_limit
             The attributes of the same names.
         """
         means = quantiles.means_ms(latency_ms)
-        step = _step_ms(arrival_rate, means, control_limit, max_wait_ms)
+        step = _step_ms(arrival_rate, means, control_limit, max_wait_ms, coarse)
         ratios, weights = quantiles.points
         steps = ratios[: latency_ms.size] * (latency_ms[:, None] / step)
         below = steps.astype(np.intp)
         above = steps - below
         nodes = int(below.max()) + 2
-        probabilities = np.stack(
-            [
-                np.bincount(low, weights * (1 - share), nodes)
-                + np.bincount(low + 1, weights * share, nodes)
-                for low, share in zip(below, above, strict=True)
-            ]
-        )
+        rows = nodes * np.arange(latency_ms.size)[:, None]
+        positions, late = (rows + below).ravel(), (weights * above).ravel()
+        early = np.broadcast_to(weights, above.shape).ravel() - late
+        probabilities = np.asarray(np.bincount(positions, early, rows.size * nodes), np.float64)
+        probabilities[1:] += np.bincount(positions, late, rows.size * nodes)[:-1]
         return cls(
             arrival_rate=arrival_rate,
             mean_times_ms=means,
@@ -99,7 +103,7 @@ class RandomTimesQueue:
             waiting_room=waiting_room,
             control_limit=control_limit,
             step_ms=step,
-            time_probabilities=probabilities,
+            time_probabilities=probabilities.reshape(rows.size, nodes),
         )
 
     @property
@@ -205,13 +209,18 @@ class RandomTimesQueue:
 
 
 def _step_ms(
-    arrival_rate: float, means_ms: FloatArray, control_limit: int, max_wait_ms: float
+    arrival_rate: float,
+    means_ms: FloatArray,
+    control_limit: int,
+    max_wait_ms: float,
+    coarse: bool,
 ) -> float:
     """Return the step of the lattice, of which the max wait is a multiple."""
     size = control_limit if np.isinf(max_wait_ms) else 1
     for _ in range(50):  # the batch size at which as many requests arrive as it serves
         size = min(max(size, int(arrival_rate * means_ms[size - 1])), means_ms.size)
     step = min(_MAX_STEP_IN_ARRIVALS / arrival_rate, _MAX_STEP_IN_BATCHES * means_ms[size - 1])
+    step *= _COARSE if coarse else 1.0
     if control_limit > 1 and 0 < max_wait_ms < np.inf:
         step = max_wait_ms / np.ceil(max_wait_ms / step)
     return float(step)

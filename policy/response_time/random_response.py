@@ -84,7 +84,8 @@ class RandomTimesResponse(ResponseTimeDistribution):
         if system.waiting_room is None:
             decay = system.delay_decay_per_ms
             last = nodes // 32 + 1
-            tail = float(counts[-last:].sum() / np.expm1(decay * system.step_ms * last))
+            fall = np.exp(-decay * system.step_ms * last)
+            tail = float(counts[-last:].sum() * fall / (1 - fall))
         self.components.append(LatticeCount(system.step_ms, counts, tail, decay))
         self.close()
 

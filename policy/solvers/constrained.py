@@ -9,13 +9,18 @@ that answers the most requests in time.
 
 from collections.abc import Iterator
 
-from policy.batch_sizes import BatchSizing, batch_sizings, economic_sizings
+from policy.batch_sizes import (
+    BatchSizing,
+    batch_sizings,
+    economic_sizings,
+    least_control_limit,
+)
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.solution import Solution, meets_sla
-from policy.solvers.wait_search import Candidate, WaitSearch, policy_cost
+from policy.solvers.wait_search import Candidate, WaitSearch
 
 _MIN_SAVING = 1e-3
 """Relative saving below which another control limit is not looked into."""
@@ -60,6 +65,10 @@ def solve(
         No batch is as short as the response time, or the device cannot keep up.
     """
     shortest_ms = float(profile.latency_ms[0])
+    if profile.front is not None:
+        shortest_ms += profile.front.ms_per_request(1)
+    if profile.front is not None or profile.latency_quantiles is not None:
+        profile.arrivals_per_ms(arrival_rate_per_s)  # refuses what no policy can keep up with
     if objective.response_time_ms < shortest_ms:
         raise InfeasibleError(
             f"response time {objective.response_time_ms:g} ms: the shortest batch of "
@@ -71,7 +80,7 @@ def solve(
         arrival_rate_per_s=arrival_rate_per_s,
         objective=objective,
         policy=best.policy,
-        _evaluation=best.evaluation,
+        _search_evaluation=best.evaluation,
     )
 
 
@@ -84,6 +93,7 @@ class _Search:
         self._profile = profile
         self._arrival_rate_per_s = arrival_rate_per_s
         self._objective = objective
+        self._batch_interval_ms: list[float] = profile.batch_interval_ms().tolist()
         # The first is that of the highest throughput, which keeps up if any does.
         first, *others = economic_sizings(profile)
         self._waits = [self._wait_search(first)]
@@ -106,7 +116,7 @@ class _Search:
 
     def _keeps_up(self, sizing: BatchSizing) -> bool:
         size = sizing.max_batch_size
-        return self._arrival_rate_per_s < 1e3 * size / float(self._profile.latency_ms[size - 1])
+        return self._arrival_rate_per_s < 1e3 * size / self._batch_interval_ms[size - 1]
 
     def _meets_sla(self, candidate: Candidate) -> bool:
         return meets_sla(candidate.evaluation, self._objective)
@@ -173,7 +183,7 @@ class _Search:
         return best
 
     def _cost_to_beat(self, best: Candidate) -> float:
-        return policy_cost(best.evaluation) * (1 - _MIN_SAVING)
+        return best.cost * (1 - _MIN_SAVING)
 
     def _spread_control_limits(self, largest: int) -> list[int]:
         """Return control limits that grow by about a third each, the likeliest first."""
@@ -190,7 +200,8 @@ class _Search:
         a batch of one takes almost as long as a full one: then a request that comes just after a
         start waits for the whole of it.
         """
-        best = self._waits[0].candidate(1, None)
+        lowest = least_control_limit(self._profile, self._arrival_rate_per_s)
+        best = self._waits[0].candidate(lowest, None)
         for waits, limit, wait in self._likely_in_time(start):
             if self._meets_sla(best):
                 break

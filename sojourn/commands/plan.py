@@ -12,15 +12,18 @@ from autoscaler.sizing.estimators import FullBatchEstimator, Prediction
 from autoscaler.sizing.rand import theorem_error_bound
 from autoscaler.sizing.search import least_replicas
 from autoscaler.sizing.try_delays import TryDelays
+from deployments.config import load_service_config
 from policy.batching_policy import BatchingPolicy
-from policy.errors import InvalidInputError
+from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.optimization import solve
 from policy.profile import Profile
+from policy.response_time.evaluation import evaluate
 from sojourn.output import existing_file, json_option, print_json, print_table
 
 #: Replicas beyond the minimum that the search for the lowest cost and the plot consider.
 _MAX_EXTRA_REPLICAS = 8
+_STAGES = {"front": "its front (event loop)", "device": "its device"}
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class _Planner:
     ) -> None:
         self._profile, self._objective, self._delays = profile, objective, delays
         size = profile.max_batch_size
-        full_batch_ms = float(profile.latency_ms[-1])
+        full_batch_ms = float(profile.batch_interval_ms()[-1])
         self._estimator: FullBatchEstimator | BatchQueueEstimator = (
             FullBatchEstimator(1e3 * size / full_batch_ms, full_batch_ms, delays)
             if by == "rand"
@@ -79,6 +82,17 @@ class _Planner:
             if row.prediction.meets(self._objective) and prices.per_h(row) < prices.per_h(best):
                 best = row
         return best
+
+    def bottleneck(self, row: _Plan, arrival_rate_per_s: float) -> str | None:
+        """Return the stage that is busier in each replica; None if the profile has no front."""
+        if self._profile.front is None or row.policy is None:
+            return None
+        share_per_s = arrival_rate_per_s / row.prediction.replicas
+        try:
+            mean_size = evaluate(self._profile, row.policy, share_per_s).mean_batch_size
+        except InfeasibleError:
+            mean_size = float(row.policy.max_batch_size)
+        return self._profile.bottleneck(share_per_s, mean_size)
 
     def theorem_error(self, arrival_rate_per_s: float, replicas: int) -> float | None:
         """Bound the error of Theorem 2; None for the other estimator, which does not use it."""
@@ -121,6 +135,12 @@ _delay = click.FloatRange(min=0)
 
 @click.command("plan")
 @click.option("--profile", "profile_file", type=existing_file, required=True, help="Profile file.")
+@click.option(
+    "--config",
+    "config_file",
+    type=existing_file,
+    help="Config file: compare its num_cpus with the CPUs of the profile's measurement.",
+)
 @click.option(
     "--arrival-rate",
     type=click.FloatRange(min=0, min_open=True),
@@ -202,6 +222,7 @@ _delay = click.FloatRange(min=0)
 @json_option
 def command(
     profile_file: Path,
+    config_file: Path | None,
     arrival_rate: float,
     response_time_ms: float,
     percentile: float,
@@ -236,6 +257,11 @@ def command(
         raise InvalidInputError(
             "--energy-price: the profile has no energy; measure a profile with energy"
         )
+    cpus_note = (
+        None
+        if config_file is None
+        else _cpus_note(profile, load_service_config(config_file).num_cpus)
+    )
     planner = _Planner(profile, objective, delays, estimator)
     prices = None if energy_price is None else _Prices(replica_price, energy_price)
     if prices is None:
@@ -243,6 +269,7 @@ def command(
     else:
         chosen = planner.cheapest(arrival_rate, max_replicas, prices)
     replicas = chosen.prediction.replicas
+    bottleneck = planner.bottleneck(chosen, arrival_rate)
     theorem_error = planner.theorem_error(arrival_rate, replicas)
     rows = [
         chosen if number == replicas else planner.at(number, arrival_rate)
@@ -258,6 +285,8 @@ def command(
                 "alternatives": [_content(row, objective, prices) for row in rows],
                 "estimator": estimator,
                 "theorem_error_bound": theorem_error,
+                "bottleneck": bottleneck,
+                "cpus_note": cpus_note,
             }
         )
         return
@@ -267,6 +296,10 @@ def command(
         title=f"{arrival_rate:g} requests/s, {objective.in_words()}: {replicas} replica"
         + ("s" if replicas > 1 else ""),
     )
+    if bottleneck is not None:
+        click.echo(f"bottleneck of a replica: {_STAGES[bottleneck]}")
+    if cpus_note is not None:
+        click.echo(cpus_note)
     if prices is not None:
         click.echo(f"* costs {prices.per_h(chosen):.4g} an hour")
     if theorem_error is not None and theorem_error > 1 - percentile / 100:
@@ -275,6 +308,16 @@ def command(
             f"the service level may be up to {100 * theorem_error:.3g} points lower. "
             "--estimator batch models queues and batches."
         )
+
+
+def _cpus_note(profile: Profile, num_cpus: float) -> str | None:
+    """Say it if the profile was measured with other CPUs than a replica has."""
+    if profile.cpus in (None, num_cpus):
+        return None
+    return (
+        f"the profile was measured with {profile.cpus:g} CPUs, but the config gives a replica "
+        f"{num_cpus:g} (num_cpus): measure it again with `sojourn profile --cpus {num_cpus:g}`"
+    )
 
 
 def _plot(

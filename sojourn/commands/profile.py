@@ -3,6 +3,7 @@
 import datetime
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,15 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from deployments.models.base import DEVICES, MODELS, load_model
 from deployments.profiling.energy import best_meter
 from deployments.profiling.measure import measure_profile
+from deployments.threads import limit_threads
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 from sojourn.output import json_option, print_json, print_table, say
 
 DEFAULT_MAX_BATCH_SIZE = 32
+
+# With so many CPUs, the event loop and the batches each have one.
+_CPUS_OF_BOTH = 2
 
 
 @click.command("profile")
@@ -51,6 +56,20 @@ DEFAULT_MAX_BATCH_SIZE = 32
     show_default=True,
     help="Batches to measure of each size.",
 )
+@click.option(
+    "--cpus",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="CPUs, and so threads, that the model may use: num_cpus of the config.",
+)
+@click.option(
+    "--front/--no-front",
+    "with_front",
+    default=True,
+    show_default=True,
+    help="Measure what requests cost the event loop, which takes about four seconds.",
+)
 @json_option
 def command(
     import_path: str,
@@ -60,12 +79,19 @@ def command(
     max_batch_size: int | None,
     options: Sequence[str],
     repeats: int,
+    cpus: float,
+    with_front: bool,
     as_json: bool,
 ) -> None:
-    """Measure a model's latency and energy on a device, per batch size."""
+    """Measure a model's latency and energy on a device, per batch size.
+
+    The profile also says how batch times vary, what requests cost the event loop, and how many CPUs
+    the measurement had.
+    """
     if not out.parent.is_dir():
         raise InvalidInputError(f"--out: there is no folder {out.parent}")
     sys.path.insert(0, str(Path.cwd()))  # the user's model may be in the working directory
+    limit_threads(cpus)
     model = load_model(import_path, parse_options(options), device)
     own = model.profile()
     if max_batch_size is None:
@@ -85,11 +111,21 @@ def command(
             device=device,
             max_batch_size=max_batch_size,
             repeats=repeats,
+            variation=True,
             energy_meter=energy_meter,
             energy_note=energy_note,
             date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             progress=lambda share_done: bar.update(task, completed=share_done),
         )
+    profile = replace(profile, cpus=cpus)
+    if with_front:
+        from deployments.profiling import front_costs  # the server's libraries take a second
+
+        shares_cpu = (
+            device == "cpu" and cpus < _CPUS_OF_BOTH and front_costs.runs_on_the_cpu(model, 1)
+        )
+        front = front_costs.measure_front(model, profile, shares_cpu=shares_cpu)
+        profile = replace(profile, front=front)
     try:
         profile.save(out)
     except OSError as error:
@@ -143,5 +179,12 @@ def _print_profile(profile: Profile) -> None:
         say(f"latency: {fit['fixed']:.4g} ms + {fit['per_request']:.4g} ms per request")
     else:
         say("latency: not linear; the table is the isotonic regression of the medians")
+    front = profile.front
+    if front is not None:
+        beside = "on the same CPU as" if front.shares_cpu else "beside"
+        say(
+            f"front: {1e3 * front.request_ms:.3g} µs per request + {1e3 * front.batch_ms:.3g} µs "
+            f"per batch, {beside} the batches"
+        )
     none = "none; " if profile.energy_mj is None else ""
     say(f"energy: {none}{profile.measured['energy_source']}")

@@ -172,3 +172,38 @@ def test_imports_neither_torch_nor_ray():
         "sys.exit(any(name in sys.modules for name in ('torch', 'ray')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def with_front(tmp_path, **front):
+    content = {**json.loads(PROFILE.read_text()), "front": front, "cpus": 2}
+    file = tmp_path / "with_front.json"
+    file.write_text(json.dumps(content))
+    return file
+
+
+@pytest.mark.slow
+def test_a_front_on_the_same_cpu_needs_more_replicas(capsys, tmp_path):
+    assert plan(capsys, rate=5000)["bottleneck"] is None
+    file = with_front(tmp_path, request_ms=0.5, batch_ms=0.2, shares_cpu=True)
+    serial = plan(capsys, profile=file, rate=5000)
+    assert serial["bottleneck"] == "front"
+    assert serial["replicas"] > plan(capsys, rate=5000)["replicas"]
+
+
+@pytest.mark.slow
+def test_a_front_beside_the_device_limits_a_replica_if_it_is_slower(capsys, tmp_path):
+    """At 0.6 ms a request, a front reads at most 1,667 requests a second."""
+    file = with_front(tmp_path, request_ms=0.6, batch_ms=0.2, shares_cpu=False)
+    assert main(arguments(rate=2400, response_time_ms=30, profile=file)) == 0
+    printed = capsys.readouterr().out
+    assert "30 ms: 2 replicas" in printed
+    assert "bottleneck of a replica: its front (event loop)" in printed
+
+
+def test_other_cpus_than_those_of_the_measurement_are_told_of(capsys, tmp_path):
+    config = PROFILE.parents[1] / "digits.yaml"
+    file = with_front(tmp_path, request_ms=0.01, batch_ms=0.0, shares_cpu=True)
+    rand = ("--estimator=rand", f"--config={config}")
+    content = plan(capsys, *rand, rate=200, response_time_ms=50, profile=file)
+    assert "measured with 2 CPUs, but the config gives a replica 1" in content["cpus_note"]
+    assert plan(capsys, *rand, rate=200, response_time_ms=50)["cpus_note"] is None

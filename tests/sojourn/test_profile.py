@@ -17,7 +17,15 @@ EMULATED = [
 
 
 @pytest.fixture
-def out(tmp_path, monkeypatch):
+def cpus(monkeypatch):
+    """What the threads of this process were to be limited to; they stay as they are."""
+    limits: list[float] = []
+    monkeypatch.setattr("sojourn.commands.profile.limit_threads", limits.append)
+    return limits
+
+
+@pytest.fixture
+def out(tmp_path, monkeypatch, cpus):
     # The command adds the working directory to sys.path; undo that after the test.
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -25,7 +33,10 @@ def out(tmp_path, monkeypatch):
 
 
 def test_json_is_one_profile_and_the_file_is_the_same(out, capsys):
-    assert main(["profile", *EMULATED, "--repeats", "3", "--out", str(out), "--json"]) == 0
+    assert (
+        main(["profile", *EMULATED, "--repeats", "3", "--no-front", "--out", str(out), "--json"])
+        == 0
+    )
     printed = json.loads(capsys.readouterr().out)
     profile = Profile.from_dict(printed)
     assert Profile.load(out).to_dict() == printed
@@ -35,7 +46,10 @@ def test_json_is_one_profile_and_the_file_is_the_same(out, capsys):
 
 
 def test_prints_a_table_on_stdout_and_the_progress_on_stderr(out, capsys):
-    assert main(["profile", "--model", "digits", "--repeats", "2", "--out", str(out)]) == 0
+    assert (
+        main(["profile", "--model", "digits", "--repeats", "2", "--no-front", "--out", str(out)])
+        == 0
+    )
     printed = capsys.readouterr()
     assert "digits on cpu" in printed.out
     assert "batch size" in printed.out
@@ -54,9 +68,32 @@ def test_a_users_model_is_found_in_the_working_directory(out, capsys):
         "    def forward(self, batch): return batch\n"
     )
     words = ["profile", "--model", "own_model_of_test_profile:Echo", "--out", str(out)]
-    assert main([*words, "--name", "mine", "--max-batch-size", "4", "--repeats", "2"]) == 0
+    assert (
+        main([*words, "--name", "mine", "--max-batch-size", "4", "--repeats", "2", "--no-front"])
+        == 0
+    )
     profile = Profile.load(out)
     assert (profile.model, profile.max_batch_size) == ("mine", 4)
+
+
+def test_the_cpus_asked_for_limit_the_threads_and_are_in_the_profile(out, cpus):
+    words = ["profile", *EMULATED, "--repeats", "2", "--no-front", "--out", str(out)]
+    assert main(words) == 0
+    assert main([*words, "--cpus", "2.5"]) == 0
+    assert cpus == [1.0, 2.5]
+    profile = Profile.load(out)
+    assert profile.cpus == 2.5
+    assert profile.latency_quantiles is not None
+    assert profile.front is None
+
+
+@pytest.mark.slow
+def test_the_front_is_measured_beside_a_device_that_leaves_the_processor_alone(out, capsys):
+    assert main(["profile", *EMULATED, "--repeats", "2", "--out", str(out)]) == 0
+    front = Profile.load(out).front
+    assert not front.shares_cpu
+    assert front.request_ms > 0
+    assert "per batch, beside the batches" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

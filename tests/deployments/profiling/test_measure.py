@@ -2,7 +2,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deployments.errors import StartError
@@ -12,7 +12,9 @@ from deployments.models.emulated import Emulated
 from deployments.profiling import measure as profiling
 from deployments.profiling.measure import (
     LINE_TOLERANCE,
+    MAX_RATIO,
     default_batch_sizes,
+    fit_quantiles,
     fit_table,
     measure_profile,
 )
@@ -221,3 +223,33 @@ def test_a_model_must_know_the_energy_of_all_batch_sizes_or_none():
 
     with pytest.raises(InvalidInputError, match="energy of a batch of 1 but not of 3"):
         measure(Partly(LINE))
+
+
+@settings(max_examples=20, derandomize=True)
+@given(st.floats(0.01, 0.3), st.integers(0, 2**32 - 1))
+def test_quantiles_are_relative_to_the_median_of_each_size(variation, seed):
+    rng = np.random.default_rng(seed)
+    times_ms = {size: (size * rng.gamma(variation**-2, variation**2, 400)) for size in (1, 2, 4)}
+    quantiles = fit_quantiles(times_ms, 4)
+    assert quantiles.percentiles.tolist() == [10, 50, 90, 99]
+    assert quantiles.ratios[1] == pytest.approx(np.ones(4), abs=0.01)
+    expected = np.quantile(rng.gamma(variation**-2, variation**2, 10_000), [0.1, 0.5, 0.9])
+    found = quantiles.ratios[:3] / (expected / expected[1])[:, None]
+    assert found == pytest.approx(np.ones((3, 4)), abs=0.6 * variation)
+
+
+def test_stalls_of_the_machine_have_a_bound():
+    stalled = [1.0] * 90 + [1000.0] * 10
+    assert fit_quantiles({1: stalled, 2: stalled}, 2).ratios.max() == MAX_RATIO
+
+
+def test_a_profile_says_how_batch_times_vary_if_asked(clock):
+    model = Emulated(LINE)
+    assert measure(model).latency_quantiles is None
+    assert measure(model, variation=True).latency_quantiles.ratios.shape == (4, 4)
+
+
+def test_the_idle_power_of_a_gpu_is_measured_and_below_that_of_batches(clock):
+    profile = measure(Sleeper(LINE), device="cuda", energy_meter=ConstantPower(clock))
+    assert profile.idle_power_w == pytest.approx(2.0)
+    assert measure(Sleeper(LINE), energy_meter=ConstantPower(clock)).idle_power_w is None

@@ -9,6 +9,7 @@ from scipy import stats
 
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
+from policy.front import FrontCosts
 from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
@@ -243,9 +244,24 @@ def test_the_capacity_is_that_of_the_mean_times():
         )
 
 
-def test_tables_that_leave_requests_behind_keep_to_the_latency_of_the_profile():
+def test_the_tail_of_tables_that_leave_requests_behind_grows_with_the_variation():
     policy = BatchingPolicy((0, 0, 0, 0, 4, 4, 4, 4, 8), 5.0)
-    constant = evaluate(PADDED, policy, 500.0)
-    assert evaluate(gamma_times(PADDED, 0.3), policy, 500.0).response_percentile_ms(
-        99
-    ) == constant.response_percentile_ms(99)
+    constant_ms = evaluate(PADDED, policy, 500.0).response_percentile_ms(99)
+    varying_ms = [
+        evaluate(gamma_times(PADDED, variation), policy, 500.0).response_percentile_ms(99)
+        for variation in (0.01, 0.1, 0.3)
+    ]
+    assert varying_ms[0] == pytest.approx(constant_ms, rel=0.02)
+    assert constant_ms < varying_ms[1] < varying_ms[2]
+
+
+def test_the_sample_for_tables_agrees_with_the_lattice_for_control_limits():
+    profile = gamma_times(PADDED, 0.2)
+    policy = BatchingPolicy.from_control_limit(4, 32, 5.0)
+    on_lattice = evaluate(profile, policy, 900.0)
+    free_front = FrontCosts(0.0, 0.0, shares_cpu=False)  # is followed on the sample
+    sampled = evaluate(replace(profile, front=free_front), policy, 900.0)
+    for percentile in (50, 95, 99):
+        assert sampled.response_percentile_ms(percentile) == pytest.approx(
+            on_lattice.response_percentile_ms(percentile), rel=0.015
+        )

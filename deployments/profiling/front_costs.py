@@ -1,0 +1,253 @@
+"""Measure what requests and batches cost a replica's event loop.
+
+The real HTTP app, batcher and protocol serve a model that takes no time, over the loopback
+interface. Clients in a process of their own keep the loop busy. The policy starts batches of one
+size at a time; the CPU time of the loop's thread, fitted to the requests and batches that it
+handled, gives the cost of each.
+"""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+import uvicorn
+import uvloop
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from deployments.config import ModelConfig, parse_user_config
+from deployments.errors import StartError
+from deployments.example_request import example_request
+from deployments.http.app import InferenceApp
+from deployments.middleware import FastPath, middlewares, open_fast_path
+from deployments.models.base import Model
+from deployments.profiling import closed_loop
+from deployments.service import InferenceService
+from policy.batching_policy import BatchingPolicy
+from policy.front import FrontCosts
+from policy.profile import Profile
+
+_CONNECTIONS = 32
+"""So many, because a loop that is busy handles several requests an iteration."""
+_BATCH_SIZES = (1, 2, 4, 8, 16)
+_WARM_UP_S, _ROUND_S, _ROUNDS = 0.1, 0.15, 3
+_START_S = 30.0
+_TRIED_BATCHES, _BUSY_SHARE = 10, 0.5
+_NAME = "profiled"
+
+
+def measure_front(model: Model, profile: Profile, *, shares_cpu: bool) -> FrontCosts:
+    """Measure the front's costs for requests of one row of a model; takes about three seconds.
+
+    Parameters
+    ----------
+    model : Model
+        A loaded model. It runs once; its example is the request.
+    profile : Profile
+        The model's, by which the batcher decides where batches run.
+    shares_cpu : bool
+        As in the result.
+
+    Returns
+    -------
+    FrontCosts
+        In CPU time; the median of several rounds.
+
+    Raises
+    ------
+    StartError
+        The requests were not answered.
+    """
+    sizes = [size for size in _BATCH_SIZES if size <= profile.max_batch_size]
+    found: list[FrontCosts | BaseException] = []
+
+    def measure() -> None:
+        try:
+            rows = uvloop.run(_measure(_InstantModel(model, max(sizes)), profile, sizes))
+            found.append(fit_costs(rows, shares_cpu=shares_cpu))
+        except BaseException as error:
+            found.append(error)
+
+    # The loop gets a thread of its own, whose CPU time is the loop's alone.
+    thread = threading.Thread(target=measure, name="profiled-front")
+    thread.start()
+    thread.join()
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return found[0]
+
+
+@dataclass(frozen=True)
+class LoopWork:
+    """What the loop did in an interval: its CPU time, and what it handled."""
+
+    cpu_ms: float
+    requests: int
+    batches: int
+
+
+def runs_on_the_cpu(model: Model, batch_size: int) -> bool:
+    """Return whether a batch keeps this machine's processor busy for most of its time."""
+    batch = model.example(batch_size)
+    model.forward(batch)
+    shares = []
+    for _ in range(_TRIED_BATCHES):
+        cpu_s, wall_s = time.process_time(), time.perf_counter()
+        model.forward(batch)
+        shares.append((time.process_time() - cpu_s) / (time.perf_counter() - wall_s))
+    # Another process may take the CPU from some of the batches, but cannot lend them any.
+    return max(shares) > _BUSY_SHARE
+
+
+def fit_costs(rows: Sequence[LoopWork], *, shares_cpu: bool) -> FrontCosts:
+    """Fit the CPU time to requests and batches, minimising the squared relative errors.
+
+    Of the intervals with batches of one size, the one of median cost counts: others were disturbed.
+    """
+    by_size: dict[int, list[LoopWork]] = {}
+    for row in rows:
+        by_size.setdefault(round(row.requests / max(row.batches, 1)), []).append(row)
+    rows = [sorted(same, key=_ms_per_request)[len(same) // 2] for same in by_size.values()]
+    cpu_ms = np.array([row.cpu_ms for row in rows])
+    work = np.array([[row.requests, row.batches] for row in rows])
+    (request_ms, batch_ms), _ = nnls(work / cpu_ms[:, None], np.ones(len(rows)))
+    return FrontCosts(round(float(request_ms), 6), round(float(batch_ms), 6), shares_cpu)
+
+
+def _ms_per_request(work: LoopWork) -> float:
+    return work.cpu_ms / max(work.requests, 1)
+
+
+class _InstantModel(Model):
+    """Answers at once with the outputs that a model once gave for its example."""
+
+    def __init__(self, model: Model, max_batch_size: int) -> None:
+        self.inputs, self.outputs = model.inputs, model.outputs
+        self._model = model
+        outputs = model.forward(model.example(max_batch_size))
+        self._outputs = {name: np.array(tensor) for name, tensor in outputs.items()}
+
+    def load(self, device: str) -> None: ...
+
+    def example(self, batch_size: int) -> dict[str, NDArray[Any]]:
+        return dict(self._model.example(batch_size))
+
+    def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        rows = len(next(iter(batch.values())))
+        return {name: tensor[:rows] for name, tensor in self._outputs.items()}
+
+
+class _OneSize:
+    """A policy for every rate: batches of one size."""
+
+    def __init__(self, size: int) -> None:
+        self._policy = BatchingPolicy.from_control_limit(size, size)
+
+    def lookup(self, arrival_rate_per_s: float) -> BatchingPolicy:
+        return self._policy
+
+
+async def _measure(model: _InstantModel, profile: Profile, sizes: Sequence[int]) -> list[LoopWork]:
+    config = ModelConfig(name=_NAME, import_path="unused:Unused", max_batch_size=max(sizes))
+    service = InferenceService(config, model, profile.up_to(max(sizes)))
+    await service.configure(
+        parse_user_config(
+            {
+                "policy": {"objective": "weights"},
+                "sla": {"response_time_ms": 1e5},
+                "limits": {"late": "serve", "max_body_bytes": 1 << 30},
+            }
+        )
+    )
+    request = _post_request(orjson.dumps(example_request(model)))
+    rows: list[LoopWork] = []
+    before = FastPath.hosted  # of this process, if it is a replica
+    try:
+        async with _listening(InferenceApp(service, "0")) as port:
+            with _clients(port, request):
+                await _first_answer(service)
+                for _ in range(_ROUNDS):
+                    for size in sizes:
+                        service.batcher.core.use(_OneSize(size), service.batcher.core.limits)
+                        await asyncio.sleep(_WARM_UP_S)
+                        rows.append(await _work_during(service, _ROUND_S))
+    finally:
+        FastPath.hosted = before
+        await service.close()
+    return rows
+
+
+async def _first_answer(service: InferenceService) -> None:
+    until_s = time.monotonic() + _START_S
+    while not service.answers[200]:
+        await asyncio.sleep(0.01)
+        if service.answers or time.monotonic() > until_s:
+            status = next(iter(service.answers), "none")
+            if status != 200:
+                raise StartError(f"front: the model's example over HTTP was answered {status}")
+
+
+async def _work_during(service: InferenceService, seconds: float) -> LoopWork:
+    def now() -> tuple[float, int, int]:
+        batcher = service.batcher
+        return 1e3 * time.thread_time(), service.answers[200], sum(batcher.starts.values())
+
+    cpu_ms, requests, batches = now()
+    await asyncio.sleep(seconds)
+    cpu_now_ms, requests_now, batches_now = now()
+    return LoopWork(cpu_now_ms - cpu_ms, requests_now - requests, batches_now - batches)
+
+
+def _post_request(body: bytes) -> bytes:
+    return (
+        f"POST /v2/models/{_NAME}/infer HTTP/1.1\r\nhost: localhost\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    ).encode() + body
+
+
+@contextlib.asynccontextmanager
+async def _listening(app: InferenceApp) -> AsyncIterator[int]:
+    """Serve the app as a replica does, on a free port."""
+    middlewares()
+    open_fast_path(app)
+    config = uvicorn.Config(
+        FastPath(app),
+        port=0,
+        http="auto",
+        lifespan="off",
+        ws="none",
+        access_log=False,
+        log_level="critical",
+    )
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server._serve())
+    try:
+        while not server.started:
+            await asyncio.sleep(0.001)
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = server.force_exit = True
+        await serving
+
+
+@contextlib.contextmanager
+def _clients(port: int, request: bytes) -> Iterator[None]:
+    # By its path, because importing the package takes a second.
+    command = [sys.executable, closed_loop.__file__, str(port), str(_CONNECTIONS)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    try:
+        process.stdin.write(request)
+        process.stdin.close()
+        yield
+    finally:
+        process.kill()
+        process.wait()

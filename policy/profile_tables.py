@@ -1,0 +1,72 @@
+"""The tables by batch size in a profile's file: read from a line or a list, and checked."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.errors import InvalidInputError
+
+FloatArray = NDArray[np.float64]
+
+
+def expand_table(name: str, value: object, size: int) -> FloatArray | None:
+    """Expand a line or a table to one entry per batch size; None stays None.
+
+    Raises
+    ------
+    InvalidInputError
+        The value is neither, or not of that size.
+    """
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        if set(value) != {"per_request", "fixed"}:
+            raise InvalidInputError(f"profile: {name} as a line has the keys per_request and fixed")
+        slope, fixed = number(name, value["per_request"]), number(name, value["fixed"])
+        return fixed + slope * np.arange(1, size + 1, dtype=np.float64)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        if len(value) != size:
+            raise InvalidInputError(
+                f"profile: {name} has {len(value)} entries, max_batch_size is {size}"
+            )
+        return np.array([number(name, entry) for entry in value])
+    raise InvalidInputError(
+        f"profile: {name} must be a list, or an object with per_request and fixed"
+    )
+
+
+def number(name: str, value: object) -> float:
+    """Return a value as a float.
+
+    Raises
+    ------
+    InvalidInputError
+        It is not a finite number.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidInputError(f"profile: {name} must hold finite numbers, not {value!r}")
+    return float(value)
+
+
+def check_table(name: str, table: FloatArray) -> None:
+    """Check a table by batch size.
+
+    Raises
+    ------
+    InvalidInputError
+        It is empty, or its values are not finite, negative or decreasing.
+    """
+    if table.ndim != 1 or table.size < 1:
+        raise InvalidInputError(f"profile: {name} must have an entry for each batch size from 1 on")
+    if not np.all(np.isfinite(table)):
+        raise InvalidInputError(f"profile: {name} must hold finite numbers")
+    if np.any(table < 0):
+        raise InvalidInputError(f"profile: {name} must not be negative")
+    falls = np.flatnonzero(np.diff(table) < 0)
+    if falls.size:
+        batch_size = int(falls[0]) + 2
+        raise InvalidInputError(
+            f"profile: {name} must not decrease with the batch size, but falls at {batch_size}"
+        )

@@ -1,0 +1,170 @@
+"""Front and device in tandem: against an independent event simulation, and against known limits."""
+
+import numpy as np
+import pytest
+
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InfeasibleError
+from policy.front import FrontCosts
+from policy.latency_quantiles import LatencyQuantiles
+from policy.profile import Profile
+from policy.response_time.evaluation import evaluate
+from tests.support.profiles import GOOGLENET_P4
+from tests.support.tandem_simulation import simulate_tandem
+
+P4_MS = GOOGLENET_P4.latency_ms
+LINEAR_MS = 0.1 + 0.09 * np.arange(1, 17)
+FAST_MS = 0.025 + 0.001 * np.arange(1, 65)
+FRONTS = {
+    "device": (P4_MS, FrontCosts(0.05, 0.1, shares_cpu=False)),
+    "balanced": (LINEAR_MS, FrontCosts(0.09, 0.05, shares_cpu=False)),
+    "front": (FAST_MS, FrontCosts(0.08, 0.15, shares_cpu=False)),
+}
+# Bottleneck, control limit, max wait and rate; then p50, p95, p99 of five runs of 250,000 requests
+# of `simulate_tandem` (seeds 0 to 4), and the mean batch size.
+SIMULATED = [
+    ("device", 1, None, 790.2, (2.4195, 3.6559, 4.2532), 1.504),
+    ("device", 1, None, 1580.4, (3.5402, 5.7213, 6.8596), 3.319),
+    ("device", 1, None, 2370.6, (6.3965, 11.1884, 13.7151), 9.027),
+    ("device", 8, 8.0, 1580.0, (5.8863, 9.2785, 10.7987), 8.183),
+    ("balanced", 1, None, 2900.0, (0.3989, 0.6839, 0.8425), 1.110),
+    ("balanced", 1, None, 5800.0, (0.6565, 1.2293, 1.5626), 1.643),
+    ("balanced", 1, None, 8600.0, (1.3948, 2.9369, 3.8506), 3.971),
+    ("balanced", 4, 2.0, 5800.0, (0.9764, 1.5534, 1.8955), 4.138),
+    ("front", 1, None, 1200.0, (0.2560, 0.5129, 0.6883), 1.000),
+    ("front", 4, None, 5100.0, (0.6293, 1.2758, 1.6756), 4.000),
+    ("front", 16, None, 7700.0, (1.3674, 2.5979, 3.1188), 16.000),
+]
+
+
+def tandem(bottleneck: str, **others: object) -> Profile:
+    latency_ms, front = FRONTS[bottleneck]
+    return Profile(bottleneck, "d", latency_ms, front=front, **others)
+
+
+def percentiles_ms(evaluation, percentiles=(50, 95, 99)):
+    return [evaluation.response_percentile_ms(percentile) for percentile in percentiles]
+
+
+@pytest.mark.parametrize(
+    ("bottleneck", "limit", "wait_ms", "rate", "expected_ms", "size"), SIMULATED
+)
+def test_percentiles_are_within_3_percent_of_a_simulation(
+    bottleneck, limit, wait_ms, rate, expected_ms, size
+):
+    profile = tandem(bottleneck)
+    policy = BatchingPolicy.from_control_limit(limit, profile.max_batch_size, wait_ms)
+    evaluation = evaluate(profile, policy, rate)
+    assert percentiles_ms(evaluation) == pytest.approx(expected_ms, rel=0.03)
+    assert evaluation.mean_batch_size == pytest.approx(size, rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("bottleneck", "limit", "wait_ms", "rate", "expected_ms", "size"), SIMULATED
+)
+def test_the_simulation_gives_these_percentiles(
+    bottleneck, limit, wait_ms, rate, expected_ms, size
+):
+    latency_ms, front = FRONTS[bottleneck]
+    policy = BatchingPolicy.from_control_limit(limit, latency_ms.size, wait_ms)
+    responses_ms, _, mean_size = simulate_tandem(latency_ms, front, policy, rate, 100_000, seed=0)
+    p50, p95, p99 = np.percentile(responses_ms, (50, 95, 99)) / np.array(expected_ms)
+    assert (p50, p95) == pytest.approx((1, 1), rel=0.05)
+    assert p99 == pytest.approx(1, rel=0.12)  # three standard errors of so short a run
+    assert mean_size == pytest.approx(size, rel=0.02)
+
+
+@pytest.mark.parametrize("bottleneck", FRONTS)
+def test_a_table_that_leaves_requests_behind_is_followed_too(bottleneck):
+    latency_ms, front = FRONTS[bottleneck]
+    policy = BatchingPolicy((0, 0, 0, 3, 2, 3, 4), max_wait_ms=5.0)
+    rate = 800.0
+    simulated_ms, _, size = simulate_tandem(latency_ms, front, policy, rate, 20_000, seed=1)
+    evaluation = evaluate(tandem(bottleneck), policy, rate)
+    expected_ms = np.percentile(simulated_ms, (50, 95))
+    assert percentiles_ms(evaluation, (50, 95)) == pytest.approx(expected_ms, rel=0.05)
+    assert evaluation.mean_batch_size == pytest.approx(size, rel=0.02)
+
+
+def test_batch_times_that_vary_are_drawn_from_their_quantiles():
+    """Gamma-distributed, with a coefficient of variation of 0.3."""
+    sample = np.random.default_rng(0).gamma(0.3**-2, 0.3**2, 200_000)
+    percentiles = np.array([1.0, 10.0, 50.0, 90.0, 99.0])
+    ratios = np.repeat(np.percentile(sample, percentiles)[:, None], 32, axis=1)
+    profile = tandem("device", latency_quantiles=LatencyQuantiles(percentiles, ratios))
+    policy = BatchingPolicy.from_control_limit(1, 32)
+    simulated_ms, _, _ = simulate_tandem(
+        P4_MS, profile.front, policy, 1000.0, 40_000, seed=2, variation=0.3
+    )
+    expected_ms = np.percentile(simulated_ms, (50, 95))
+    found_ms = percentiles_ms(evaluate(profile, policy, 1000.0), (50, 95))
+    assert found_ms == pytest.approx(expected_ms, rel=0.03)
+    constant_ms = percentiles_ms(evaluate(tandem("device"), policy, 1000.0), (50, 95))
+    assert constant_ms[1] < 0.95 * expected_ms[1]
+
+
+def test_a_table_with_batch_times_that_vary_needs_no_front():
+    sample = np.random.default_rng(0).gamma(0.3**-2, 0.3**2, 200_000)
+    percentiles = np.array([1.0, 10.0, 50.0, 90.0, 99.0])
+    ratios = np.repeat(np.percentile(sample, percentiles)[:, None], 32, axis=1)
+    profile = Profile("m", "d", P4_MS, latency_quantiles=LatencyQuantiles(percentiles, ratios))
+    policy = BatchingPolicy((0, 0, 2, 2, 4, 4, 4, 4, 8), max_wait_ms=3.0)
+    free = FrontCosts(0.0, 0.0, shares_cpu=False)
+    simulated_ms, _, _ = simulate_tandem(P4_MS, free, policy, 1200.0, 40_000, seed=4, variation=0.3)
+    expected_ms = np.percentile(simulated_ms, (50, 95))
+    found_ms = percentiles_ms(evaluate(profile, policy, 1200.0), (50, 95))
+    assert found_ms == pytest.approx(expected_ms, rel=0.03)
+
+
+def test_a_waiting_room_refuses_the_share_that_a_simulation_refuses():
+    latency_ms, front = FRONTS["device"]
+    policy = BatchingPolicy.from_control_limit(1, 4)
+    _, refused, _ = simulate_tandem(
+        latency_ms, front, policy, 1800.0, 20_000, seed=3, waiting_room=6
+    )
+    evaluation = evaluate(tandem("device"), policy, 1800.0, waiting_room=6)
+    assert refused > 0.05
+    assert evaluation.full_probability == pytest.approx(refused, rel=0.05)
+
+
+def test_a_front_that_costs_nothing_changes_nothing():
+    free = Profile("m", "d", P4_MS, front=FrontCosts(0.0, 0.0, shares_cpu=False))
+    policy = BatchingPolicy.from_control_limit(4, 32, 6.0)
+    exact = evaluate(Profile("m", "d", P4_MS), policy, 1500.0)
+    sampled = evaluate(free, policy, 1500.0)
+    assert percentiles_ms(sampled) == pytest.approx(percentiles_ms(exact), rel=0.01)
+    assert sampled.mean_response_ms == pytest.approx(exact.mean_response_ms, rel=0.005)
+    assert sampled.device_busy_fraction == pytest.approx(exact.device_busy_fraction, rel=0.005)
+
+
+def test_a_device_that_takes_no_time_leaves_a_queue_before_the_front():
+    """M/D/1 before the front; each answer takes what a request does, and so another round."""
+    instant = Profile("m", "d", [1e-9], front=FrontCosts(1.0, 0.0, shares_cpu=False))
+    mean_ms = evaluate(instant, BatchingPolicy((0, 1)), 600.0).mean_response_ms
+    # Pollaczek and Khinchine: a wait of ρs / 2(1 - ρ) before the service of 1 ms. The answer then
+    # waits behind those who came meanwhile, of whom there are as many as one leaves behind: λ T.
+    wait_ms = 0.6 / (2 * (1 - 0.6))
+    assert mean_ms == pytest.approx((wait_ms + 1) * (1 + 0.6), rel=0.02)
+
+
+def test_a_policy_that_the_front_cannot_keep_up_with_is_refused_by_name():
+    profile = tandem("front")
+    at_once = BatchingPolicy.from_control_limit(1, 64)
+    with pytest.raises(
+        InfeasibleError, match=r"in batches of 1.*, the front \(event loop\) serves"
+    ):
+        evaluate(profile, at_once, 6000.0)
+    assert evaluate(profile, BatchingPolicy.from_control_limit(8, 64), 6000.0).mean_batch_size >= 8
+    with pytest.raises(InfeasibleError, match=r"the front .* in batches of 64"):
+        evaluate(profile, at_once, 13_000.0, waiting_room=100)
+
+
+def test_a_serial_front_is_a_slower_device():
+    front = FrontCosts(0.05, 0.1, shares_cpu=True)
+    profile = Profile("m", "d", P4_MS, front=front)
+    slower = Profile("m", "d", P4_MS + 0.1 + 0.05 * np.arange(1, 33))
+    policy = BatchingPolicy.from_control_limit(3, 32, 4.0)
+    assert percentiles_ms(evaluate(profile, policy, 1500.0)) == percentiles_ms(
+        evaluate(slower, policy, 1500.0)
+    )
