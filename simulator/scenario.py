@@ -18,7 +18,7 @@ from policy.objective import Objective, ServiceLevelObjective
 from policy.profile import Profile
 from policy.table import PolicyTable, solve_table
 from simulator.arrivals import WithinSecond
-from simulator.engines.interface import ReplicaModel, Routing
+from simulator.engines.interface import BatchTimes, ReplicaModel, Routing
 from simulator.fleet import Failures, StartTime
 from simulator.policy_tables import live_user_config
 
@@ -174,6 +174,8 @@ class Scenario:
             table=self.table,
             limits=self._limits,
             energy_mj=self.profile.energy_mj,
+            idle_power_w=self.profile.idle_power_w or 0.0,
+            batch_times=BatchTimes.of(self.profile.latency_quantiles),
             objective=self.objective,
             delays=self.delays,
             routing=self.routing,

@@ -90,13 +90,17 @@ class Simulation:
         self._autoscaler = autoscaler
         # Each purpose has its own random stream, so that the arrivals stay the same however many
         # start times the fleet draws.
-        streams = np.random.SeedSequence(scenario.seed).spawn(5)
-        rounding, arrivals, routing, starts, failures = map(np.random.default_rng, streams)
+        streams = np.random.SeedSequence(scenario.seed).spawn(6)
+        rounding, arrivals, routing, starts, failures, batches = map(np.random.default_rng, streams)
         self._counts = scaled_counts(scenario.counts, scenario.scale, rounding)
         self._arrivals = ArrivalTimes(self._counts, scenario.within_second, arrivals)
         self._counters = FleetCounters.zeros(scenario.seconds)
         self._engine: Engine = ENGINES[engine](
-            scenario.replica_model(), self._counters, int(routing.integers(2**63)), log_requests
+            scenario.replica_model(),
+            self._counters,
+            int(routing.integers(2**63)),
+            int(batches.integers(2**63)),
+            log_requests,
         )
         self._fleet = Fleet(
             self._engine,
@@ -111,11 +115,13 @@ class Simulation:
         """Run the simulation and return its result; call it once."""
         scenario, fleet, seconds = self._scenario, self._fleet, self._scenario.seconds
         ordered, ready, forecast = (np.empty(seconds) for _ in range(3))
+        idle_power_w = scenario.profile.idle_power_w or 0.0
         refused = 0
         step = max(1, seconds // PROGRESS_CALLS)
         for second in range(seconds):
             self._engine.offer(self._arrivals.of_second(second))
-            ordered[second], ready[second] = fleet.run_until(second + 1.0)
+            ordered[second], ready[second], existing = fleet.run_until(second + 1.0)
+            self._counters.energy_j[second] += idle_power_w * existing
             view = FleetView(
                 now_s=second + 1.0,
                 ordered=fleet.ordered,

@@ -32,6 +32,8 @@ class CompiledEngine:
         Counts the answers and refusals.
     seed : int
         Seed of the balancer's choices.
+    batch_seed : int
+        Seed of the batch times, where they vary.
     log_requests : bool
         Whether to keep a log of the answered requests.
     rate_window_s : float
@@ -43,11 +45,13 @@ class CompiledEngine:
         model: ReplicaModel,
         counters: FleetCounters,
         seed: int,
+        batch_seed: int = 0,
         log_requests: bool = False,
         rate_window_s: float = 5.0,
     ) -> None:
         self._rules = _rules(model, rate_window_s)
         self._log_requests = log_requests
+        self._batch_seeds = np.array([batch_seed], np.uint64)
         ring = _power_of_two(max(1, model.limits.waiting_room) + self._rules.latency_s.size)
         self._state = State(
             times=np.full((_INITIAL_SLOTS, kernel.N_TIMES), np.inf),
@@ -62,6 +66,7 @@ class CompiledEngine:
             fleet_counts=np.zeros(kernel.N_FLEET_COUNTS, np.int64),
             fleet_times=np.zeros(kernel.N_FLEET_TIMES),
             random=np.array([seed], np.uint64),
+            batch_random=np.zeros(_INITIAL_SLOTS, np.uint64),
             in_time=counters.in_time,
             refused=counters.refused,
             energy_j=counters.energy_j,
@@ -82,6 +87,7 @@ class CompiledEngine:
                 reached_s=_extended(state.reached_s, more),
                 tries=_extended(state.tries, more),
                 ready=_extended(state.ready, more),
+                batch_random=_extended(state.batch_random, more),
             )
         times = state.times[slot]
         times[:] = math.inf
@@ -90,6 +96,7 @@ class CompiledEngine:
         times[kernel.RATE_FIRST_S] = math.nan
         times[kernel.COUNTED_S] = now_s
         state.counts[slot] = 0
+        state.batch_random[slot] = kernel.random_bits(self._batch_seeds, 0)
 
     def route_to(self, slots: Sequence[int], now_s: float) -> None:
         """Set the replicas that take requests from now on; with none, requests are held."""
@@ -229,11 +236,14 @@ def _rules(model: ReplicaModel, rate_window_s: float) -> Rules:
         max_wait_s=1e-3 * np.array(waits_ms, dtype=np.float64),
         latency_s=1e-3 * latency_ms,
         latency_ms=latency_ms,
+        time_ranks=model.batch_times.ranks,
+        time_ratios=model.batch_times.ratios,
         admit_within_ms=float(limits.admit_within_ms),
         answer_within_ms=float(limits.answer_within_ms),
         try_ms=float(limits.try_ms),
         late_share_allowed=float(limits.late_share_allowed),
         energy_j=np.zeros(latency_ms.size) if energy_mj is None else 1e-3 * energy_mj,
+        idle_power_w=model.idle_power_w,
         rate_window_s=rate_window_s,
         request_delay_s=1e-3 * delays.request_delay_ms,
         reply_delay_s=1e-3 * delays.reply_delay_ms,

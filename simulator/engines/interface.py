@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from autoscaler.sizing.try_delays import TryDelays
 from deployments.batcher.limits import Limits
+from policy.latency_quantiles import LatencyQuantiles
 from policy.objective import ServiceLevelObjective
 from policy.table import PolicyTable
 
@@ -32,6 +33,31 @@ class Routing(StrEnum):
 
 
 @dataclass(frozen=True, eq=False)
+class BatchTimes:
+    """The distribution of the time of a batch, as a ratio to its latency in the limits.
+
+    Attributes
+    ----------
+    ranks : FloatArray, shape (points,)
+        Cumulative probabilities, ascending up to 1; none if batch times do not vary.
+    ratios : FloatArray, shape (max_batch_size, points)
+        Entry ``[b - 1, i]``: the ratio that a batch of ``b`` has with probability
+        ``ranks[i] - ranks[i - 1]``.
+    """
+
+    ranks: FloatArray
+    ratios: FloatArray
+
+    @classmethod
+    def of(cls, quantiles: LatencyQuantiles | None) -> "BatchTimes":
+        """Return the distribution that `policy.response_time` computes with."""
+        if quantiles is None:
+            return cls(np.empty(0), np.empty((0, 0)))
+        ratios, weights = quantiles.points
+        return cls(np.cumsum(weights), np.ascontiguousarray(ratios))
+
+
+@dataclass(frozen=True, eq=False)
 class ReplicaModel:
     """The properties that all replicas of a simulated fleet share.
 
@@ -43,6 +69,12 @@ class ReplicaModel:
         Waiting room, longest wait, and batch latencies.
     energy_mj : FloatArray or None, shape (max_batch_size,)
         Energy of a batch of each size, in mJ; None where the profile has none.
+    idle_power_w : float
+        Power of an idle device. The engines count the energy of a batch without what the device
+        would draw idle in its time; `simulator.simulation` adds that for all the time that a
+        replica exists.
+    batch_times : BatchTimes
+        How the time of a batch varies.
     objective : ServiceLevelObjective
         The client's SLA.
     delays : TryDelays
@@ -54,6 +86,8 @@ class ReplicaModel:
     table: PolicyTable
     limits: Limits
     energy_mj: FloatArray | None
+    idle_power_w: float
+    batch_times: BatchTimes
     objective: ServiceLevelObjective
     delays: TryDelays
     routing: Routing

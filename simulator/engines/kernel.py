@@ -25,12 +25,13 @@ from simulator.engines.compiling import compiled, inlined
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-# State.times: the end of the batch on the device, or when a free device must decide again; weight,
-# first and last arrival of the rate estimate; up to when ongoing requests are counted; when a
-# draining replica became empty; the share of tries refused of late, which is no time.
-NEXT_EVENT_S, RATE_WEIGHT, RATE_FIRST_S, RATE_LAST_S, COUNTED_S, DRAINED_S = range(6)
-REFUSED_SHARE = 6
-N_TIMES = 7
+# State.times: the end of the batch on the device, or when a free device must decide again; the end
+# of that batch by the profile; weight, first and last arrival of the rate estimate; up to when
+# ongoing requests are counted; when a draining replica became empty; the share of tries refused of
+# late, which is no time.
+NEXT_EVENT_S, EXPECTED_END_S, RATE_WEIGHT, RATE_FIRST_S, RATE_LAST_S, COUNTED_S = range(6)
+DRAINED_S, REFUSED_SHARE = range(6, 8)
+N_TIMES = 8
 # State.counts: where the replica's ring of requests begins, how many of them are on the device,
 # how many wait, whether the replica drains, and its counters.
 HEAD, ON_DEVICE, WAITING, DRAINING, OFFERED, REFUSED, COMPLETED, LATE, EXPIRED = range(9)
@@ -61,6 +62,8 @@ _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _30, _27, _31, _32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
+# A 64-bit number without its last 11 bits, times this, is a float in [0, 1).
+_11, _2_TO_MINUS_53 = np.uint64(11), 2.0**-53
 
 
 class Rules(NamedTuple):
@@ -72,11 +75,14 @@ class Rules(NamedTuple):
     max_wait_s: FloatArray  # (cells,)
     latency_s: FloatArray  # (sizes,)
     latency_ms: FloatArray  # (sizes,)
+    time_ranks: FloatArray  # (points,): see `draw_ratio`; none where batch times do not vary
+    time_ratios: FloatArray  # (sizes, points)
     admit_within_ms: float
     answer_within_ms: float
     try_ms: float
     late_share_allowed: float
     energy_j: FloatArray  # (sizes,)
+    idle_power_w: float
     rate_window_s: float
     request_delay_s: float
     reply_delay_s: float
@@ -102,7 +108,8 @@ class State(NamedTuple):
     retry_counts: IntArray  # (ring, 2)
     fleet_counts: IntArray  # (N_FLEET_COUNTS,)
     fleet_times: FloatArray  # (N_FLEET_TIMES,)
-    random: NDArray[np.uint64]  # (1,)
+    random: NDArray[np.uint64]  # (1,): the balancer's stream of random numbers
+    batch_random: NDArray[np.uint64]  # (slots,): the stream of each replica's batch times
     in_time: FloatArray  # (seconds,); this and the next three: FleetCounters
     refused: FloatArray
     energy_j: FloatArray
@@ -111,14 +118,32 @@ class State(NamedTuple):
 
 
 @inlined
-def draw(state: NDArray[np.uint64], below: int) -> int:
-    """Draw one of 0, …, `below` - 1 by SplitMix64 and advance its state, shape (1,)."""
-    state[0] += _GAMMA
-    z = state[0]
+def random_bits(streams: NDArray[np.uint64], stream: int) -> np.uint64:
+    """Return the next 64 random bits of one of the SplitMix64 generators."""
+    streams[stream] += _GAMMA
+    z = streams[stream]
     z = (z ^ (z >> _30)) * _MIX_1
     z = (z ^ (z >> _27)) * _MIX_2
-    z = z ^ (z >> _31)
-    return int(np.int64(((z >> _32) * np.uint64(below)) >> _32))
+    return np.uint64(z ^ (z >> _31))
+
+
+@inlined
+def draw(state: NDArray[np.uint64], below: int) -> int:
+    """Draw one of 0, …, `below` - 1 from the generator with this state, shape (1,)."""
+    return int(np.int64(((random_bits(state, 0) >> _32) * np.uint64(below)) >> _32))
+
+
+@inlined
+def draw_ratio(
+    ranks: FloatArray, ratios: FloatArray, size: int, streams: NDArray[np.uint64], stream: int
+) -> float:
+    """Draw the time of a batch, as a ratio to the profile's, by inverting its distribution.
+
+    `ratios[size - 1, i]` is the ratio of all ranks from `ranks[i - 1]` to `ranks[i]`.
+    """
+    rank = float(random_bits(streams, stream) >> _11) * _2_TO_MINUS_53
+    point = int(np.searchsorted(ranks, rank, "right"))
+    return float(ratios[size - 1, min(point, ranks.size - 1)])
 
 
 @inlined
@@ -202,7 +227,7 @@ def has_room(rules: Rules, state: State, slot: int, now_s: float) -> bool:
     batches = (waiting + rules.latency_ms.size) // rules.latency_ms.size
     if not waiting and batches * full_ms > rules.admit_within_ms:
         return True
-    start_s = max(now_s, state.times[slot, NEXT_EVENT_S]) if busy else now_s
+    start_s = max(now_s, state.times[slot, EXPECTED_END_S]) if busy else now_s
     within_ms = rules.admit_within_ms - time_lost_in_tries_ms(rules, state, slot)
     return bool(start_s + 1e-3 * (batches * full_ms) <= now_s + 1e-3 * within_ms)
 
@@ -244,9 +269,14 @@ def decide(rules: Rules, state: State, slot: int, now_s: float) -> None:
         return
     counts[slot, ON_DEVICE] = size
     counts[slot, WAITING] -= size
-    times[slot, NEXT_EVENT_S] = now_s + rules.latency_s[size - 1]
+    batch_s = rules.latency_s[size - 1]
+    times[slot, EXPECTED_END_S] = now_s + batch_s
+    if rules.time_ranks.size:
+        ranks, ratios = rules.time_ranks, rules.time_ratios
+        batch_s *= draw_ratio(ranks, ratios, size, state.batch_random, slot)
+    times[slot, NEXT_EVENT_S] = now_s + batch_s
     second = min(int(now_s), state.energy_j.size - 1)
-    state.energy_j[second] += rules.energy_j[size - 1]
+    state.energy_j[second] += rules.energy_j[size - 1] - rules.idle_power_w * batch_s
 
 
 @inlined

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from deployments.batcher.core import Batch, BatcherCore, Request
 from simulator.engines.counters import FleetCounters
 from simulator.engines.interface import AnsweredRequest, ReplicaCounters, ReplicaModel, Routing
-from simulator.engines.kernel import bin_of, draw
+from simulator.engines.kernel import bin_of, draw, draw_ratio, random_bits
 
 FloatArray = NDArray[np.float64]
 
@@ -47,6 +47,8 @@ class _Replica:
     slot: int
     core: BatcherCore
     counted_s: float
+    #: Random numbers of its batch times.
+    batch_random: NDArray[np.uint64]
     batch: Batch | None = None
     drained_at_s: float = math.inf
     draining: bool = False
@@ -77,16 +79,24 @@ class LiveEngine:
         Counts the answers and refusals.
     seed : int
         Seed of the balancer's choices.
+    batch_seed : int
+        Seed of the batch times, where they vary.
     log_requests : bool
         Whether to keep a log of the answered requests.
     """
 
     def __init__(
-        self, model: ReplicaModel, counters: FleetCounters, seed: int, log_requests: bool = False
+        self,
+        model: ReplicaModel,
+        counters: FleetCounters,
+        seed: int,
+        batch_seed: int = 0,
+        log_requests: bool = False,
     ) -> None:
         self._model = model
         self._counters = counters
         self._random = np.array([seed], np.uint64)
+        self._batch_seeds = np.array([batch_seed], np.uint64)
         self._log: list[AnsweredRequest] | None = [] if log_requests else None
         self._replicas: dict[int, _Replica] = {}
         self._ready: list[_Replica] = []
@@ -103,7 +113,8 @@ class LiveEngine:
     def add(self, slot: int, now_s: float) -> None:
         """Put a new, empty replica into a slot."""
         core = BatcherCore(self._model.table, self._model.limits)
-        self._replicas[slot] = _Replica(slot, core, now_s)
+        batch_random = np.array([random_bits(self._batch_seeds, 0)], np.uint64)
+        self._replicas[slot] = _Replica(slot, core, now_s, batch_random)
 
     def route_to(self, slots: Sequence[int], now_s: float) -> None:
         """Set the replicas that take requests from now on; with none, requests are held."""
@@ -238,18 +249,26 @@ class LiveEngine:
         replica.decision += 1
         replica.batch = batch
         if batch is not None:
-            latency_ms = self._model.limits.latency_ms[batch.size - 1]
-            end_s = now_s + 1e-3 * latency_ms
-            self._schedule(end_s, _EventKind.DEVICE, (replica, replica.decision))
+            batch_s = self._batch_s(batch.size, replica)
+            self._schedule(now_s + batch_s, _EventKind.DEVICE, (replica, replica.decision))
             if self._model.energy_mj is not None:
                 energy_j = self._counters.energy_j
                 second = min(int(now_s), energy_j.size - 1)
                 energy_j[second] += 1e-3 * self._model.energy_mj[batch.size - 1]
+                energy_j[second] -= self._model.idle_power_w * batch_s
         elif replica.core.wake_at_s is not None:
             due_s = replica.core.wake_at_s
             self._schedule(due_s, _EventKind.DEVICE, (replica, replica.decision))
         elif replica.draining:
             replica.drained_at_s = now_s
+
+    def _batch_s(self, size: int, replica: _Replica) -> float:
+        """Return how long a batch takes; drawn at random where batch times vary."""
+        batch_s = 1e-3 * self._model.limits.latency_ms[size - 1]
+        times = self._model.batch_times
+        if not times.ranks.size:
+            return batch_s
+        return batch_s * draw_ratio(times.ranks, times.ratios, size, replica.batch_random, 0)
 
     def _drop_expired(self, now_s: float, replica: _Replica) -> None:
         """Give up the requests that a batch would have answered too late: the oldest ones."""

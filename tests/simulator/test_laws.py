@@ -1,16 +1,19 @@
 """The simulator against queueing theory: every statistic within its standard error."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy import stats
 
 from autoscaler.sizing.equilibrium import rand_equilibrium
 from autoscaler.sizing.rand import retried_response_time_cdf
 from autoscaler.sizing.try_delays import TryDelays
 from policy.batching_policy import BatchingPolicy
+from policy.latency_quantiles import LatencyQuantiles
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
@@ -25,6 +28,7 @@ ONE_BY_ONE = Profile("one", "by one", np.array([2.0]), np.array([30.0]))
 NO_DELAYS = TryDelays(0.0, 0.0, 0.0, 0)
 SEEDS = 8
 PERCENTILES = (50.0, 90.0, 99.0)
+GAMMA_PERCENTILES = np.array([1.0, 10.0, 50.0, 90.0, 99.0])
 
 
 def runs(profile, batching, rate_per_s, seconds, replicas=1, limit_ms=10.0, **options):
@@ -76,6 +80,32 @@ def assert_near(simulated, expected, errors=4.0, floor=0.0):
     ],
 )
 def test_one_replica_matches_the_exact_distribution(profile, policy, traffic_intensity, room):
+    check_one_replica(profile, policy, traffic_intensity, room)
+
+
+@pytest.mark.parametrize("variation", [0.1, 0.3])
+@pytest.mark.parametrize(
+    ("policy", "traffic_intensity"),
+    [
+        (BatchingPolicy.from_control_limit(1, 32), 0.7),
+        (BatchingPolicy.from_control_limit(8, 32, 8.0), 0.5),
+    ],
+)
+def test_one_replica_matches_it_where_batch_times_vary(variation, policy, traffic_intensity):
+    quantiles = GAMMA_PERCENTILES, gamma_ratios(variation)[:, None] * np.ones(32)
+    profile = replace(
+        GOOGLENET_P4, idle_power_w=5.0, latency_quantiles=LatencyQuantiles(*quantiles)
+    )
+    check_one_replica(profile, policy, traffic_intensity, None)
+
+
+def gamma_ratios(variation):
+    """Return percentiles of a gamma distribution with mean 1 and this variation."""
+    return stats.gamma(variation**-2, scale=variation**2).ppf(GAMMA_PERCENTILES / 100)
+
+
+def check_one_replica(profile, policy, traffic_intensity, room):
+    """Check percentiles, refusals and power of one replica against the exact ones."""
     rate_per_s = traffic_intensity * profile.capacity_per_s
     expected = evaluate(profile, policy, rate_per_s, waiting_room=room)
     seconds = math.ceil(100_000 / rate_per_s)

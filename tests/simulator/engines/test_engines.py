@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from autoscaler.sizing.try_delays import TryDelays
 from policy.batching_policy import BatchingPolicy
+from policy.latency_quantiles import LatencyQuantiles
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.table import PolicyTable
@@ -18,9 +19,14 @@ from simulator.scenario import Scenario
 from simulator.simulation import Simulation
 
 DELAYS_MS = [0.0, 0.25, 3.0, 400.0]
-PROFILES = [
-    Profile("model", "device", np.array(times_ms), 10 + np.array(times_ms))
-    for times_ms in ([2.0] * 6, [1.0, 2.5, 3.0, 3.0, 8.0, 9.5], np.linspace(8, 30, 6))
+LATENCIES_MS = [[2.0] * 6, [1.0, 2.5, 3.0, 3.0, 8.0, 9.5], np.linspace(8, 30, 6)]
+#: The times of batches vary as much as these; the last, by batch size as well.
+QUANTILES = [
+    None,
+    LatencyQuantiles(np.array([10.0, 90.0]), np.array([[0.8], [1.3]]) * np.ones(6)),
+    LatencyQuantiles(
+        np.array([50.0, 99.0]), np.array([np.linspace(0.6, 1.0, 6), np.linspace(4.0, 1.0, 6)])
+    ),
 ]
 
 
@@ -52,12 +58,25 @@ def policies(draw):
 
 
 @st.composite
+def profiles(draw):
+    latency_ms = np.array(draw(st.sampled_from(LATENCIES_MS)))
+    return Profile(
+        "model",
+        "device",
+        latency_ms,
+        10 + latency_ms,
+        idle_power_w=draw(st.sampled_from([None, 0.5])),
+        latency_quantiles=draw(st.sampled_from(QUANTILES)),
+    )
+
+
+@st.composite
 def scenarios(draw):
     rates = tuple(sorted(draw(st.sets(st.floats(5, 300), min_size=1, max_size=3))))
     table = PolicyTable(rates, tuple(draw(policies()) for _ in range(len(rates) + 1)), "drawn")
     least = draw(st.integers(0, 1))
     return Scenario(
-        draw(st.sampled_from(PROFILES)),
+        draw(profiles()),
         ServiceLevelObjective(40.0, 99.0),
         np.array(draw(st.lists(st.integers(0, 400), min_size=3, max_size=6))),
         within_second=draw(st.sampled_from(["uniform", "linear"])),
