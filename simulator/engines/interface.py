@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from autoscaler.sizing.try_delays import TryDelays
 from deployments.batcher.limits import Limits
+from policy.front import FrontCosts
 from policy.latency_quantiles import LatencyQuantiles
 from policy.objective import ServiceLevelObjective
 from policy.table import PolicyTable
@@ -81,6 +82,12 @@ class ReplicaModel:
         Delays between balancer and replica. `retries` must be a number.
     routing : Routing
         How the balancer picks a replica.
+    front : FrontCosts or None
+        The stage before and after the device, in tandem with it: one server, first come first
+        served, that takes `request_ms` for each request, and `batch_ms` for each batch that has
+        ended. None: requests reach the device at once, and answers leave at once.
+    refuse_ms : float
+        Time of the front for a request that it refuses instead of reading it.
     """
 
     table: PolicyTable
@@ -91,6 +98,8 @@ class ReplicaModel:
     objective: ServiceLevelObjective
     delays: TryDelays
     routing: Routing
+    front: FrontCosts | None = None
+    refuse_ms: float = 0.0
 
     @property
     def objective_at_replica(self) -> ServiceLevelObjective:
@@ -192,6 +201,14 @@ class Engine(Protocol):
     @property
     def refused(self) -> int:
         """Requests refused by every try so far."""
+
+    @property
+    def devices_busy_s(self) -> float:
+        """Time for which the devices of all replicas have been busy, in s."""
+
+    @property
+    def fronts_busy_s(self) -> float:
+        """Time for which the fronts of all replicas have been busy, in s."""
 
     def request_log(self) -> list[AnsweredRequest]:
         """Return the answered requests by the time they were sent; empty without a log."""

@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from autoscaler.sizing.try_delays import TryDelays
 from policy.batching_policy import BatchingPolicy
+from policy.front import FrontCosts
 from policy.latency_quantiles import LatencyQuantiles
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
@@ -57,6 +58,10 @@ def policies(draw):
     return BatchingPolicy((0, *sizes, draw(st.integers(1, largest))), wait_ms)
 
 
+#: Front and device take turns to be the bottleneck; whole times let their events coincide.
+COSTS_MS = st.sampled_from([0.0, 0.25, 1.0, 3.0]) | st.floats(0, 5)
+
+
 @st.composite
 def profiles(draw):
     latency_ms = np.array(draw(st.sampled_from(LATENCIES_MS)))
@@ -67,6 +72,7 @@ def profiles(draw):
         10 + latency_ms,
         idle_power_w=draw(st.sampled_from([None, 0.5])),
         latency_quantiles=draw(st.sampled_from(QUANTILES)),
+        front=draw(st.none() | st.builds(FrontCosts, COSTS_MS, COSTS_MS, st.booleans())),
     )
 
 
@@ -90,6 +96,8 @@ def scenarios(draw):
             draw(st.integers(0, 5)),
         ),
         batching=table,
+        serve_late=draw(st.booleans()),
+        refuse_ms=draw(st.none() | COSTS_MS),
         waiting_room=draw(st.sampled_from([1, 2, 7, 20])),
         max_age_ms=draw(st.sampled_from([0.0, 15.0, 2000.0, float("inf")])),
         replicas=draw(st.integers(least, 4)),
