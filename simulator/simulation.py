@@ -140,6 +140,11 @@ class Simulation:
                 progress(second + 1)
         paid_replica_s = fleet.finish()
         counters = self._counters
+        work = self._engine.work()
+        serial_front_s, front = 0.0, scenario.profile.front
+        if front is not None and front.shares_cpu:
+            answered = float(counters.histogram.sum())
+            serial_front_s = 1e-3 * (front.request_ms * answered + front.batch_ms * work.batches)
         has_energy = scenario.profile.energy_mj is not None
         return Run(
             name=self._autoscaler.name,
@@ -154,6 +159,8 @@ class Simulation:
             energy_j=counters.energy_j if has_energy else np.full(seconds, math.nan),
             histogram=counters.histogram,
             bin_edges_ms=bin_edges_ms(),
+            device_busy_s=work.devices_busy_s - serial_front_s,
+            front_busy_s=work.fronts_busy_s + serial_front_s,
         )
 
     def request_log(self) -> list[AnsweredRequest]:
@@ -186,8 +193,8 @@ class Simulation:
             refused_total=counted.refused,
             completed_total=counted.completed,
             queue_length=counted.waiting,
-            full_batch_size=scenario.profile.max_batch_size,
-            full_batch_ms=float(scenario.profile.latency_ms[-1]),
+            full_batch_size=scenario.replica_profile.max_batch_size,
+            full_batch_ms=float(scenario.replica_profile.latency_ms[-1]),
             sla_response_time_ms=scenario.objective.response_time_ms,
             sla_percentile=scenario.objective.percentile,
             start_time_s=replica.start_time_s,

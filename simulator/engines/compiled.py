@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 from policy.front import FrontCosts
 from simulator.engines import kernel
 from simulator.engines.counters import FleetCounters
-from simulator.engines.interface import AnsweredRequest, ReplicaCounters, ReplicaModel, Routing
+from simulator.engines.interface import (
+    AnsweredRequest,
+    FleetWork,
+    ReplicaCounters,
+    ReplicaModel,
+    Routing,
+)
 from simulator.engines.kernel import Rules, State
 
 FloatArray = NDArray[np.float64]
@@ -180,15 +186,11 @@ class CompiledEngine:
         """Requests refused by every try so far."""
         return int(self._state.fleet_counts[kernel.GIVEN_UP])
 
-    @property
-    def devices_busy_s(self) -> float:
-        """Time for which the devices of all replicas have been busy, in s."""
-        return float(self._state.fleet_times[kernel.DEVICES_BUSY_S])
-
-    @property
-    def fronts_busy_s(self) -> float:
-        """Time for which the fronts of all replicas have been busy, in s."""
-        return float(self._state.fleet_times[kernel.FRONTS_BUSY_S])
+    def work(self) -> FleetWork:
+        """Return what all replicas have done so far."""
+        devices_s, fronts_s = self._state.fleet_times[[kernel.DEVICES_BUSY_S, kernel.FRONTS_BUSY_S]]
+        batches = int(self._state.fleet_counts[kernel.BATCHES])
+        return FleetWork(batches, float(devices_s), float(fronts_s))
 
     def request_log(self) -> list[AnsweredRequest]:
         """Return the answered requests by the time they were sent; empty without a log."""

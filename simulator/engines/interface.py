@@ -162,6 +162,24 @@ class AnsweredRequest(NamedTuple):
     tries: int
 
 
+class FleetWork(NamedTuple):
+    """The work of all replicas together.
+
+    Attributes
+    ----------
+    batches : int
+        Batches started.
+    devices_busy_s : float
+        Time of these batches, in s.
+    fronts_busy_s : float
+        Time that fronts beside a device have been busy, refusals included, in s.
+    """
+
+    batches: int
+    devices_busy_s: float
+    fronts_busy_s: float
+
+
 class Engine(Protocol):
     """Moves requests between clients, balancer and replicas. Time never goes backwards.
 
@@ -202,13 +220,8 @@ class Engine(Protocol):
     def refused(self) -> int:
         """Requests refused by every try so far."""
 
-    @property
-    def devices_busy_s(self) -> float:
-        """Time for which the devices of all replicas have been busy, in s."""
-
-    @property
-    def fronts_busy_s(self) -> float:
-        """Time for which the fronts of all replicas have been busy, in s."""
+    def work(self) -> FleetWork:
+        """Return what all replicas have done so far."""
 
     def request_log(self) -> list[AnsweredRequest]:
         """Return the answered requests by the time they were sent; empty without a log."""

@@ -39,9 +39,9 @@ N_TIMES = 9
 HEAD, ON_DEVICE, WAITING, DRAINING, OFFERED, REFUSED, COMPLETED, LATE, EXPIRED = range(9)
 FRONT_HEAD, IN_FRONT, UNREAD, REFUSING = range(9, 13)
 N_COUNTS = 13
-# State.fleet_counts; the last says whether the ring of a front may overflow.
-NEXT_ARRIVAL, RETRY_HEAD, RETRIES_PENDING, READY, GIVEN_UP, LOGGED, FRONT_FULL = range(7)
-N_FLEET_COUNTS = 7
+# State.fleet_counts: among others batches started, and whether the ring of a front may overflow.
+NEXT_ARRIVAL, RETRY_HEAD, RETRIES_PENDING, READY, GIVEN_UP, LOGGED, BATCHES, FRONT_FULL = range(8)
+N_FLEET_COUNTS = 8
 # State.fleet_times: request-seconds in replicas or held, since when any replica is ready, now, and
 # for how long the devices and the fronts of all replicas have been busy.
 ONGOING_S, OPEN_SINCE_S, NOW_S, DEVICES_BUSY_S, FRONTS_BUSY_S = range(5)
@@ -322,6 +322,7 @@ def decide(rules: Rules, state: State, slot: int, now_s: float) -> None:
     second = min(int(now_s), state.energy_j.size - 1)
     state.energy_j[second] += rules.energy_j[size - 1] - rules.idle_power_w * batch_s
     state.fleet_times[DEVICES_BUSY_S] += batch_s
+    state.fleet_counts[BATCHES] += 1
 
 
 @inlined

@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 
 from deployments.batcher.core import Batch, BatcherCore, Refusal, Request
 from simulator.engines.counters import FleetCounters
-from simulator.engines.interface import AnsweredRequest, ReplicaCounters, ReplicaModel, Routing
+from simulator.engines.interface import (
+    AnsweredRequest,
+    FleetWork,
+    ReplicaCounters,
+    ReplicaModel,
+    Routing,
+)
 from simulator.engines.kernel import ANSWER_WAIT, bin_of, draw, draw_ratio, random_bits
 
 FloatArray = NDArray[np.float64]
@@ -132,8 +138,9 @@ class LiveEngine:
         self._ongoing_s = 0.0
         self._now_s = 0.0
         self.refused = 0
-        self.devices_busy_s = 0.0
-        self.fronts_busy_s = 0.0
+        self._batches = 0
+        self._devices_busy_s = 0.0
+        self._fronts_busy_s = 0.0
 
     def add(self, slot: int, now_s: float) -> None:
         """Put a new, empty replica into a slot."""
@@ -235,6 +242,10 @@ class LiveEngine:
         ongoing_s, self._ongoing_s = self._ongoing_s, 0.0
         return ongoing_s
 
+    def work(self) -> FleetWork:
+        """Return what all replicas have done so far."""
+        return FleetWork(self._batches, self._devices_busy_s, self._fronts_busy_s)
+
     def request_log(self) -> list[AnsweredRequest]:
         """Return the answered requests by the time they were sent; empty without a log."""
         return sorted(self._log or [])
@@ -281,7 +292,7 @@ class LiveEngine:
                 work_s = 1e-3 * self._model.refuse_ms
         replica.front_event_s = now_s + work_s
         self._schedule(replica.front_event_s, _EventKind.FRONT, replica)
-        self.fronts_busy_s += work_s
+        self._fronts_busy_s += work_s
 
     def _front_event(self, now_s: float, replica: _Replica) -> None:
         """End what the front does: a batch is answered, a request handed on or refused."""
@@ -355,7 +366,8 @@ class LiveEngine:
         replica.batch = batch
         if batch is not None:
             batch_s = self._batch_s(batch.size, replica)
-            self.devices_busy_s += batch_s
+            self._batches += 1
+            self._devices_busy_s += batch_s
             self._schedule(now_s + batch_s, _EventKind.DEVICE, (replica, replica.decision))
             if self._model.energy_mj is not None:
                 energy_j = self._counters.energy_j
