@@ -1,4 +1,4 @@
-"""The front before and after a device, on requests that can be followed by hand; in both engines."""
+"""The front before and after a device, in both engines, on requests followed by hand."""
 
 import numpy as np
 import pytest
