@@ -16,11 +16,9 @@ if the balancer tries a refused request again, up to five times, at this one rep
 """
 
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 from rich.progress import track
 
 from autoscaler.sizing.try_delays import TryDelays
@@ -40,31 +38,26 @@ from sojourn.output import print_json, print_table
 
 ENGINES: tuple[EngineName, ...] = ("compiled", "live")
 FACTORS = (1.05, 1.5, 4.0, 10.0)
-SIZES = np.arange(1, 33, dtype=np.float64)
+SIZES = np.arange(1, 33)
 FRONT_FACTORS = (1.05, 1.5, 2.0, 4.0, 10.0)
-FAST = 0.02 + 0.001 * np.arange(1, 65, dtype=np.float64)
+FAST = 0.02 + 0.001 * np.arange(1, 65)
 
 
-class Shape(NamedTuple):
-    """A device, perhaps behind a front, and the SLA's response time."""
-
-    name: str
-    latency_ms: NDArray[np.float64]
-    response_time_ms: float
-    front: FrontCosts | None = None
-
-
+#: Name, batch latency in ms by batch size, and the SLA's response time in ms.
 SHAPES = (
-    Shape("in proportion", 0.4 + 7.8 * SIZES, 200.0),
-    Shape("steep line", 20 + 3.0 * np.arange(1, 65, dtype=np.float64), 150.0),
-    Shape("constant", np.full(32, 40.0), 100.0),
-    Shape("steps of 8", 1 + 2.0 * np.ceil(SIZES / 8), 12.0),
-    Shape("GPU", GOOGLENET_P4.latency_ms, 30.0),
-    Shape("GPU, tight SLA", GOOGLENET_P4.latency_ms, 12.0),
-    Shape("fast model on the loop's CPU", FAST, 20.0, FrontCosts(0.1, 0.15, shares_cpu=True)),
-    Shape("fast model", FAST, 20.0, FrontCosts(0.1, 0.15, shares_cpu=False)),
-    Shape("constant, large requests", np.full(64, 4.0), 100.0, FrontCosts(0.3, 0.2, False)),
-    Shape("GPU, large requests", GOOGLENET_P4.latency_ms, 30.0, FrontCosts(0.6, 0.5, False)),
+    ("in proportion", 0.4 + 7.8 * SIZES, 200.0),
+    ("steep line", 20 + 3.0 * np.arange(1, 65), 150.0),
+    ("constant", np.full(32, 40.0), 100.0),
+    ("steps of 8", 1 + 2.0 * np.ceil(SIZES / 8), 12.0),
+    ("GPU", GOOGLENET_P4.latency_ms, 30.0),
+    ("GPU, tight SLA", GOOGLENET_P4.latency_ms, 12.0),
+)
+#: The same, and the front.
+FRONT_SHAPES = (
+    ("fast model on the loop's CPU", FAST, 20.0, FrontCosts(0.1, 0.15, shares_cpu=True)),
+    ("fast model", FAST, 20.0, FrontCosts(0.1, 0.15, shares_cpu=False)),
+    ("constant, large requests", np.full(64, 4.0), 100.0, FrontCosts(0.3, 0.2, False)),
+    ("GPU, large requests", GOOGLENET_P4.latency_ms, 30.0, FrontCosts(0.6, 0.5, False)),
 )
 
 
@@ -89,8 +82,8 @@ def possible_per_s(profile: Profile, at_replica: ServiceLevelObjective) -> float
     """Return the highest rate at which the SLA can be held, over all limits on the batch size."""
     rates = [0.0]
     sizes = range(1, profile.max_batch_size + 1)
-    if profile.front is not None:  # a curve takes seconds, and a smaller limit is of little use
-        sizes = range(profile.max_batch_size // 4, profile.max_batch_size + 1, 8)
+    if profile.front is not None:  # a curve takes seconds, and a front gains by large batches
+        sizes = range(profile.max_batch_size // 2, profile.max_batch_size + 1, 16)
     for batch_size in sizes:
         limited = profile.up_to(batch_size)
         full_ms = float(limited.latency_ms[-1])
@@ -148,18 +141,18 @@ def measure(
 def main(quick: bool, fronts: bool, as_json: bool) -> None:
     """Measure what an overloaded replica still answers within the SLA."""
     seconds = 5 if quick else 60
-    chosen = [shape for shape in SHAPES if shape.front is not None or not fronts]
+    shapes = [*(() if fronts else ((*shape, None) for shape in SHAPES)), *FRONT_SHAPES]
     rows: list[Row] = []
-    for shape in track(chosen, disable=as_json, transient=True):
-        profile = Profile(shape.name, "device", shape.latency_ms, front=shape.front)
-        sla = ServiceLevelObjective(shape.response_time_ms, 99.0)
+    for name, latency_ms, response_time_ms, front in track(shapes, disable=as_json, transient=True):
+        profile = Profile(name, "device", np.asarray(latency_ms, dtype=np.float64), front=front)
+        sla = ServiceLevelObjective(response_time_ms, 99.0)
         delays = Scenario(profile, sla, np.ones(1)).delays
         possible = possible_per_s(profile.serial(), sla.after(delays.way_ms))
         rows += [
-            measure(shape.name, profile, sla, factor, engine, possible, seconds, retries)
-            for factor in (FACTORS if shape.front is None else FRONT_FACTORS)
-            for retries in ((RETRIES,) if shape.front is None else (RETRIES, 0))
-            for engine in (ENGINES if shape.front is None else ENGINES[:1])
+            measure(name, profile, sla, factor, engine, possible, seconds, retries)
+            for factor in (FACTORS if front is None else FRONT_FACTORS)
+            for retries in ((RETRIES,) if front is None else (RETRIES, 0))
+            for engine in (ENGINES if front is None else ENGINES[:1])
         ]
     if as_json:
         print_json({"rows": [asdict(row) for row in rows]})
