@@ -76,8 +76,8 @@ def front_overloaded(factor: float, batching: BatchingPolicy | None, retries: in
 def test_an_overloaded_front_answers_in_time_what_refusing_leaves_it_time_for(
     factor: float, share: float
 ) -> None:
-    # A refusal costs a tenth: at 4 times the rate, refusals leave 0.7 of the time, and swings of the
-    # queue take some of that.
+    # A refusal costs a tenth. At 4 times the rate, refusals leave 0.7 of the time, and the queue's
+    # swings take some of that.
     batching = BatchingPolicy.from_control_limit(64, 64)
     assert share <= front_overloaded(factor, batching, retries=0) <= 1.05
 

@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -117,9 +118,23 @@ def run_both(scenario, numbers):
         yield simulation.run(), simulation.request_log(), autoscaler.views
 
 
-@settings(max_examples=60)
-@given(scenarios(), st.lists(st.integers(0, 12), min_size=1, max_size=6))
+REPLICAS = st.lists(st.integers(0, 12), min_size=1, max_size=6)
+
+
+@settings(max_examples=6, deadline=None)
+@given(scenarios(), REPLICAS)
 def test_both_engines_agree_request_by_request(scenario, numbers):
+    check_both_engines(scenario, numbers)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(scenarios(), REPLICAS)
+def test_both_engines_agree_request_by_request_in_many_fleets(scenario, numbers):
+    check_both_engines(scenario, numbers)
+
+
+def check_both_engines(scenario, numbers):
     (live, live_log, live_views), (compiled, compiled_log, compiled_views) = run_both(
         scenario, numbers
     )
@@ -142,8 +157,9 @@ def test_both_engines_agree_request_by_request(scenario, numbers):
         assert_array_equal(view.start_times_s, expected.start_times_s)
 
 
-@settings(max_examples=40)
-@given(scenarios(), st.lists(st.integers(0, 12), min_size=1, max_size=6))
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(scenarios(), REPLICAS)
 def test_each_request_is_answered_once_or_refused_whatever_happens_to_replicas(scenario, numbers):
     simulation = Simulation(scenario, Scripted(numbers), log_requests=True)
     run, log = simulation.run(), simulation.request_log()
