@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from policy.batch_sizes import least_control_limit
 from policy.batching_policy import BatchingPolicy
 from policy.burstiness import burst_rate_per_s
 from policy.errors import InfeasibleError, InvalidInputError
@@ -201,7 +202,8 @@ def solve_table(
     the lower end, to a shorter wait, or at last to no wait. If all of them miss it somewhere, the
     cell has the one with the most requests in time. Below the first rate the next request is too
     far off to be worth waiting for, and from the last rate on the queue is never short: there, the
-    device starts whenever it is free.
+    device starts whenever it is free. Behind a front of its own it waits for a full batch, as small
+    ones would cost the front its time for requests.
 
     Parameters
     ----------
@@ -234,9 +236,14 @@ def solve_table(
         greedy = _work_conserving(profile)
     return PolicyTable(
         rates_per_s=grid,
-        policies=(*policies, greedy),
+        policies=(*policies, _when_overloaded(profile, greedy)),
         source_hash=source_hash(profile, objective),
     )
+
+
+def _when_overloaded(profile: Profile, greedy: BatchingPolicy) -> BatchingPolicy:
+    limit = least_control_limit(profile, math.inf)
+    return BatchingPolicy.from_control_limit(limit, greedy.max_batch_size, greedy.max_wait_ms)
 
 
 def _least_cost_policies(

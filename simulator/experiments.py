@@ -60,7 +60,7 @@ def compare(
     scenario = replace(scenario, counts=counts, scale=1.0)
     curve = load_lateness_curve(scenario)
     problem = ScalingProblem(
-        scenario.profile,
+        scenario.replica_profile,
         scenario.objective,
         curve.sla_rate_per_s,
         scenario.start_time.median_s,
@@ -141,7 +141,7 @@ def least_predicted(scenario: Scenario, arrival_rate_per_s: float) -> int | None
     """Return the fewest replicas that meet the SLA by the model; None if no number allowed does."""
     model = scenario.replica_model()
     room = max(model.limits.waiting_room, scenario.profile.max_batch_size)
-    estimator = BatchQueueEstimator(scenario.profile, model.delays, room)
+    estimator = BatchQueueEstimator(scenario.replica_profile, model.delays, room)
     try:
         found = least_replicas(
             estimator, arrival_rate_per_s, scenario.objective, 1, scenario.max_replicas
@@ -153,7 +153,7 @@ def least_predicted(scenario: Scenario, arrival_rate_per_s: float) -> int | None
 
 def check_feasible(profile: Profile, objective: ServiceLevelObjective) -> None:
     """Raise `InfeasibleError` if even a batch of one is too slow for the SLA."""
-    BatchQueueEstimator(profile).check_feasible(objective)
+    BatchQueueEstimator(profile.serial()).check_feasible(objective)
 
 
 def load_lateness_curve(scenario: Scenario) -> LoadLatenessCurve:
@@ -177,7 +177,7 @@ def load_lateness_curve(scenario: Scenario) -> LoadLatenessCurve:
         )
     try:
         return solve_load_lateness_curve(
-            scenario.profile, model.objective_at_replica, model.limits.waiting_room
+            scenario.replica_profile, model.objective_at_replica, model.limits.waiting_room
         )
     except InfeasibleError as error:
         raise InfeasibleError(

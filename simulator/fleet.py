@@ -187,7 +187,7 @@ class Fleet:
         self._paid_s = 0.0
         self._now_s = 0.0
         # Replica-seconds since `run_until` last returned.
-        self._ordered_s = self._ready_s = 0.0
+        self._ordered_s = self._ready_s = self._existing_s = 0.0
         for _ in range(replicas):
             # These serve at once, and report a start time as if they had started before.
             replica = Replica(self._next_name(), 0.0, start_time.median_s, created_s=0.0)
@@ -204,17 +204,22 @@ class Fleet:
         return len(self.ready) + len(self.starting)
 
     @property
+    def _existing(self) -> int:
+        return self.ordered - len(self._pending) + len(self._draining)
+
+    @property
     def now_s(self) -> float:
         """The time up to which the fleet has been simulated."""
         return self._now_s
 
-    def run_until(self, until_s: float) -> tuple[float, float]:
+    def run_until(self, until_s: float) -> tuple[float, float, float]:
         """Simulate up to and including `until_s`.
 
         Returns
         -------
-        ordered, ready : float
-            Mean numbers of replicas since the last call.
+        ordered, ready, existing : float
+            Mean numbers of replicas since the last call. Those that start or drain exist, those
+            for which the cluster has no room do not.
         """
         since_s = self._now_s
         while self._events and self._events[0][0] <= until_s:
@@ -235,9 +240,10 @@ class Fleet:
         self._advance(until_s)
         self._release_drained()
         length_s = until_s - since_s
-        means = self._ordered_s / length_s, self._ready_s / length_s
-        self._ordered_s = self._ready_s = 0.0
-        return means
+        spent_s = self._ordered_s, self._ready_s, self._existing_s
+        self._ordered_s = self._ready_s = self._existing_s = 0.0
+        ordered, ready, existing = (each_s / length_s for each_s in spent_s)
+        return ordered, ready, existing
 
     def scale_to(self, replicas: int) -> None:
         """Order or remove replicas: starting ones before ready ones, the youngest first."""
@@ -276,6 +282,7 @@ class Fleet:
         passed_s = until_s - self._now_s
         self._ordered_s += self.ordered * passed_s
         self._ready_s += len(self.ready) * passed_s
+        self._existing_s += self._existing * passed_s
         self._engine.advance(until_s)
         self._now_s = until_s
 
@@ -294,11 +301,9 @@ class Fleet:
         if not self._pending:
             return
         now_s = self._now_s
-        existing = self.ordered - len(self._pending) + len(self._draining)
-        while self._pending and existing < self._failures.room(now_s):
+        while self._pending and self._existing < self._failures.room(now_s):
             replica = self._pending.pop(0)
             replica.created_s = now_s
-            existing += 1
             if replica.start_time_s > 0:
                 self._schedule(now_s + replica.start_time_s, replica)
             else:
@@ -348,6 +353,7 @@ class Fleet:
             drained_at_s = self._engine.drained_at_s(replica.slot)
             if drained_at_s <= self._now_s:
                 self._draining.remove(replica)
+                self._existing_s -= self._now_s - drained_at_s
                 self._release(replica, drained_at_s)
 
     def _release(self, replica: Replica, now_s: float) -> None:

@@ -11,6 +11,7 @@ from autoscaler.sizing.fleet_response import FleetResponse
 from autoscaler.sizing.try_delays import TryDelays
 from deployments.batcher.limits import Limits
 from policy.batching_policy import BatchingPolicy
+from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 
@@ -29,6 +30,8 @@ class Predicted:
         Pairs of a percentile of the answered requests and its response time in ms.
     mean_power_w : float or None
         Mean power of all replicas together, in W; None if the profile has no energy.
+    bottleneck : str
+        The stage of a replica that is busy for longer, "front" or "device".
     cdf : callable
         Maps response times in ms to the fraction of all requests answered within them.
     """
@@ -36,6 +39,7 @@ class Predicted:
     service_level: float
     percentiles_ms: tuple[tuple[float, float], ...]
     mean_power_w: float | None
+    bottleneck: str
     cdf: Callable[[FloatArray], FloatArray]
 
 
@@ -56,6 +60,7 @@ def predict(
     Parameters
     ----------
     profile : Profile
+        With the costs of the front, if known, and how batch times vary.
     policy : BatchingPolicy
         Of each replica.
     objective : ServiceLevelObjective
@@ -71,25 +76,31 @@ def predict(
     Returns
     -------
     Predicted or None
-        None if the replicas refuse nearly every try: the model does not cover that.
+        None if the replicas refuse nearly every try, or their fronts cannot keep up: the model does
+        not cover that.
     """
     if policy.control_limit > 1:
         wait_ms = math.inf if policy.max_wait_ms is None else policy.max_wait_ms
         policy = replace(policy, max_wait_ms=min(wait_ms, limits.max_age_ms))
-    fleet = FleetResponse(
-        profile,
-        policy,
-        delays,
-        limits.waiting_room,
-        arrival_rate_per_s,
-        replicas,
-        counts_reply=True,
-    )
+    try:
+        fleet = FleetResponse(
+            profile,
+            policy,
+            delays,
+            limits.waiting_room,
+            arrival_rate_per_s,
+            replicas,
+            counts_reply=True,
+        )
+    except InfeasibleError:
+        return None
     if fleet.is_overloaded:
         return None
+    per_replica_s = arrival_rate_per_s / replicas
     return Predicted(
         service_level=fleet.service_level(objective.response_time_ms),
         percentiles_ms=tuple((p, fleet.answered_percentile_ms(p)) for p in percentiles),
         mean_power_w=fleet.mean_power_w,
+        bottleneck=profile.bottleneck(per_replica_s, fleet.mean_batch_size),
         cdf=fleet.cdf,
     )

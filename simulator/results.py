@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,11 +37,14 @@ class Run:
     forecast_per_s : FloatArray, shape (seconds,)
         Arrival rate that the autoscaler sized for; NaN where it states none.
     energy_j : FloatArray, shape (seconds,)
-        Energy of the batches; NaN where the profile has none.
+        Energy of the batches, and of the devices while idle if the profile has their idle power;
+        NaN where the profile has none.
     histogram : FloatArray, shape (bins,)
         Answered requests by response time.
     bin_edges_ms : FloatArray, shape (bins + 1,)
         Edges of the histogram's bins.
+    device_busy_s, front_busy_s : float
+        Time for which the devices and the fronts of all replicas were busy, in s.
     """
 
     name: str
@@ -55,12 +59,19 @@ class Run:
     energy_j: FloatArray
     histogram: FloatArray
     bin_edges_ms: FloatArray
+    device_busy_s: float = 0.0
+    front_busy_s: float = 0.0
 
     @property
     def service_level(self) -> float:
         """Share of the offered requests that were answered in time; 1 if none was offered."""
         offered = float(self.offered.sum())
         return float(self.in_time.sum()) / offered if offered else 1.0
+
+    @property
+    def bottleneck(self) -> Literal["front", "device"]:
+        """The stage of the replicas that was busy for longer."""
+        return "front" if self.front_busy_s > self.device_busy_s else "device"
 
     def windows_in_time(self) -> FloatArray:
         """Return the share of requests in time in each window of `WINDOW_S` seconds.

@@ -18,13 +18,16 @@ from policy.objective import Objective, ServiceLevelObjective
 from policy.profile import Profile
 from policy.table import PolicyTable, solve_table
 from simulator.arrivals import WithinSecond
-from simulator.engines.interface import ReplicaModel, Routing
+from simulator.engines.interface import BatchTimes, ReplicaModel, Routing
 from simulator.fleet import Failures, StartTime
 from simulator.policy_tables import live_user_config
 
 FloatArray = NDArray[np.float64]
 
 _MAX_RETRIES = 1000
+#: A front refuses a request in this share of the time that reading and answering one takes it,
+#: unless the scenario says otherwise: it reads the first lines, and neither parses nor computes.
+REFUSE_SHARE = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +37,8 @@ class Scenario:
     Attributes
     ----------
     profile : Profile
-        Profile of every replica.
+        Profile of every replica. If it says what requests cost the front, they pass the front as
+        well; see `replica_profile`.
     objective : ServiceLevelObjective
         The client's SLA. A response time counts from sending the request to having the answer.
     counts : FloatArray, shape (seconds,)
@@ -61,6 +65,9 @@ class Scenario:
         replica of this SLA, what a full batch leaves of the response time.
     serve_late : bool
         Whether a replica answers a request late rather than refuse it.
+    refuse_ms : float or None
+        Time of a front beside the device for a request that it refuses instead of reading it. None:
+        `REFUSE_SHARE` of the time for reading and answering one.
     replicas : int
         Replicas that are ready at the beginning.
     min_replicas, max_replicas : int
@@ -91,6 +98,7 @@ class Scenario:
     waiting_room: int | None = None
     max_age_ms: float | None = None
     serve_late: bool = False
+    refuse_ms: float | None = None
     replicas: int = 1
     min_replicas: int = 1
     max_replicas: int = 1000
@@ -115,6 +123,8 @@ class Scenario:
             _check_whole("waiting_room", self.waiting_room, 1, 1_000_000)
         if self.max_age_ms is not None and not self.max_age_ms >= 0:
             raise InvalidInputError(f"max_age_ms: must be at least 0, not {self.max_age_ms}")
+        if self.refuse_ms is not None and not 0 <= self.refuse_ms < math.inf:
+            raise InvalidInputError(f"refuse_ms: must be at least 0, not {self.refuse_ms}")
         _check_whole("min_replicas", self.min_replicas, 0, 1_000_000)
         _check_whole("max_replicas", self.max_replicas, max(1, self.min_replicas), 1_000_000)
         _check_whole("replicas", self.replicas, self.min_replicas, self.max_replicas)
@@ -138,15 +148,23 @@ class Scenario:
         return int(self.counts.size)
 
     @property
+    def replica_profile(self) -> Profile:
+        """The profile that the replicas are simulated by.
+
+        Where front and device share a CPU, they are one server, and this is its profile.
+        """
+        return _serial(self.profile)
+
+    @property
     def table(self) -> PolicyTable:
         """The policy table of each replica."""
         if isinstance(self.batching, PolicyTable):
             return self.batching
         if isinstance(self.batching, BatchingPolicy):
-            rates = (self.profile.capacity_per_s,)
+            rates = (self.replica_profile.capacity_per_s,)
             return PolicyTable(rates, 2 * (self.batching,), "one policy at all rates")
         user_config = live_user_config(self.objective)
-        profile = _up_to(self.profile, self._limits.max_batch_size)
+        profile = _up_to(self.replica_profile, self._limits.max_batch_size)
         return _solved_table(profile, user_config.policy_objective(profile))
 
     @property
@@ -159,7 +177,7 @@ class Scenario:
     @property
     def _limits(self) -> Limits:
         return limits_for(
-            self.profile,
+            self.replica_profile,
             self.objective,
             self.delays,
             waiting_room=self.waiting_room,
@@ -168,21 +186,33 @@ class Scenario:
             serve_late=self.serve_late,
         )
 
+    @property
+    def _refuse_ms(self) -> float:
+        if self.refuse_ms is not None:
+            return self.refuse_ms
+        front = self.replica_profile.front
+        return 0.0 if front is None else REFUSE_SHARE * front.request_ms
+
     def replica_model(self) -> ReplicaModel:
         """Return the properties of the replicas: those of a live replica, unless set otherwise."""
+        profile = self.replica_profile
         return ReplicaModel(
             table=self.table,
             limits=self._limits,
-            energy_mj=self.profile.energy_mj,
+            energy_mj=profile.energy_mj,
+            idle_power_w=profile.idle_power_w or 0.0,
+            batch_times=BatchTimes.of(profile.latency_quantiles),
             objective=self.objective,
             delays=self.delays,
             routing=self.routing,
+            front=profile.front,
+            refuse_ms=self._refuse_ms,
         )
 
     def load_lateness_curve(self) -> LoadLatenessCurve | None:
         """Return the curve that replicas report; None if no arrival rate meets the SLA."""
         model = self.replica_model()
-        profile = _up_to(self.profile, model.limits.max_batch_size)
+        profile = _up_to(self.replica_profile, model.limits.max_batch_size)
         objective = live_user_config(self.objective).policy_objective(profile)
         return _solved_curve(
             profile,
@@ -193,6 +223,11 @@ class Scenario:
 
 
 # Profiles are hashed by identity, so runs on the same profile share what was solved for it.
+@lru_cache(maxsize=32)
+def _serial(profile: Profile) -> Profile:
+    return profile.serial()
+
+
 @lru_cache(maxsize=32)
 def _up_to(profile: Profile, batch_size: int) -> Profile:
     return profile.up_to(batch_size)

@@ -90,13 +90,17 @@ class Simulation:
         self._autoscaler = autoscaler
         # Each purpose has its own random stream, so that the arrivals stay the same however many
         # start times the fleet draws.
-        streams = np.random.SeedSequence(scenario.seed).spawn(5)
-        rounding, arrivals, routing, starts, failures = map(np.random.default_rng, streams)
+        streams = np.random.SeedSequence(scenario.seed).spawn(6)
+        rounding, arrivals, routing, starts, failures, batches = map(np.random.default_rng, streams)
         self._counts = scaled_counts(scenario.counts, scenario.scale, rounding)
         self._arrivals = ArrivalTimes(self._counts, scenario.within_second, arrivals)
         self._counters = FleetCounters.zeros(scenario.seconds)
         self._engine: Engine = ENGINES[engine](
-            scenario.replica_model(), self._counters, int(routing.integers(2**63)), log_requests
+            scenario.replica_model(),
+            self._counters,
+            int(routing.integers(2**63)),
+            int(batches.integers(2**63)),
+            log_requests,
         )
         self._fleet = Fleet(
             self._engine,
@@ -111,11 +115,13 @@ class Simulation:
         """Run the simulation and return its result; call it once."""
         scenario, fleet, seconds = self._scenario, self._fleet, self._scenario.seconds
         ordered, ready, forecast = (np.empty(seconds) for _ in range(3))
+        idle_power_w = scenario.profile.idle_power_w or 0.0
         refused = 0
         step = max(1, seconds // PROGRESS_CALLS)
         for second in range(seconds):
             self._engine.offer(self._arrivals.of_second(second))
-            ordered[second], ready[second] = fleet.run_until(second + 1.0)
+            ordered[second], ready[second], existing = fleet.run_until(second + 1.0)
+            self._counters.energy_j[second] += idle_power_w * existing
             view = FleetView(
                 now_s=second + 1.0,
                 ordered=fleet.ordered,
@@ -134,6 +140,11 @@ class Simulation:
                 progress(second + 1)
         paid_replica_s = fleet.finish()
         counters = self._counters
+        work = self._engine.work()
+        serial_front_s, front = 0.0, scenario.profile.front
+        if front is not None and front.shares_cpu:
+            answered = float(counters.histogram.sum())
+            serial_front_s = 1e-3 * (front.request_ms * answered + front.batch_ms * work.batches)
         has_energy = scenario.profile.energy_mj is not None
         return Run(
             name=self._autoscaler.name,
@@ -148,6 +159,8 @@ class Simulation:
             energy_j=counters.energy_j if has_energy else np.full(seconds, math.nan),
             histogram=counters.histogram,
             bin_edges_ms=bin_edges_ms(),
+            device_busy_s=work.devices_busy_s - serial_front_s,
+            front_busy_s=work.fronts_busy_s + serial_front_s,
         )
 
     def request_log(self) -> list[AnsweredRequest]:
@@ -180,8 +193,8 @@ class Simulation:
             refused_total=counted.refused,
             completed_total=counted.completed,
             queue_length=counted.waiting,
-            full_batch_size=scenario.profile.max_batch_size,
-            full_batch_ms=float(scenario.profile.latency_ms[-1]),
+            full_batch_size=scenario.replica_profile.max_batch_size,
+            full_batch_ms=float(scenario.replica_profile.latency_ms[-1]),
             sla_response_time_ms=scenario.objective.response_time_ms,
             sla_percentile=scenario.objective.percentile,
             start_time_s=replica.start_time_s,

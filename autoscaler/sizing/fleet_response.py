@@ -163,6 +163,11 @@ class FleetResponse:
         return float(brentq(lambda t_ms: self.service_level(t_ms) - share, low, high, rtol=1e-6))
 
     @property
+    def mean_batch_size(self) -> float:
+        """The mean size of a batch."""
+        return self._accepted.mean_batch_size
+
+    @property
     def mean_power_w(self) -> float | None:
         """The mean power of all replicas together, in W; None if the profile has no energy."""
         power_w = self._accepted.mean_power_w

@@ -7,9 +7,16 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from policy.front import FrontCosts
 from simulator.engines import kernel
 from simulator.engines.counters import FleetCounters
-from simulator.engines.interface import AnsweredRequest, ReplicaCounters, ReplicaModel, Routing
+from simulator.engines.interface import (
+    AnsweredRequest,
+    FleetWork,
+    ReplicaCounters,
+    ReplicaModel,
+    Routing,
+)
 from simulator.engines.kernel import Rules, State
 
 FloatArray = NDArray[np.float64]
@@ -32,6 +39,8 @@ class CompiledEngine:
         Counts the answers and refusals.
     seed : int
         Seed of the balancer's choices.
+    batch_seed : int
+        Seed of the batch times, where they vary.
     log_requests : bool
         Whether to keep a log of the answered requests.
     rate_window_s : float
@@ -43,18 +52,23 @@ class CompiledEngine:
         model: ReplicaModel,
         counters: FleetCounters,
         seed: int,
+        batch_seed: int = 0,
         log_requests: bool = False,
         rate_window_s: float = 5.0,
     ) -> None:
         self._rules = _rules(model, rate_window_s)
         self._log_requests = log_requests
+        self._batch_seeds = np.array([batch_seed], np.uint64)
         ring = _power_of_two(max(1, model.limits.waiting_room) + self._rules.latency_s.size)
+        front_ring = 2 * ring if self._rules.has_front else 1
         self._state = State(
             times=np.full((_INITIAL_SLOTS, kernel.N_TIMES), np.inf),
             counts=np.zeros((_INITIAL_SLOTS, kernel.N_COUNTS), np.int64),
             sent_s=np.empty((_INITIAL_SLOTS, ring)),
             reached_s=np.empty((_INITIAL_SLOTS, ring)),
             tries=np.empty((_INITIAL_SLOTS, ring), np.int64),
+            front_times=np.empty((_INITIAL_SLOTS, front_ring, 2)),
+            front_counts=np.empty((_INITIAL_SLOTS, front_ring, 2), np.int64),
             ready=np.zeros(_INITIAL_SLOTS, np.int64),
             arrivals_s=np.empty(0),
             retry_times=np.empty((_INITIAL_RETRY_RING, 2)),
@@ -62,6 +76,7 @@ class CompiledEngine:
             fleet_counts=np.zeros(kernel.N_FLEET_COUNTS, np.int64),
             fleet_times=np.zeros(kernel.N_FLEET_TIMES),
             random=np.array([seed], np.uint64),
+            batch_random=np.zeros(_INITIAL_SLOTS, np.uint64),
             in_time=counters.in_time,
             refused=counters.refused,
             energy_j=counters.energy_j,
@@ -81,7 +96,10 @@ class CompiledEngine:
                 sent_s=_extended(state.sent_s, more),
                 reached_s=_extended(state.reached_s, more),
                 tries=_extended(state.tries, more),
+                front_times=_extended(state.front_times, more),
+                front_counts=_extended(state.front_counts, more),
                 ready=_extended(state.ready, more),
+                batch_random=_extended(state.batch_random, more),
             )
         times = state.times[slot]
         times[:] = math.inf
@@ -90,6 +108,7 @@ class CompiledEngine:
         times[kernel.RATE_FIRST_S] = math.nan
         times[kernel.COUNTED_S] = now_s
         state.counts[slot] = 0
+        state.batch_random[slot] = kernel.random_bits(self._batch_seeds, 0)
 
     def route_to(self, slots: Sequence[int], now_s: float) -> None:
         """Set the replicas that take requests from now on; with none, requests are held."""
@@ -111,13 +130,16 @@ class CompiledEngine:
     def advance(self, until_s: float) -> None:
         """Simulate every try before `until_s`, and the devices up to and including it."""
         while not kernel.advance(self._rules, self._state, float(until_s)):
-            self._reserve_retries(1)
+            self._reserve_retries(1 + int(self._state.counts[:, kernel.UNREAD].max()))
+            if self._state.fleet_counts[kernel.FRONT_FULL]:
+                self._double_fronts()
 
     def drain(self, slot: int, now_s: float) -> None:
         """Have a replica start what waits without waiting for more."""
-        self._state.counts[slot, kernel.DRAINING] = 1
-        if not self._state.counts[slot, kernel.ON_DEVICE]:
-            kernel.decide(self._rules, self._state, slot, float(now_s))
+        state = self._state
+        state.counts[slot, kernel.DRAINING] = 1
+        if kernel.is_draining(state, slot) and not state.counts[slot, kernel.ON_DEVICE]:
+            kernel.decide(self._rules, state, slot, float(now_s))
 
     def drained_at_s(self, slot: int) -> float:
         """Return when a draining replica became empty; infinity while it is not."""
@@ -125,18 +147,17 @@ class CompiledEngine:
 
     def kill(self, slot: int, now_s: float) -> None:
         """End a replica at once; the balancer retries its requests at others."""
-        self._reserve_retries(self._state.sent_s.shape[1])
+        state = self._state
+        self._reserve_retries(state.sent_s.shape[1] + int(state.counts[slot, kernel.IN_FRONT]))
         kernel.kill(self._rules, self._state, slot, float(now_s))
 
     def finish(self, now_s: float) -> None:
         """Answer or refuse every request still in flight, once the last has been sent."""
         self._refuse_held()
-        while (
-            self._state.fleet_counts[kernel.NEXT_ARRIVAL] < self._state.arrivals_s.size
-            or self._state.fleet_counts[kernel.RETRIES_PENDING]
-        ):
+        while self._in_flight:
             now_s += max(1e-3, self._rules.try_s)
             self.advance(now_s)
+            self._refuse_held()
         state = self._state
         for slot in np.flatnonzero(state.counts[:, kernel.WAITING]):
             self.drain(int(slot), now_s)
@@ -165,6 +186,12 @@ class CompiledEngine:
         """Requests refused by every try so far."""
         return int(self._state.fleet_counts[kernel.GIVEN_UP])
 
+    def work(self) -> FleetWork:
+        """Return what all replicas have done so far."""
+        devices_s, fronts_s = self._state.fleet_times[[kernel.DEVICES_BUSY_S, kernel.FRONTS_BUSY_S]]
+        batches = int(self._state.fleet_counts[kernel.BATCHES])
+        return FleetWork(batches, float(devices_s), float(fronts_s))
+
     def request_log(self) -> list[AnsweredRequest]:
         """Return the answered requests by the time they were sent; empty without a log."""
         if not self._log_requests:
@@ -173,6 +200,16 @@ class CompiledEngine:
         return sorted(
             AnsweredRequest(sent_s, response_ms, int(size), int(tries))
             for sent_s, response_ms, size, tries in rows
+        )
+
+    @property
+    def _in_flight(self) -> bool:
+        """Whether a request is on its way, or in a front that may refuse it."""
+        state = self._state
+        return bool(
+            state.fleet_counts[kernel.NEXT_ARRIVAL] < state.arrivals_s.size
+            or state.fleet_counts[kernel.RETRIES_PENDING]
+            or np.any(state.counts[:, kernel.UNREAD])
         )
 
     def _refuse_held(self) -> None:
@@ -193,6 +230,19 @@ class CompiledEngine:
         state.fleet_counts[kernel.NEXT_ARRIVAL] = state.arrivals_s.size
         state.fleet_counts[kernel.RETRIES_PENDING] = 0
 
+    def _double_fronts(self) -> None:
+        """Double the rings of the requests that are in a front."""
+        state = self._state
+        ring = state.front_counts.shape[1]
+        order = (state.counts[:, kernel.FRONT_HEAD, None] + np.arange(2 * ring)) & (ring - 1)
+        slots = np.arange(order.shape[0])[:, None]
+        state.counts[:, kernel.FRONT_HEAD] = 0
+        state.fleet_counts[kernel.FRONT_FULL] = 0
+        self._state = state._replace(
+            front_times=state.front_times[slots, order],
+            front_counts=state.front_counts[slots, order],
+        )
+
     def _reserve_retries(self, more: int) -> None:
         """Grow the ring of retries until it has room for `more`."""
         state = self._state
@@ -211,6 +261,7 @@ class CompiledEngine:
 def _rules(model: ReplicaModel, rate_window_s: float) -> Rules:
     policies = model.table.policies
     limits, delays = model.limits, model.delays
+    front = model.front or FrontCosts(0.0, 0.0, shares_cpu=False)
     lengths = max(len(policy.actions) for policy in policies)
     latency_ms = np.asarray(limits.latency_ms, dtype=np.float64)
     energy_mj = model.energy_mj
@@ -229,11 +280,18 @@ def _rules(model: ReplicaModel, rate_window_s: float) -> Rules:
         max_wait_s=1e-3 * np.array(waits_ms, dtype=np.float64),
         latency_s=1e-3 * latency_ms,
         latency_ms=latency_ms,
+        time_ranks=model.batch_times.ranks,
+        time_ratios=model.batch_times.ratios,
         admit_within_ms=float(limits.admit_within_ms),
         answer_within_ms=float(limits.answer_within_ms),
         try_ms=float(limits.try_ms),
         late_share_allowed=float(limits.late_share_allowed),
         energy_j=np.zeros(latency_ms.size) if energy_mj is None else 1e-3 * energy_mj,
+        idle_power_w=model.idle_power_w,
+        has_front=model.front is not None,
+        front_request_s=1e-3 * front.request_ms,
+        front_batch_s=1e-3 * front.batch_ms,
+        front_refuse_s=1e-3 * model.refuse_ms,
         rate_window_s=rate_window_s,
         request_delay_s=1e-3 * delays.request_delay_ms,
         reply_delay_s=1e-3 * delays.reply_delay_ms,

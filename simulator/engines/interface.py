@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from autoscaler.sizing.try_delays import TryDelays
 from deployments.batcher.limits import Limits
+from policy.front import FrontCosts
+from policy.latency_quantiles import LatencyQuantiles
 from policy.objective import ServiceLevelObjective
 from policy.table import PolicyTable
 
@@ -32,6 +34,31 @@ class Routing(StrEnum):
 
 
 @dataclass(frozen=True, eq=False)
+class BatchTimes:
+    """The distribution of the time of a batch, as a ratio to its latency in the limits.
+
+    Attributes
+    ----------
+    ranks : FloatArray, shape (points,)
+        Cumulative probabilities, ascending up to 1; none if batch times do not vary.
+    ratios : FloatArray, shape (max_batch_size, points)
+        Entry ``[b - 1, i]``: the ratio that a batch of ``b`` has with probability
+        ``ranks[i] - ranks[i - 1]``.
+    """
+
+    ranks: FloatArray
+    ratios: FloatArray
+
+    @classmethod
+    def of(cls, quantiles: LatencyQuantiles | None) -> "BatchTimes":
+        """Return the distribution that `policy.response_time` computes with."""
+        if quantiles is None:
+            return cls(np.empty(0), np.empty((0, 0)))
+        ratios, weights = quantiles.points
+        return cls(np.cumsum(weights), np.ascontiguousarray(ratios))
+
+
+@dataclass(frozen=True, eq=False)
 class ReplicaModel:
     """The properties that all replicas of a simulated fleet share.
 
@@ -43,20 +70,36 @@ class ReplicaModel:
         Waiting room, longest wait, and batch latencies.
     energy_mj : FloatArray or None, shape (max_batch_size,)
         Energy of a batch of each size, in mJ; None where the profile has none.
+    idle_power_w : float
+        Power of an idle device. The engines count the energy of a batch without what the device
+        would draw idle in its time; `simulator.simulation` adds that for all the time that a
+        replica exists.
+    batch_times : BatchTimes
+        How the time of a batch varies.
     objective : ServiceLevelObjective
         The client's SLA.
     delays : TryDelays
         Delays between balancer and replica. `retries` must be a number.
     routing : Routing
         How the balancer picks a replica.
+    front : FrontCosts or None
+        The stage before and after the device, in tandem with it: one server, first come first
+        served, that takes `request_ms` for each request, and `batch_ms` for each batch that has
+        ended. None: requests reach the device at once, and answers leave at once.
+    refuse_ms : float
+        Time of the front for a request that it refuses instead of reading it.
     """
 
     table: PolicyTable
     limits: Limits
     energy_mj: FloatArray | None
+    idle_power_w: float
+    batch_times: BatchTimes
     objective: ServiceLevelObjective
     delays: TryDelays
     routing: Routing
+    front: FrontCosts | None = None
+    refuse_ms: float = 0.0
 
     @property
     def objective_at_replica(self) -> ServiceLevelObjective:
@@ -119,6 +162,24 @@ class AnsweredRequest(NamedTuple):
     tries: int
 
 
+class FleetWork(NamedTuple):
+    """The work of all replicas together.
+
+    Attributes
+    ----------
+    batches : int
+        Batches started.
+    devices_busy_s : float
+        Time of these batches, in s.
+    fronts_busy_s : float
+        Time that fronts beside a device have been busy, refusals included, in s.
+    """
+
+    batches: int
+    devices_busy_s: float
+    fronts_busy_s: float
+
+
 class Engine(Protocol):
     """Moves requests between clients, balancer and replicas. Time never goes backwards.
 
@@ -158,6 +219,9 @@ class Engine(Protocol):
     @property
     def refused(self) -> int:
         """Requests refused by every try so far."""
+
+    def work(self) -> FleetWork:
+        """Return what all replicas have done so far."""
 
     def request_log(self) -> list[AnsweredRequest]:
         """Return the answered requests by the time they were sent; empty without a log."""

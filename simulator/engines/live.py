@@ -11,15 +11,21 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import count
+from itertools import chain, count
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.batcher.core import Batch, BatcherCore, Request
+from deployments.batcher.core import Batch, BatcherCore, Refusal, Request
 from simulator.engines.counters import FleetCounters
-from simulator.engines.interface import AnsweredRequest, ReplicaCounters, ReplicaModel, Routing
-from simulator.engines.kernel import bin_of, draw
+from simulator.engines.interface import (
+    AnsweredRequest,
+    FleetWork,
+    ReplicaCounters,
+    ReplicaModel,
+    Routing,
+)
+from simulator.engines.kernel import ANSWER_WAIT, bin_of, draw, draw_ratio, random_bits
 
 FloatArray = NDArray[np.float64]
 
@@ -28,8 +34,9 @@ class _EventKind(IntEnum):
     """The order of events that happen at the same time."""
 
     DEVICE = 0
-    RETRY = 1
-    ARRIVAL = 2
+    FRONT = 1
+    RETRY = 2
+    ARRIVAL = 3
 
 
 @dataclass
@@ -40,6 +47,10 @@ class _Message:
     tries: int = 0
     #: Slot of the replica that refused it last.
     avoid: int | None = None
+    #: When it reached the replica that it is in.
+    reached_s: float = math.nan
+    #: Size of the batch that it was in.
+    batch_size: int = 0
 
 
 @dataclass(eq=False)
@@ -47,6 +58,8 @@ class _Replica:
     slot: int
     core: BatcherCore
     counted_s: float
+    #: Random numbers of its batch times.
+    batch_random: NDArray[np.uint64]
     batch: Batch | None = None
     drained_at_s: float = math.inf
     draining: bool = False
@@ -54,14 +67,29 @@ class _Replica:
     decision: int = 0
     #: Its requests, waiting and on the device, in order of arrival.
     messages: deque[_Message] = field(default_factory=deque)
+    #: The work of its front: requests to read, and batches to answer.
+    front: deque[list[_Message]] = field(default_factory=deque)
+    #: When the front has done the first of it; infinite if it has nothing to do.
+    front_event_s: float = math.inf
+    refusing: bool = False
+    #: Requests in the front, and those of them that it has not read.
+    in_front: int = 0
+    unread: int = 0
     offered: int = 0
     refused: int = 0
     completed: int = 0
     late: int = 0
     expired: int = 0
 
+    @property
+    def load(self) -> int:
+        """Number of requests in the replica."""
+        return len(self.messages) + self.in_front
+
 
 _DeviceEvent = tuple[_Replica, int]
+#: When it happens, of which kind, the slot of a front, order of scheduling, and what it concerns.
+_Event = tuple[float, _EventKind, int, int, _Message | _DeviceEvent | _Replica]
 
 
 class LiveEngine:
@@ -77,33 +105,48 @@ class LiveEngine:
         Counts the answers and refusals.
     seed : int
         Seed of the balancer's choices.
+    batch_seed : int
+        Seed of the batch times, where they vary.
     log_requests : bool
         Whether to keep a log of the answered requests.
     """
 
     def __init__(
-        self, model: ReplicaModel, counters: FleetCounters, seed: int, log_requests: bool = False
+        self,
+        model: ReplicaModel,
+        counters: FleetCounters,
+        seed: int,
+        batch_seed: int = 0,
+        log_requests: bool = False,
     ) -> None:
         self._model = model
+        self._at_client, self._at_replica = model.objective, model.objective_at_replica
+        self._reply_delay_s = 1e-3 * model.delays.reply_delay_ms
         self._counters = counters
         self._random = np.array([seed], np.uint64)
+        self._batch_seeds = np.array([batch_seed], np.uint64)
         self._log: list[AnsweredRequest] | None = [] if log_requests else None
         self._replicas: dict[int, _Replica] = {}
         self._ready: list[_Replica] = []
-        self._events: list[tuple[float, _EventKind, int, _Message | _DeviceEvent]] = []
+        self._events: list[_Event] = []
         self._order = count()
         #: Requests held for a first replica, and since when.
         self._held: list[tuple[float, _Message]] = []
         self._open_since_s = 0.0
+        #: Requests on their way, or in a front that may refuse them.
         self._in_flight = 0
         self._ongoing_s = 0.0
         self._now_s = 0.0
         self.refused = 0
+        self._batches = 0
+        self._devices_busy_s = 0.0
+        self._fronts_busy_s = 0.0
 
     def add(self, slot: int, now_s: float) -> None:
         """Put a new, empty replica into a slot."""
         core = BatcherCore(self._model.table, self._model.limits)
-        self._replicas[slot] = _Replica(slot, core, now_s)
+        batch_random = np.array([random_bits(self._batch_seeds, 0)], np.uint64)
+        self._replicas[slot] = _Replica(slot, core, now_s, batch_random)
 
     def route_to(self, slots: Sequence[int], now_s: float) -> None:
         """Set the replicas that take requests from now on; with none, requests are held."""
@@ -125,10 +168,9 @@ class LiveEngine:
                 self._attempt(self._open_since_s, message)
         events = self._events
         while events and (
-            events[0][0] < until_s
-            or (events[0][0] == until_s and events[0][1] is _EventKind.DEVICE)
+            events[0][0] < until_s or (events[0][0] == until_s and events[0][1] <= _EventKind.FRONT)
         ):
-            now_s, _, _, subject = heapq.heappop(events)
+            now_s, _, _, _, subject = heapq.heappop(events)
             if math.isinf(now_s):
                 break
             if isinstance(subject, _Message):
@@ -137,6 +179,9 @@ class LiveEngine:
                     self._attempt(now_s, subject)
                 else:
                     self._held.append((now_s, subject))
+            elif isinstance(subject, _Replica):
+                if now_s == subject.front_event_s:
+                    self._front_event(now_s, subject)
             else:
                 replica, decision = subject
                 if decision == replica.decision:
@@ -153,9 +198,7 @@ class LiveEngine:
         """Have a replica start what waits without waiting for more."""
         replica = self._replicas[slot]
         replica.draining = True
-        replica.core.drain()
-        if replica.batch is None:
-            self._decide(now_s, replica)
+        self._drain_core(now_s, replica)
 
     def drained_at_s(self, slot: int) -> float:
         """Return when a draining replica became empty; infinity while it is not."""
@@ -165,7 +208,9 @@ class LiveEngine:
         """End a replica at once; the balancer retries its requests at others."""
         replica = self._replicas.pop(slot)
         replica.decision += 1
-        for message in replica.messages:
+        replica.front_event_s = math.inf
+        self._in_flight -= replica.unread
+        for message in (*replica.messages, *chain.from_iterable(replica.front)):
             self._retry(now_s, message, None)
 
     def finish(self, now_s: float) -> None:
@@ -197,27 +242,109 @@ class LiveEngine:
         ongoing_s, self._ongoing_s = self._ongoing_s, 0.0
         return ongoing_s
 
+    def work(self) -> FleetWork:
+        """Return what all replicas have done so far."""
+        return FleetWork(self._batches, self._devices_busy_s, self._fronts_busy_s)
+
     def request_log(self) -> list[AnsweredRequest]:
         """Return the answered requests by the time they were sent; empty without a log."""
         return sorted(self._log or [])
 
-    def _schedule(self, at_s: float, kind: _EventKind, subject: _Message | _DeviceEvent) -> None:
-        self._in_flight += kind is not _EventKind.DEVICE
-        heapq.heappush(self._events, (at_s, kind, next(self._order), subject))
+    def _schedule(
+        self, at_s: float, kind: _EventKind, subject: _Message | _DeviceEvent | _Replica
+    ) -> None:
+        self._in_flight += isinstance(subject, _Message)
+        slot = subject.slot if isinstance(subject, _Replica) else 0
+        heapq.heappush(self._events, (at_s, kind, slot, next(self._order), subject))
 
     def _attempt(self, now_s: float, message: _Message) -> None:
         """Try a request at a replica."""
         message.tries += 1
+        message.reached_s = now_s
         replica = self._route(message.avoid)
-        replica.offered += 1
-        if replica.core.arrive(now_s, Request(now_s, 1, message)) is not None:
-            replica.refused += 1
-            self._retry(now_s, message, replica.slot)
+        if self._model.front is None:
+            self._admit(now_s, message, replica)
             return
+        self._count_ongoing(now_s, replica)
+        self._in_flight += 1
+        replica.unread += 1
+        message.batch_size = 0
+        self._join_front(now_s, replica, [message])
+
+    def _join_front(self, now_s: float, replica: _Replica, work: list[_Message]) -> None:
+        """Queue a request to be read by the front, or the requests of a batch to be answered."""
+        replica.front.append(work)
+        replica.in_front += len(work)
+        if replica.front_event_s == math.inf:
+            self._begin_in_front(now_s, replica)
+
+    def _begin_in_front(self, now_s: float, replica: _Replica) -> None:
+        """Begin to answer the next batch in the front, or to read or refuse the next request."""
+        costs, message = self._model.front, replica.front[0][0]
+        assert costs is not None
+        work_s = 1e-3 * costs.request_ms
+        if message.batch_size:
+            work_s = 1e-3 * costs.batch_ms
+        else:
+            since_s = message.reached_s - ANSWER_WAIT * (now_s - message.reached_s)
+            replica.refusing = not replica.core.has_room(1, now_s + work_s, since_s)
+            if replica.refusing:
+                work_s = 1e-3 * self._model.refuse_ms
+        replica.front_event_s = now_s + work_s
+        self._schedule(replica.front_event_s, _EventKind.FRONT, replica)
+        self._fronts_busy_s += work_s
+
+    def _front_event(self, now_s: float, replica: _Replica) -> None:
+        """End what the front does: a batch is answered, a request handed on or refused."""
+        self._count_ongoing(now_s, replica)
+        work = replica.front.popleft()
+        replica.in_front -= len(work)
+        message = work[0]
+        if message.batch_size:
+            for message in work:
+                self._answer(now_s, replica, message)
+        else:
+            replica.unread -= 1
+            self._in_flight -= 1
+            if replica.refusing:
+                refusal = replica.core.refuse(1, now_s, message.reached_s)
+                self._refuse(now_s, message, replica, refusal)
+            else:
+                self._admit(now_s, message, replica)
+        replica.front_event_s = math.inf
+        if replica.front:
+            self._begin_in_front(now_s, replica)
+        self._drain_core(now_s, replica)
+
+    def _drain_core(self, now_s: float, replica: _Replica) -> None:
+        """Have the core of a draining replica wait for no more, once no more is to come."""
+        if replica.draining and not replica.unread:
+            replica.core.drain()
+            if replica.batch is None:
+                self._decide(now_s, replica)
+
+    def _admit(self, now_s: float, message: _Message, replica: _Replica) -> None:
+        """Queue a request at the device, or refuse it."""
+        refusal = replica.core.arrive(now_s, Request(message.reached_s, 1, message))
+        if refusal is not None:
+            self._refuse(now_s, message, replica, refusal)
+            return
+        replica.offered += 1
         self._count_ongoing(now_s, replica)
         replica.messages.append(message)
         if replica.batch is None:
             self._decide(now_s, replica)
+
+    def _refuse(self, now_s: float, message: _Message, replica: _Replica, refusal: Refusal) -> None:
+        """Refuse a request: it is tried elsewhere, unless that would be too late."""
+        replica.offered += 1
+        if refusal is Refusal.EXPIRED:
+            self._give_up(message)
+            replica.expired += 1
+            replica.late += 1
+            return
+        replica.refused += 1
+        self._retry(now_s, message, replica.slot)
 
     def _retry(self, now_s: float, message: _Message, avoid: int | None) -> None:
         """Schedule another try, or give the request up."""
@@ -238,18 +365,28 @@ class LiveEngine:
         replica.decision += 1
         replica.batch = batch
         if batch is not None:
-            latency_ms = self._model.limits.latency_ms[batch.size - 1]
-            end_s = now_s + 1e-3 * latency_ms
-            self._schedule(end_s, _EventKind.DEVICE, (replica, replica.decision))
+            batch_s = self._batch_s(batch.size, replica)
+            self._batches += 1
+            self._devices_busy_s += batch_s
+            self._schedule(now_s + batch_s, _EventKind.DEVICE, (replica, replica.decision))
             if self._model.energy_mj is not None:
                 energy_j = self._counters.energy_j
                 second = min(int(now_s), energy_j.size - 1)
                 energy_j[second] += 1e-3 * self._model.energy_mj[batch.size - 1]
+                energy_j[second] -= self._model.idle_power_w * batch_s
         elif replica.core.wake_at_s is not None:
             due_s = replica.core.wake_at_s
             self._schedule(due_s, _EventKind.DEVICE, (replica, replica.decision))
-        elif replica.draining:
+        elif replica.draining and not replica.load:
             replica.drained_at_s = now_s
+
+    def _batch_s(self, size: int, replica: _Replica) -> float:
+        """Return how long a batch takes; drawn at random where batch times vary."""
+        batch_s = 1e-3 * self._model.limits.latency_ms[size - 1]
+        times = self._model.batch_times
+        if not times.ranks.size:
+            return batch_s
+        return batch_s * draw_ratio(times.ranks, times.ratios, size, replica.batch_random, 0)
 
     def _drop_expired(self, now_s: float, replica: _Replica) -> None:
         """Give up the requests that a batch would have answered too late: the oldest ones."""
@@ -264,30 +401,40 @@ class LiveEngine:
         replica.late += expired
 
     def _complete(self, now_s: float, replica: _Replica) -> None:
-        """Answer the requests of the batch on the device, if there is one."""
+        """End the batch on the device, if any; it is answered at once, or passes the front."""
         if replica.batch is None:
             return
         self._count_ongoing(now_s, replica)
-        at_client, at_replica = self._model.objective, self._model.objective_at_replica
-        for part in replica.batch.slices:
-            message: _Message = part.request.content
-            response_ms = 1e3 * (now_s + 1e-3 * self._model.delays.reply_delay_ms - message.sent_s)
-            self._counters.histogram[bin_of(response_ms)] += 1
-            if not at_client.is_late(response_ms):
-                self._counters.in_time[int(message.sent_s)] += 1
-            if at_replica.is_late(1e3 * (now_s - part.request.arrival_s)):
-                replica.late += 1
-            if self._log is not None:
-                size, tries = replica.batch.size, message.tries
-                self._log.append(AnsweredRequest(message.sent_s, response_ms, size, tries))
-            replica.messages.popleft()
-        replica.completed += replica.batch.size
+        size = replica.batch.size
         replica.batch = None
         replica.core.device_free()
+        answered = []
+        for _ in range(size):
+            message = replica.messages.popleft()
+            message.batch_size = size
+            if self._model.front is None:
+                self._answer(now_s, replica, message)
+            else:
+                answered.append(message)
+        if answered:
+            self._join_front(now_s, replica, answered)
+
+    def _answer(self, now_s: float, replica: _Replica, message: _Message) -> None:
+        """Answer a request."""
+        response_ms = 1e3 * (now_s + self._reply_delay_s - message.sent_s)
+        self._counters.histogram[bin_of(response_ms)] += 1
+        if not self._at_client.is_late(response_ms):
+            self._counters.in_time[int(message.sent_s)] += 1
+        if self._at_replica.is_late(1e3 * (now_s - message.reached_s)):
+            replica.late += 1
+        replica.completed += 1
+        if self._log is not None:
+            size, tries = message.batch_size, message.tries
+            self._log.append(AnsweredRequest(message.sent_s, response_ms, size, tries))
 
     def _count_ongoing(self, now_s: float, replica: _Replica) -> None:
         """Add the time that requests have spent in a replica since this was last called."""
-        self._ongoing_s += len(replica.messages) * (now_s - replica.counted_s)
+        self._ongoing_s += replica.load * (now_s - replica.counted_s)
         replica.counted_s = now_s
 
     def _route(self, avoid: int | None) -> _Replica:
@@ -297,14 +444,14 @@ class LiveEngine:
             return self._pick_random(avoid)
         if self._model.routing is Routing.POWER_OF_TWO:
             pair = (self._pick_random(avoid), self._pick_random(avoid))
-            return min(pair, key=lambda replica: len(replica.messages))
+            return min(pair, key=lambda replica: replica.load)
         offset = draw(self._random, len(ready))
         others = [
             replica
             for replica in (*ready[offset:], *ready[:offset])
             if replica.slot != avoid or len(ready) == 1
         ]
-        return min(others, key=lambda replica: len(replica.messages))
+        return min(others, key=lambda replica: replica.load)
 
     def _pick_random(self, avoid: int | None) -> _Replica:
         """Pick a ready replica at random, other than `avoid` if there is another."""

@@ -36,13 +36,16 @@ class Row:
     over_oracle : float or None
         `replica_seconds` relative to the oracle's; None without an oracle.
     energy_j : float or None
-        Energy of the batches; None if the profile has none.
+        Energy of the batches, and of idle devices if the profile has their power; None if it has
+        none.
     response_percentiles_ms : mapping of str to float or None
         Response time of the answered requests by percentile; None if none was answered.
     scalings_per_hour : float
         Changes of the number of ordered replicas per hour.
     refused : float
         Requests refused by every try.
+    bottleneck : str
+        The stage of the replicas that was busy for longer, "front" or "device".
     """
 
     name: str
@@ -56,6 +59,7 @@ class Row:
     response_percentiles_ms: Mapping[str, float | None]
     scalings_per_hour: float
     refused: float
+    bottleneck: str = "device"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as JSON content, without its name."""
@@ -136,6 +140,7 @@ class Comparison:
             },
             scalings_per_hour=run.scalings_per_hour,
             refused=float(run.refused.sum()),
+            bottleneck=run.bottleneck,
         )
 
     @cached_property

@@ -136,6 +136,7 @@ def _predicted_and_simulated(
     if predicted.mean_power_w is not None and row.energy_j is not None:
         power_w = row.energy_j / comparison.seconds
         lines.append(("mean power", f"{predicted.mean_power_w:.4g} W", f"{power_w:.4g} W"))
+    lines.append(("bottleneck", predicted.bottleneck, row.bottleneck))
     return lines
 
 
@@ -176,7 +177,7 @@ def _sections(comparison: Comparison, predicted: Predicted | None) -> list[_Sect
         (
             "Power",
             plots.power(comparison),
-            "Power of the batches, by the profile. The power of idle devices is not included.",
+            "Power of the batches by the profile, and of idle devices if the profile has it.",
         ),
     ]
     return [

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from policy.errors import InvalidInputError
+from policy.front import FrontCosts
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator.autoscalers import registry as catalog
@@ -254,6 +255,7 @@ def _content(
             "service_level": predicted.service_level,
             "response_percentiles_ms": {f"{p:g}": ms for p, ms in predicted.percentiles_ms},
             "mean_power_w": predicted.mean_power_w,
+            "bottleneck": predicted.bottleneck,
         }
     return content
 
@@ -315,6 +317,8 @@ def _print_beside_prediction(comparison: Comparison, predicted: Predicted | None
     lines += [(f"p{p} ms", model.get(p, "-"), "-" if ms is None else ms) for p, ms in seen.items()]
     if power_w is not None:
         lines.append(("mean power W", "-" if model_power_w is None else model_power_w, power_w))
+    model_stage = "-" if predicted is None else predicted.bottleneck
+    lines.append(("bottleneck", model_stage, row.bottleneck))
     print_table(
         ("", "predicted", "simulated"),
         lines,
@@ -356,10 +360,22 @@ def _setting(
             ),
             *((("starts", fleet),) if choices else ()),
             ("cost", "a replica is paid for from its order until it has stopped"),
-            ("batch times", "exactly those of the profile; no batch fails"),
+            ("batch times", f"{_batch_times_in_words(profile)}; no batch fails"),
+            *((("front", _front_in_words(profile.front)),) if profile.front else ()),
         ),
         autoscalers=tuple((choice.label, choice.rule) for choice in choices),
     )
+
+
+def _batch_times_in_words(profile: Profile) -> str:
+    if profile.latency_quantiles is None:
+        return "exactly those of the profile"
+    return "drawn at random, from the quantiles of the profile"
+
+
+def _front_in_words(front: FrontCosts) -> str:
+    where = "in turn with the device, on one CPU" if front.shares_cpu else "beside the device"
+    return f"{front.request_ms:g} ms a request and {front.batch_ms:g} ms a batch, {where}"
 
 
 def _command_line(context: click.Context) -> str:

@@ -1,16 +1,20 @@
 """The simulator against queueing theory: every statistic within its standard error."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy import stats
 
 from autoscaler.sizing.equilibrium import rand_equilibrium
 from autoscaler.sizing.rand import retried_response_time_cdf
 from autoscaler.sizing.try_delays import TryDelays
 from policy.batching_policy import BatchingPolicy
+from policy.front import FrontCosts
+from policy.latency_quantiles import LatencyQuantiles
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
@@ -25,6 +29,7 @@ ONE_BY_ONE = Profile("one", "by one", np.array([2.0]), np.array([30.0]))
 NO_DELAYS = TryDelays(0.0, 0.0, 0.0, 0)
 SEEDS = 8
 PERCENTILES = (50.0, 90.0, 99.0)
+GAMMA_PERCENTILES = np.array([1.0, 10.0, 50.0, 90.0, 99.0])
 
 
 def runs(profile, batching, rate_per_s, seconds, replicas=1, limit_ms=10.0, **options):
@@ -76,6 +81,57 @@ def assert_near(simulated, expected, errors=4.0, floor=0.0):
     ],
 )
 def test_one_replica_matches_the_exact_distribution(profile, policy, traffic_intensity, room):
+    check_one_replica(profile, policy, traffic_intensity, room)
+
+
+@pytest.mark.parametrize("variation", [0.1, 0.3])
+@pytest.mark.parametrize(
+    ("policy", "traffic_intensity"),
+    [
+        (BatchingPolicy.from_control_limit(1, 32), 0.7),
+        (BatchingPolicy.from_control_limit(8, 32, 8.0), 0.5),
+    ],
+)
+def test_one_replica_matches_it_where_batch_times_vary(variation, policy, traffic_intensity):
+    quantiles = GAMMA_PERCENTILES, gamma_ratios(variation)[:, None] * np.ones(32)
+    profile = replace(
+        GOOGLENET_P4, idle_power_w=5.0, latency_quantiles=LatencyQuantiles(*quantiles)
+    )
+    check_one_replica(profile, policy, traffic_intensity, None)
+
+
+@pytest.mark.parametrize("shares_cpu", [True, False])
+@pytest.mark.parametrize("variation", [None, 0.3])
+def test_one_replica_with_a_front_matches_its_evaluation(shares_cpu, variation):
+    quantiles = None
+    if variation:
+        ratios = gamma_ratios(variation)[:, None] * np.ones(32)
+        quantiles = LatencyQuantiles(GAMMA_PERCENTILES, ratios)
+    front = FrontCosts(0.4, 0.5, shares_cpu)
+    profile = replace(GOOGLENET_P4, latency_quantiles=quantiles, front=front)
+    policy = BatchingPolicy.from_control_limit(8, 32, 8.0)
+    # In tandem the evaluation is itself a sample, off by 2% and more at higher loads.
+    error = 0.004 if shares_cpu else 0.02
+    check_one_replica(profile, policy, 0.5, None, error)
+
+
+def test_a_front_is_busy_for_each_request_and_each_batch():
+    front = FrontCosts(request_ms=0.5, batch_ms=3.0, shares_cpu=False)
+    profile = Profile("model", "device", np.full(8, 2.0), np.full(8, 7.0), front=front)
+    policy = BatchingPolicy.from_control_limit(4, 8)
+    for run in runs(profile, policy, 600.0, 10):
+        batches = run.energy_j.sum() / 7e-3
+        assert_allclose(run.front_busy_s, 5e-4 * run.offered.sum() + 3e-3 * batches, rtol=1e-9)
+        assert_allclose(run.device_busy_s, 2e-3 * batches, rtol=1e-9)
+
+
+def gamma_ratios(variation):
+    """Return percentiles of a gamma distribution with mean 1 and this variation."""
+    return stats.gamma(variation**-2, scale=variation**2).ppf(GAMMA_PERCENTILES / 100)
+
+
+def check_one_replica(profile, policy, traffic_intensity, room, error=0.004):
+    """Check percentiles, refusals and power of one replica against the predicted ones."""
     rate_per_s = traffic_intensity * profile.capacity_per_s
     expected = evaluate(profile, policy, rate_per_s, waiting_room=room)
     seconds = math.ceil(100_000 / rate_per_s)
@@ -86,14 +142,14 @@ def test_one_replica_matches_the_exact_distribution(profile, policy, traffic_int
         assert_near(
             [run.response_percentile_ms(percentile) for run in found],
             expected_ms,
-            floor=0.004 * expected_ms,
+            floor=error * expected_ms,
         )
     assert_near([run.refused.sum() / run.offered.sum() for run in found], expected.full_probability)
     # Requests that wait at the end are still served, after the last second.
     powers_w = [run.energy_j.sum() / seconds for run in found]
     assert_near(powers_w, expected.mean_power_w, floor=0.001 * expected.mean_power_w)
     level = expected.service_level(10.0) * (1 - expected.full_probability)
-    assert_near([run.service_level for run in found], level, floor=1e-5)
+    assert_near([run.service_level for run in found], level, floor=1e-5 if error < 0.01 else error)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+from autoscaler.sizing.try_delays import TryDelays
+from policy.batching_policy import BatchingPolicy
+from policy.front import FrontCosts
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator.arrivals import WithinSecond, poisson_counts
@@ -25,6 +28,9 @@ DEVICES = {
     "GPU, tight SLA": (GOOGLENET_P4.latency_ms, 12.0, 2307.0),
 }
 
+#: The rate at which a fast model behind a front holds 99% in 20 ms.
+FRONT_POSSIBLE_PER_S = 9434.0
+
 
 def overloaded(device: str, factor: float, seconds: int) -> tuple[Scenario, float]:
     latency_ms, response_time_ms, possible_per_s = DEVICES[device]
@@ -46,6 +52,45 @@ def test_a_replica_in_overload_answers_in_time_what_is_possible(device: str, fac
     assert run.in_time.sum() >= 0.95 * 4 * possible_per_s
     answered = run.offered.sum() - run.refused.sum()
     assert run.in_time.sum() >= 0.99 * answered  # hardly anything is answered late
+
+
+def front_overloaded(factor: float, batching: BatchingPolicy | None, retries: int) -> float:
+    """Return the answers in time, of those possible, of a fast model behind a slow front."""
+    front = FrontCosts(request_ms=0.1, batch_ms=0.15, shares_cpu=False)
+    fast = Profile("fast", "device", 0.02 + 0.001 * np.arange(1, 65), front=front)
+    counts = poisson_counts(factor * FRONT_POSSIBLE_PER_S, 3, np.random.default_rng(1))
+    scenario = Scenario(
+        fast,
+        ServiceLevelObjective(20.0, 99.0),
+        counts.astype(np.float64),
+        within_second=WithinSecond.UNIFORM,
+        delays=TryDelays(retries=retries),
+        batching=batching,
+    )
+    run = simulate(scenario, FixedFleet(1))
+    assert run.bottleneck == "front"
+    return float(run.in_time.sum()) / (3 * FRONT_POSSIBLE_PER_S)
+
+
+@pytest.mark.parametrize(("factor", "share"), [(1.05, 0.95), (1.5, 0.9), (4.0, 0.45)])
+def test_an_overloaded_front_answers_in_time_what_refusing_leaves_it_time_for(
+    factor: float, share: float
+) -> None:
+    # A refusal costs a tenth. At 4 times the rate, refusals leave 0.7 of the time, and the queue's
+    # swings take some of that.
+    batching = BatchingPolicy.from_control_limit(64, 64)
+    assert share <= front_overloaded(factor, batching, retries=0) <= 1.05
+
+
+def test_tries_at_the_same_front_leave_it_less_time_for_answers() -> None:
+    batching = BatchingPolicy.from_control_limit(64, 64)
+    shares = [front_overloaded(1.5, batching, retries) for retries in (0, 1, 5)]
+    assert shares == sorted(shares, reverse=True)
+
+
+@pytest.mark.slow
+def test_in_overload_a_replica_spares_its_front_small_batches() -> None:
+    assert front_overloaded(1.5, None, retries=0) >= 0.9
 
 
 def test_replicas_keep_answering_in_time_until_those_that_are_ordered_serve() -> None:

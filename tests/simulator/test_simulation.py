@@ -34,9 +34,9 @@ class Steady:
 
 def scenario(**options):
     return Scenario(
-        GOOGLENET_P4,
-        OBJECTIVE,
         **{
+            "profile": GOOGLENET_P4,
+            "objective": OBJECTIVE,
             "counts": np.full(20, 1500.0),
             "batching": BatchingPolicy.from_control_limit(4, 32, 5.0),
             "start_time": StartTime(2.0, 0.3),
@@ -165,3 +165,22 @@ def test_a_bad_run_is_rejected():
         simulate(scenario(), Steady(2), engine="diesel")
     with pytest.raises(InvalidInputError, match=r"must return a whole number, not 1\.5"):
         simulate(scenario(), Steady(1.5))
+
+
+class UpAndDown:
+    name = "up and down"
+
+    def replicas(self, view):
+        return (6, 1, 4, 2, 6)[int(view.now_s) // 2 % 5]
+
+
+@pytest.mark.parametrize("engine", ["compiled", "live"])
+def test_a_replica_draws_its_idle_power_for_all_the_time_that_it_is_paid_for(engine):
+    # Here a batch draws no more than the idle device does.
+    profile = dataclasses.replace(
+        GOOGLENET_P4, energy_mj=8.0 * GOOGLENET_P4.latency_ms, idle_power_w=8.0
+    )
+    failures = Failures(200.0, failed_start_share=0.2, full_cluster=((3.0, 6.5, 3),))
+    run = simulate(scenario(profile=profile, failures=failures), UpAndDown(), engine=engine)
+    assert run.energy_j.sum() == pytest.approx(8.0 * run.paid_replica_s, rel=1e-9)
+    assert run.energy_j.max() > 2 * run.energy_j.min()

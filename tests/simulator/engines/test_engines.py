@@ -3,12 +3,15 @@
 import dataclasses
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from autoscaler.sizing.try_delays import TryDelays
 from policy.batching_policy import BatchingPolicy
+from policy.front import FrontCosts
+from policy.latency_quantiles import LatencyQuantiles
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.table import PolicyTable
@@ -18,9 +21,14 @@ from simulator.scenario import Scenario
 from simulator.simulation import Simulation
 
 DELAYS_MS = [0.0, 0.25, 3.0, 400.0]
-PROFILES = [
-    Profile("model", "device", np.array(times_ms), 10 + np.array(times_ms))
-    for times_ms in ([2.0] * 6, [1.0, 2.5, 3.0, 3.0, 8.0, 9.5], np.linspace(8, 30, 6))
+LATENCIES_MS = [[2.0] * 6, [1.0, 2.5, 3.0, 3.0, 8.0, 9.5], np.linspace(8, 30, 6)]
+#: The times of batches vary as much as these; the last, by batch size as well.
+QUANTILES = [
+    None,
+    LatencyQuantiles(np.array([10.0, 90.0]), np.array([[0.8], [1.3]]) * np.ones(6)),
+    LatencyQuantiles(
+        np.array([50.0, 99.0]), np.array([np.linspace(0.6, 1.0, 6), np.linspace(4.0, 1.0, 6)])
+    ),
 ]
 
 
@@ -51,13 +59,31 @@ def policies(draw):
     return BatchingPolicy((0, *sizes, draw(st.integers(1, largest))), wait_ms)
 
 
+#: Front and device take turns to be the bottleneck; whole times let their events coincide.
+COSTS_MS = st.sampled_from([0.0, 0.25, 1.0, 3.0]) | st.floats(0, 5)
+
+
+@st.composite
+def profiles(draw):
+    latency_ms = np.array(draw(st.sampled_from(LATENCIES_MS)))
+    return Profile(
+        "model",
+        "device",
+        latency_ms,
+        10 + latency_ms,
+        idle_power_w=draw(st.sampled_from([None, 0.5])),
+        latency_quantiles=draw(st.sampled_from(QUANTILES)),
+        front=draw(st.none() | st.builds(FrontCosts, COSTS_MS, COSTS_MS, st.booleans())),
+    )
+
+
 @st.composite
 def scenarios(draw):
     rates = tuple(sorted(draw(st.sets(st.floats(5, 300), min_size=1, max_size=3))))
     table = PolicyTable(rates, tuple(draw(policies()) for _ in range(len(rates) + 1)), "drawn")
     least = draw(st.integers(0, 1))
     return Scenario(
-        draw(st.sampled_from(PROFILES)),
+        draw(profiles()),
         ServiceLevelObjective(40.0, 99.0),
         np.array(draw(st.lists(st.integers(0, 400), min_size=3, max_size=6))),
         within_second=draw(st.sampled_from(["uniform", "linear"])),
@@ -71,6 +97,8 @@ def scenarios(draw):
             draw(st.integers(0, 5)),
         ),
         batching=table,
+        serve_late=draw(st.booleans()),
+        refuse_ms=draw(st.none() | COSTS_MS),
         waiting_room=draw(st.sampled_from([1, 2, 7, 20])),
         max_age_ms=draw(st.sampled_from([0.0, 15.0, 2000.0, float("inf")])),
         replicas=draw(st.integers(least, 4)),
@@ -90,9 +118,23 @@ def run_both(scenario, numbers):
         yield simulation.run(), simulation.request_log(), autoscaler.views
 
 
-@settings(max_examples=60)
-@given(scenarios(), st.lists(st.integers(0, 12), min_size=1, max_size=6))
+REPLICAS = st.lists(st.integers(0, 12), min_size=1, max_size=6)
+
+
+@settings(max_examples=6, deadline=None)
+@given(scenarios(), REPLICAS)
 def test_both_engines_agree_request_by_request(scenario, numbers):
+    check_both_engines(scenario, numbers)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(scenarios(), REPLICAS)
+def test_both_engines_agree_request_by_request_in_many_fleets(scenario, numbers):
+    check_both_engines(scenario, numbers)
+
+
+def check_both_engines(scenario, numbers):
     (live, live_log, live_views), (compiled, compiled_log, compiled_views) = run_both(
         scenario, numbers
     )
@@ -115,8 +157,9 @@ def test_both_engines_agree_request_by_request(scenario, numbers):
         assert_array_equal(view.start_times_s, expected.start_times_s)
 
 
-@settings(max_examples=40)
-@given(scenarios(), st.lists(st.integers(0, 12), min_size=1, max_size=6))
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(scenarios(), REPLICAS)
 def test_each_request_is_answered_once_or_refused_whatever_happens_to_replicas(scenario, numbers):
     simulation = Simulation(scenario, Scripted(numbers), log_requests=True)
     run, log = simulation.run(), simulation.request_log()

@@ -149,7 +149,9 @@ def test_parts_without_data_are_left_out(whole):
 
 def test_a_fixed_fleet_is_shown_beside_its_prediction_without_an_oracle():
     alone = Comparison((run("fixed"),))
-    predicted = Predicted(0.9987, ((99.0, 51.25),), 41.5, lambda t_ms: np.clip(t_ms / 100, 0, 1))
+    predicted = Predicted(
+        0.9987, ((99.0, 51.25),), 41.5, "device", lambda t_ms: np.clip(t_ms / 100, 0, 1)
+    )
     text = render(alone, SETTING, predicted)
     assert "oracle" not in Page(text).text
     assert "Predicted and simulated" in headings(text)
