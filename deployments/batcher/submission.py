@@ -103,7 +103,7 @@ class Submission(Request):
 class Cancellable(Protocol):
     """A request that is under way."""
 
-    def cancel(self) -> None:
+    def cancel(self) -> object:
         """Give the request up."""
 
 

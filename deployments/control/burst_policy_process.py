@@ -9,6 +9,7 @@ import os
 import sys
 from typing import Any
 
+from deployments.threads import limit_threads
 from policy.batching_policy import BatchingPolicy
 from policy.errors import SojournError
 from policy.mmpp import Mmpp
@@ -39,6 +40,7 @@ def solve(message: dict[str, Any]) -> BatchingPolicy:
 def main() -> None:
     """Solve what is asked on standard input."""
     os.nice(_NICENESS)
+    limit_threads(1)
     try:
         result = solve(json.load(sys.stdin)).to_dict()
     except SojournError as error:

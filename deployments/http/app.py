@@ -10,7 +10,7 @@ import re
 import reprlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import orjson
 from starlette.types import Receive, Scope, Send
@@ -120,7 +120,11 @@ class InferenceApp:
     ----------
     infer_path : str
         The path of inference requests, without the application's prefix.
+    unusual_fields : frozenset of bytes
+        Header fields with which a request has to come to the app itself, in lower case.
     """
+
+    unusual_fields: ClassVar[frozenset[bytes]] = frozenset()
 
     def __init__(
         self,

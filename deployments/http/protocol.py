@@ -51,7 +51,8 @@ class HostedApp:
     _refusal: tuple[bytes, bytes] = field(default=(b"", b""), init=False)
 
     def __post_init__(self) -> None:
-        self.heads = RequestHeads((self.root_path + self.app.infer_path).encode())
+        path = (self.root_path + self.app.infer_path).encode()
+        self.heads = RequestHeads(path, self.app.unusual_fields)
         self.pacer = RefusalPacer(self.loop, self.app.service.front_meter)
 
     def default_lines(self, headers: list[tuple[bytes, bytes]]) -> bytes:

@@ -65,10 +65,13 @@ class RequestHeads:
     ----------
     path : bytes
         The path of inference requests, with the application's prefix.
+    unusual_fields : frozenset of bytes
+        Further header fields, in lower case, with which a request is not ordinary.
     """
 
-    def __init__(self, path: bytes) -> None:
+    def __init__(self, path: bytes, unusual_fields: frozenset[bytes] = frozenset()) -> None:
         self._path = path
+        self._unusual = _UNUSUAL | unusual_fields
         self._heads: dict[bytes, RequestHead | None] = {}
 
     def find(self, data: bytes, end: int) -> tuple[RequestHead | None, bytes | None]:
@@ -105,7 +108,7 @@ class RequestHeads:
         try:
             return self._heads[key]
         except KeyError:
-            head = parse_head(key + END_OF_HEAD, self._path)
+            head = parse_head(key + END_OF_HEAD, self._path, self._unusual)
             if len(key) <= _LONGEST_HEAD:
                 if len(self._heads) >= _HEADS:
                     self._heads.clear()
@@ -131,7 +134,9 @@ class _Collector:
         self.complete = True
 
 
-def parse_head(head: bytes, path: bytes) -> RequestHead | None:
+def parse_head(
+    head: bytes, path: bytes, unusual_fields: frozenset[bytes] = _UNUSUAL
+) -> RequestHead | None:
     """Parse a head with its final empty line; return None if it is not of an ordinary request."""
     collector = _Collector()
     parser = httptools.HttpRequestParser(collector)
@@ -147,7 +152,7 @@ def parse_head(head: bytes, path: bytes) -> RequestHead | None:
         or parser.get_method() != b"POST"
         or parser.get_http_version() != "1.1"
         or not parser.should_keep_alive()
-        or not _UNUSUAL.isdisjoint(fields)
+        or not unusual_fields.isdisjoint(fields)
         or sum(name == REQUEST_ID for name, _ in headers) > 1
     ):
         return None

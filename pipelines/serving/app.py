@@ -22,6 +22,8 @@ class PipelineApp(InferenceApp):
         The version that ``GET /v2`` reports.
     """
 
+    unusual_fields = frozenset({STAGE_TIMES})
+
     def __init__(self, service: PipelineService, server_version: str) -> None:
         super().__init__(service, server_version)
         self._pipeline_service = service

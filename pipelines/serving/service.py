@@ -3,13 +3,15 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deployments.errors import ModelError
+from deployments.batcher.front_meter import FrontMeter
+from deployments.batcher.submission import Cancellable, Outcome
+from deployments.errors import ModelError, RequestError
 from deployments.http.inference_protocol import InferenceRequest, Signature, Tensors
 from deployments.models.base import TensorSpec
 from pipelines.autoscaler import PipelineAutoscaler
@@ -64,7 +66,17 @@ class PipelineService:
         self._autoscaling = config.autoscaling
         self._costs = config.worker_costs()
         self._autoscaler: asyncio.Task[None] | None = None
+        self._front_meter: FrontMeter | None = None
+        #: The event loop keeps only weak references to tasks.
+        self._calls: set[asyncio.Task[None]] = set()
         self.configure(user_config)
+
+    @property
+    def front_meter(self) -> FrontMeter:
+        """What counts the requests, and tells since when they could have been read."""
+        if self._front_meter is None:
+            self._front_meter = FrontMeter.on_loop(asyncio.get_running_loop())
+        return self._front_meter
 
     def configure(self, user_config: PipelineUserConfig) -> None:
         """Apply a configuration; it holds for the requests to come."""
@@ -116,14 +128,37 @@ class PipelineService:
         """Whether all stages have a worker."""
         return self._started and all(stage.workers > 0 for stage in self.pipeline.core.stages)
 
-    def has_room(self, body: bytes) -> bool:
-        """Return whether one more row can wait; if not, count a refused request."""
+    def has_room(self, body: bytes, arrival_s: float) -> bool:
+        """Return whether one more row can wait; if not, count a refused request.
+
+        Whether it can be answered in time is decided when it is submitted.
+        """
         core = self.pipeline.core
         room = len(core.open) < core.max_pending
         if not room:
             core.offered += 1
             core.refused += 1
         return room
+
+    def infer_nowait(
+        self, request: InferenceRequest, arrival_s: float, on_done: Callable[[Outcome], None]
+    ) -> Cancellable:
+        """Run a checked request, and call `on_done` with its outcome unless it is cancelled."""
+
+        async def run() -> None:
+            try:
+                outcome: Outcome = await self.infer(request, arrival_s)
+            except RequestError as error:
+                outcome = error
+            except Exception:
+                logger.exception("internal error while answering a request")
+                outcome = ModelError("internal error while answering this request")
+            on_done(outcome)
+
+        task = asyncio.create_task(run())
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        return task
 
     async def infer(self, request: InferenceRequest, arrival_s: float) -> Tensors:
         """Answer a checked request.

@@ -88,7 +88,7 @@ def solve(
         Without a waiting room: the device cannot keep up, or bursts make the queue longer than is
         computed.
     """
-    search = _Search(profile, process, objective, waiting_room, margin)
+    search = _Search(profile.serial(), process, objective, waiting_room, margin)
     return search.least_power(start)
 
 

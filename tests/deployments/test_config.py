@@ -12,7 +12,12 @@ from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+#: Those of pipelines have another form; tests/pipelines/serving checks them.
+CONFIGS = sorted(
+    path
+    for path in (Path(__file__).parents[2] / "configs").glob("*.yaml")
+    if "pipeline" not in path.stem
+)
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
