@@ -65,6 +65,7 @@ def test_tests_import_neither_other_tests_nor_benchmarks() -> None:
     assert not found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["policy", "autoscaler", "pipelines", "simulator", "loadtests"])
 def test_importing_a_package_imports_neither_ray_nor_torch_nor_locust(package: str) -> None:
     """Nor do the names that it exports. A new process has not imported anything yet."""

@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+import pytest
+
 import autoscaler
 
 
@@ -14,6 +16,7 @@ def test_an_unknown_name_is_an_attribute_error():
     assert not hasattr(autoscaler, "Oracle")
 
 
+@pytest.mark.slow
 def test_the_front_imports_neither_ray_nor_torch_nor_anything_unused():
     program = (
         "import sys, autoscaler\n"

@@ -20,6 +20,7 @@ def test_a_front_exports_its_names(package: str) -> None:
     assert all(hasattr(module, name) for name in FRONTS[package])
 
 
+@pytest.mark.slow
 def test_the_fronts_load_neither_ray_nor_torch() -> None:
     script = f"import sys; import {', '.join(FRONTS)}; print({{'ray', 'torch'}} & set(sys.modules))"
     result = subprocess.run(

@@ -12,6 +12,7 @@ from deployments.routing import BALANCES, serve_environment
 from policy.errors import InvalidInputError
 
 
+@pytest.mark.slow
 def test_ray_knows_every_setting_by_its_name() -> None:
     """A setting that Ray renamed would silently have no effect."""
     environment = serve_environment()

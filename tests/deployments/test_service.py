@@ -200,6 +200,7 @@ async def test_the_batch_size_limit_follows_from_the_sla_unless_it_is_set() -> N
         assert service.explain()["batch_size_limit"] == 3
 
 
+@pytest.mark.slow
 async def test_the_solved_table_is_put_in_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,8 @@ import yaml
 
 from deployments.routing import serve_environment
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = ROOT.parent / "shared/reference/ray.io_rayservices.crd.yaml.gz"
 KUSTOMIZATIONS = ("k8s/base", "k8s/overlays/gpu")

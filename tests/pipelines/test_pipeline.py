@@ -187,6 +187,7 @@ class Slow:
         return items
 
 
+@pytest.mark.slow
 async def test_an_auto_stage_measures_its_profile_first():
     stage = Stage(Slow, place="thread", batch_size=3, policy="auto", example=0)
     async with Pipeline([stage]) as pipeline:

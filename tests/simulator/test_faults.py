@@ -76,6 +76,7 @@ def replace_counts(scenario, counts):
     return replace(scenario, counts=counts.astype(float))
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 10**6),
     levels=st.lists(st.floats(1.5, 6.0), min_size=3, max_size=3),

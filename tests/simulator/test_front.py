@@ -26,6 +26,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = simulator.fleet_of_ships
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "absent"),
     [("*", {"ray", "torch"}), ("load_trace", {"ray", "torch", "numba", "matplotlib", "scipy"})],
@@ -39,6 +40,7 @@ def test_a_name_is_imported_without_what_it_does_not_need(names: str, absent: se
     assert not imported & absent
 
 
+@pytest.mark.slow
 def test_the_example_of_the_documentation_needs_one_import_and_runs(monkeypatch, capsys) -> None:
     monkeypatch.chdir(ROOT)
     text = (ROOT / "docs/simulator.md").read_text()

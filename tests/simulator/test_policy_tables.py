@@ -20,6 +20,7 @@ def test_a_baseline_policy_applies_at_every_rate(name):
         assert table.lookup(rate_per_s) == reference_policy(name, PROFILE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "objective"),
     [

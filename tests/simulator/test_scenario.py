@@ -31,6 +31,7 @@ def scenario(**options):
     )
 
 
+@pytest.mark.slow
 def test_by_default_a_replica_has_the_limits_of_a_live_one():
     model = scenario(batching=None).replica_model()
     # Half a millisecond goes on the way; four full batches of 10.8 ms fit into 97% of the rest.

@@ -56,6 +56,7 @@ def content(run):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["compiled", "live"])
 def test_the_same_seed_gives_the_same_run(engine):
     first, second = (simulate(scenario(), Steady(3), engine=engine) for _ in range(2))

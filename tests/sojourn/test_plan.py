@@ -30,6 +30,7 @@ def plan(capsys, *more, **values):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ["batch", "rand"])
 def test_keys_and_alternatives(capsys, estimator):
     content = plan(capsys, "--estimator", estimator)
@@ -95,6 +96,7 @@ def test_too_few_replicas_for_the_load_have_no_policy(capsys):
         assert fewer[key] is None
 
 
+@pytest.mark.slow
 def test_prints_a_table(capsys):
     assert main(arguments()) == 0
     out = capsys.readouterr().out
@@ -166,6 +168,7 @@ def test_profile_without_energy_has_no_power(capsys, tmp_path):
     assert content["control_limit"] >= 1
 
 
+@pytest.mark.slow
 def test_imports_neither_torch_nor_ray():
     code = (
         "import sys, sojourn.commands.plan; "

@@ -130,6 +130,7 @@ def test_a_seed_repeats_a_run_and_another_seed_does_not(capsys, trace):
     assert once != other
 
 
+@pytest.mark.slow
 def test_the_order_of_the_autoscalers_does_not_change_their_results(capsys, trace):
     both = simulate(capsys, on_trace(trace, "--autoscaler=ray,peak"))
     turned = simulate(capsys, on_trace(trace, "--autoscaler=peak,ray"))
@@ -242,6 +243,7 @@ def test_a_user_error_is_one_line_and_status_2(capsys, trace, more, message):
     assert captured.err.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -264,6 +266,7 @@ def test_the_trace_that_ships_with_sojourn(capsys):
     assert content["requests"] == 19_366
 
 
+@pytest.mark.slow
 def test_imports_neither_torch_nor_ray_nor_matplotlib():
     code = (
         "import sys, sojourn.commands.simulate; "

@@ -64,6 +64,7 @@ def test_an_sla_is_kept_with_less_power_than_by_starting_whenever_free(capsys):
     assert sla["mean_power_w"] < 0.8 * greedy["mean_power_w"]
 
 
+@pytest.mark.slow
 def test_an_infeasible_sla_is_reported(capsys):
     assert solve(capsys, "--response-time-ms", "10")["meets_sla"] is False
     assert main(arguments("--response-time-ms", "10")) == 0
@@ -93,6 +94,7 @@ def test_a_plot_is_drawn(capsys, tmp_path, more):
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_a_profile_without_energy(capsys, tmp_path):
     profile = tmp_path / "profile.json"
     profile.write_text('{"latency_ms": [1.0, 1.2, 1.4]}')
@@ -103,6 +105,7 @@ def test_a_profile_without_energy(capsys, tmp_path):
     assert "energy weight: must be 0 for a profile without energy_mj" in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "rate", "message"),
     [

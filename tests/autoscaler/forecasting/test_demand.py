@@ -38,6 +38,7 @@ def replay(rates, pool="auto", risk=RISK, warm_up=14_400, every=10):
     return np.array(demands), np.array(peaks), methods
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("risk", [0.02, 0.05, 0.1])
 def test_the_demand_covers_a_stationary_load_at_the_risk(risk):
     rates = np.random.default_rng(3).poisson(100, 43_200).astype(float)

@@ -11,6 +11,8 @@ from click.testing import CliRunner
 from benchmarks.paper import table_1
 from benchmarks.paper.paper_figures import main
 
+pytestmark = pytest.mark.slow
+
 PICTURES = (
     "policy_4_policies",
     "policy_5_objectives",

@@ -17,6 +17,7 @@ from policy.response_time.evaluation import evaluate
 from tests.support.echo_server import echo_server, echo_workload
 
 
+@pytest.mark.slow
 def test_a_server_that_never_answers_misses_every_sla(monkeypatch: pytest.MonkeyPatch) -> None:
     with echo_server(threading.Event()) as closed_port:
         pass

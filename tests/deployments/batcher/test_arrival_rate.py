@@ -12,6 +12,7 @@ def test_the_rate_is_zero_before_the_first_arrival() -> None:
     assert ArrivalRate(5.0).per_s(100.0) == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate_per_s", [2.0, 50.0, 3000.0])
 def test_estimates_the_rate_of_a_poisson_stream(rate_per_s: float) -> None:
     window_s = 5.0

@@ -295,6 +295,7 @@ def workloads(draw: st.DrawFn) -> tuple[BatcherCore, list[tuple[float, int, bool
     return core, arrivals, draw(st.floats(0.001, 0.03))
 
 
+@pytest.mark.slow
 @given(workloads())
 @settings(max_examples=300, deadline=None, derandomize=True)
 def test_every_accepted_row_is_served_once_and_in_order(

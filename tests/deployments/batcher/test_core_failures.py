@@ -344,6 +344,7 @@ def failing_loads(draw: st.DrawFn) -> tuple[BatcherCore, list[tuple[float, int]]
     return core, arrivals, poison, draw(st.booleans())
 
 
+@pytest.mark.slow
 @given(failing_loads())
 @settings(max_examples=300, deadline=None, derandomize=True)
 def test_only_culprits_fail_and_no_request_is_run_more_often_than_the_bound(

@@ -48,6 +48,7 @@ async def test_the_rate_under_the_sla_is_reported_once_it_is_solved() -> None:
         assert service.explain()["sla_rate_per_s"] == report.sla_rate_per_s
 
 
+@pytest.mark.slow
 async def test_a_changed_sla_is_reported_together_with_its_rate() -> None:
     """With the rate of another SLA, the autoscaler would order for an SLA nobody asked for."""
     async with emulated_service(PROFILE, sla={"response_time_ms": 20, "percentile": 95}) as service:
@@ -87,6 +88,7 @@ async def test_an_sla_that_no_rate_meets_is_reported() -> None:
         assert report.out_of_reach
 
 
+@pytest.mark.slow
 async def test_an_sla_and_delays_that_change_together_are_reported() -> None:
     """The SLA at the replica stays the same, and so does its curve."""
     async with emulated_service(PROFILE, sla={"response_time_ms": 20}) as service:
@@ -101,6 +103,7 @@ async def test_an_sla_and_delays_that_change_together_are_reported() -> None:
         assert after.curve == before.curve
 
 
+@pytest.mark.slow
 async def test_the_rate_under_the_sla_falls_to_what_the_event_loop_can_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

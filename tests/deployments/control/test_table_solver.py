@@ -52,6 +52,7 @@ async def test_the_next_replica_loads_the_stored_result(monkeypatch: pytest.Monk
             await solver.solve_in_subprocess(other)
 
 
+@pytest.mark.slow
 async def test_a_changed_sla_keeps_a_table_that_does_not_depend_on_it(tmp_path: Path) -> None:
     await solver.solve_in_subprocess(REQUEST)
     table = tmp_path / REQUEST.table_name
@@ -60,6 +61,7 @@ async def test_a_changed_sla_keeps_a_table_that_does_not_depend_on_it(tmp_path: 
     assert table.stat().st_mtime_ns == before.st_mtime_ns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", [REQUEST.table_name, REQUEST.curve_name])
 async def test_a_damaged_file_is_solved_anew(tmp_path: Path, damaged: str) -> None:
     result = await solver.solve_in_subprocess(REQUEST)

@@ -32,6 +32,8 @@ from deployments.models.base import Model, TensorSpec
 from deployments.service import InferenceService
 from tests.support.doubles_service import PROFILE, USER_CONFIG
 
+pytestmark = pytest.mark.slow
+
 MAX_ROWS = USER_CONFIG["limits"]["max_rows_per_request"]
 PACK: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
 INFER = "/v2/models/mixed/infer"

@@ -129,6 +129,7 @@ def test_specs_may_be_set_in_load(user_module):
     assert load_model(f"{user_module}:LateSpecs", {}, "cpu").inputs[0].name == "late"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_short_names_name_models(name, monkeypatch):
     if name == "sentences":

@@ -83,6 +83,7 @@ def test_the_average_cost_is_that_of_a_long_truncation_to_1e_9(problem, max_queu
     assert exact.solve(*problem).average_cost == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=40)
 @given(
     latency_steps=st.lists(st.sampled_from([0.0, 0.1, 0.5, 2.0]), max_size=11),

@@ -55,6 +55,7 @@ def test_a_rate_beyond_the_front_is_refused_by_name():
             solve(FAST, 11_500.0, objective)
 
 
+@pytest.mark.slow
 def test_the_rate_within_the_sla_is_bound_by_the_slower_stage():
     objective = ServiceLevelObjective(20, 99)
     curve = solve_load_lateness_curve(FAST, objective, 256)

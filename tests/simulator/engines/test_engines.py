@@ -121,6 +121,7 @@ def run_both(scenario, numbers):
 REPLICAS = st.lists(st.integers(0, 12), min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(scenarios(), REPLICAS)
 def test_both_engines_agree_request_by_request(scenario, numbers):

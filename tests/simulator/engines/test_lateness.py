@@ -50,6 +50,7 @@ def scenario(delays: TryDelays) -> Scenario:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["live", "compiled"])
 @pytest.mark.parametrize(
     "delays", [TryDelays(retries=5), TryDelays(0.0, 0.0, 0.0, 5), TryDelays(2.0, 1.0, 0.5, 5)]

@@ -10,6 +10,8 @@ from simulator.reporting.comparison import Comparison
 from simulator.reporting.report import Setting, render, save_report
 from tests.support.simulated_runs import comparison, run
 
+pytestmark = pytest.mark.slow
+
 SETTING = Setting(
     title="a <test> & more",
     command="sojourn simulate --report out.html",
