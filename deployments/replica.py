@@ -14,6 +14,7 @@ from autoscaler.ray import store as ray_store
 from deployments.config import DEPLOYMENT, ModelConfig, parse_user_config
 from deployments.control.decision_reader import DecisionReader
 from deployments.control.policy_controller import TICK_S
+from deployments.haproxy_view import HaproxyView
 from deployments.http.app import InferenceApp
 from deployments.loop_watchdog import LoopWatchdog
 from deployments.metrics import ReplicaMetrics
@@ -51,6 +52,7 @@ class Replica:
         self._metrics = ReplicaMetrics(self._service)
         self._metrics_task: asyncio.Task[None] | None = None
         context = serve.get_replica_context()
+        self._haproxy = HaproxyView(f"-{context.replica_id.unique_id}")
         self._decisions = DecisionReader(context.app_name, context.deployment, ray_store.read)
 
     def __serve_build_asgi_app__(self) -> InferenceApp:
@@ -94,6 +96,7 @@ class Replica:
             self._watchdog.restart(2 * self._service.stuck_after_s)
             await asyncio.sleep(TICK_S)
             try:
+                self._service.compare_with_balancer(await self._haproxy.look())
                 self._metrics.flush(await self._service.tick())
             except Exception:
                 # A failed tick must not prevent later ones.

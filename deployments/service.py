@@ -140,6 +140,7 @@ class InferenceService:
         self.max_body_bytes = 0
         self.config_error: str | None = None
         self.answers: Counter[int] = Counter()
+        self._refused_before = 0
         self._model = model
         self._profile = profile
         self._computes_here = device == "cpu" and not model.waits
@@ -284,6 +285,16 @@ class InferenceService:
         self._place_batches()
         return seen
 
+    def compare_with_balancer(self, mean_ms: float | None) -> None:
+        """Take in the balancer's mean time of the latest requests; None: it has nothing new.
+
+        Requests that wait there are answered later than this process can see.
+        """
+        refused = self.answers[503] - self._refused_before
+        self._refused_before = self.answers[503]
+        way_ms = self.controller.user_config.autoscaler.settings().delays.way_ms
+        self.observer.balancer_wait.revise(mean_ms, refused, way_ms)
+
     def has_room(self, body: bytes, arrival_s: float | None = None) -> bool:
         """Return whether one more row may wait; if not, count the rows of `body` as refused.
 
@@ -403,6 +414,7 @@ class InferenceService:
             "objective": user_config.policy.model_dump(),
             "config_error": self.config_error or self.controller.error,
             "queue_length": batcher.core.queue_length,
+            "balancer_wait_ms": 1e3 * self.observer.balancer_wait.wait_s,
             "cpus": self.cpus,
             "cpus_note": self.cpus_note,
             "largest_batch_on_event_loop": self._placement.largest,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.front_meter import FrontCounts, FrontMeter
+from deployments.control.balancer_wait import BalancerWait
 from policy.objective import ServiceLevelObjective
 
 #: Number of finished batches shown by `GET /sojourn/policy`.
@@ -53,6 +54,9 @@ class ReplicaObserver:
       otherwise it is not counted.
     - Other failed requests, refused ones included, are not counted.
 
+    Response times count from when the request could first have been read, and from earlier while
+    requests wait in the balancer (`BalancerWait`).
+
     Parameters
     ----------
     sla : ServiceLevelObjective
@@ -62,6 +66,7 @@ class ReplicaObserver:
 
     Attributes
     ----------
+    balancer_wait : BalancerWait
     answered_rows, late_rows : int
         Rows of the requests counted since the start, and of the late ones among them.
     last_batches : deque of (float, BatchRecord)
@@ -71,6 +76,7 @@ class ReplicaObserver:
     def __init__(self, sla: ServiceLevelObjective, front_meter: FrontMeter | None = None) -> None:
         self.sla = sla
         self._front_meter = front_meter
+        self.balancer_wait = BalancerWait()
         self.answered_rows = 0
         self.late_rows = 0
         self.last_batches: deque[tuple[float, BatchRecord]] = deque(maxlen=BATCHES_SHOWN)
@@ -89,6 +95,8 @@ class ReplicaObserver:
 
     def answered(self, rows: int, response_time_s: float) -> None:
         """Count a request that was answered with outputs."""
+        self.balancer_wait.answered(response_time_s)
+        response_time_s += self.balancer_wait.wait_s
         late = self.sla.is_late(1e3 * response_time_s)
         self._count(rows, response_time_s, late=late)
 
@@ -99,6 +107,7 @@ class ReplicaObserver:
 
     def client_left(self, rows: int, waited_s: float) -> None:
         """Count a request whose client left before the answer, if it was late by then."""
+        waited_s += self.balancer_wait.wait_s
         if self.sla.is_late(1e3 * waited_s):
             self._count(rows, waited_s, late=True)
 
