@@ -83,6 +83,8 @@ class FrontMeter:
         Length of the last iteration that had work.
     request_s : float
         That length per request, in the last iteration that read any.
+    worked_s : float
+        Total length of the iterations that had work, since the start.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class FrontMeter:
         self.requests = 0
         self.refused = 0
         self.batches = 0
-        self.last_iteration_s = self.request_s = 0.0
+        self.last_iteration_s = self.request_s = self.worked_s = 0.0
         self._call_soon, self._call_later = call_soon, call_later
         self._clock, self._thread_clock, self._process_clock = clock, thread_clock, process_clock
         # The marker: pending while the loop works.
@@ -235,6 +237,7 @@ class FrontMeter:
             return
         self._counted = False
         self.last_iteration_s = length_s
+        self.worked_s += length_s
         if self._last_requests:
             self.request_s = length_s / self._last_requests
         self._busy_s += max(0.0, length_s - self._iteration_forward_s)

@@ -3,8 +3,10 @@
 A refusal costs the event loop a good part of what an answer costs. Clients that are refused and
 try again in a closed loop turn each one into the next: a saturated loop would spend its time on
 refusing, and what it does admit would be read too late. So refusals may take a share of the loop's
-time and no more; beyond that, they leave a few milliseconds later. A loop that is not busy refuses
-at once.
+time, and as much again as the loop is idle; beyond that, they leave a few milliseconds later. What
+they take themselves is not idle, so with a share w of the loop's time for other work they take
+(1 + SHARE - w) / 2 at most. A loop that is not busy refuses at once: HAProxy tries a refused request
+at several replicas, and would lose the hold at each.
 """
 
 import asyncio
@@ -15,7 +17,7 @@ from typing import Protocol
 
 from deployments.batcher.front_meter import FrontMeter
 
-#: Share of the loop's time that the requests of refused clients may take.
+#: Share of the loop's time that the requests of refused clients may take though it is never idle.
 SHARE = 0.1
 #: The longest that a refusal is held back: another replica may still answer the request in time.
 MAX_HOLD_S = 0.05
@@ -63,7 +65,7 @@ class RefusalPacer:
         self._held: tuple[deque[_Answer], deque[_Answer]] = (deque(), deque())
         self._scheduled = False
         self._saved_s = _MAX_SAVED_S
-        self._looked_s = clock()
+        self._looked_s, self._worked_s = clock(), meter.worked_s
 
     def add(
         self, connection: Connection, start: bytes, end: bytes, *, too_late: bool = False
@@ -86,9 +88,10 @@ class RefusalPacer:
 
     def _release(self) -> None:
         now_s = self._clock()
-        self._saved_s += SHARE * (now_s - self._looked_s)
+        elapsed_s, worked_s = now_s - self._looked_s, self._meter.worked_s - self._worked_s
+        self._saved_s += SHARE * elapsed_s + max(0.0, elapsed_s - worked_s)
         self._saved_s = min(self._saved_s, _MAX_SAVED_S)
-        self._looked_s = now_s
+        self._looked_s, self._worked_s = now_s, self._meter.worked_s
         cost_s = self._meter.request_s
         for held in self._held:
             while held and (self._saved_s > 0 or now_s >= held[0][0]):
