@@ -5,8 +5,8 @@ try again in a closed loop turn each one into the next: a saturated loop would s
 refusing, and what it does admit would be read too late. So refusals may take a share of the loop's
 time, and as much again as the loop is idle; beyond that, they leave a few milliseconds later. What
 they take themselves is not idle, so with a share w of the loop's time for other work they take
-(1 + SHARE - w) / 2 at most. A loop that is not busy refuses at once: HAProxy tries a refused request
-at several replicas, and would lose the hold at each.
+(1 + SHARE - w) / 2 at most. A loop that is not busy refuses at once: HAProxy tries a refused
+request at several replicas, and would lose the hold at each.
 """
 
 import asyncio
