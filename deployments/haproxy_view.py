@@ -10,6 +10,7 @@ import logging
 import math
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from policy.errors import SojournError
 
@@ -93,6 +94,12 @@ def mean_since_ms(before: ServerTimes, now: ServerTimes) -> float | None:
     return max(0.0, (now.mean_ms - kept * before.mean_ms) / (1 - kept))
 
 
+def socket_path_on(node_id: str) -> Path:
+    """Return the path of HAProxy's admin socket on a node: Ray puts it into a folder of its own."""
+    path = Path(os.environ.get(_SOCKET_VARIABLE, _DEFAULT_SOCKET))
+    return path.parent / node_id / path.name
+
+
 class HaproxyView:
     """Follow the time that HAProxy's requests to one replica take.
 
@@ -100,13 +107,13 @@ class HaproxyView:
     ----------
     server_ends_with : str
         How HAProxy's name of the server ends: Ray ends it with the replica's unique id.
-    socket_path : str, optional
-        HAProxy's admin socket. By default, the one that Ray gives HAProxy on this node.
+    socket_path : Path
+        HAProxy's admin socket.
     """
 
-    def __init__(self, server_ends_with: str, socket_path: str | None = None) -> None:
+    def __init__(self, server_ends_with: str, socket_path: Path) -> None:
         self._server = server_ends_with
-        self._path = socket_path or os.environ.get(_SOCKET_VARIABLE, _DEFAULT_SOCKET)
+        self._path = socket_path
         self._before: ServerTimes | None = None
         self._warned = False
 

@@ -14,7 +14,7 @@ from autoscaler.ray import store as ray_store
 from deployments.config import DEPLOYMENT, ModelConfig, parse_user_config
 from deployments.control.decision_reader import DecisionReader
 from deployments.control.policy_controller import TICK_S
-from deployments.haproxy_view import HaproxyView
+from deployments.haproxy_view import HaproxyView, socket_path_on
 from deployments.http.app import InferenceApp
 from deployments.loop_watchdog import LoopWatchdog
 from deployments.metrics import ReplicaMetrics
@@ -44,6 +44,8 @@ class Replica:
 
     def __init__(self, model: dict[str, Any]) -> None:
         started_s = time.monotonic()
+        # Serve gives handlers to its own logger only.
+        logging.getLogger("sojourn").parent = logger
         cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1.0)
         self._service = load_service(ModelConfig.model_validate(model), cpus)
         self._started_s = started_s
@@ -52,7 +54,10 @@ class Replica:
         self._metrics = ReplicaMetrics(self._service)
         self._metrics_task: asyncio.Task[None] | None = None
         context = serve.get_replica_context()
-        self._haproxy = HaproxyView(f"-{context.replica_id.unique_id}")
+        self._haproxy = HaproxyView(
+            f"-{context.replica_id.unique_id}",
+            socket_path_on(ray.get_runtime_context().get_node_id()),
+        )
         self._decisions = DecisionReader(context.app_name, context.deployment, ray_store.read)
 
     def __serve_build_asgi_app__(self) -> InferenceApp:

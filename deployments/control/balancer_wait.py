@@ -1,5 +1,7 @@
 """The time that requests lose before this process can read them, by the balancer's own clock."""
 
+import random
+
 #: Looks without news after which what was seen before says nothing any more.
 _FORGET_AFTER = 10
 
@@ -9,7 +11,8 @@ class BalancerWait:
 
     The balancer counts from when it chose this replica until the replica began to answer; the
     replica, from when it could have read the request. The difference is what requests wait for a
-    connection, and in sockets while the balancer or this process has no CPU.
+    connection, and in sockets while the balancer or this process has no CPU. The balancer tells the
+    mean only, so each request's wait is drawn from the exponential distribution of that mean.
 
     Attributes
     ----------
@@ -22,6 +25,11 @@ class BalancerWait:
         self._response_times_s = 0.0
         self._requests = 0
         self._looks_without_news = 0
+        self._random = random.Random(1)
+
+    def draw_s(self) -> float:
+        """Return what one request may have waited, in seconds."""
+        return self._random.expovariate(1 / self.wait_s) if self.wait_s else 0.0
 
     def answered(self, response_time_s: float) -> None:
         """Count a request, with its response time as the replica sees it."""

@@ -96,7 +96,7 @@ class ReplicaObserver:
     def answered(self, rows: int, response_time_s: float) -> None:
         """Count a request that was answered with outputs."""
         self.balancer_wait.answered(response_time_s)
-        response_time_s += self.balancer_wait.wait_s
+        response_time_s += self.balancer_wait.draw_s()
         late = self.sla.is_late(1e3 * response_time_s)
         self._count(rows, response_time_s, late=late)
 
@@ -107,7 +107,7 @@ class ReplicaObserver:
 
     def client_left(self, rows: int, waited_s: float) -> None:
         """Count a request whose client left before the answer, if it was late by then."""
-        waited_s += self.balancer_wait.wait_s
+        waited_s += self.balancer_wait.draw_s()
         if self.sla.is_late(1e3 * waited_s):
             self._count(rows, waited_s, late=True)
 

@@ -16,6 +16,7 @@ from deployments.haproxy_view import (
     ServerTimes,
     mean_since_ms,
     parse_server_times,
+    socket_path_on,
 )
 
 #: The columns that matter, of the hundred that HAProxy 2.8 prints.
@@ -56,6 +57,11 @@ def test_the_mean_of_the_new_requests_is_recovered_from_the_running_mean(request
     assert math.isclose(found, 250.0, rel_tol=1e-3)
 
 
+def test_each_node_has_a_folder_for_its_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_SERVE_HAPROXY_SOCKET_PATH", "/run/ha/admin.sock")
+    assert socket_path_on("ab12") == Path("/run/ha/ab12/admin.sock")
+
+
 def test_a_few_requests_say_nothing() -> None:
     assert mean_since_ms(ServerTimes(0, 1, 1), ServerTimes(99, 50, 50)) is None
 
@@ -84,7 +90,7 @@ async def test_it_follows_a_server_and_forgets_it_when_haproxy_restarts(tmp_path
         table(200, 1, 1),  # a new HAProxy
         table(10_200, 2, 3),
     ]
-    view = HaproxyView("-x7", str(path))
+    view = HaproxyView("-x7", path)
     async with haproxy(path, answers):
         seen = [await view.look() for _ in range(5)]
     assert [value and round(value) for value in seen] == [None, None, 100, None, 5]
@@ -93,7 +99,7 @@ async def test_it_follows_a_server_and_forgets_it_when_haproxy_restarts(tmp_path
 async def test_without_a_socket_it_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    view = HaproxyView("-x7", str(tmp_path / "none.sock"))
+    view = HaproxyView("-x7", tmp_path / "none.sock")
     with caplog.at_level(logging.WARNING, "sojourn.http"):
         assert [await view.look(), await view.look()] == [None, None]
     assert len(caplog.records) == 1

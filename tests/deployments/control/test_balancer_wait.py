@@ -45,3 +45,14 @@ def test_old_news_is_forgotten() -> None:
         assert wait.wait_s == pytest.approx(0.040)
     wait.revise(None, refused=0, way_ms=0.0)
     assert wait.wait_s == 0.0
+
+
+def test_waits_are_drawn_with_the_mean_that_was_seen() -> None:
+    wait = BalancerWait()
+    assert wait.draw_s() == 0.0
+    wait.answered(0.0)
+    wait.revise(200.0, refused=0, way_ms=0.0)
+    drawn_s = [wait.draw_s() for _ in range(20_000)]
+    assert sum(drawn_s) / len(drawn_s) == pytest.approx(0.2, rel=0.03)
+    # The share of an exponential distribution above half of its mean.
+    assert sum(value > 0.1 for value in drawn_s) / len(drawn_s) == pytest.approx(0.607, abs=0.015)
