@@ -206,6 +206,24 @@ def parse_user_config(content: Mapping[str, Any] | None) -> UserConfig:
         raise InvalidInputError(f"user_config: {first_line(error)}") from None
 
 
+def read_yaml(path: str | Path) -> Any:
+    """Return the content of a YAML file.
+
+    Raises
+    ------
+    InvalidInputError
+        The file cannot be read, or is not YAML.
+    """
+    try:
+        return yaml.safe_load(Path(path).read_text())
+    except OSError as error:
+        raise InvalidInputError(f"{path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}" if mark else ""
+        raise InvalidInputError(f"{path}: not YAML{where}") from error
+
+
 def load_service_config(path: str | Path) -> ServiceConfig:
     """Read and check a config file.
 
@@ -214,14 +232,7 @@ def load_service_config(path: str | Path) -> ServiceConfig:
     InvalidInputError
         The first error, in one line: where it is, and what is allowed.
     """
-    try:
-        document = yaml.safe_load(Path(path).read_text())
-    except OSError as error:
-        raise InvalidInputError(f"{path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark else ""
-        raise InvalidInputError(f"{path}: not YAML{where}") from error
+    document = read_yaml(path)
     try:
         return _service_config(document)
     except ValidationError as error:

@@ -5,10 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from deployments.config import SLAConfig, first_line
+from deployments.config import SLAConfig, first_line, read_yaml
 from deployments.models.base import TensorSpec
 from pipelines.graph import compile_steps
 from pipelines.pipeline import MAX_PENDING
@@ -287,12 +286,7 @@ def load_pipeline_file(path: str | Path) -> PipelineFile:
     InvalidInputError
         The first error, in one line: where it is, and what is allowed.
     """
-    try:
-        document = yaml.safe_load(Path(path).read_text())
-    except OSError as error:
-        raise InvalidInputError(f"{path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise InvalidInputError(f"{path}: not YAML") from error
+    document = read_yaml(path)
     try:
         return _pipeline_file(document)
     except InvalidInputError as error:
