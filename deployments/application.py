@@ -2,12 +2,10 @@
 
 from typing import Any
 
-from pydantic import ValidationError
 from ray import serve
 
-from deployments.config import ReplicaArgs, first_line
+from deployments.config import parse_args
 from deployments.replica import Replica
-from policy.errors import InvalidInputError
 
 
 def build(args: dict[str, Any]) -> serve.Application:
@@ -23,8 +21,5 @@ def build(args: dict[str, Any]) -> serve.Application:
     InvalidInputError
         `args` are invalid. The message names the first problem and what is allowed.
     """
-    try:
-        checked = ReplicaArgs.model_validate(args)
-    except ValidationError as error:
-        raise InvalidInputError(f"args: {first_line(error)}") from None
+    checked = parse_args(args)
     return Replica.bind(checked.model.model_dump())  # type: ignore[attr-defined]

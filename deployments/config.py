@@ -6,8 +6,9 @@ So everything that is tuned live (SLA, policy, autoscaler, limits) is in `user_c
 """
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from autoscaler.reports import AutoscalerSettings
 from deployments.batcher.limits import Limits, limits_for
 from deployments.routing import RETRIES
+from deployments.serve_document import find_applications, unknown_key
 from policy.errors import InvalidInputError
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
@@ -23,6 +25,8 @@ from policy.profile import Profile
 DEPLOYMENT = "Replica"
 #: The application builder that marks Sojourn's application in the config file.
 IMPORT_PATH = "deployments.application:build"
+#: The autoscaler, as an `autoscaling_config` must name it.
+AUTOSCALING_POLICY = "autoscaler.ray_adapter:SojournAutoscalingPolicy"
 
 
 class _Strict(BaseModel):
@@ -68,6 +72,13 @@ class SLAConfig(_Strict):
     response_time_ms: float = Field(default=100.0, gt=0, allow_inf_nan=False)
     percentile: float = Field(default=99.0, gt=0, lt=100)
 
+    @field_validator("percentile")
+    @classmethod
+    def _not_a_share(cls, value: float) -> float:
+        if value <= 1:
+            raise ValueError(f"is in percent; write {100 * value:g} for {100 * value:g}%")
+        return value
+
     @property
     def objective(self) -> ServiceLevelObjective:
         """The SLA as `policy` and `autoscaler` take it."""
@@ -111,10 +122,13 @@ class AutoscalerConfig(_Strict):
         ValueError
             A setting is unknown or out of range; pydantic turns this into a `ValidationError`.
         """
+        given = self.model_extra or {}
+        known = {field.name for field in fields(AutoscalerSettings)}
+        for name in given:
+            if name not in known:
+                raise ValueError(f"{name}: {unknown_key(name, known | {'dry_run'})}")
         try:
-            return AutoscalerSettings(**{"retries": RETRIES, **(self.model_extra or {})})
-        except TypeError as error:
-            raise ValueError(str(error).partition("() ")[2]) from None
+            return AutoscalerSettings(**{"retries": RETRIES, **given})
         except InvalidInputError as error:
             raise ValueError(str(error)) from None
 
@@ -175,21 +189,16 @@ class ServiceConfig(_Strict):
     http_port: int
     args: ReplicaArgs
     user_config: UserConfig
+    #: CPUs of a replica.
+    num_cpus: float
+    #: The least and the greatest number of replicas.
+    replicas: tuple[int, int]
     document: dict[str, Any]
 
     @field_validator("route_prefix")
     @classmethod
     def _no_slash_at_end(cls, value: str) -> str:
         return value.rstrip("/")
-
-    @property
-    def num_cpus(self) -> float:
-        """CPUs of a replica, from the options of its Ray actor; Ray gives it 1 by default."""
-        for application in self.document["applications"]:
-            for deployment in application.get("deployments") or ():
-                if deployment.get("name") == "Replica":
-                    return float((deployment.get("ray_actor_options") or {}).get("num_cpus", 1))
-        return 1.0
 
 
 def parse_user_config(content: Mapping[str, Any] | None) -> UserConfig:
@@ -203,7 +212,7 @@ def parse_user_config(content: Mapping[str, Any] | None) -> UserConfig:
     try:
         return UserConfig.model_validate(content or {})
     except ValidationError as error:
-        raise InvalidInputError(f"user_config: {first_line(error)}") from None
+        raise InvalidInputError(f"user_config: {first_line(error, UserConfig)}") from None
 
 
 def read_yaml(path: str | Path) -> Any:
@@ -218,6 +227,8 @@ def read_yaml(path: str | Path) -> Any:
         return yaml.safe_load(Path(path).read_text())
     except OSError as error:
         raise InvalidInputError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise InvalidInputError(f"{path}: not a YAML file, not even text") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark else ""
@@ -235,47 +246,73 @@ def load_service_config(path: str | Path) -> ServiceConfig:
     document = read_yaml(path)
     try:
         return _service_config(document)
-    except ValidationError as error:
-        raise InvalidInputError(f"{path}: {first_line(error)}") from None
     except InvalidInputError as error:
         raise InvalidInputError(f"{path}: {error}") from None
 
 
 def _service_config(document: Any) -> ServiceConfig:
-    applications = document.get("applications") if isinstance(document, dict) else None
-    if not isinstance(applications, list):
-        raise InvalidInputError("applications: missing; the file must follow Ray Serve's schema")
-    ours = [
-        application
-        for application in applications
-        if isinstance(application, dict) and application.get("import_path") == IMPORT_PATH
-    ]
-    if len(ours) != 1:
+    found = find_applications(document, IMPORT_PATH, DEPLOYMENT, AUTOSCALING_POLICY)
+    if len(found) > 1:
         raise InvalidInputError(
-            f"applications: {len(ours)} have import_path {IMPORT_PATH}, must be exactly one"
+            f"applications: {len(found)} have import_path {IMPORT_PATH}, must be exactly one"
         )
-    application = ours[0]
-    deployments = {
-        entry.get("name"): entry
-        for entry in application.get("deployments") or []
-        if isinstance(entry, dict)
-    }
+    (application,) = found
     http_options = document.get("http_options") or {}
     return ServiceConfig(
-        application=application.get("name", "default"),
-        route_prefix=application.get("route_prefix") or "/",
+        application=application.content.get("name", "default"),
+        route_prefix=application.content.get("route_prefix") or "/",
         http_host=http_options.get("host", "127.0.0.1"),
         http_port=http_options.get("port", 8000),
-        args=ReplicaArgs.model_validate(application.get("args") or {}),
-        user_config=parse_user_config(deployments.get(DEPLOYMENT, {}).get("user_config")),
+        args=parse_args(application.content.get("args")),
+        user_config=parse_user_config(application.user_config),
+        num_cpus=application.num_cpus,
+        replicas=application.replicas,
         document=document,
     )
 
 
-def first_line(error: ValidationError) -> str:
-    """Return pydantic's first error in one line: where it is, what is wrong, the value given."""
+def parse_args(content: Any) -> ReplicaArgs:
+    """Return the checked `args` of the application.
+
+    Raises
+    ------
+    InvalidInputError
+        The first error, in one line: where it is, and what is allowed.
+    """
+    try:
+        return ReplicaArgs.model_validate(content or {})
+    except ValidationError as error:
+        raise InvalidInputError(f"args: {first_line(error, ReplicaArgs)}") from None
+
+
+def first_line(error: ValidationError, model: type[BaseModel]) -> str:
+    """Return pydantic's first error in one line: where it is, what is wrong, the value given.
+
+    Parameters
+    ----------
+    error : ValidationError
+    model : type of BaseModel
+        What was validated; it knows the keys that an unknown one may have meant.
+    """
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"{where}: {unknown_key(str(first['loc'][-1]), _known_keys(model, first['loc']))}"
     message = first["msg"].removeprefix("Value error, ")
     given = "" if isinstance(first["input"], dict) else f", not {first['input']!r}"
     return f"{where}: {message[:1].lower()}{message[1:]}{given}" if where else message
+
+
+def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> set[str]:
+    for name in location[:-1]:
+        field = model.model_fields.get(str(name))
+        model = (field and _model_within(field.annotation)) or model
+    return set(model.model_fields)
+
+
+def _model_within(annotation: Any) -> type[BaseModel] | None:
+    """Return the model in an annotation such as ``list[Model] | None``, if there is one."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    found = (_model_within(part) for part in get_args(annotation))
+    return next((model for model in found if model), None)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from deployments.config import SLAConfig, first_line, read_yaml
 from deployments.models.base import TensorSpec
+from deployments.serve_document import find_applications
 from pipelines.graph import compile_steps
 from pipelines.pipeline import MAX_PENDING
 from pipelines.steps import MAX_ITEMS, Each, Ensemble, Place, Stage, Step, Switch
@@ -261,7 +262,7 @@ def parse_args(args: Any) -> PipelineConfig:
     try:
         return PipelineConfig.model_validate(args["pipeline"])
     except ValidationError as error:
-        raise InvalidInputError(f"pipeline: {first_line(error)}") from None
+        raise InvalidInputError(f"pipeline: {first_line(error, PipelineConfig)}") from None
 
 
 def parse_user_config(content: Mapping[str, Any] | None) -> PipelineUserConfig:
@@ -275,7 +276,7 @@ def parse_user_config(content: Mapping[str, Any] | None) -> PipelineUserConfig:
     try:
         return PipelineUserConfig.model_validate(content or {})
     except ValidationError as error:
-        raise InvalidInputError(f"user_config: {first_line(error)}") from None
+        raise InvalidInputError(f"user_config: {first_line(error, PipelineUserConfig)}") from None
 
 
 def load_pipeline_file(path: str | Path) -> PipelineFile:
@@ -294,25 +295,16 @@ def load_pipeline_file(path: str | Path) -> PipelineFile:
 
 
 def _pipeline_file(document: Any) -> PipelineFile:
-    applications = document.get("applications") if isinstance(document, dict) else None
-    ours = [
-        application
-        for application in (applications if isinstance(applications, list) else [])
-        if isinstance(application, dict) and application.get("import_path") == IMPORT_PATH
-    ]
-    if len(ours) != 1:
+    found = find_applications(document, IMPORT_PATH, DEPLOYMENT, policy_function=None)
+    if len(found) > 1:
         raise InvalidInputError(
-            f"applications: {len(ours)} have import_path {IMPORT_PATH}, must be exactly one"
+            f"applications: {len(found)} have import_path {IMPORT_PATH}, must be exactly one"
         )
-    deployments = {
-        entry.get("name"): entry
-        for entry in ours[0].get("deployments") or []
-        if isinstance(entry, dict)
-    }
+    (application,) = found
     http_options = document.get("http_options") or {}
     return PipelineFile(
         http_host=http_options.get("host", "127.0.0.1"),
         http_port=http_options.get("port", 8000),
-        pipeline=parse_args(ours[0].get("args")),
-        user_config=parse_user_config(deployments.get(DEPLOYMENT, {}).get("user_config")),
+        pipeline=parse_args(application.content.get("args")),
+        user_config=parse_user_config(application.user_config),
     )

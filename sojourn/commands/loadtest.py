@@ -184,7 +184,7 @@ def _sla(url: str, response_time_ms: float | None, percentile: float | None) -> 
     try:
         return SLAConfig.model_validate(chosen)
     except ValidationError as error:
-        raise InvalidInputError(first_line(error)) from None
+        raise InvalidInputError(first_line(error, SLAConfig)) from None
 
 
 def _make_folder(out: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from deployments.config import load_service_config, parse_user_config
+from deployments.config import AUTOSCALING_POLICY, load_service_config, parse_user_config
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
@@ -40,8 +40,10 @@ def test_an_empty_user_config_has_the_default_sla() -> None:
         ({"sla": {"percentile": "high"}}, "sla.percentile: input should be a valid number"),
         ({"sla": {"response_time_ms": 0}}, "sla.response_time_ms: input should be greater than 0"),
         ({"sla": {"response_time_ms": float("nan")}}, "sla.response_time_ms: input should be"),
-        ({"sla": {"latency": 1}}, "sla.latency: extra inputs are not permitted, not 1"),
-        ({"slo": {}}, "slo: extra inputs are not permitted"),
+        ({"sla": {"latency": 1}}, "sla.latency: unknown key; known are perc"),
+        ({"sla": {"percentil": 1}}, "sla.percentil: unknown key; did you mean percentile?"),
+        ({"slo": {}}, "slo: unknown key; did you mean sla?"),
+        ({"sla": {"percentile": 0.99}}, "sla.percentile: is in percent; write 99 for 99%"),
         (
             {"policy": {"objective": "speed"}},
             "policy.objective: input should be 'auto', 'sla' or 'weights'",
@@ -49,7 +51,8 @@ def test_an_empty_user_config_has_the_default_sla() -> None:
         ({"policy": {"energy_weight": -1}}, "policy.energy_weight: input should be greater than"),
         ({"policy": {"latency_weight": 0}}, "policy.latency_weight: input should be greater than"),
         ({"limits": {"waiting_room": 0}}, "limits.waiting_room: input should be greater than"),
-        ({"autoscaler": {"horizon": 1}}, "autoscaler: "),
+        ({"autoscaler": {"horizon": 1}}, "autoscaler: horizon: unknown key; known are "),
+        ({"autoscaler": {"rsk": 1}}, "autoscaler: rsk: unknown key; did you mean risk?"),
     ],
 )
 def test_a_wrong_user_config_is_rejected_in_one_line(content: dict[str, Any], message: str) -> None:
@@ -86,10 +89,13 @@ def write(tmp_path: Path, content: object) -> Path:
     return path
 
 
+SLA = {"response_time_ms": 100, "percentile": 99}
+REPLICA = {"name": "Replica", "user_config": {"sla": SLA}}
 APPLICATION = {
     "name": "a",
     "import_path": "deployments.application:build",
     "args": {"model": {"name": "m", "import_path": "p:C"}},
+    "deployments": [REPLICA],
 }
 
 
@@ -98,7 +104,7 @@ APPLICATION = {
     [
         ("a: [", "not YAML in line"),
         ("just words", "applications: missing"),
-        ({"applications": []}, "0 have import_path deployments.application:build"),
+        ({"applications": []}, "none has import_path deployments.application:build"),
         ({"applications": [APPLICATION, APPLICATION]}, "2 have import_path"),
         ({"applications": [{**APPLICATION, "args": {}}]}, "model: field required"),
         (
@@ -111,7 +117,7 @@ APPLICATION = {
                     {
                         **APPLICATION,
                         "deployments": [
-                            {"name": "Replica", "user_config": {"sla": {"percentile": 0}}}
+                            {**REPLICA, "user_config": {"sla": {**SLA, "percentile": 100}}}
                         ],
                     }
                 ]
@@ -128,6 +134,32 @@ def test_a_wrong_file_is_rejected_with_its_path(
         load_service_config(path)
     assert str(path) in str(caught.value)
     assert message in str(caught.value)
+
+
+def test_a_file_of_bytes_is_rejected_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "weights.pt"
+    path.write_bytes(bytes(range(256)))
+    with pytest.raises(InvalidInputError, match=r"weights\.pt: not a YAML file, not even text"):
+        load_service_config(path)
+
+
+def test_the_replicas_and_their_cpus_are_read(tmp_path: Path) -> None:
+    scaling = {
+        "min_replicas": 2,
+        "max_replicas": 5,
+        "metrics_interval_s": 1,
+        "policy": {"policy_function": AUTOSCALING_POLICY},
+    }
+    replica = {**REPLICA, "autoscaling_config": scaling, "ray_actor_options": {"num_cpus": 2}}
+    config = load_service_config(
+        write(tmp_path, {"applications": [{**APPLICATION, "deployments": [replica]}]})
+    )
+    assert (config.replicas, config.num_cpus) == ((2, 5), 2.0)
+    fixed = {**REPLICA, "num_replicas": 3}
+    config = load_service_config(
+        write(tmp_path, {"applications": [{**APPLICATION, "deployments": [fixed]}]})
+    )
+    assert (config.replicas, config.num_cpus) == ((3, 3), 1.0)
 
 
 def test_a_missing_file_is_rejected(tmp_path: Path) -> None:

@@ -36,7 +36,10 @@ CONFIG: dict[str, Any] = {
                 }
             },
             "deployments": [
-                {"name": "PipelineReplica", "user_config": {"sla": {"response_time_ms": 5000}}}
+                {
+                    "name": "PipelineReplica",
+                    "user_config": {"sla": {"response_time_ms": 5000, "percentile": 99}},
+                }
             ],
         }
     ],

@@ -64,7 +64,10 @@ def test_all_kinds_of_steps(load):
     [
         ({"steps": [{}]}, "a step is one of stage, ensemble, switch and each"),
         ({"steps": [{**STAGE, "each": {"branch": []}}]}, "a step is one of stage"),
-        ({"steps": [{"stage": {"code": "a:b", "worker": 2}}]}, r"steps\.0\.stage\.worker: extra"),
+        (
+            {"steps": [{"stage": {"code": "a:b", "worker": 2}}]},
+            r"steps\.0\.stage\.worker: unknown key; did you mean workers",
+        ),
         ({"steps": []}, "at least one stage"),
         ({"steps": [STAGE, STAGE]}, "two stages are called 'scale'"),
         ({"steps": [{"stage": {"code": "a:b", "workers": 0}}]}, "stage b: workers must be"),
@@ -89,9 +92,10 @@ def test_files_that_are_no_config(tmp_path):
         load_pipeline_file(path)
     for content, complaint in [
         ("a: [", "not YAML"),
-        ("applications: 7", "0 have import_path"),
+        ("applications: 7", "applications: missing"),
         (
-            "applications: [{import_path: 'pipelines.serving.application:build'}]",
+            "applications: [{import_path: 'pipelines.serving.application:build', deployments: "
+            "[{name: PipelineReplica, user_config: {sla: {response_time_ms: 9, percentile: 9}}}]}]",
             "the key pipeline",
         ),
     ]:
