@@ -24,7 +24,7 @@ from policy.batch_sizes import BatchSizing, batch_sizings, least_control_limit
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.response_time.evaluation import evaluate
+from policy.response_time.evaluation import Evaluation, evaluate
 
 #: A replica that meets the SLA only below this share of its capacity is no solution: it would take
 #: more than a hundred times the replicas that carry the load.
@@ -152,7 +152,7 @@ def solve_load_lateness_curve(
     profile = profile.serial()
     allowed = objective.late_share_allowed
     best: _PolicyCurve | None = None
-    level = 0.0  # of a nearly idle replica
+    level, reachable_ms = 0.0, math.inf  # of a nearly idle replica
     sizings: Iterable[BatchSizing] = batch_sizings(profile)
     if not search_sizes:
         sizings = [BatchSizing.all_up_to(profile.best_batch_size)]
@@ -170,17 +170,28 @@ def solve_load_lateness_curve(
             best = curve
         elif best is None:
             level = max(level, 1 - late_share)
+            reachable_ms = min(reachable_ms, curve.percentile_ms(low, objective.percentile))
     if best is None:
         raise InfeasibleError(
             f"{objective.percentile:g}% within {objective.response_time_ms:g} ms is out of reach: "
-            f"a nearly idle replica answers {100 * level:.3g}% in time; "
-            "allow a longer response time or a lower percentile, or use a faster device"
+            f"a nearly idle replica answers {100 * level:.3g}% in time"
+            + _in_reach(reachable_ms, objective)
+            + "; allow a longer response time or a lower percentile, or use a faster device"
         )
     rate_per_s = best.sla_rate_per_s
     shares = [best.late_share(multiple * rate_per_s) for multiple in LoadLatenessCurve.MULTIPLES]
     # Only rounding makes a share fall.
     rising = np.maximum.accumulate(np.round(shares, 10))
     return LoadLatenessCurve(rate_per_s, tuple(rising.tolist()), best.sizing.max_batch_size)
+
+
+def _in_reach(reachable_ms: float, objective: ServiceLevelObjective) -> str:
+    """Return the response time that a nearly idle replica keeps, rounded up, in words."""
+    if not math.isfinite(reachable_ms) or reachable_ms <= 0:
+        return ""
+    unit = 10.0 ** (math.floor(math.log10(reachable_ms)) - 1)
+    rounded_ms = math.ceil(reachable_ms / unit) * unit
+    return f", and {objective.percentile:g}% within {rounded_ms:.3g} ms"
 
 
 class _PolicyCurve:
@@ -209,6 +220,15 @@ class _PolicyCurve:
             share = min(share, 1 - in_time)
         return share
 
+    def percentile_ms(self, arrival_rate_per_s: float, percentile: float) -> float:
+        """Return the shortest response time that `percentile` percent keep; infinity if none."""
+        found = (
+            evaluation.response_percentile_ms(percentile)
+            for limit in self._limits_at(arrival_rate_per_s)
+            if (evaluation := self._evaluate(arrival_rate_per_s, limit)) is not None
+        )
+        return min(found, default=math.inf)
+
     def _limits_at(self, arrival_rate_per_s: float) -> set[int]:
         """Return control limits worth a try: with small batches, a front may not keep up."""
         limits = {
@@ -217,17 +237,23 @@ class _PolicyCurve:
         return {min(limit, self.sizing.max_batch_size) for limit in (1, *limits)}
 
     def _late_share(self, arrival_rate_per_s: float, control_limit: int) -> float:
+        evaluation = self._evaluate(arrival_rate_per_s, control_limit)
+        if evaluation is None:
+            return 1.0
+        in_time = evaluation.service_level(self._response_time_ms)
+        return min(max(1 - (1 - evaluation.full_probability) * in_time, 0.0), 1.0)
+
+    def _evaluate(self, arrival_rate_per_s: float, control_limit: int) -> Evaluation | None:
+        """Return the evaluation, or None if the front cannot keep up; with a room, others can."""
         try:
-            evaluation = evaluate(
+            return evaluate(
                 self._profile,
                 self.sizing.policy(control_limit),
                 arrival_rate_per_s,
                 waiting_room=self._room if control_limit == 1 else max(self._room, control_limit),
             )
         except InfeasibleError:
-            return 1.0  # with a waiting room, only the front can fail to keep up
-        in_time = evaluation.service_level(self._response_time_ms)
-        return min(max(1 - (1 - evaluation.full_probability) * in_time, 0.0), 1.0)
+            return None
 
     def solve_sla_rate(self, low: float, late_share_allowed: float) -> None:
         """Set the highest rate that meets the SLA, from `low`, which does, up to the capacity."""

@@ -16,7 +16,8 @@ To serve your own model, write one class and name its import path in the config:
 import importlib
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -231,19 +232,39 @@ def load_model(import_path: str, options: Mapping[str, Any], device: str) -> Mod
     """
     if device not in DEVICES:
         raise InvalidInputError(f"device: must be {' or '.join(DEVICES)}, not {device!r}")
+    model = make_model(import_path, options)
+    with _raise_as_start_error(import_path):
+        _load(model, device)
+    _check_specs(model, import_path)
+    return model
+
+
+def make_model(import_path: str, options: Mapping[str, Any]) -> Model:
+    """Import a model class and construct the model with its options, without loading it.
+
+    Raises
+    ------
+    InvalidInputError
+        The path does not name a model class, or the options do not match its constructor.
+    StartError
+        The constructor failed; the message contains that of the model.
+    """
     model_class = _find_class(MODELS.get(import_path, import_path))
     _check_options(model_class, import_path, options)
+    with _raise_as_start_error(import_path):
+        return model_class(**options)
+
+
+@contextmanager
+def _raise_as_start_error(import_path: str) -> Iterator[None]:
     try:
-        model = model_class(**options)
-        _load(model, device)
+        yield
     except SojournError:
         raise
     except Exception as error:
         raise StartError(
             f"model {import_path} failed to load: {type(error).__name__}: {error}"
         ) from error
-    _check_specs(model, import_path)
-    return model
 
 
 def _load(model: Model, device: str) -> None:

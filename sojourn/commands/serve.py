@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from deployments.config import ServiceConfig, load_service_config
+from deployments.config_check import check_service
 from deployments.routing import BALANCES, serve_environment
 from sojourn.output import json_option, print_json, say
 
@@ -60,6 +61,8 @@ def command(
             click.echo(f"export {name}={shlex.quote(value)}")
         return 0
     service = load_service_config(config)
+    for note in check_service(service):
+        say(note)
     if check:
         say(f"{config} is fine: {service.user_config.sla.objective.in_words()}")
         return 0

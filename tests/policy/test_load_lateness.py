@@ -1,5 +1,6 @@
 """The load-lateness curve: the late share of one replica by its arrival rate."""
 
+import re
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -195,6 +196,16 @@ def test_an_sla_out_of_reach_is_infeasible():
         solve_load_lateness_curve(FLAT, ServiceLevelObjective(50.4, 99.0), 32)
     with pytest.raises(InfeasibleError, match=r"answers 8[0-9.]+% in time"):
         solve_load_lateness_curve(FLAT, ServiceLevelObjective(79.5, 99.0), 32)
+
+
+@pytest.mark.parametrize("percentile", [50.0, 99.0, 99.9])
+def test_an_sla_out_of_reach_is_told_what_is_in_reach(percentile):
+    with pytest.raises(InfeasibleError) as caught:
+        solve_load_lateness_curve(FLAT, ServiceLevelObjective(10.0, percentile), 32)
+    named_ms = float(re.search(r", and [0-9.]+% within ([0-9.]+) ms;", str(caught.value))[1])
+    solve_load_lateness_curve(FLAT, ServiceLevelObjective(named_ms, percentile), 32)
+    with pytest.raises(InfeasibleError):
+        solve_load_lateness_curve(FLAT, ServiceLevelObjective(0.9 * named_ms, percentile), 32)
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
