@@ -1,8 +1,9 @@
 """Requests with known answers, and the comparison of what the service returned."""
 
+import base64
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +24,22 @@ class Case:
 
     Attributes
     ----------
-    body : str
-        The request, as JSON of the Open Inference Protocol v2.
+    body : bytes
+        The request in the form of the Open Inference Protocol v2.
     outputs : tuple of mapping
         The tensors of the right answer in the protocol's form: name, datatype, shape, data (flat).
-        If empty, any answer with outputs is right.
+        If empty, the right answer is not known.
     label_true : bool or None
         Whether the model's label, which is the right answer here, is also the true label; None if
         the true label is unknown.
+    headers : mapping of str to str
+        The HTTP headers that belong to the body.
     """
 
-    body: str
+    body: bytes
     outputs: tuple[Mapping[str, Any], ...]
     label_true: bool | None = None
+    headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
 
     def fault(self, answer: bytes) -> str | None:
         """Return what is wrong with an answer, or None if it is right.
@@ -96,8 +100,8 @@ def write_cases(path: Path, cases: Sequence[Mapping[str, Any]]) -> None:
     path : Path
         The file to write.
     cases : sequence of mapping
-        Inference requests ({"inputs": …}), each with the "outputs" of its right answer and, if
-        known, the true label as "truth".
+        Inference requests ({"inputs": …} and perhaps "parameters"), each with the "outputs" of its
+        right answer and, if known, the true label as "truth".
     """
     option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
     path.write_bytes(b"".join(orjson.dumps(case, option=option) for case in cases))
@@ -109,7 +113,9 @@ def read_cases(path: Path) -> list[Case]:
     Parameters
     ----------
     path : Path
-        One JSON object per line; ``outputs`` and ``truth`` are optional.
+        One JSON object per line: the ``inputs`` of a request and, if wanted, its ``parameters``. An
+        input may have ``base64``, a list of its BYTES values, in place of ``data``; it is sent raw.
+        ``outputs``, the right answer, and ``truth``, the true label, are optional.
 
     Returns
     -------
@@ -120,35 +126,63 @@ def read_cases(path: Path) -> list[Case]:
     InvalidInputError
         The file cannot be read or is empty, or a line is malformed; the message names the line.
     """
-    cases = []
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
         raise InvalidInputError(f"{path}: cannot read: {error.strerror}") from None
+    cases = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            fields = orjson.loads(line)
-            inputs, outputs = fields["inputs"], tuple(fields.get("outputs", ()))
-            if not inputs or not all(
-                {"name", "datatype", "shape", "data"} <= o.keys() for o in outputs
-            ):
-                raise KeyError
-        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            cases.append(parse_case(orjson.loads(line)))
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
             raise InvalidInputError(
                 f'{path}: line {number}: must be {{"inputs": […], "outputs": […]}} with tensors '
                 "in the form of the Open Inference Protocol"
             ) from None
-        label = next((tensor["data"] for tensor in outputs if tensor["name"] == "label"), None)
-        known = label is not None and "truth" in fields
-        cases.append(
-            Case(
-                body=orjson.dumps({"inputs": inputs}).decode(),
-                outputs=outputs,
-                label_true=label == [fields["truth"]] if known else None,
-            )
-        )
     if not cases:
         raise InvalidInputError(f"{path}: no requests")
     return cases
+
+
+def parse_case(fields: Mapping[str, Any]) -> Case:
+    """Return one request of `read_cases`.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError, AttributeError
+        It is malformed.
+    """
+    inputs, outputs = fields["inputs"], tuple(fields.get("outputs", ()))
+    request = {"inputs": inputs}
+    if "parameters" in fields:
+        request["parameters"] = dict(fields["parameters"])
+    if not inputs or not all({"name", "datatype", "shape", "data"} <= o.keys() for o in outputs):
+        raise KeyError
+    body, headers = _encoded(request)
+    label = next((tensor["data"] for tensor in outputs if tensor["name"] == "label"), None)
+    known = label is not None and "truth" in fields
+    return Case(body, outputs, label == [fields["truth"]] if known else None, headers)
+
+
+def _encoded(request: dict[str, Any]) -> tuple[bytes, dict[str, str]]:
+    """Return the body of a request, and its headers; inputs in base64 become raw ones."""
+    raw = b""
+    inputs = []
+    for tensor in request["inputs"]:
+        if "base64" in tensor:
+            values = [base64.b64decode(value, validate=True) for value in tensor["base64"]]
+            content = b"".join(len(value).to_bytes(4, "little") + value for value in values)
+            parameters = {**tensor.get("parameters", {}), "binary_data_size": len(content)}
+            kept = {key: value for key, value in tensor.items() if key != "base64"}
+            tensor = {**kept, "parameters": parameters}
+            raw += content
+        inputs.append(tensor)
+    head = orjson.dumps({**request, "inputs": inputs})
+    if not raw:
+        return head, {"Content-Type": "application/json"}
+    return head + raw, {
+        "Content-Type": "application/octet-stream",
+        "Inference-Header-Content-Length": str(len(head)),
+    }

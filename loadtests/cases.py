@@ -1,4 +1,4 @@
-"""Requests with known answers for the models that ship with Sojourn.
+"""The requests of a load test: the user's own, those of a bundled model, or random ones.
 
 The expected answers of the digits model are computed here from the same weights. So a load test
 checks whether each client got the answer to its own image, not whether the model is accurate.
@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from loadtests.answers import read_cases, write_cases
+from loadtests.made_cases import random_cases
 from loadtests.service import model_metadata
 from policy.errors import InvalidInputError, SojournError
 
 ECHOED_VALUES = 4096
+RANDOM_CASES = 256
 
 
 def digits_cases() -> list[dict[str, Any]]:
@@ -76,7 +78,8 @@ def prepare_cases(metadata: Mapping[str, Any], path: Path, own: Path | None = No
     path : Path
         The file to write, for `loadtests.answers.read_cases`.
     own : Path, optional
-        A file with the user's own requests, which is copied unchanged.
+        A file with the user's own requests, which is copied unchanged. Without it, the models that
+        ship with Sojourn get requests with known answers, and others `RANDOM_CASES` random ones.
 
     Returns
     -------
@@ -86,7 +89,7 @@ def prepare_cases(metadata: Mapping[str, Any], path: Path, own: Path | None = No
     Raises
     ------
     InvalidInputError
-        `own` is malformed; or it is not given and the model is not one that ships with Sojourn.
+        `own` is malformed, or the metadata is.
     """
     if own is not None:
         number = len(read_cases(own))
@@ -101,12 +104,7 @@ def prepare_cases(metadata: Mapping[str, Any], path: Path, own: Path | None = No
     except (KeyError, TypeError):
         raise InvalidInputError("the model's metadata lists no inputs and outputs") from None
     make = _KNOWN.get(specs)
-    if make is None:
-        raise InvalidInputError(
-            f"model {metadata.get('name')!r} does not have the inputs and outputs of the digits "
-            "model or of an emulated model; give requests and their answers with --cases FILE"
-        )
-    cases = make()
+    cases = [*random_cases(metadata["inputs"], RANDOM_CASES)] if make is None else make()
     write_cases(path, cases)
     return len(cases)
 

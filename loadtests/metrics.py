@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 
-from loadtests.records import Outcome
+from loadtests.records import GOOD, Outcome
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
@@ -22,13 +22,14 @@ class Metrics:
         registry = CollectorRegistry()
         self._requests = Counter(
             "sojourn_loadtest_requests",
-            "Finished requests by outcome: ok, wrong, timeout, connection, or an HTTP status.",
+            "Finished requests by outcome: ok, answered (perhaps right), wrong, timeout, "
+            "connection, or an HTTP status.",
             ["outcome"],
             registry=registry,
         )
         self._response_time = Histogram(
             "sojourn_loadtest_response_time_seconds",
-            "Response time of right answers, measured from when the request was due.",
+            "Time from when a request was due to its answer, for answers not known to be wrong.",
             buckets=_SECONDS,
             registry=registry,
         )
@@ -45,7 +46,7 @@ class Metrics:
         """Record a finished request; `send_delay_s` is NaN if it was never sent."""
         label = str(outcome) if outcome >= 100 else Outcome(outcome).name.lower()
         self._requests.labels(label).inc()
-        if outcome == Outcome.OK:
+        if outcome in GOOD:
             self._response_time.observe(response_time_s)
         if send_delay_s >= 0:
             self._send_delay.observe(send_delay_s)

@@ -13,18 +13,21 @@ from typing import Any
 
 import gevent  # type: ignore[import-untyped]
 import numpy as np
+import orjson
 from gevent.queue import SimpleQueue  # type: ignore[import-untyped]
 from locust import LoadTestShape, events, task
 from locust.env import Environment
 
-from loadtests.answers import read_cases
+from loadtests.answers import Case, read_cases
 from loadtests.metrics import Metrics
-from loadtests.records import Outcome, Records
+from loadtests.records import GOOD, Outcome, Records
 from loadtests.run import SETTINGS_VARIABLE, Settings
 from loadtests.user import InferenceUser, share_connections
 
 # Time for the users to start before the first request is due.
 HEAD_START_S = 0.25
+MAX_EXAMPLES = 3
+MAX_EXAMPLE_LENGTH = 300
 PROGRESS_EVERY_S = 1.0 if sys.stderr.isatty() else 10.0
 
 settings = Settings.load(Path(os.environ[SETTINGS_VARIABLE]))
@@ -43,6 +46,7 @@ class OpenLoop:
         self.dispatched = 0
         self.start_s: float | None = None
         self.metrics = Metrics(settings.metrics_host, settings.metrics_port)
+        self.examples: list[dict[str, str]] = []
 
     def dispatch(self) -> None:
         """Queue each request when it is due."""
@@ -96,14 +100,20 @@ class OpenLoop:
         while True:
             gevent.sleep(PROGRESS_EVERY_S)
             outcome = self.records.outcome
-            ok, wrong = int((outcome == Outcome.OK).sum()), int((outcome == Outcome.WRONG).sum())
-            failed = self.dispatched - self.outstanding - ok - wrong
+            good, wrong = int(np.isin(outcome, GOOD).sum()), int((outcome == Outcome.WRONG).sum())
+            failed = self.dispatched - self.outstanding - good - wrong
             line = (
                 f"loadtest: {min(self.elapsed_s, settings.duration_s):.0f} of "
-                f"{settings.duration_s:.0f} s: {self.dispatched} requests, {ok} right, "
+                f"{settings.duration_s:.0f} s: {self.dispatched} requests, {good} answered, "
                 f"{wrong} wrong, {failed} failed, {self.outstanding} in flight"
             )
             print(f"{line:<100}", end=line_end, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def shortened(text: str) -> str:
+    """Return the beginning of a text, with the number of characters left out."""
+    left_out = len(text) - MAX_EXAMPLE_LENGTH
+    return text if left_out <= 0 else f"{text[:MAX_EXAMPLE_LENGTH]} … ({left_out} more characters)"
 
 
 test = OpenLoop()
@@ -119,6 +129,16 @@ class ScheduledUser(InferenceUser):
     def send_next(self) -> None:
         """Send the next request that is due."""
         test.send_next(self)
+
+    def wrong_answer(self, case: Case, fault: str) -> None:
+        """Keep the first few, as examples for the report."""
+        if len(test.examples) < MAX_EXAMPLES:
+            test.examples.append(
+                {
+                    "request": shortened(case.body.decode(errors="replace")),
+                    "fault": shortened(fault),
+                }
+            )
 
 
 share_connections(ScheduledUser, settings.connections, settings.timeout_s)
@@ -145,6 +165,7 @@ def _end(environment: Environment, **_: Any) -> None:
     # Locust exits with an error after failed requests; here they are part of the result.
     environment.process_exit_code = 0
     test.records.save(Path(settings.records))
+    Path(settings.examples).write_bytes(orjson.dumps(test.examples))
     if sys.stderr.isatty():
         print(file=sys.stderr)  # noqa: T201
 

@@ -23,7 +23,12 @@ class Outcome(IntEnum):
     """No answer within the client's timeout."""
     CONNECTION = 4
     """The connection was refused, or closed before the answer was complete."""
+    ANSWERED = 5
+    """HTTP 200 with outputs; the right answer is not known."""
 
+
+GOOD = (Outcome.OK, Outcome.ANSWERED)
+"""Outcomes with an answer that is not known to be wrong."""
 
 LOST = (Outcome.UNANSWERED, Outcome.TIMEOUT, Outcome.CONNECTION)
 """Outcomes without any answer."""
@@ -84,6 +89,11 @@ class Records:
     def response_ms(self) -> FloatArray:
         """Response times from when each request was due, shape (n,); NaN without an end."""
         return (self.finished_s - self.scheduled_s) * 1000
+
+    @property
+    def good(self) -> NDArray[np.bool_]:
+        """Mask of the requests whose answer is not known to be wrong, shape (n,)."""
+        return np.isin(self.outcome, GOOD)
 
     @property
     def lost(self) -> NDArray[np.bool_]:

@@ -1,7 +1,7 @@
 """The report of a load test: rates, response times, the share within the SLA, and failures.
 
-Response times are those of right answers, measured from when each request was due. A failed request
-has no response time and counts as outside the SLA.
+Response times are those of answers not known to be wrong, from when each request was due. A failed
+request has no response time and counts as outside the SLA.
 """
 
 import csv
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deployments.config import SLAConfig
-from loadtests.records import Outcome, Records
+from loadtests.records import GOOD, Outcome, Records
 from loadtests.schedule import Schedule
 
 PERCENTILES = (50, 90, 95, 99, 99.9)
@@ -40,8 +40,10 @@ def report(records: Records, schedule: Schedule, sla: SLAConfig) -> dict[str, An
     dict
         Ready for JSON. Rates are in requests per second: `target_rate_per_s` is that of the steps,
         `achieved_rate_per_s` what was sent while requests were due, and `throughput_per_s` the
-        right answers up to the last one. `failed` counts by HTTP status or, without an answer
-        (`lost`), by outcome. ``requests = ok + wrong_answers + sum of failed``.
+        answers not known to be wrong up to the last one. `ok` counts right answers, `answered`
+        those that nobody knows to be right, and `failed` the others, by HTTP status or, without an
+        answer (`lost`), by outcome.
+        ``requests = ok + answered + wrong_answers + sum of failed``.
     """
     everything = np.ones(records.outcome.size, dtype=np.bool_)
     whole = _part(records, sla, everything, 0.0, schedule.duration_s)
@@ -90,9 +92,9 @@ def per_second(records: Records, schedule: Schedule, sla: SLAConfig) -> list[dic
     Returns
     -------
     list of dict
-        One per second: `second`, `scheduled`, `sent` (within that second), `ok`, `failed`
-        (including wrong and lost), `p50_ms`, `p99_ms`, `sla_percentile_ms` (at the SLA's
-        percentile), `within_sla_share`; None where no request counts.
+        One per second: `second`, `scheduled`, `sent` (within that second), `ok` (not known to be
+        wrong), `failed` (including wrong and lost), `p50_ms`, `p99_ms`, `sla_percentile_ms` (at the
+        SLA's percentile), `within_sla_share`; None where no request counts.
     """
     seconds = int(np.ceil(schedule.duration_s))
     due = np.floor(records.scheduled_s).astype(np.int64)
@@ -100,12 +102,12 @@ def per_second(records: Records, schedule: Schedule, sla: SLAConfig) -> list[dic
     sent = np.bincount(
         np.floor(records.sent_s[np.isfinite(records.sent_s)]).astype(np.int64), minlength=seconds
     )
-    ok = records.outcome == Outcome.OK
+    good = records.good
     within = _within(records, sla)
     rows = []
     for second in range(seconds):
         rows_due = slice(bounds[second], bounds[second + 1])
-        response_ms = records.response_ms[rows_due][ok[rows_due]]
+        response_ms = records.response_ms[rows_due][good[rows_due]]
         scheduled = int(bounds[second + 1] - bounds[second])
         rows.append(
             {
@@ -135,7 +137,6 @@ def _part(
     records: Records, sla: SLAConfig, part: Mask, start_s: float, end_s: float
 ) -> dict[str, Any]:
     outcome = records.outcome[part]
-    ok = outcome == Outcome.OK
     requests = int(outcome.size)
     within = float(_within(records, sla)[part].mean()) if requests else None
     sent = (records.sent_s >= start_s) & (records.sent_s < end_s)
@@ -143,12 +144,13 @@ def _part(
         "requests": requests,
         "achieved_rate_per_s": float(sent.sum() / (end_s - start_s)),
         "sent": int(np.isfinite(records.sent_s[part]).sum()),
-        "ok": int(ok.sum()),
+        "ok": int((outcome == Outcome.OK).sum()),
+        "answered": int((outcome == Outcome.ANSWERED).sum()),
         "wrong_answers": int((outcome == Outcome.WRONG).sum()),
         "failed": _failures(outcome),
         "lost": int(records.lost[part].sum()),
         "response_percentiles_ms": {
-            f"{p:g}": _percentile(records.response_ms[part][ok], p) for p in PERCENTILES
+            f"{p:g}": _percentile(records.response_ms[part & records.good], p) for p in PERCENTILES
         },
         "share_within_sla": within,
         "sla_met": None if within is None else within >= sla.percentile / 100,
@@ -160,13 +162,13 @@ def _failures(outcome: NDArray[np.int16]) -> Mapping[str, int]:
     return {
         str(code) if code >= 100 else Outcome(code).name.lower(): int(count)
         for code, count in zip(codes.tolist(), counts, strict=True)
-        if code not in (Outcome.OK, Outcome.WRONG)
+        if code not in (*GOOD, Outcome.WRONG)
     }
 
 
 def _within(records: Records, sla: SLAConfig) -> Mask:
     # NaN compares false, so a request without an end is not in time.
-    within: Mask = (records.response_ms <= sla.response_time_ms) & (records.outcome == Outcome.OK)
+    within: Mask = (records.response_ms <= sla.response_time_ms) & records.good
     return within
 
 
@@ -177,7 +179,7 @@ def _generator_lag_ms(records: Records) -> NDArray[np.float64]:
 
 
 def _throughput_per_s(records: Records) -> float | None:
-    finished_s = records.finished_s[records.outcome == Outcome.OK]
+    finished_s = records.finished_s[records.good]
     return float(finished_s.size / finished_s.max()) if finished_s.size else None
 
 

@@ -39,8 +39,9 @@ class Settings:
         Seed of the order of the requests.
     metrics_host, metrics_port : str, int or None
         Where Prometheus can scrape the test; without a port, nowhere.
-    schedule, cases, records : str
-        File names: of the due times, the requests with their answers, and the records.
+    schedule, cases, records, examples : str
+        File names: of the due times, the requests with their answers, the records, and a few wrong
+        answers.
     """
 
     model: str
@@ -53,6 +54,7 @@ class Settings:
     schedule: str = "schedule.npy"
     cases: str = "cases.jsonl"
     records: str = "records.npz"
+    examples: str = "examples.json"
 
     def save(self, path: Path) -> None:
         """Write the settings as JSON."""
@@ -66,7 +68,7 @@ class Settings:
 
 def run(
     url: str, schedule: Schedule, settings: Settings, prepare_cases: Callable[[Path], object]
-) -> Records:
+) -> tuple[Records, list[dict[str, str]]]:
     """Run a load test and wait for it to end.
 
     Parameters
@@ -82,8 +84,10 @@ def run(
 
     Returns
     -------
-    Records
+    records : Records
         One per request of the schedule.
+    examples : list of dict
+        A few wrong answers: the `request` and its `fault`, both shortened.
 
     Raises
     ------
@@ -126,7 +130,8 @@ def run(
         if process.returncode != 0 or not (folder / settings.records).exists():
             lines = log.read_text().splitlines() if log.exists() else []
             raise StartError(f"Locust ended early: {lines[-1] if lines else process.returncode}")
-        return Records.load(folder / settings.records)
+        examples: list[dict[str, str]] = json.loads((folder / settings.examples).read_text())
+        return Records.load(folder / settings.records), examples
 
 
 def _environment(folder: Path) -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from deployments.config import SLAConfig
+from loadtests.answers import Case
 from policy.errors import InvalidInputError
 
 ASK_TIMEOUT_S = 10.0
@@ -61,6 +62,27 @@ def service_sla(url: str) -> SLAConfig | None:
         return None
 
 
-def _get(url: str) -> Any:
+def _get(url: str | urllib.request.Request) -> Any:
     with urllib.request.urlopen(url, timeout=ASK_TIMEOUT_S) as answer:
         return json.load(answer)
+
+
+def recorded_outputs(url: str, model: str, case: Case) -> list[dict[str, Any]]:
+    """Send a request once and return the outputs of the answer, to be kept as the right ones.
+
+    Raises
+    ------
+    InvalidInputError
+        The service refuses the request or cannot be reached; the message has its own.
+    """
+    request = urllib.request.Request(
+        f"{url}/v2/models/{quote(model, safe='')}/infer", case.body, dict(case.headers)
+    )
+    try:
+        outputs: list[dict[str, Any]] = _get(request)["outputs"]
+    except urllib.error.HTTPError as error:
+        text = error.read(500).decode(errors="replace")
+        raise InvalidInputError(f"the service answers HTTP {error.code}: {text}") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidInputError(f"the service at {url} gave no answer: {error}") from None
+    return outputs

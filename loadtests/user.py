@@ -43,8 +43,8 @@ class InferenceUser(FastHttpUser):
         sent_s = time.perf_counter()
         with self.client.post(
             f"/v2/models/{self.model}/infer",
-            data=case.body,
-            headers={"Content-Type": "application/json"},
+            data=case.body,  # type: ignore[arg-type]  # it takes bytes, too
+            headers=dict(case.headers),
             name="infer",
             catch_response=True,
         ) as response:
@@ -59,10 +59,15 @@ class InferenceUser(FastHttpUser):
                 outcome = Outcome.TIMEOUT if _is_timeout(error) else Outcome.CONNECTION
             else:
                 fault = case.fault(response.content)
-                outcome = Outcome.OK if fault is None else Outcome.WRONG
+                outcome = Outcome.OK if case.outputs else Outcome.ANSWERED
                 if fault is not None:
+                    outcome = Outcome.WRONG
                     response.failure(f"wrong answer: {fault}")
+                    self.wrong_answer(case, fault)
         return outcome, sent_s, finished_s
+
+    def wrong_answer(self, case: Case, fault: str) -> None:
+        """Take note of a wrong answer; a subclass may show it."""
 
 
 def share_connections(user: type[InferenceUser], connections: int, timeout_s: float) -> None:

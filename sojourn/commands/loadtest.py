@@ -1,6 +1,8 @@
 """`sojourn loadtest`: send Locust load to a running service and check every answer."""
 
 import functools
+import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,9 @@ import orjson
 from pydantic import ValidationError
 
 from deployments.config import SLAConfig, first_line
+from loadtests.answers import parse_case
 from loadtests.cases import prepare_cases
+from loadtests.made_cases import image_cases, random_cases
 from loadtests.plot import save_plot
 from loadtests.report import per_second, report, write_csv
 from loadtests.run import Settings, run
@@ -20,7 +24,7 @@ from loadtests.schedule import (
     poisson_schedule,
     trace_schedule,
 )
-from loadtests.service import model_metadata, service_sla
+from loadtests.service import model_metadata, recorded_outputs, service_sla
 from policy.errors import InvalidInputError
 from simulator.trace import load_trace
 from sojourn.output import existing_file, json_option, print_json, print_table, say
@@ -52,11 +56,33 @@ OUTPUT_FILES = ("report.json", "seconds.csv", "plot.png")
     "--speedup", type=float, default=1.0, show_default=True, help="Seconds of the trace per second."
 )
 @click.option(
-    "--response-time-ms", type=float, help="The SLA's response time.  [default: the service's]"
+    "--sla",
+    "threshold",
+    metavar="TIMEms@PERCENT",
+    help="The SLA to judge by, as in 100ms@99; the exit status is 1 if it is not met.  "
+    "[default: the service's own, which does not change the exit status]",
 )
-@click.option("--percentile", type=float, help="The SLA's percentile.  [default: the service's]")
 @click.option(
-    "--cases", type=existing_file, help="Your own requests: JSON lines with inputs and outputs."
+    "--cases",
+    type=existing_file,
+    help="Your own requests: JSON lines with inputs and, if known, outputs.  [default: known ones "
+    "for a bundled model, random ones for another]",
+)
+@click.option(
+    "--make-cases",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Send no load: print N requests for --cases, with random values.",
+)
+@click.option(
+    "--images",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="With --make-cases: take the first N images of this folder instead of random values.",
+)
+@click.option(
+    "--record",
+    is_flag=True,
+    help="With --make-cases: ask the service for each answer, and keep it as the right one.",
 )
 @click.option(
     "--connections",
@@ -91,9 +117,11 @@ def command(
     shape: str | None,
     trace: Path | None,
     speedup: float,
-    response_time_ms: float | None,
-    percentile: float | None,
+    threshold: str | None,
     cases: Path | None,
+    make_cases: int | None,
+    images: Path | None,
+    record: bool,
     connections: int,
     timeout_s: float,
     seed: int,
@@ -105,14 +133,24 @@ def command(
     """Send Locust load to a running service and check every answer.
 
     Requests become due at random times (Poisson arrivals), whether or not the service keeps up.
-    Response times are measured from then. The exit status is 1 if an answer was wrong or missing.
+    Response times are measured from then. The exit status is 1 if an answer was wrong or missing,
+    or if the SLA given with --sla was not met.
     """
     if not 0 < timeout_s < float("inf"):
         raise InvalidInputError(f"timeout: must be above 0 s, not {timeout_s}")
     url = url.rstrip("/")
+    if make_cases is not None:
+        _make_cases(url, model, make_cases, images, record, seed)
+        return
+    if images is not None or record:
+        raise InvalidInputError("--images and --record need --make-cases")
     schedule = _schedule(rate, duration_s, shape, trace, speedup, seed)
+    sla = parse_sla(threshold) if threshold is not None else None
     metadata = model_metadata(url, model)
-    sla = _sla(url, response_time_ms, percentile)
+    if sla is None:
+        sla = service_sla(url)
+    if sla is None:
+        raise InvalidInputError(f"the service at {url} reports no SLA; give one with --sla")
     if out is not None:
         _make_folder(out)
     settings = Settings(
@@ -126,8 +164,10 @@ def command(
     )
     say(f"loadtest: {schedule.arrivals_s.size} requests in {schedule.duration_s:g} s to {url}")
     say(f"loadtest: SLA: {sla.objective.in_words()}")
-    records = run(url, schedule, settings, functools.partial(prepare_cases, metadata, own=cases))
-    result = report(records, schedule, sla)
+    records, examples = run(
+        url, schedule, settings, functools.partial(prepare_cases, metadata, own=cases)
+    )
+    result = {**report(records, schedule, sla), "wrong_answer_examples": examples}
     if out is not None:
         seconds = per_second(records, schedule, sla)
         json_path, csv_path, plot_path = (out / name for name in OUTPUT_FILES)
@@ -144,7 +184,21 @@ def command(
             "loadtest: the load generator fell behind, so response times are overstated; "
             "use a lower rate or a machine with idle cores"
         )
-    context.exit(1 if result["wrong_answers"] or result["lost"] else 0)
+    missed = threshold is not None and not result["sla_met"]
+    if missed:
+        say(f"loadtest: the SLA was not met: {sla.objective.in_words()}")
+    context.exit(1 if result["wrong_answers"] or result["lost"] or missed else 0)
+
+
+def _make_cases(
+    url: str, model: str, number: int, images: Path | None, record: bool, seed: int
+) -> None:
+    inputs = model_metadata(url, model)["inputs"]
+    made = random_cases(inputs, number, seed) if images is None else image_cases(inputs, images)
+    for case in itertools.islice(made, number):
+        if record:
+            case["outputs"] = recorded_outputs(url, model, parse_case(case))
+        click.echo(orjson.dumps(case))
 
 
 def _schedule(
@@ -172,19 +226,25 @@ def _schedule(
     return poisson_schedule([step], seed)
 
 
-def _sla(url: str, response_time_ms: float | None, percentile: float | None) -> SLAConfig:
-    announced = service_sla(url)
-    if announced is None and (response_time_ms is None or percentile is None):
-        say(
-            "loadtest: the service reports no SLA; set one with --response-time-ms and --percentile"
-        )
-    given = {"response_time_ms": response_time_ms, "percentile": percentile}
-    overrides = {name: value for name, value in given.items() if value is not None}
-    chosen = (announced or SLAConfig()).model_dump() | overrides
+def parse_sla(text: str) -> SLAConfig:
+    """Return the SLA in a text such as ``100ms@99``.
+
+    Raises
+    ------
+    InvalidInputError
+        The text has another form, or a value is out of range.
+    """
+    match = re.fullmatch(r"([0-9.]+)(ms|s)@([0-9.]+)%?", text)
     try:
-        return SLAConfig.model_validate(chosen)
+        if match is None:
+            raise ValueError
+        value, unit, percentile = match.groups()
+        response_time_ms = float(value) * (1 if unit == "ms" else 1000)
+        return SLAConfig(response_time_ms=response_time_ms, percentile=float(percentile))
     except ValidationError as error:
-        raise InvalidInputError(first_line(error, SLAConfig)) from None
+        raise InvalidInputError(f"--sla: {first_line(error, SLAConfig)}") from None
+    except ValueError:
+        raise InvalidInputError(f"--sla: must be like 100ms@99, not {text!r}") from None
 
 
 def _make_folder(out: Path) -> None:
@@ -203,6 +263,8 @@ def _print_report(result: dict[str, Any], sla: SLAConfig) -> None:
     print_table(headings, rows, title=f"SLA: {sla.objective.in_words()}")
     if result["labels_true_share"] is not None:
         click.echo(f"{100 * result['labels_true_share']:.2f}% of the labels match the ground truth")
+    for example in result["wrong_answer_examples"]:
+        click.echo(f"wrong answer: {example['fault']}\n  to {example['request']}")
 
 
 def _row_names(parts: list[dict[str, object]]) -> list[str]:
@@ -217,6 +279,7 @@ def _column(part: dict[str, Any]) -> dict[str, object]:
         "sent (requests/s)": f"{part['achieved_rate_per_s']:.1f}",
         "requests": part["requests"],
         "right answers": part["ok"],
+        **({"answered": part["answered"]} if part["answered"] else {}),
         "wrong answers": part["wrong_answers"],
         "lost": part["lost"],
         **{

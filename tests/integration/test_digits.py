@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,6 +15,7 @@ import pytest
 import tritonclient.http as triton
 
 from loadtests.digits import held_out
+from tests.support.readme import ROOT
 from tests.support.readme import commands as readme_commands
 from tests.support.services import BIN, Running, load_document, serving, wait_for
 
@@ -51,6 +54,20 @@ def test_the_load_test_of_the_readme_finds_every_answer_right(service: Running) 
     report = json.loads(output)
     assert report["requests"] == report["ok"] > 3000
     assert (report["wrong_answers"], report["lost"], report["failed"]) == (0, 0, {})
+
+
+def test_the_load_tests_of_the_docs_pass(
+    service: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "load_tests.md").read_text()
+    lines = re.findall(r"^\.venv/bin/(sojourn loadtest .*)$", page, flags=re.MULTILINE)
+    assert len(lines) == 4
+    for line in lines:
+        # How fast this machine is, is not the question here.
+        here = line.replace("loadtest", f"loadtest --url {service.url}", 1).replace("100ms", "10s")
+        subprocess.run(f"{BIN}/{here}", shell=True, check=True, capture_output=True)
+    assert len((tmp_path / "cases.jsonl").read_text().splitlines()) == 50
 
 
 @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])

@@ -2,7 +2,7 @@ import orjson
 import pytest
 
 from loadtests.answers import read_cases
-from loadtests.cases import prepare_cases
+from loadtests.cases import RANDOM_CASES, prepare_cases
 from loadtests.digits import held_out
 from policy.errors import InvalidInputError
 
@@ -52,11 +52,14 @@ def test_all_echoed_values_differ(tmp_path):
     assert len(set(values)) == len(values)
 
 
-def test_other_models_need_the_users_own_cases(tmp_path):
+def test_other_models_get_the_users_own_cases_or_random_ones(tmp_path):
     other = {**EMULATED, "inputs": [tensor("text", "BYTES", -1)]}
     path, own = tmp_path / "cases.jsonl", tmp_path / "own.jsonl"
-    with pytest.raises(InvalidInputError, match="--cases FILE"):
-        prepare_cases(other, path)
+    assert prepare_cases(other, path) == RANDOM_CASES
+    assert len({case.body for case in read_cases(path)}) == RANDOM_CASES
+    assert not any(case.outputs for case in read_cases(path))
+    with pytest.raises(InvalidInputError, match="lists no inputs"):
+        prepare_cases({"inputs": [{}], "outputs": []}, path)
     own.write_text('{"inputs": [{"name": "text"}]}\n')
     assert prepare_cases(other, path, own) == 1
     assert len(read_cases(path)) == 1

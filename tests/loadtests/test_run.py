@@ -41,11 +41,54 @@ def test_a_sound_service_gets_a_clean_report(start_service, loadtest, tmp_path):
     assert json.loads((tmp_path / "out/report.json").read_text()) == report
 
 
+def test_a_service_without_an_sla_needs_one(start_service, capfd):
+    url = start_service(sla=None)
+    assert main(["loadtest", "--url", url, "--model", "echo"]) == 2
+    assert "reports no SLA; give one with --sla" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("threshold", "expected"), [("250ms@95", 0), ("1ms@99", 1)])
+def test_the_exit_status_tells_whether_the_sla_was_met(
+    start_service, loadtest, threshold, expected
+):
+    url = start_service(delay_s=0.005, sla=None)
+    options = ["--rate", "50", "--duration-s", "1", "--sla", threshold]
+    status, report, said = loadtest(url, *options)
+    assert status == expected
+    assert report["sla_met"] is (expected == 0)
+    assert ("the SLA was not met" in said) is (expected == 1)
+
+
+def test_random_requests_are_answered_and_recorded_ones_are_right(
+    start_service, loadtest, capfd, tmp_path
+):
+    """Of a request of one's own, the service can be asked what its answer is."""
+    url = start_service(wrong=[30])
+    makes = ["loadtest", "--url", url, "--model", "echo", "--make-cases", "20"]
+    found = {}
+    for name, options in (("random", []), ("recorded", ["--record"])):
+        assert main([*makes, *options]) == 0
+        cases = tmp_path / name
+        cases.write_text(capfd.readouterr().out)
+        load = ["--rate", "50", "--duration-s", "1", "--cases", str(cases)]
+        found[name] = loadtest(url, *load)[1]
+    assert found["random"]["ok"] == 0
+    assert found["random"]["answered"] == found["random"]["requests"]
+    recorded = found["recorded"]
+    assert recorded["answered"] == 0
+    # The thirtieth answer, which is wrong, is one of the load's or of those recorded.
+    assert recorded["ok"] + recorded["wrong_answers"] == recorded["requests"]
+
+
 def test_every_fault_is_found(start_service, loadtest):
     url = start_service(wrong=[10, 11, 12], busy=[20, 21], drop=[30], mute=[40])
     status, report, _ = loadtest(url, "--rate", "80", "--duration-s", "1", "--timeout-s", "1")
     assert status == 1
-    assert report["wrong_answers"] == 3
+    assert report["wrong_answers"] == len(report["wrong_answer_examples"]) == 3
+    assert (
+        report["wrong_answer_examples"][0]["fault"] == "output output: off by 1, more than 0.0001"
+    )
+    assert '"name":"input"' in report["wrong_answer_examples"][0]["request"]
     assert report["failed"] == {"503": 2, "connection": 1, "timeout": 1}
     assert report["lost"] == 2
     assert report["ok"] == report["requests"] - 3 - 4

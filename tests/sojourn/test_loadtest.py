@@ -5,6 +5,7 @@ import socket
 import pytest
 
 from sojourn.cli import main
+from sojourn.commands.loadtest import parse_sla
 
 
 @pytest.fixture
@@ -43,7 +44,22 @@ def test_no_service_at_the_url(capsys, closed_port):
         (["--timeout-s", "0"], "timeout"),
         (["--trace", "nowhere.csv"], "nowhere.csv"),
         (["--connections", "0"], "connections"),
+        (["--sla", "100@99"], "--sla: must be like 100ms@99, not '100@99'"),
+        (["--sla", "1.2.3ms@99"], "--sla: must be like 100ms@99"),
+        (["--sla", "100ms@0.99"], "--sla: percentile: is in percent; write 99 for 99%"),
+        (["--sla", "0ms@99"], "--sla: response_time_ms: input should be greater than 0"),
+        (["--record"], "--images and --record need --make-cases"),
+        (["--images", "."], "--images and --record need --make-cases"),
     ],
 )
 def test_wrong_options(capsys, options, complaint):
     assert complaint in refused(capsys, *options)
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds", "percentile"),
+    [("100ms@99", 100, 99), ("1.5s@99.9", 1500, 99.9), ("20ms@95%", 20, 95)],
+)
+def test_an_sla_in_one_word(text, milliseconds, percentile):
+    sla = parse_sla(text)
+    assert (sla.response_time_ms, sla.percentile) == (milliseconds, percentile)

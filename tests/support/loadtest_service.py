@@ -24,7 +24,7 @@ options: dict[str, Any] = {
     "mute": [],
     "stall": None,
     "die_at": None,
-    "sla": None,
+    "sla": {"response_time_ms": 100, "percentile": 99},
 }
 options |= json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
 state = {"requests": 0, "stalled_until": 0.0}
