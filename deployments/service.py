@@ -29,6 +29,7 @@ from deployments.http.inference_protocol import (
 )
 from deployments.inference_call import InferenceCall
 from deployments.models.base import Model, load_model
+from deployments.models.outputs import check_forward
 from deployments.profiling.measure import measure_profile
 from deployments.threads import limit_threads, threads_in_use
 from policy.errors import InvalidInputError
@@ -506,7 +507,7 @@ def load_service(config: ModelConfig, cpus: float | None = None) -> InferenceSer
             f"model: the profile goes to batch size {profile.max_batch_size}, which exceeds "
             f"max_batch_size {config.max_batch_size}"
         )
-    model.forward(model.example(1))
+    check_forward(model, sorted({1, profile.max_batch_size}))
     service = InferenceService(config, model, profile, device=device, cpus=cpus)
     if service.cpus_note is not None:
         logger.warning("%s", service.cpus_note)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from deployments.batcher.requests import Batch, Slice
 from deployments.errors import ModelError, RequestError, RowsError
 from deployments.models.base import Model
+from deployments.models.outputs import wrong_shape
 
 logger = logging.getLogger("sojourn.batcher")
 
@@ -164,8 +165,7 @@ def concatenate(parts: list[Tensors]) -> Tensors:
 
 
 def _check_shapes(outputs: Tensors, size: int, model: Model) -> None:
-    for spec in model.outputs:
-        shape = np.shape(outputs[spec.name]) if spec.name in outputs else None
-        if shape != (size, *spec.shape):
-            logger.error("output %s: shape %s for a batch of %d", spec.name, shape, size)
-            raise ModelError(f"the model returned output {spec.name!r} in a wrong shape")
+    wrong = wrong_shape(outputs, size, model.outputs)
+    if wrong is not None:
+        logger.error("the model's outputs for a batch of %d: %s", size, wrong)
+        raise ModelError(f"the model returned wrong outputs: {wrong}")

@@ -71,7 +71,8 @@ class TensorSpec:
     shape : tuple of int
         Shape of one row, without the batch dimension. ``()`` means one value per row.
     allow_nan : bool
-        Whether an input may contain NaN or infinity. If not, such requests are rejected.
+        Whether the tensor may contain NaN or infinity. If not, requests with such an input are
+        rejected, and a model that returns such an output for its own example does not start.
 
     Raises
     ------
