@@ -1,5 +1,6 @@
 """`sojourn plan`: compute how many replicas an arrival rate needs under an SLA."""
 
+import itertools
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,10 @@ from sojourn.output import existing_file, json_option, print_json, print_table
 
 #: Replicas beyond the minimum that the search for the lowest cost and the plot consider.
 _MAX_EXTRA_REPLICAS = 8
+_WAITS_LONGER = (
+    "With more replicas, fewer requests are in time here: each replica has less load, and waits "
+    "longer to fill its batches, as long as the SLA allows, because that saves energy."
+)
 _STAGES = {"front": "its front (event loop)", "device": "its device"}
 
 
@@ -296,6 +301,11 @@ def command(
         title=f"{arrival_rate:g} requests/s, {objective.in_words()}: {replicas} replica"
         + ("s" if replicas > 1 else ""),
     )
+    if any(
+        more.prediction.service_level < fewer.prediction.service_level
+        for fewer, more in itertools.pairwise(rows)
+    ):
+        click.echo(_WAITS_LONGER)
     if bottleneck is not None:
         click.echo(f"bottleneck of a replica: {_STAGES[bottleneck]}")
     if cpus_note is not None:

@@ -55,6 +55,14 @@ def test_keys_and_alternatives(capsys, estimator):
     }
 
 
+def test_more_replicas_with_fewer_requests_in_time_are_explained(capsys):
+    """The SLA is kept with either number; the larger saves what it may."""
+    assert main(arguments(rate=3000, response_time_ms=50)) == 0
+    assert "With more replicas, fewer requests are in time here" in capsys.readouterr().out
+    assert main([*arguments(), "--estimator", "rand", *DELAYS]) == 0
+    assert "With more replicas" not in capsys.readouterr().out
+
+
 def test_the_rand_estimator_is_theorem_2(capsys):
     content = plan(capsys, "--estimator", "rand", *DELAYS, response_time_ms=30)
     profile = Profile.load(PROFILE)
