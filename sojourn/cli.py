@@ -14,6 +14,7 @@ from deployments.threads import limit_threads
 from policy.errors import SojournError
 
 COMMANDS = {
+    "init": "Write a project to start from: a model, its config, and a test.",
     "loadtest": "Send Locust load to a running service and check every answer.",
     "pipeline": "Serve, plan, measure and run pipelines of stages under one SLA.",
     "plan": "Compute how many replicas an arrival rate needs under an SLA.",

@@ -16,18 +16,21 @@ import click
 from deployments.config import ServiceConfig, load_service_config
 from deployments.config_check import check_service
 from deployments.routing import BALANCES, serve_environment
+from policy.errors import InvalidInputError
 from sojourn.output import json_option, print_json, say
 
 if TYPE_CHECKING:
     from deployments.local import LocalService
 
 
+#: The config served if none is named.
+DEFAULT_CONFIG = Path("configs/digits.yaml")
 #: How long to wait for the solved policy table before printing the policy in force.
 TABLE_TIMEOUT_S = 10.0
 
 
 @click.command()
-@click.argument("config", type=click.Path(path_type=Path), default=Path("configs/digits.yaml"))
+@click.argument("config", type=click.Path(path_type=Path), default=DEFAULT_CONFIG)
 @click.option("--host", help="Address to listen on; overrides the config.")
 @click.option(
     "--port", type=click.IntRange(1, 65535), help="Port to listen on; overrides the config."
@@ -60,6 +63,10 @@ def command(
         for name, value in serve_environment(balance=balance).items():
             click.echo(f"export {name}={shlex.quote(value)}")
         return 0
+    if config == DEFAULT_CONFIG and not config.exists():
+        raise InvalidInputError(
+            f"there is no {config} here; name a config, or write one with `sojourn init`"
+        )
     service = load_service_config(config)
     for note in check_service(service):
         say(note)

@@ -1,0 +1,41 @@
+"""`sojourn init`: write a project to start from."""
+
+from importlib.resources import files
+from pathlib import Path
+
+import click
+
+from policy.errors import InvalidInputError
+from sojourn.output import json_option, print_json, say
+
+#: The files of the project, which are package data.
+FILES = ("README.md", "model.py", "serve.yaml", "test_model.py")
+
+
+@click.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=Path())
+@json_option
+def command(folder: Path, as_json: bool) -> None:
+    """Write a project to start from into FOLDER: a model, its config, and a test."""
+    existing = [name for name in FILES if (folder / name).exists()]
+    if existing:
+        raise InvalidInputError(
+            f"{folder}: has {', '.join(existing)} already, which init would overwrite; "
+            "choose another folder"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in FILES:
+            content = files("sojourn").joinpath("starter", name).read_text(encoding="utf-8")
+            (folder / name).write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInputError(f"{folder}: cannot write: {error.strerror}") from None
+    if as_json:
+        print_json({"folder": str(folder), "files": FILES})
+        return
+    say(f"wrote {', '.join(FILES)}; next: {_next(folder)}")
+
+
+def _next(folder: Path) -> str:
+    serve = "sojourn serve serve.yaml"
+    return serve if folder == Path() else f"cd {folder} && {serve}"

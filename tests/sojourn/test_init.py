@@ -1,0 +1,106 @@
+"""A project to start from, and Sojourn installed away from its source."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from deployments.config import load_service_config
+from sojourn.cli import COMMANDS, main
+from sojourn.commands.init import FILES
+from tests.support.readme import ROOT
+
+PACKAGES = (
+    "autoscaler",
+    "deployments",
+    "loadtests",
+    "modelstore",
+    "pipelines",
+    "policy",
+    "simulator",
+    "sojourn",
+)
+
+
+def test_the_files_are_written_once(tmp_path, capsys):
+    folder = tmp_path / "mine"
+    assert main(["init", str(folder)]) == 0
+    assert f"cd {folder} && sojourn serve serve.yaml" in capsys.readouterr().err
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    (folder / "model.py").write_text("mine")
+    assert main(["init", str(folder)]) == 2
+    assert "has README.md, model.py, serve.yaml, test_model.py already" in capsys.readouterr().err
+    assert (folder / "model.py").read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_made(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["init", str(tmp_path / "file" / "below")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_the_config_and_the_commands_are_valid(tmp_path):
+    assert main(["init", str(tmp_path)]) == 0
+    config = load_service_config(tmp_path / "serve.yaml")
+    assert config.args.model.import_path == "model:Classifier"
+    shown = re.findall(r"^sojourn (\w+)", (tmp_path / "README.md").read_text(), re.MULTILINE)
+    assert len(shown) == 5
+    assert set(shown) <= set(COMMANDS)
+
+
+def test_without_a_config_the_way_on_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["serve"]) == 2
+    assert "write one with `sojourn init`" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_wheel_has_all_that_a_stranger_needs(tmp_path):
+    """Build it, install it elsewhere, and check and test the project that it writes."""
+    source, site, project = (tmp_path / name for name in ("source", "site", "project"))
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, source / name)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, source]
+    subprocess.run([*pip, *build], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True)
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {f"sojourn/starter/{name}" for name in FILES} <= set(names)
+    assert "deployments/models/digits.safetensors" in names
+    assert "simulator/reporting/report.html" in names
+    assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]
+
+    environment = os.environ | {"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def run(*arguments: str | Path) -> str:
+        ran = subprocess.run(
+            [sys.executable, "-m", *arguments],
+            cwd=project if project.exists() else tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout + ran.stderr
+
+    run("sojourn.cli", "init", project)
+    where = run("sojourn.cli", "serve", "--check", "serve.yaml")
+    assert "serve.yaml is fine: 99% of requests within 100 ms" in where
+    assert "1 passed" in run("pytest", "-q", "-p", "no:cacheprovider", "test_model.py")
+
+
+def test_every_package_is_in_the_wheel():
+    pyproject = (ROOT / "pyproject.toml").read_text()
+    (include,) = re.findall(r"^include = \[(.*)\]$", pyproject, re.MULTILINE)
+    assert sorted(re.findall(r'"(\w+)\*"', include)) == sorted(PACKAGES)
+    found = {path.parent.name for path in Path(ROOT).glob("*/__init__.py")}
+    assert found - {"benchmarks", "tests"} == set(PACKAGES)
