@@ -35,6 +35,9 @@ DRAIN_TIMEOUT_S = 20.0
     health_check_period_s=5,
     health_check_timeout_s=10,
     graceful_shutdown_timeout_s=60,
+    # A replacement serves before the replica that it replaces stops, so that even one replica can
+    # be replaced without an outage. It needs room for one more replica in four, at least one.
+    max_surge_percent=25,
     # An access-log line costs more than a request's share of its batch; counters tell as much.
     logging_config={"enable_access_log": False},
 )
