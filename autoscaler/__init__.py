@@ -1,8 +1,7 @@
 """Decide how many replicas keep a service-level agreement (SLA) on response times.
 
 `Autoscaler` turns the replicas' reports into decisions; `least_replicas` sizes a fleet for a
-known load. Nothing here needs Ray: the policies for Ray Serve are `autoscaler.ray_adapter` and
-`autoscaler.application_adapter`.
+known load. Nothing here needs Ray: the policy for Ray Serve is `autoscaler.ray_adapter`.
 """
 
 from importlib import import_module

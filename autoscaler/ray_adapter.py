@@ -11,7 +11,7 @@ that one runs.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ray.serve.config import AutoscalingContext
@@ -21,6 +21,8 @@ from autoscaler.ray import metrics as ray_metrics
 from autoscaler.ray.store import store
 from autoscaler.reports import ReplicaReport
 from autoscaler.scaled_deployments import ScaledDeployment, scaled_deployment
+from autoscaler.shared_budget import BudgetClaim, check_budget, decide_within_budget
+from autoscaler.sizing.budget import service_level_by_replicas
 from policy.errors import InvalidInputError
 
 logger = logging.getLogger("ray.serve")
@@ -32,10 +34,30 @@ DECISION_PERIOD_S = 0.5
 class SojournAutoscalingPolicy:
     """The policy of one deployment's ``autoscaling_config``.
 
-    In the config file: ``policy_function: autoscaler.ray_adapter:SojournAutoscalingPolicy``.
+    In the config file::
+
+        policy:
+          policy_function: autoscaler.ray_adapter:SojournAutoscalingPolicy
+          policy_kwargs: {replica_budget: 8}   # if deployments are to share a limit
+
+    A change of `policy_kwargs` replaces all replicas, because they are part of the deployment's
+    code version to Ray.
+
+    Parameters
+    ----------
+    replica_budget : int, optional
+        The most replicas that all deployments which name a budget may have together.
+
+    Raises
+    ------
+    InvalidInputError
+        The budget is not a whole number of at least 1.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, replica_budget: int | None = None) -> None:
+        if replica_budget is not None:
+            check_budget(replica_budget)
+        self._replica_budget = replica_budget
         self._decided_s = 0.0
         self._replicas = 0
 
@@ -46,7 +68,11 @@ class SojournAutoscalingPolicy:
         if not 0 <= now_s - self._decided_s < DECISION_PERIOD_S:
             self._decided_s, self._replicas = now_s, ctx.target_num_replicas
             try:
-                self._replicas = apply_decision(ctx, *decide(ctx))
+                deployment, decision = _decide(ctx)
+                if self._replica_budget is not None:
+                    claim = _claim(ctx, deployment, decision, self._replica_budget)
+                    decision = decide_within_budget(now_s, claim)
+                self._replicas = _apply(ctx, deployment, decision)
             except Exception:
                 # An exception would keep Serve's controller from scaling the other applications.
                 logger.exception(
@@ -55,7 +81,7 @@ class SojournAutoscalingPolicy:
         return self._replicas, {}
 
 
-def decide(ctx: AutoscalingContext) -> tuple[ScaledDeployment, Decision]:
+def _decide(ctx: AutoscalingContext) -> tuple[ScaledDeployment, Decision]:
     """Return the entry of the deployment of `ctx`, and its autoscaler's decision."""
     now_s = ctx.current_time
     deployment = scaled_deployment(now_s, ctx.app_name or "", ctx.deployment_name, store())
@@ -73,9 +99,35 @@ def decide(ctx: AutoscalingContext) -> tuple[ScaledDeployment, Decision]:
     return deployment, decision
 
 
-def apply_decision(
-    ctx: AutoscalingContext, deployment: ScaledDeployment, decision: Decision
-) -> int:
+def _claim(
+    ctx: AutoscalingContext, deployment: ScaledDeployment, decision: Decision, budget: int
+) -> BudgetClaim:
+    """Return what the deployment of `ctx` asks of a shared budget."""
+    target, minimum = ctx.target_num_replicas, ctx.capacity_adjusted_min_replicas
+    if not ctx.current_num_replicas and ctx.total_num_requests > 0:
+        # Ray starts a first replica for waiting requests, whatever the policy says.
+        minimum = max(1, minimum, target)
+    service_level: Callable[[int], float] = _no_service_level
+    if decision.demand_per_s is not None and deployment.reports:
+        service_level = service_level_by_replicas(
+            decision.demand_per_s, decision.sla_rate_per_s, deployment.reports
+        )
+    return BudgetClaim(
+        name=f"{deployment.application}#{deployment.deployment}",
+        budget=budget,
+        decision=decision,
+        service_level=service_level,
+        min_replicas=minimum,
+        held_replicas=target,
+        dry_run=deployment.dry_run,
+    )
+
+
+def _no_service_level(replicas: int) -> float:
+    return 0.0
+
+
+def _apply(ctx: AutoscalingContext, deployment: ScaledDeployment, decision: Decision) -> int:
     """Record and export `decision`, and return the replicas to order: in a dry run, no change."""
     recorded = deployment.record(ctx.current_time, ctx.target_num_replicas, decision)
     ray_metrics.export(deployment.application, deployment.deployment, decision)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from autoscaler.reports import AutoscalerSettings
 from deployments.batcher.limits import Limits, limits_for
 from deployments.routing import RETRIES
-from deployments.serve_document import find_applications, unknown_key
+from deployments.serve_document import Application, find_applications, unknown_key
 from policy.errors import InvalidInputError
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
@@ -181,7 +181,7 @@ class UserConfig(_Strict):
 
 
 class ServiceConfig(_Strict):
-    """The parts of a config file that concern Sojourn's application, and the whole document."""
+    """The parts of a config file that concern one model, and the whole document."""
 
     application: str
     route_prefix: str
@@ -235,8 +235,8 @@ def read_yaml(path: str | Path) -> Any:
         raise InvalidInputError(f"{path}: not YAML{where}") from error
 
 
-def load_service_config(path: str | Path) -> ServiceConfig:
-    """Read and check a config file.
+def load_service_configs(path: str | Path) -> list[ServiceConfig]:
+    """Read and check a config file; return its models, one for each application.
 
     Raises
     ------
@@ -245,18 +245,33 @@ def load_service_config(path: str | Path) -> ServiceConfig:
     """
     document = read_yaml(path)
     try:
-        return _service_config(document)
+        found = find_applications(document, IMPORT_PATH, DEPLOYMENT, AUTOSCALING_POLICY)
+        services = [_service_config(document, application) for application in found]
+        for key in ("application", "route_prefix"):
+            values = [getattr(service, key) for service in services]
+            twice = next((value for value in values if values.count(value) > 1), None)
+            if twice is not None:
+                raise InvalidInputError(f"applications: two have the {key} {twice or '/'!r}")
     except InvalidInputError as error:
         raise InvalidInputError(f"{path}: {error}") from None
+    return services
 
 
-def _service_config(document: Any) -> ServiceConfig:
-    found = find_applications(document, IMPORT_PATH, DEPLOYMENT, AUTOSCALING_POLICY)
-    if len(found) > 1:
-        raise InvalidInputError(
-            f"applications: {len(found)} have import_path {IMPORT_PATH}, must be exactly one"
-        )
-    (application,) = found
+def load_service_config(path: str | Path) -> ServiceConfig:
+    """Read and check a config file of one model.
+
+    Raises
+    ------
+    InvalidInputError
+        The first error, in one line: where it is, and what is allowed.
+    """
+    services = load_service_configs(path)
+    if len(services) > 1:
+        raise InvalidInputError(f"{path}: has {len(services)} models, must have one here")
+    return services[0]
+
+
+def _service_config(document: dict[str, Any], application: Application) -> ServiceConfig:
     http_options = document.get("http_options") or {}
     return ServiceConfig(
         application=application.content.get("name", "default"),

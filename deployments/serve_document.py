@@ -163,11 +163,8 @@ def _application(
     (entry,) = entries
     where = f"{where}.deployments.0"
     if "autoscaling_config" in entry:
-        shared = content.get("autoscaling_policy") is not None
         _check_scaling(
-            entry["autoscaling_config"] or {},
-            f"{where}.autoscaling_config",
-            None if shared else policy_function,
+            entry["autoscaling_config"] or {}, f"{where}.autoscaling_config", policy_function
         )
     elif entry.get("num_replicas") is not None:
         _check_whole(entry["num_replicas"], f"{where}.num_replicas", 1)

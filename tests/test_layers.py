@@ -14,7 +14,6 @@ PACKAGES = (
     *("pipelines", "simulator", "loadtests", "modelstore"),
 )
 ADAPTERS = {
-    "autoscaler/application_adapter.py",
     "autoscaler/ray_adapter.py",
     "autoscaler/ray/metrics.py",
     "autoscaler/ray/store.py",

@@ -92,7 +92,7 @@ def test_an_error_in_the_autoscaler_keeps_the_replicas(
     def fail(*_: object) -> None:
         raise RuntimeError("of the autoscaler")
 
-    monkeypatch.setattr(ray_adapter, "decide", fail)
+    monkeypatch.setattr(ray_adapter, "_decide", fail)
     assert run(offered, SojournAutoscalingPolicy(), range(1000, 1003), target=4) == 4
     assert "kept as they are" in caplog.text
 

@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 import yaml
 
-from deployments.config import AUTOSCALING_POLICY, load_service_config, parse_user_config
+from deployments.config import (
+    AUTOSCALING_POLICY,
+    load_service_config,
+    load_service_configs,
+    parse_user_config,
+)
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
@@ -22,8 +27,8 @@ CONFIGS = sorted(
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_the_shipped_configs_are_valid(path: Path) -> None:
-    config = load_service_config(path)
-    assert config.user_config.sla.objective.in_words().startswith("99% of requests within ")
+    for config in load_service_configs(path):
+        assert config.user_config.sla.objective.in_words().startswith("99% of requests within ")
 
 
 def test_an_empty_user_config_has_the_default_sla() -> None:
@@ -105,7 +110,15 @@ APPLICATION = {
         ("a: [", "not YAML in line"),
         ("just words", "applications: missing"),
         ({"applications": []}, "none has import_path deployments.application:build"),
-        ({"applications": [APPLICATION, APPLICATION]}, "2 have import_path"),
+        ({"applications": [APPLICATION, APPLICATION]}, "two have the application 'a'"),
+        (
+            {"applications": [APPLICATION, {**APPLICATION, "name": "b"}]},
+            "two have the route_prefix '/'",
+        ),
+        (
+            {"applications": [APPLICATION, {**APPLICATION, "name": "b", "route_prefix": "/b"}]},
+            "has 2 models, must have one here",
+        ),
         ({"applications": [{**APPLICATION, "args": {}}]}, "model: field required"),
         (
             {"applications": [{**APPLICATION, "args": {"model": {"name": "a b"}}}]},

@@ -159,15 +159,6 @@ def test_what_ray_would_take_as_it_is_gets_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_shared_policy_stands_for_that_of_the_deployment() -> None:
-    def share(document: dict[str, Any]) -> None:
-        document["applications"][0]["autoscaling_policy"] = {"policy_function": "package:Shared"}
-        del scaling(document)["policy"]
-
-    (application,) = find_applications(changed(share), BUILD, "Replica", POLICY)
-    assert application.replicas == (1, 2)
-
-
 def test_a_fixed_number_of_replicas() -> None:
     def fix(document: dict[str, Any]) -> None:
         del replica(document)["autoscaling_config"]

@@ -137,6 +137,10 @@ def shared_document() -> dict[str, Any]:
         "downscale_delay_s": 0,
         "look_back_period_s": 5,
         "metrics_interval_s": 1,
+        "policy": {
+            "policy_function": "autoscaler.ray_adapter:SojournAutoscalingPolicy",
+            "policy_kwargs": {"replica_budget": BUDGET},
+        },
     }
     user_config = {
         "sla": {"response_time_ms": 500, "percentile": 99},
@@ -149,10 +153,6 @@ def shared_document() -> dict[str, Any]:
                 "name": "shared",
                 "import_path": "tests.integration.handle_calls:shared",
                 "route_prefix": None,
-                "autoscaling_policy": {
-                    "policy_function": "autoscaler.application_adapter:SojournBudgetPolicy",
-                    "policy_kwargs": {"replica_budget": BUDGET},
-                },
                 "deployments": [
                     {"name": name, "autoscaling_config": scaling, "user_config": user_config}
                     for name in MODELS

@@ -1,0 +1,146 @@
+"""Deployments that share a budget, called with contexts made up by the test."""
+
+import warnings
+from typing import Any
+
+import pytest
+
+from autoscaler import scaled_deployments, shared_budget
+from autoscaler.decision import Decision
+from autoscaler.shared_budget import CLAIM_LASTS_S, BudgetClaim, SharedBudget
+from policy.errors import InvalidInputError
+from tests.support.stores import Store
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Ray warns while it is imported
+    from autoscaler import ray_adapter
+    from autoscaler.ray import metrics as ray_metrics
+    from autoscaler.ray_adapter import SojournAutoscalingPolicy
+    from tests.support.ray_contexts import Offered, context
+
+
+@pytest.fixture(autouse=True)
+def _in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    monkeypatch.setattr(scaled_deployments, "_deployments", {})
+    monkeypatch.setattr(shared_budget, "_budget", SharedBudget())
+    monkeypatch.setattr(ray_adapter, "store", lambda: store)
+    monkeypatch.setattr(ray_metrics, "export", lambda *_: None)
+
+
+class Fleets:
+    """Two deployments under one budget; ordered replicas are ready at once."""
+
+    def __init__(self, budget: int) -> None:
+        self.policies = {
+            name: SojournAutoscalingPolicy(replica_budget=budget) for name in ("First", "Second")
+        }
+        self.targets = {"First": 1, "Second": 1}
+        self.most_together = 0
+        self._offered = Offered()
+
+    def run(self, seconds: range, rates_per_s: dict[str, float], **given: Any) -> dict[str, int]:
+        for now_s in seconds:
+            for name, policy in self.policies.items():
+                self.targets[name], _ = policy(
+                    context(
+                        self._offered,
+                        name,
+                        now_s=now_s,
+                        rate_per_s=rates_per_s[name],
+                        target=self.targets[name],
+                        **given.get(name, {}),
+                    )
+                )
+                self.most_together = max(self.most_together, sum(self.targets.values()))
+        return self.targets
+
+
+def test_a_sufficient_budget_gives_each_deployment_what_it_wants() -> None:
+    targets = Fleets(12).run(range(1000, 1020), {"First": 250, "Second": 10})
+    alone, offered = SojournAutoscalingPolicy(), Offered()
+    for now_s in range(1000, 1020):
+        replicas, _ = alone(context(offered, now_s=now_s, rate_per_s=250))
+    assert targets == {"First": replicas, "Second": 1}
+
+
+def test_an_insufficient_budget_is_kept_and_the_larger_load_gets_more() -> None:
+    targets = Fleets(5).run(range(1000, 1020), {"First": 500, "Second": 180})
+    assert sum(targets.values()) == 5
+    assert targets["First"] > targets["Second"]
+
+
+def test_a_deployment_without_reports_keeps_its_replicas_in_a_shortage() -> None:
+    fleets = Fleets(5)
+    fleets.run(range(1000, 1020), {"First": 100, "Second": 250})
+    silent = {"Second": {"running": 0}}
+    held = fleets.run(range(1020, 1035), {"First": 100, "Second": 250}, **silent)["Second"]
+    assert held > 1
+    targets = fleets.run(range(1035, 1060), {"First": 900, "Second": 250}, **silent)
+    assert targets["Second"] == held
+    assert sum(targets.values()) <= 5
+
+
+def test_a_dry_run_keeps_its_share_of_the_budget() -> None:
+    fleets = Fleets(4)
+    fleets.targets["Second"] = 2
+    dry = {"Second": {"dry_run": True}}
+    targets = fleets.run(range(1000, 1020), {"First": 900, "Second": 0}, **dry)
+    assert targets == {"First": 2, "Second": 2}
+
+
+def test_a_replica_that_ray_starts_counts_towards_the_budget() -> None:
+    fleets = Fleets(3)
+    fleets.targets = {"First": 3, "Second": 0}
+    waking = {"Second": {"running": 0, "waiting": 2.0, "min_replicas": 0}}
+    targets = fleets.run(range(1000, 1002), {"First": 900, "Second": 0}, **waking)
+    assert targets == {"First": 2, "Second": 1}
+
+
+def test_minima_above_the_budget_are_granted() -> None:
+    minima = {"First": {"min_replicas": 2}, "Second": {"min_replicas": 2}}
+    targets = Fleets(3).run(range(1000, 1020), {"First": 900, "Second": 0}, **minima)
+    assert targets == {"First": 2, "Second": 2}
+
+
+@pytest.mark.parametrize("budget", [0, -1, 2.5, True, "3"])
+def test_an_invalid_budget_is_refused(budget: Any) -> None:
+    with pytest.raises(InvalidInputError, match="replica_budget: must be a whole number"):
+        SojournAutoscalingPolicy(replica_budget=budget)
+
+
+def test_the_budget_is_kept_while_replicas_move() -> None:
+    """What one deployment gives up, the other gets only once it is free."""
+    fleets = Fleets(6)
+    fleets.run(range(1000, 1060), {"First": 900, "Second": 50})
+    assert fleets.targets == {"First": 5, "Second": 1}
+    fleets.run(range(1060, 1240), {"First": 50, "Second": 900})
+    assert fleets.targets == {"First": 1, "Second": 5}
+    assert fleets.most_together <= 6
+
+
+def claim(name: str, budget: int, wanted: int, held: int = 1) -> BudgetClaim:
+    return BudgetClaim(
+        name=name,
+        budget=budget,
+        decision=Decision(wanted, "load", demand_per_s=10.0 * wanted),
+        service_level=lambda replicas: min(1.0, replicas / wanted),
+        min_replicas=1,
+        held_replicas=held,
+    )
+
+
+def test_the_least_budget_counts_and_the_reason_says_so() -> None:
+    budget = SharedBudget()
+    budget.decide(0.0, claim("a", 9, 1))
+    decision = budget.decide(0.0, claim("b", 4, 5))
+    assert decision.replicas == 3
+    assert decision.reason == "3 of 5 wanted, within a budget of 4; load"
+    assert decision.predicted_service_level == pytest.approx(0.6)
+
+
+def test_a_deployment_that_is_gone_claims_nothing() -> None:
+    budget = SharedBudget()
+    budget.decide(0.0, claim("gone", 4, 3, held=3))
+    assert budget.decide(1.0, claim("here", 4, 4)).replicas == 1
+    assert budget.decide(CLAIM_LASTS_S + 1.0, claim("here", 4, 4)).replicas == 4
