@@ -14,9 +14,10 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator import prediction
 from simulator.arrivals import WithinSecond, poisson_counts, scaled_counts
+from simulator.autoscalers.choices import Choice
 from simulator.autoscalers.fixed import FixedFleet
 from simulator.autoscalers.oracle import Clairvoyant
-from simulator.autoscalers.registry import AUTOSCALERS, ORACLE, Choice, ScalingProblem
+from simulator.autoscalers.registry import AUTOSCALERS, ORACLE, ScalingProblem
 from simulator.reporting.comparison import PERCENTILES, Comparison
 from simulator.results import Run
 from simulator.scaling import ScalingPolicy

@@ -190,7 +190,8 @@ class Fleet:
         self._ordered_s = self._ready_s = self._existing_s = 0.0
         for _ in range(replicas):
             # These serve at once, and report a start time as if they had started before.
-            replica = Replica(self._next_name(), 0.0, start_time.median_s, created_s=0.0)
+            start_time_s = start_time.draw_s(start_random)
+            replica = Replica(self._next_name(), 0.0, start_time_s, created_s=0.0)
             self.starting.append(replica)
             self._become_ready(0.0, replica)
         for time_s in sorted(failures.times_s):

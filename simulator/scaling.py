@@ -33,6 +33,9 @@ class FleetView:
         no replica serves, of the requests held for one.
     start_times_s : FloatArray, shape (starts,)
         Start times of the replicas that have become ready so far, the oldest first.
+    histogram : FloatArray, shape (bins,)
+        Requests answered so far by response time; `simulator.engines.counters.bin_edges_ms` has the
+        edges. It goes on counting with the simulation: copy what is to be kept.
     reports : callable
         Returns the report of each ready replica, as a live one would send it. Call it before the
         simulation goes on.
@@ -45,6 +48,7 @@ class FleetView:
     refused: float
     ongoing: float
     start_times_s: FloatArray
+    histogram: FloatArray
     reports: Callable[[], list[ReplicaReport]]
 
 

@@ -130,6 +130,7 @@ class Simulation:
                 refused=float(self._engine.refused - refused),
                 ongoing=self._engine.take_ongoing_s(),
                 start_times_s=np.array(fleet.start_times_s),
+                histogram=self._counters.histogram,
                 reports=self._reports,
             )
             refused = self._engine.refused

@@ -1,10 +1,10 @@
 """The simulated autoscalers by name, each with a knob that trades replicas for compliance.
 
-To add an autoscaler, write a `simulator.scaling.ScalingPolicy` in a module of this package and list
-it in `AUTOSCALERS`. The command line, the reports and the benchmarks take it from here.
+To add an autoscaler, write a `simulator.scaling.ScalingPolicy` in a module of this package, list it
+in `AUTOSCALERS`, and give it a grid in `simulator.autoscalers.choices`. The command
+line, the reports and the benchmarks take it from here.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -14,9 +14,12 @@ from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator.autoscalers.fixed import FixedFleet, fixed_at_peak
+from simulator.autoscalers.hpa import HpaSettings, KubernetesHpa
 from simulator.autoscalers.knative import Knative, KnativeSettings
+from simulator.autoscalers.latency_thresholds import LatencyThresholds
 from simulator.autoscalers.mark import MarkProportional
 from simulator.autoscalers.mdc import MdcSizing
+from simulator.autoscalers.mean_latency import MeanLatencySizing
 from simulator.autoscalers.oracle import Clairvoyant, required_replicas_by_second
 from simulator.autoscalers.peak_of_minute import PeakOfMinute
 from simulator.autoscalers.ray_default import RayDefault, RaySettings
@@ -112,78 +115,10 @@ class AutoscalerEntry:
         return self.build(problem, self.stock if value is None else value, **settings)
 
 
-@dataclass(frozen=True)
-class Choice:
-    """An entry and a value of its knob, as a user chose them.
-
-    Attributes
-    ----------
-    name : str
-        The choice as it was written: ``name`` or ``name:value``.
-    entry : AutoscalerEntry
-    value : float or None
-        Value of the knob; None for the stock value.
-    """
-
-    name: str
-    entry: AutoscalerEntry
-    value: float | None = None
-
-    @property
-    def label(self) -> str:
-        """Its name in tables."""
-        if self.value is None:
-            return self.entry.label
-        return f"{self.entry.short_label} at {self.value:g}"
-
-    @property
-    def rule(self) -> str:
-        """How it decides, in one line."""
-        if self.value is None:
-            return self.entry.rule
-        return f"{self.entry.rule}; {self.entry.knob} {self.value:g}"
-
-    def make(self, problem: ScalingProblem) -> ScalingPolicy:
-        """Return a new autoscaler for one run."""
-        return self.entry.make(problem, self.value)
-
-
-def choose(names: str) -> tuple[Choice, ...]:
-    """Parse a comma-separated list of ``name`` or ``name:value``.
-
-    Raises
-    ------
-    InvalidInputError
-        A name is unknown or repeated, or the value of a knob is not a number above 0.
-    """
-    choices = tuple(_choice(name.strip()) for name in names.split(","))
-    written = [choice.name for choice in choices]
-    if len(set(written)) < len(written):
-        raise InvalidInputError(f"autoscalers: {names} names one twice")
-    return choices
-
-
-def _choice(text: str) -> Choice:
-    name, colon, number = text.partition(":")
-    if name not in AUTOSCALERS:
-        raise InvalidInputError(f"autoscaler {text!r}: must be one of {', '.join(AUTOSCALERS)}")
-    entry = AUTOSCALERS[name]
-    if not colon:
-        return Choice(text, entry)
-    if not entry.knob:
-        raise InvalidInputError(f"autoscaler {text!r}: {name} has nothing to set")
-    try:
-        value = float(number)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise InvalidInputError(f"autoscaler {text!r}: {entry.knob} must be a number above 0")
-    return Choice(text, entry, value)
-
-
-def _sojourn(problem: ScalingProblem, risk: float | None) -> ScalingPolicy:
+def _sojourn(problem: ScalingProblem, risk: float | None, **settings: float) -> ScalingPolicy:
+    given = settings if risk is None else {**settings, "risk": risk}
     return SojournAutoscaler(
-        problem.settings if risk is None else replace(problem.settings, risk=risk),
+        replace(problem.settings, **given),  # type: ignore[arg-type]
         min_replicas=problem.min_replicas,
         max_replicas=problem.max_replicas,
     )
@@ -198,16 +133,28 @@ def _knative(problem: ScalingProblem, target: float | None, **settings: float) -
     return Knative(KnativeSettings(full_batch if target is None else target, **settings))
 
 
-def _mdc(problem: ScalingProblem, headroom: float) -> ScalingPolicy:
-    return MdcSizing(problem.profile, problem.objective, headroom)
+def _hpa(problem: ScalingProblem, share: float, **settings: float) -> ScalingPolicy:
+    return KubernetesHpa(HpaSettings(share * problem.sla_rate_per_s, **settings))
+
+
+def _mdc(problem: ScalingProblem, headroom: float, look_back_s: float = 120) -> ScalingPolicy:
+    return MdcSizing(problem.profile, problem.objective, headroom, int(look_back_s))
 
 
 def _mark(problem: ScalingProblem, headroom: float) -> ScalingPolicy:
     return MarkProportional(problem.profile, problem.objective, problem.start_time_s, headroom)
 
 
-def _peak(problem: ScalingProblem, headroom: float) -> ScalingPolicy:
-    return PeakOfMinute(problem.sla_rate_per_s, headroom)
+def _mean(problem: ScalingProblem, share: float, interval_s: float = 60) -> ScalingPolicy:
+    return MeanLatencySizing(problem.profile, problem.objective, share, int(interval_s))
+
+
+def _p90(problem: ScalingProblem, share: float, **settings: float) -> ScalingPolicy:
+    return LatencyThresholds(problem.objective, share, **settings)
+
+
+def _peak(problem: ScalingProblem, headroom: float, window_s: float = 60) -> ScalingPolicy:
+    return PeakOfMinute(problem.sla_rate_per_s, headroom, int(window_s))
 
 
 def _static(problem: ScalingProblem, count: float | None) -> ScalingPolicy:
@@ -228,6 +175,8 @@ def _oracle(problem: ScalingProblem, _: None) -> ScalingPolicy:
 _RISKS = (0.2, 0.05, 0.02, 0.01, 0.003, 0.001)
 _CONCURRENCIES = (96.0, 48.0, 32.0, 24.0, 16.0, 8.0)
 _HEADROOMS = (0.8, 1.0, 1.2, 1.5, 2.0, 3.0)
+_RATE_SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.45, 0.3)
+_LATENCY_SHARES = (1.0, 0.8, 0.65, 0.5, 0.4, 0.3)
 
 _ENTRIES = (
     AutoscalerEntry(
@@ -260,6 +209,16 @@ _ENTRIES = (
         curve=_CONCURRENCIES,
     ),
     AutoscalerEntry(
+        "hpa",
+        "Kubernetes' HPA",
+        "HPA",
+        "requests per second of a pod, doubling at most every 15 s, scaling in after 300 s",
+        _hpa,
+        knob="target_share",
+        stock=0.7,
+        curve=_RATE_SHARES,
+    ),
+    AutoscalerEntry(
         "mdc",
         "M/D/c",
         "M/D/c",
@@ -278,6 +237,26 @@ _ENTRIES = (
         knob="headroom",
         stock=1.2,
         curve=_HEADROOMS,
+    ),
+    AutoscalerEntry(
+        "mean",
+        "Mean latency",
+        "Mean latency",
+        "a queueing model's mean latency at the rate of the last minute, as in llm-d",
+        _mean,
+        knob="target_share",
+        stock=1.0,
+        curve=_LATENCY_SHARES,
+    ),
+    AutoscalerEntry(
+        "p90",
+        "P90 thresholds",
+        "P90 thresholds",
+        "one replica more or fewer by thresholds on the 90th percentile, as in Dynamo",
+        _p90,
+        knob="upper_share",
+        stock=1.0,
+        curve=_LATENCY_SHARES,
     ),
     AutoscalerEntry(
         "peak",

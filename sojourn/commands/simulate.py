@@ -19,6 +19,7 @@ from policy.front import FrontCosts
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator.autoscalers import registry as catalog
+from simulator.autoscalers.choices import Choice, choose
 from simulator.engines.interface import Routing
 from simulator.experiments import (
     FIXED,
@@ -156,7 +157,7 @@ def command(
         raise InvalidInputError(f"--report: there is no folder {report_file.parent}")
     profile = Profile.load(profile_file)
     objective = ServiceLevelObjective(response_time_ms, percentile)
-    choices = catalog.choose(names)
+    choices = choose(names)
     check_feasible(profile, objective)
     scenario = Scenario(
         profile=profile,
@@ -328,7 +329,7 @@ def _print_beside_prediction(comparison: Comparison, predicted: Predicted | None
 
 
 def _setting(
-    context: click.Context, scenario: Scenario, choices: Sequence[catalog.Choice], load: str
+    context: click.Context, scenario: Scenario, choices: Sequence[Choice], load: str
 ) -> "Setting":
     """Describe what was simulated, and the command that repeats it."""
     from simulator.reporting.report import Setting

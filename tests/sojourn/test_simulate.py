@@ -215,7 +215,7 @@ def test_report_of_a_fixed_fleet(tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--autoscaler", "hpa"], "must be one of sojourn, ray"),
+        (["--autoscaler", "horse"], "must be one of sojourn, ray"),
         (["--autoscaler", "ray,ray"], "names one twice"),
         (["--autoscaler", "oracle:2"], "nothing to set"),
         (["--autoscaler", "ray:many"], "target_ongoing_requests must be a number above 0"),
