@@ -87,14 +87,6 @@ def _in_words(settings: Settings) -> list[str]:
     return [f"{name} {value:g}" for name, value in settings]
 
 
-#: What a Ray sets that is to react at once to reports of every second.
-_FAST_RAY: Settings = (
-    ("upscale_delay_s", 0.0),
-    ("look_back_period_s", 10.0),
-    ("metrics_interval_s", 1.0),
-)
-
-
 def _each(name: str, values: tuple[float, ...]) -> tuple[Settings, ...]:
     return tuple(((name, value),) for value in values)
 
@@ -102,7 +94,7 @@ def _each(name: str, values: tuple[float, ...]) -> tuple[Settings, ...]:
 #: Further settings of each family that is tuned; each is combined with every value of its knob.
 VARIANTS: dict[str, tuple[Settings, ...]] = {
     "sojourn": ((),),
-    "ray": tuple((*_FAST_RAY, ("downscale_delay_s", delay_s)) for delay_s in (60.0, 600.0)),
+    "ray": _each("downscale_delay_s", (60.0, 600.0)),
     "knative": ((), *_each("scale_down_delay_s", (300.0, 900.0))),
     "hpa": ((), *_each("stabilization_s", (60.0, 900.0))),
     "mdc": _each("look_back_s", (120.0, 600.0, 1800.0)),

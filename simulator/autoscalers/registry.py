@@ -8,6 +8,7 @@ line, the reports and the benchmarks take it from here.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 from autoscaler.reports import AutoscalerSettings
 from policy.errors import InvalidInputError
@@ -115,17 +116,22 @@ class AutoscalerEntry:
         return self.build(problem, self.stock if value is None else value, **settings)
 
 
-def _sojourn(problem: ScalingProblem, risk: float | None, **settings: float) -> ScalingPolicy:
+def _sojourn(problem: ScalingProblem, risk: float | None, **settings: Any) -> ScalingPolicy:
     given = settings if risk is None else {**settings, "risk": risk}
     return SojournAutoscaler(
-        replace(problem.settings, **given),  # type: ignore[arg-type]
+        replace(problem.settings, **given),
         min_replicas=problem.min_replicas,
         max_replicas=problem.max_replicas,
     )
 
 
+#: What a Ray sets that is to react at once to reports of every second.
+_FAST_RAY = {"upscale_delay_s": 0.0, "look_back_period_s": 10.0, "metrics_interval_s": 1.0}
+
+
 def _ray(problem: ScalingProblem, target: float, **settings: float) -> ScalingPolicy:
-    return RayDefault(RaySettings(target_ongoing_requests=target, **settings))
+    given = {**_FAST_RAY, **settings} if settings else {}
+    return RayDefault(RaySettings(target_ongoing_requests=target, **given))
 
 
 def _knative(problem: ScalingProblem, target: float | None, **settings: float) -> ScalingPolicy:
@@ -133,7 +139,7 @@ def _knative(problem: ScalingProblem, target: float | None, **settings: float) -
     return Knative(KnativeSettings(full_batch if target is None else target, **settings))
 
 
-def _hpa(problem: ScalingProblem, share: float, **settings: float) -> ScalingPolicy:
+def _hpa(problem: ScalingProblem, share: float, **settings: Any) -> ScalingPolicy:
     return KubernetesHpa(HpaSettings(share * problem.sla_rate_per_s, **settings))
 
 
@@ -149,7 +155,7 @@ def _mean(problem: ScalingProblem, share: float, interval_s: float = 60) -> Scal
     return MeanLatencySizing(problem.profile, problem.objective, share, int(interval_s))
 
 
-def _p90(problem: ScalingProblem, share: float, **settings: float) -> ScalingPolicy:
+def _p90(problem: ScalingProblem, share: float, **settings: Any) -> ScalingPolicy:
     return LatencyThresholds(problem.objective, share, **settings)
 
 
@@ -172,7 +178,7 @@ def _oracle(problem: ScalingProblem, _: None) -> ScalingPolicy:
     return Clairvoyant(required, problem.start_time_s)
 
 
-_RISKS = (0.2, 0.05, 0.02, 0.01, 0.003, 0.001)
+_RISKS = (0.1, 0.05, 0.01, 0.005, 0.002)
 _CONCURRENCIES = (96.0, 48.0, 32.0, 24.0, 16.0, 8.0)
 _HEADROOMS = (0.8, 1.0, 1.2, 1.5, 2.0, 3.0)
 _RATE_SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.45, 0.3)
@@ -193,7 +199,8 @@ _ENTRIES = (
         "ray",
         "Ray's default",
         "Ray",
-        "Ray Serve's own policy: ongoing requests per replica, averaged and delayed",
+        "Ray Serve's own policy: ongoing requests per replica, averaged and delayed; with further "
+        "settings, it scales out without a delay",
         _ray,
         knob="target_ongoing_requests",
         stock=2.0,
