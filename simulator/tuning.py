@@ -7,7 +7,7 @@ windows, or else the one that holds most. It and its neighbours on the frontier 
 are then run on loads that nobody has tuned on.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,7 +108,7 @@ class Tuner:
         judge_on: Sequence[Load],
         families: Sequence[str] = FAMILIES,
         workers: int = 1,
-        store: dict[tuple[str, str], Outcome] | None = None,
+        store: MutableMapping[tuple[str, str], Outcome] | None = None,
     ) -> None:
         self._tune_on, self._judge_on, self._families = tune_on, judge_on, families
         self._part = tune_on

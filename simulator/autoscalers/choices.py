@@ -101,8 +101,8 @@ VARIANTS: dict[str, tuple[Settings, ...]] = {
     "mark": ((),),
     "mean": _each("interval_s", (60.0, 15.0)),
     "p90": tuple(
-        (("lower_share", lower), ("interval_s", interval_s), ("step_share", step))
-        for lower, interval_s, step in product((0.5, 0.8), (15.0, 30.0), (0.0, 0.5))
+        (("interval_s", interval_s), ("step_share", step))
+        for interval_s, step in product((15.0, 30.0), (0.0, 0.5))
     ),
     "peak": _each("window_s", (60.0, 300.0, 900.0, 1800.0, 3600.0)),
 }

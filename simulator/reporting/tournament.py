@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from simulator.arena import Score
 from simulator.reporting.comparison import percent
 from simulator.reporting.report import Setting, environment, write_page
-from simulator.reporting.svg import BAD, FAINT, INK, SERIES, to_svg
+from simulator.reporting.svg import BAD, FAINT, SERIES, to_svg
 from simulator.tuning import GOAL, Tournament, Tuned, frontier
 
 #: Families that are drawn without a colour of their own share the last one.
@@ -80,7 +80,12 @@ def verdict(tournament: Tournament) -> list[str]:
 
 
 def draw_frontiers(
-    axes: Axes, families: Sequence[Tuned], judge: int, bound: float, colors: Sequence[str]
+    axes: Axes,
+    families: Sequence[Tuned],
+    judge: int,
+    bound: float,
+    colors: Sequence[str],
+    goal: str = BAD,
 ) -> None:
     """Draw the minutes that each family missed over its cost, on a load that it was not tuned on.
 
@@ -94,6 +99,8 @@ def draw_frontiers(
         The bound, relative to the oracle's replica-seconds.
     colors : sequence of str
         Colours of the families; the last one serves all that remain.
+    goal : str
+        Colour of the lines that mark the goal and the bound.
     """
     scores = [score for tuned in families for score in tuned.judged[judge]]
     least = min((1 - s.held for s in scores if s.held < 1), default=0.01) / 2
@@ -109,8 +116,8 @@ def draw_frontiers(
         axes.plot(
             [chosen.over_oracle], _missed([chosen], least), marker, color=color, ms=9, mfc="none"
         )
-    axes.axhline(1 - GOAL, color=BAD if colors[0] in SERIES else "#c8321f", lw=0.9, ls=":")
-    axes.axvline(bound, color=INK if colors[0] in SERIES else "black", lw=1.1, label="bound")
+    axes.axhline(1 - GOAL, color=goal, lw=0.9, ls=":")
+    axes.axvline(bound, color=goal, lw=1.1, label="bound")
     costs = [s.over_oracle for s in scores]
     low, high = min(0.95 * bound, *costs), 1.1 * max(costs)
     axes.set(xscale="log", yscale="log", xlim=(low / 1.03, high), ylim=(1.1, least / 1.3))

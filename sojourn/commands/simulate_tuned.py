@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from policy.errors import InvalidInputError
-from simulator import tuning
 from simulator.arena import Load, Score
+from simulator.autoscalers.choices import FAMILIES
 from simulator.experiments import with_trace
 from simulator.reporting.comparison import percent
 from simulator.scenario import Scenario
@@ -62,7 +62,7 @@ def run(
         Load(str(file), with_trace(scenario, load_trace(file), scale, superpose)) for file in files
     ]
     with progress() as tell:
-        tournament = Tuner(loads[0], loads[1:], tuning.FAMILIES, jobs).run(tell)
+        tournament = Tuner(loads[0], loads[1:], FAMILIES, jobs).run(tell)
     # Importing matplotlib takes half a second.
     from simulator.reporting.tournament import line, save_tournament, verdict
 

@@ -265,7 +265,7 @@ def test_autoscalers_are_tuned_on_one_trace_and_judged_on_another(
     capsys, trace, tmp_path, monkeypatch
 ):
     """With two families, because all of them take a minute."""
-    monkeypatch.setattr("simulator.tuning.FAMILIES", ("peak", "sojourn"))
+    monkeypatch.setattr("sojourn.commands.simulate_tuned.FAMILIES", ("peak", "sojourn"))
     judge, report = tmp_path / "judge.csv", tmp_path / "out.html"
     judge.write_text("second,requests\n" + "\n".join(f"{s},{20 + s % 90}" for s in range(300)))
     arguments = [word for word in on_trace(trace, "--scale=30") if "--trace" not in word]

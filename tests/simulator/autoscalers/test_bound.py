@@ -125,7 +125,7 @@ class _Enumerated:
         self._schedule = schedule
 
     def replicas(self, view) -> int:
-        return self._schedule[min(int(view.now_s), len(self._schedule) - 1)]
+        return int(self._schedule[min(int(view.now_s), len(self._schedule) - 1)])
 
 
 @pytest.mark.parametrize(
