@@ -1,8 +1,8 @@
 """Loads on which autoscalers are measured, each with its oracle and its bound, and the outcomes.
 
 All autoscalers get the same arrivals, and begin with the oracle's first replicas. Nobody but the
-oracle is told how long a start takes. The oracle and the bound have the median of it, and no start
-of theirs fails.
+oracle is told how long a start takes, unless the fleet may have standbys. The oracle and the bound
+have the median of it, no start of theirs fails, and they have no standbys.
 """
 
 import math
@@ -22,11 +22,12 @@ from simulator.autoscalers.choices import Choice
 from simulator.autoscalers.fixed import FixedFleet
 from simulator.autoscalers.oracle import Clairvoyant, required_replicas_by_second
 from simulator.autoscalers.registry import AUTOSCALERS, ORACLE, ScalingProblem
-from simulator.experiments import load_lateness_curve
-from simulator.fleet import Failures, StartTime
+from simulator.experiments import load_lateness_curve, two_tier_starts
+from simulator.fleet import Failures
 from simulator.results import Run
 from simulator.scenario import Scenario
 from simulator.simulation import simulate
+from simulator.start_time import StartTime
 
 #: No fleet may grow to more than this multiple of the oracle's largest.
 MAX_TIMES_PEAK = 3
@@ -130,7 +131,10 @@ class Load:
         scenario = self.scenario
         if choice.entry.name == ORACLE:
             scenario = replace(
-                scenario, start_time=StartTime(self.start_time_s), failures=Failures()
+                scenario,
+                start_time=StartTime(self.start_time_s),
+                failures=Failures(),
+                standbys=None,
             )
             return Outcome.of(
                 simulate(scenario, Clairvoyant(self._required, self.start_time_s)), choice
@@ -162,6 +166,7 @@ class Load:
             scenario.autoscaler_settings or AutoscalerSettings(),
             scenario.min_replicas,
             scenario.max_replicas,
+            two_tier_starts(scenario),
         )
 
 

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from autoscaler.reports import AutoscalerSettings
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
 from autoscaler.sizing.search import least_replicas
+from autoscaler.standbys import TwoTierStarts
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
@@ -68,6 +69,7 @@ def compare(
         scenario.autoscaler_settings or AutoscalerSettings(),
         scenario.min_replicas,
         scenario.max_replicas,
+        two_tier_starts(scenario),
     )
     oracle = Choice(ORACLE, AUTOSCALERS[ORACLE])
     runs: dict[str, Run] = {}
@@ -88,6 +90,15 @@ def compare(
         oracle=runs[ORACLE],
         labels={choice.name: choice.label for choice in everything.values()},
     )
+
+
+def two_tier_starts(scenario: Scenario) -> TwoTierStarts | None:
+    """Return what an autoscaler of this scenario is told of its standbys; None without them."""
+    standbys = scenario.standbys
+    if standbys is None:
+        return None
+    near_s, cold_s = standbys.start_time.percentile_s(90), scenario.start_time.percentile_s(90)
+    return TwoTierStarts(min(near_s, cold_s), cold_s, standbys.price)
 
 
 def with_trace(

@@ -24,6 +24,8 @@ class FleetView:
         Replicas that serve or start. Draining replicas are excluded.
     ready : int
         Replicas that serve.
+    standbys : int
+        Standbys, those that start included.
     offered : float
         Requests that clients offered in the last second, once each, answered or not.
     refused : float
@@ -44,6 +46,7 @@ class FleetView:
     now_s: float
     ordered: int
     ready: int
+    standbys: int
     offered: float
     refused: float
     ongoing: float
@@ -56,7 +59,7 @@ class ScalingPolicy(Protocol):
     """Decides how many replicas a simulated fleet has. One object serves one run.
 
     If it has an attribute ``forecast_per_s``, the arrival rate that it sized for, the run records
-    it.
+    it. If it has an attribute ``standbys``, the fleet of a scenario with standbys has so many.
     """
 
     @property

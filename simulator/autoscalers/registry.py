@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from autoscaler.reports import AutoscalerSettings
+from autoscaler.standbys import TwoTierStarts
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
@@ -54,6 +55,8 @@ class ScalingProblem:
         Settings of Sojourn's autoscaler.
     min_replicas, max_replicas : int
         Bounds of the fleet.
+    starts : TwoTierStarts or None
+        How long standbys take to serve, and their price; None: the fleet has none.
     """
 
     profile: Profile
@@ -64,6 +67,7 @@ class ScalingProblem:
     settings: AutoscalerSettings
     min_replicas: int = 1
     max_replicas: int = 1000
+    starts: TwoTierStarts | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,7 @@ def _sojourn(problem: ScalingProblem, risk: float | None, **settings: Any) -> Sc
         replace(problem.settings, **given),
         min_replicas=problem.min_replicas,
         max_replicas=problem.max_replicas,
+        starts=problem.starts,
     )
 
 
@@ -178,7 +183,7 @@ def _oracle(problem: ScalingProblem, _: None) -> ScalingPolicy:
     return Clairvoyant(required, problem.start_time_s)
 
 
-_RISKS = (0.1, 0.05, 0.01, 0.005, 0.002)
+_RISKS = (0.1, 0.01, 0.003)
 _CONCURRENCIES = (96.0, 48.0, 32.0, 24.0, 16.0, 8.0)
 _HEADROOMS = (0.8, 1.0, 1.2, 1.5, 2.0, 3.0)
 _RATE_SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.45, 0.3)

@@ -29,10 +29,12 @@ from simulator.experiments import (
     run_fixed,
     with_trace,
 )
-from simulator.fleet import Failures, StartTime
+from simulator.fleet import Failures
 from simulator.policy_tables import NAMES, policy_table
 from simulator.reporting.comparison import percent
 from simulator.scenario import Scenario
+from simulator.standbys import Standbys
+from simulator.start_time import StartTime
 from simulator.trace import load_trace
 from sojourn.commands import simulate_tuned
 from sojourn.commands.simulated_tables import content, print_comparison
@@ -94,6 +96,18 @@ _above_0 = click.FloatRange(min=0, min_open=True)
     default=0.0,
     show_default=True,
     help="Share of the starts that fail at their end and are tried again.",
+)
+@click.option(
+    "--standby-s",
+    type=click.FloatRange(min=0),
+    help="Let Sojourn keep standbys that serve after this time; --start-time-s is that of others.",
+)
+@click.option(
+    "--standby-price",
+    type=_above_0,
+    default=0.3,
+    show_default=True,
+    help="Price of a standby, as a share of a replica's.",
 )
 @click.option(
     "--superpose",
@@ -163,6 +177,8 @@ def command(
     start_time_s: float,
     start_spread: float,
     failed_starts: float,
+    standby_s: float | None,
+    standby_price: float,
     superpose: bool,
     names: str,
     max_replicas: int,
@@ -204,6 +220,9 @@ def command(
         counts=np.ones(1),
         start_time=StartTime(start_time_s, start_spread),
         failures=Failures(failed_start_share=failed_starts),
+        standbys=None
+        if standby_s is None
+        else Standbys(StartTime(standby_s, start_spread), standby_price),
         seed=seed,
         routing=Routing(routing),
         batching=policy_table(profile, objective, batching),
@@ -263,6 +282,8 @@ def _check_mode(context: click.Context, on_trace: bool, tunes: bool) -> None:
         "start_time_s": "--start-time-s",
         "start_spread": "--start-spread",
         "failed_starts": "--failed-starts",
+        "standby_s": "--standby-s",
+        "standby_price": "--standby-price",
         "superpose": "--superpose",
     }
     tuned = {"judge_on": "--judge-on", "jobs": "--jobs"}
@@ -346,7 +367,13 @@ def _starts_in_words(scenario: Scenario) -> str:
     start, failed = scenario.start_time, scenario.failures.failed_start_share
     spread = f", lognormal with a spread of {start.spread:g}" if start.spread else ""
     fails = f"; {percent(failed)} of them fail" if failed else ""
-    return f"{start.median_s:g} s from order to service{spread}{fails}"
+    standbys = scenario.standbys
+    near = (
+        f"; {standbys.start_time.median_s:g} s for a standby, at {standbys.price:g} of the price"
+        if standbys
+        else ""
+    )
+    return f"{start.median_s:g} s from order to service{spread}{fails}{near}"
 
 
 def _batch_times_in_words(profile: Profile) -> str:

@@ -9,8 +9,9 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator.arena import MAX_TIMES_PEAK, ORACLE_CHOICE, Arena, Load, Outcome, score
 from simulator.autoscalers.choices import choose
-from simulator.fleet import Failures, StartTime
+from simulator.fleet import Failures
 from simulator.scenario import Scenario
+from simulator.start_time import StartTime
 
 PROFILE = Profile("model", "device", np.linspace(20.0, 60.0, 8), np.linspace(5.0, 9.0, 8))
 COUNTS = np.rint(300 + 150 * np.sin(np.arange(600) / 90))

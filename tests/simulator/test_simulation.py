@@ -12,9 +12,10 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator.autoscalers.fixed import FixedFleet
 from simulator.autoscalers.sojourn import SojournAutoscaler
-from simulator.fleet import Failures, StartTime
+from simulator.fleet import Failures
 from simulator.scenario import Scenario
 from simulator.simulation import Simulation, simulate
+from simulator.start_time import StartTime
 
 ROOT = Path(__file__).parents[2]
 GOOGLENET_P4 = Profile.load(ROOT / "configs/profiles/googlenet-p4.json")

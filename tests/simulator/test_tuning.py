@@ -8,8 +8,8 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator import tuning
 from simulator.arena import Load, Outcome, Score
-from simulator.fleet import StartTime
 from simulator.scenario import Scenario
+from simulator.start_time import StartTime
 from simulator.tuning import GOAL, Tuner, beyond, cheapest_at_goal, frontier, near_goal
 
 PROFILE = Profile("model", "device", np.linspace(20.0, 60.0, 8))

@@ -12,8 +12,9 @@ from policy.profile import Profile
 from simulator.arena import Load
 from simulator.arrivals import WithinSecond, smoothed_rate
 from simulator.experiments import load_lateness_curve, with_trace
-from simulator.fleet import Failures, StartTime
+from simulator.fleet import Failures
 from simulator.scenario import Scenario
+from simulator.start_time import StartTime
 from simulator.trace import load_trace
 
 FloatArray = NDArray[np.float64]
@@ -97,7 +98,7 @@ TRACES = (
         "nasa",
         Part(_NASA[0], 0, DAY_S, "day 5"),
         (Part(_NASA[1], 4 * DAY_S, DAY_S, "day 16"), Part(_NASA[1], 5 * DAY_S, DAY_S, "day 17")),
-        40,
+        20,
     ),
     *(
         Trace(

@@ -25,7 +25,8 @@ class Records(MutableMapping[Key, Outcome]):
         lines = path.read_text().splitlines() if path and path.exists() else []
         for line in lines:
             content = json.loads(line)
-            self._known[content.pop("load"), content["name"]] = Outcome(**content)
+            load = content.pop("load")
+            self._known[load, content["name"]] = Outcome(**content)
 
     def __getitem__(self, key: Key) -> Outcome:
         return self._known[key]

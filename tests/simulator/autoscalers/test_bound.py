@@ -12,9 +12,9 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator.autoscalers.bound import bound_replica_seconds
 from simulator.autoscalers.oracle import Clairvoyant, required_replicas_by_second
-from simulator.fleet import StartTime
 from simulator.scenario import Scenario
 from simulator.simulation import simulate
+from simulator.start_time import StartTime
 
 P4 = Profile.load(Path(__file__).parents[3] / "configs" / "profiles" / "googlenet-p4.json")
 SLOW = Profile("googlenet", "slow", 20 * P4.latency_ms)

@@ -18,9 +18,9 @@ from simulator.autoscalers.oracle import (
     required_replicas_by_second,
     required_replicas_by_window,
 )
-from simulator.fleet import StartTime
 from simulator.scenario import Scenario
 from simulator.simulation import simulate
+from simulator.start_time import StartTime
 from tests.support.fleet_views import view
 
 FEW_SECONDS = st.lists(st.integers(0, 3), min_size=1, max_size=6)
