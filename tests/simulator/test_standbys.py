@@ -11,7 +11,6 @@ from simulator.simulation import simulate
 from simulator.standbys import StandbyPool, Standbys
 from simulator.start_time import StartTime
 
-
 STANDBYS = Standbys(StartTime(3.0), 0.25)
 
 
