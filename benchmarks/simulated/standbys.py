@@ -58,7 +58,7 @@ def main(quick: bool, folder: Path | None, as_json: bool) -> None:
         if not as_json:
             print_table(
                 ("price of a standby", "minutes held", "over oracle", "over bound"),
-                [row.values() for row in rows],
+                [tuple(row.values()) for row in rows],
                 title=case.name,
             )
     if as_json:
