@@ -113,6 +113,7 @@ def main(
     profile, objective = cases.service(GOOGLENET_P4)
     records = Records(out)
     results: list[page.Result] = []
+    drawn: dict[str, Path] = {}
     begin_s = time.perf_counter()
     wanted = _cases(quick, folder, seeds, judges, only)
     for number, case in enumerate(wanted, start=1):
@@ -123,9 +124,9 @@ def main(
         if not as_json:
             _print(tournament)
         if plots and case.seed == 0 and case.start_time_s == cases.RAW_START_TIME_S:
-            page.draw(case, tournament, plots)
+            drawn[case.name] = page.draw(case, tournament, plots)
     if page_file:
-        page.insert(page_file, page.tables(results))
+        page.insert(page_file, page.tables(results, drawn))
     if as_json:
         print_json({"cases": [_content(case, tournament) for case, tournament in results]})
 

@@ -31,7 +31,7 @@ QUICK_HOURS, QUICK_PEAK = 8, 12
 
 
 @click.command()
-@quick_option("The first eight hours, with up to 12 replicas, at one price.")
+@quick_option("The first eight hours, with up to 12 replicas.")
 @click.option(
     "--traces",
     "folder",
@@ -54,7 +54,7 @@ def main(quick: bool, folder: Path | None, as_json: bool) -> None:
             part, peak = part.cut(QUICK_HOURS), min(peak, QUICK_PEAK)
         case = cases.Case(cases.Trace(trace.name, part, (), peak), True, COLD_S, 0)
         (load,) = case.loads(profile, objective, folder)
-        rows = content[case.name] = _rows(load, PRICES[:3:2] if quick else PRICES)
+        rows = content[case.name] = _rows(load)
         if not as_json:
             print_table(
                 ("price of a standby", "minutes held", "over oracle", "over bound"),
@@ -65,11 +65,11 @@ def main(quick: bool, folder: Path | None, as_json: bool) -> None:
         print_json(content)
 
 
-def _rows(load: Load, prices: tuple[float | None, ...]) -> list[dict[str, str]]:
+def _rows(load: Load) -> list[dict[str, str]]:
     (sojourn,) = choose("sojourn")
     oracle = load.measure(ORACLE_CHOICE)
     rows = []
-    for price in prices:
+    for price in PRICES:
         start = StartTime(STANDBY_S, cases.START_SPREAD)
         standbys = None if price is None else Standbys(start, price)
         with_them = Load(load.name, replace(load.scenario, standbys=standbys))

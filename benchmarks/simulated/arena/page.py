@@ -1,6 +1,6 @@
 """The results of `benchmarks.simulated.autoscaler` as Markdown tables and plots."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -21,8 +21,15 @@ COLORS = (
 Result = tuple[Case, Tournament]
 
 
-def tables(results: Sequence[Result]) -> str:
-    """Return a table for each trace, kind and start time; seeds are summed up as medians."""
+def tables(results: Sequence[Result], plots: Mapping[str, Path] | None = None) -> str:
+    """Return a table for each trace, kind and start time; seeds are summed up as medians.
+
+    Parameters
+    ----------
+    results : sequence of (Case, Tournament)
+    plots : mapping of str to Path, optional
+        Plots by the name of their case, in the folder `images` beside the page.
+    """
     parts = []
     for name, same in _by_case(results).items():
         first = same[0]
@@ -44,6 +51,8 @@ def tables(results: Sequence[Result]) -> str:
             beyond = [s for t in same for s in t.beyond(judge)]
             parts.append("")
             parts.append(_beyond(beyond))
+        if plots and name in plots:
+            parts.append(f"![{name}](images/{plots[name].name})\n")
     return "\n".join(parts)
 
 

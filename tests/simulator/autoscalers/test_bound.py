@@ -18,7 +18,7 @@ from simulator.start_time import StartTime
 
 P4 = Profile.load(Path(__file__).parents[3] / "configs" / "profiles" / "googlenet-p4.json")
 SLOW = Profile("googlenet", "slow", 20 * P4.latency_ms)
-COUNTS = st.lists(st.integers(0, 12), min_size=1, max_size=6)
+COUNTS = st.lists(st.integers(0, 12), min_size=1, max_size=5)
 MANY_COUNTS = st.lists(st.integers(0, 200), min_size=1, max_size=200)
 
 
@@ -41,7 +41,7 @@ def optimum_by_enumeration(counts, capacity, share, start_time_s, window_s) -> f
     return min(costs)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(
     counts=COUNTS,
     share=st.sampled_from([0.0, 0.05, 0.2]),

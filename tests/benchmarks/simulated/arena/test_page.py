@@ -28,6 +28,12 @@ def test_seeds_are_summed_up_and_the_cheapest_is_first() -> None:
     assert rows[0] == "| Sojourn | **99.0%** [97.0%, 100%] | 1.10 | 1.32 | 1.01 | 6 |"
     assert rows[1].startswith("| Peak of the minute |")
     assert "Nothing lies beyond" in text
+    assert "![" not in text
+
+
+def test_a_plot_follows_its_tables() -> None:
+    plots = {CASE.name: Path("docs/images/a.png")}
+    assert f"![{CASE.name}](images/a.png)" in page.tables([(CASE, tournament(1.0))], plots)
 
 
 def test_only_what_is_between_the_marks_is_replaced(tmp_path: Path) -> None:
