@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from itertools import product
 
 from policy.errors import InvalidInputError
 from simulator.autoscalers.registry import AUTOSCALERS, AutoscalerEntry, ScalingProblem
@@ -91,20 +90,23 @@ def _each(name: str, values: tuple[float, ...]) -> tuple[Settings, ...]:
     return tuple(((name, value),) for value in values)
 
 
-#: Further settings of each family that is tuned; each is combined with every value of its knob.
+#: Further settings of each family that is tuned; each is combined with every value of its knob. An
+#: empty one leaves them as published.
 VARIANTS: dict[str, tuple[Settings, ...]] = {
     "sojourn": ((),),
     "ray": _each("downscale_delay_s", (60.0, 600.0)),
     "knative": ((), *_each("scale_down_delay_s", (300.0, 900.0))),
     "hpa": ((), *_each("stabilization_s", (60.0, 900.0))),
-    "mdc": _each("look_back_s", (120.0, 600.0, 1800.0)),
+    "mdc": ((), *_each("look_back_s", (600.0, 1800.0))),
     "mark": ((),),
-    "mean": _each("interval_s", (60.0, 15.0)),
-    "p90": tuple(
-        (("interval_s", interval_s), ("step_share", step))
-        for interval_s, step in product((15.0, 30.0), (0.0, 0.5))
+    "mean": ((), *_each("interval_s", (15.0,))),
+    "p90": (
+        (),
+        (("interval_s", 15.0),),
+        (("step_share", 0.5),),
+        (("interval_s", 15.0), ("step_share", 0.5)),
     ),
-    "peak": _each("window_s", (60.0, 300.0, 900.0, 1800.0, 3600.0)),
+    "peak": ((), *_each("window_s", (300.0, 900.0, 1800.0, 3600.0))),
 }
 #: The families that are tuned.
 FAMILIES = tuple(VARIANTS)
@@ -117,6 +119,7 @@ def grid(family: str) -> tuple[Choice, ...]:
         Choice(_name(family, value, settings), entry, value, settings)
         for settings in VARIANTS[family]
         for value in entry.curve
+        if settings or value != entry.stock
     )
     return (Choice(family, entry), *tuned)
 
