@@ -211,13 +211,19 @@ def near_goal(scores: Sequence[Score], count: int) -> list[Score]:
 
 
 def beyond(scores: Iterable[Score], ours: Sequence[Score]) -> list[Score]:
-    """Return the scores above our frontier, which is interpolated linearly between its points.
+    """Return the scores beyond our frontier, which is interpolated linearly between its points.
 
-    A score cheaper than all of ours counts as above if it holds more than our cheapest.
+    A score that costs less than all of ours is beyond it if it holds no less than our cheapest.
     """
     curve = frontier(ours)
     costs, shares = [s.over_oracle for s in curve], [s.held for s in curve]
-    return [s for s in scores if s.held > np.interp(s.over_oracle, costs, shares) + 1e-9]
+
+    def is_beyond(s: Score) -> bool:
+        if s.over_oracle < costs[0] - 1e-9:
+            return s.held >= shares[0]
+        return bool(s.held > np.interp(s.over_oracle, costs, shares) + 1e-9)
+
+    return [s for s in scores if is_beyond(s)]
 
 
 def _from_to(progress: Progress | None, low: float, high: float) -> Progress | None:

@@ -82,6 +82,13 @@ def test_points_that_hold_more_at_the_same_cost_are_beyond_a_curve() -> None:
     assert beyond([above, on, below, at(3.0, 1.0), at(0.5, 0.7)], ours) == [above]
 
 
+def test_what_is_cheaper_than_a_whole_curve_and_holds_no_less_is_beyond_it() -> None:
+    ours = [at(1.3, 1.0)]
+    assert beyond([at(1.1, 1.0), at(1.1, 0.99), at(1.3, 1.0)], ours) == [at(1.1, 1.0)]
+    # A family is not beyond itself.
+    assert beyond(ours, ours) == []
+
+
 @pytest.mark.slow
 def test_every_family_is_tuned_on_one_load_and_judged_on_others() -> None:
     told = []
