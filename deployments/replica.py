@@ -19,6 +19,7 @@ from deployments.http.app import InferenceApp
 from deployments.loop_watchdog import LoopWatchdog
 from deployments.metrics import ReplicaMetrics
 from deployments.middleware import open_fast_path
+from deployments.replica_address import confine_to_node
 from deployments.service import load_service
 from policy.errors import SojournError
 
@@ -47,6 +48,7 @@ class Replica:
 
     def __init__(self, model: dict[str, Any]) -> None:
         started_s = time.monotonic()
+        confine_to_node()
         # Serve gives handlers to its own logger only.
         logging.getLogger("sojourn").parent = logger
         cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1.0)

@@ -18,10 +18,11 @@ ADAPTERS = {
     "autoscaler/ray/metrics.py",
     "autoscaler/ray/store.py",
     "deployments/application.py",
-    "deployments/local.py",
+    "deployments/local/cluster.py",
     "deployments/metrics.py",
     "deployments/rand_router.py",
     "deployments/replica.py",
+    "deployments/replica_address.py",
     "pipelines/serving/application.py",
     "pipelines/serving/replica.py",
 }

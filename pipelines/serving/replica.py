@@ -12,6 +12,7 @@ from typing import Any
 from ray import serve
 
 from deployments.middleware import open_fast_path
+from deployments.replica_address import confine_to_node
 from pipelines.serving.app import PipelineApp
 from pipelines.serving.config import DEPLOYMENT, parse_args, parse_user_config
 from pipelines.serving.service import PipelineService
@@ -37,6 +38,7 @@ class PipelineReplica:
     """One replica: a pipeline behind an HTTP interface."""
 
     async def __init__(self, args: dict[str, Any]) -> None:  # type: ignore[misc]  # Ray awaits it
+        confine_to_node()
         self._service = PipelineService(parse_args(args), parse_user_config(None))
         await self._service.start()
 

@@ -16,7 +16,9 @@ import psutil
 import yaml
 
 from deployments.config import ServiceConfig
-from deployments.local import deploy, local_service
+from deployments.local.cluster import deploy
+from deployments.local.ray_token import ray_access
+from deployments.local.service import local_service
 from tests.support.services import ROOT, free_port, wait_for
 
 NAME = "digits-pipeline"
@@ -73,6 +75,7 @@ def main() -> None:
             "response_time_ms": 250,
             "percentile": 95,
         }
+        os.environ.update(ray_access())
         deploy(changed, service.dashboard)
 
         def sla() -> str:
