@@ -21,8 +21,8 @@ ADAPTERS = {
     "deployments/local/cluster.py",
     "deployments/metrics.py",
     "deployments/rand_router.py",
+    "deployments/ray_replica.py",
     "deployments/replica.py",
-    "deployments/replica_address.py",
     "pipelines/serving/application.py",
     "pipelines/serving/replica.py",
 }

@@ -261,6 +261,11 @@ class Batcher:
         """Return how long the current batch has been on the device; 0 without a batch."""
         return 0.0 if self._batch is None else time.monotonic() - self._batch_started_s
 
+    @property
+    def size_on_device(self) -> int:
+        """Rows of the current batch; 0 without a batch."""
+        return 0 if self._batch is None else self._batch.size
+
     def lose_device(self, reason: str) -> None:
         """Give up the device: answer all requests with `reason`, and refuse new ones.
 

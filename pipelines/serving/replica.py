@@ -12,7 +12,7 @@ from typing import Any
 from ray import serve
 
 from deployments.middleware import open_fast_path
-from deployments.replica_address import confine_to_node
+from deployments.ray_replica import confine_to_node
 from pipelines.serving.app import PipelineApp
 from pipelines.serving.config import DEPLOYMENT, parse_args, parse_user_config
 from pipelines.serving.service import PipelineService

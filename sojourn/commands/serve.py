@@ -15,11 +15,11 @@ import click
 from deployments.config import ServiceConfig, load_service_config
 from deployments.config_check import check_service
 from deployments.local.machine import is_public
+from deployments.local.ray_token import ray_access
 from deployments.local.service import LocalService, local_service
 from deployments.routing import BALANCES, serve_environment
 from policy.errors import InvalidInputError
 from sojourn.output import json_option, print_json, say
-
 
 #: The config served if none is named.
 DEFAULT_CONFIG = Path("configs/digits.yaml")
@@ -48,7 +48,8 @@ TABLE_TIMEOUT_S = 10.0
 @click.option(
     "--environment",
     is_flag=True,
-    help="Print the environment that `ray start` needs on your own cluster, and exit.",
+    help="Print the environment that `ray start` and `serve deploy` need on your own cluster, and "
+    "exit. Makes Ray's token if there is none.",
 )
 @json_option
 def command(
@@ -62,7 +63,7 @@ def command(
 ) -> int:
     """Serve the model of CONFIG (configs/digits.yaml) on this machine, until Ctrl-C."""
     if environment:
-        for name, value in serve_environment(balance=balance).items():
+        for name, value in {**ray_access(), **serve_environment(balance=balance)}.items():
             click.echo(f"export {name}={shlex.quote(value)}")
         return 0
     if config == DEFAULT_CONFIG and not config.exists():
