@@ -438,6 +438,7 @@ class InferenceService:
             "cpus": self.cpus,
             "cpus_note": self.cpus_note,
             "largest_batch_on_event_loop": self._placement.largest,
+            "model_errors": batcher.model_errors.report(),
             "last_batches": self._explain_batches(),
             "batches_started": {reason.value: count for reason, count in batcher.starts.items()},
             "rows": {

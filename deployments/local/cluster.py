@@ -105,7 +105,7 @@ def start(request: dict[str, Any], answers: TextIO) -> dict[str, str]:
             include_dashboard=True,
             object_store_memory=OBJECT_STORE_BYTES,
             logging_level="ERROR",
-            log_to_driver=False,
+            log_to_driver=True,
             configure_logging=True,
         )
     logging.getLogger("ray.serve").setLevel(logging.WARNING)

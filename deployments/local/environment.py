@@ -69,6 +69,9 @@ def environment_of(config: ServiceConfig, directory: Path, balance: str) -> dict
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": f"{directory}/metrics.sock",
         # There is one HAProxy, and it learns of a stopping replica at once.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
+        # What a model prints, and the errors of a replica, are shown by the command.
+        "RAY_SERVE_LOG_TO_STDERR": "1",
+        "RAY_COLOR_PREFIX": "0",
         "RAY_USAGE_STATS_ENABLED": os.environ.get("RAY_USAGE_STATS_ENABLED", "0"),
         # Let replicas import a user's model from the working directory of this process.
         "PYTHONPATH": os.pathsep.join(

@@ -24,6 +24,7 @@ from deployments.errors import StartError
 from deployments.local.descendants import adopted_orphans, descendants, end_descendants
 from deployments.local.environment import environment_of
 from deployments.local.machine import address_to_ask, check_machine
+from deployments.local.replica_output import shown
 
 #: How long Ray may take to finish requests and to stop, before its processes are killed.
 STOP_TIMEOUT_S = 45.0
@@ -68,7 +69,8 @@ def local_service(
     config : ServiceConfig
         The model to serve and the address to listen on.
     report : callable
-        Called with one line of text at each step.
+        Called with one line of text at each step, and, from another thread, with each line that a
+        replica prints.
     balance : str
         How HAProxy chooses a replica: a key of `deployments.routing.BALANCES`.
 
@@ -206,7 +208,11 @@ class _Cluster:
         assert self._process is not None
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            self._last_lines.append(line.strip())
+            text = shown(line)
+            if text is not None:
+                self._report(text)
+            else:
+                self._last_lines.append(line.strip())
 
     def _last_words(self) -> str:
         self._reader.join(_CLOSE_TIMEOUT_S)

@@ -93,5 +93,5 @@ def test_outputs_are_checked_at_every_size_that_is_run() -> None:
             outputs = super().forward(batch)
             return outputs if len(batch["x"]) != 8 else {"y": outputs["x"]}
 
-    with pytest.raises(StartError, match="batch of 8: .*'x' is missing"):
+    with pytest.raises(StartError, match=r"batch of 8: .*'x' is missing"):
         warmed(WrongFrom8())
