@@ -173,4 +173,9 @@ def _print_summary(summary: dict[str, Any]) -> None:
         + ("" if wait is None else f", or when the oldest has waited {wait:.3g} ms")
         + f" (the control limit now; it follows the load{solving})"
     )
+    click.echo(
+        "  after a change of the config: "
+        f"RAY_AUTH_MODE=token serve deploy -a {summary['dashboard']} CONFIG"
+    )
+    click.echo(f"  metrics for Prometheus: {summary['metrics_url']}")
     click.echo(f"Try it:\n\n{summary['curl']}\n\nCtrl-C stops it.")
