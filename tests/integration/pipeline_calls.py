@@ -17,7 +17,6 @@ import yaml
 
 from deployments.config import ServiceConfig
 from deployments.local.cluster import deploy
-from deployments.local.ray_token import ray_access
 from deployments.local.service import local_service
 from tests.support.services import ROOT, free_port, wait_for
 
@@ -75,7 +74,6 @@ def main() -> None:
             "response_time_ms": 250,
             "percentile": 95,
         }
-        os.environ.update(ray_access())
         deploy(changed, service.dashboard)
 
         def sla() -> str:
