@@ -50,7 +50,7 @@ def processes_by_name(service: Running, *names: str) -> list[psutil.Process]:
     return [
         process
         for process in service.process.children(recursive=True)
-        if any(name in (process.name(), process.cmdline()[0]) for name in names)
+        if any(name in (process.name(), *process.cmdline()[:1]) for name in names)
     ]
 
 
