@@ -12,6 +12,9 @@ from typing import Any
 
 import click
 
+from deployments.access.control import INFERENCE, OPERATIONS
+from deployments.access.credentials import TOKEN_VARIABLE, authorization, read_token
+from deployments.access.exposure import check_exposure
 from deployments.config import ServiceConfig, load_service_config
 from deployments.config_check import check_service
 from deployments.local.machine import is_public
@@ -44,6 +47,9 @@ TABLE_TIMEOUT_S = 10.0
     show_default=True,
     help="How HAProxy picks a replica.",
 )
+@click.option(
+    "--insecure", is_flag=True, help="Serve on a public address although no token is needed."
+)
 @click.option("--check", is_flag=True, help="Check the config file and exit.")
 @click.option(
     "--environment",
@@ -57,6 +63,7 @@ def command(
     host: str | None,
     port: int | None,
     balance: str,
+    insecure: bool,
     check: bool,
     environment: bool,
     as_json: bool,
@@ -80,6 +87,7 @@ def command(
         service = service.model_copy(
             update={"http_host": host or service.http_host, "http_port": port or service.http_port}
         )
+    check_exposure(service.http_host, service.user_config.access, insecure)
     return _serve(service, balance, as_json)
 
 
@@ -133,34 +141,49 @@ class Interrupt:
 
 def _summary(service: ServiceConfig, running: LocalService, start_s: float) -> dict[str, Any]:
     model, url = service.args.model.name, running.url
-    policy = _policy(url)
-    waited_until_s = time.monotonic() + TABLE_TIMEOUT_S
-    while policy["table"] == "solving" and time.monotonic() < waited_until_s:
-        time.sleep(0.2)
-        policy = _policy(url)
-    with urllib.request.urlopen(f"{url}/sojourn/example", timeout=5) as answer:
-        example = answer.read().decode()
-    return {
+    addresses = {
         "url": url,
         "dashboard": running.dashboard,
         "metrics_url": running.metrics_url,
         "model": model,
-        "sla": policy["sla_in_words"],
+        "sla": service.user_config.sla.objective.in_words(),
+        "start_s": start_s,
+    }
+    access = service.user_config.access
+    if access.closed(OPERATIONS) and read_token() is None:
+        return addresses  # the rest is for those with a token
+    policy = _get(f"{url}/sojourn/policy")
+    waited_until_s = time.monotonic() + TABLE_TIMEOUT_S
+    while policy["table"] == "solving" and time.monotonic() < waited_until_s:
+        time.sleep(0.2)
+        policy = _get(f"{url}/sojourn/policy")
+    example = json.dumps(_get(f"{url}/sojourn/example"), separators=(",", ":"))
+    token = f'-H "Authorization: Bearer ${TOKEN_VARIABLE}" ' if access.closed(INFERENCE) else ""
+    return {
+        **addresses,
         "table": policy["table"],
         "control_limit": policy["control_limit"],
         "max_wait_ms": policy["max_wait_ms"],
-        "start_s": start_s,
-        "curl": f"curl -s {url}/v2/models/{model}/infer -d {shlex.quote(example)}",
+        "curl": f"curl -s {token}{url}/v2/models/{model}/infer -d {shlex.quote(example)}",
     }
 
 
-def _policy(url: str) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{url}/sojourn/policy", timeout=5) as answer:
+def _get(url: str) -> dict[str, Any]:
+    request = urllib.request.Request(url, headers=authorization(read_token()))
+    with urllib.request.urlopen(request, timeout=5) as answer:
         content: dict[str, Any] = json.load(answer)
     return content
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
+    if "table" not in summary:
+        click.echo(f"{summary['model']} answers at {summary['url']} ({summary['start_s']:.0f} s)")
+        click.echo(f"  SLA: {summary['sla']}")
+        click.echo(
+            f"Clients need a token; with one for operations in {TOKEN_VARIABLE}, this says more. "
+            "Ctrl-C stops it."
+        )
+        return
     wait = summary["max_wait_ms"]
     solving = {
         "solving": "; the policy table is still being solved",
