@@ -203,15 +203,15 @@ class InferenceProtocol(HttpToolsProtocol):
             )
             if service.tracing.on:
                 info.trace = service.tracing.begin(
-                    traceparent=info.traceparent,
-                    request_id=info.request_id,
-                    arrival_s=self._arrival_s,
+                    info.traceparent, info.request_id, self._arrival_s
                 )
             self._call = service.infer_nowait(
                 self._request, self._arrival_s, self._answered, info.trace
             )
         except Exception as error:
-            start, end = self._encode(app.failure(error, info, self._arrival_s))
+            answer = app.failure(error, info, self._arrival_s)
+            self._end_trace(answer[0])
+            start, end = self._encode(answer)
             hosted.pacer.add(self, start, end, too_late=isinstance(error, DeadlineError))
 
     def _answered(self, outcome: Outcome) -> None:
@@ -225,12 +225,17 @@ class InferenceProtocol(HttpToolsProtocol):
             answer = app.success(self._request, outcome)
         except Exception as error:
             answer = app.failure(error, self._info, self._arrival_s)
-        if self._info.trace is not None:
-            app.service.tracing.end(
-                self._info.trace, answer[0], self._request.rows, self._info.token
-            )
+        self._end_trace(answer[0])
         self._request = self._call = None
         self.write(*self._encode(answer))
+
+    def _end_trace(self, status: int) -> None:
+        """Make the spans of the request, if it is traced."""
+        info = self._info
+        if info.trace is not None:
+            assert self.hosted is not None
+            assert self._request is not None
+            self.hosted.app.service.tracing.end(info.trace, status, self._request.rows, info.token)
 
     def _go_on(self) -> None:
         held, self._held = self._held, b""

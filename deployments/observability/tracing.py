@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span, Tracer
 
-#: W3C Trace Context, version 00: trace id, parent id, flags. Later versions may add fields.
+#: W3C Trace Context: version, trace id, parent id, flags. Versions after 00 may add fields.
 _TRACEPARENT = re.compile(
-    rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})(?:-.*)?"
+    rb"(?:00(?=.{53}$)|(?!00|ff)[0-9a-f]{2})"
+    rb"-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})(?:-.*)?"
 )
 _SAMPLED = 0x01
 
@@ -229,7 +230,7 @@ class Tracing:
             finish(device, min(batch.started_s + batch.duration_s, batch.ended_s))
             finish(whole, batch.ended_s)
             waits_since_s = batch.ended_s
-        if not trace.batches:
+        if not trace.batches and status != 200:  # a pipeline notes no batches
             finish(span("queue", inside, waits_since_s), now_s)
         finish(root, now_s)
 

@@ -6,13 +6,14 @@ import json
 import shlex
 import signal
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import click
 
-from deployments.access.control import INFERENCE, OPERATIONS
+from deployments.access.control import INFERENCE
 from deployments.access.credentials import TOKEN_VARIABLE, authorization, read_token
 from deployments.access.exposure import check_exposure
 from deployments.config import ServiceConfig, load_service_config
@@ -149,16 +150,19 @@ def _summary(service: ServiceConfig, running: LocalService, start_s: float) -> d
         "sla": service.user_config.sla.objective.in_words(),
         "start_s": start_s,
     }
-    access = service.user_config.access
-    if access.closed(OPERATIONS) and read_token() is None:
-        return addresses  # the rest is for those with a token
-    policy = _get(f"{url}/sojourn/policy")
+    try:
+        policy = _get(f"{url}/sojourn/policy")
+    except urllib.error.HTTPError as error:
+        if error.code not in (401, 403):
+            raise
+        return addresses  # the rest needs a token
     waited_until_s = time.monotonic() + TABLE_TIMEOUT_S
     while policy["table"] == "solving" and time.monotonic() < waited_until_s:
         time.sleep(0.2)
         policy = _get(f"{url}/sojourn/policy")
     example = json.dumps(_get(f"{url}/sojourn/example"), separators=(",", ":"))
-    token = f'-H "Authorization: Bearer ${TOKEN_VARIABLE}" ' if access.closed(INFERENCE) else ""
+    closed = service.user_config.access.closed(INFERENCE)
+    token = f'-H "Authorization: Bearer ${TOKEN_VARIABLE}" ' if closed else ""
     return {
         **addresses,
         "table": policy["table"],
@@ -176,11 +180,11 @@ def _get(url: str) -> dict[str, Any]:
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
+    click.echo(f"{summary['model']} answers at {summary['url']} ({summary['start_s']:.0f} s)")
+    click.echo(f"  SLA: {summary['sla']}")
     if "table" not in summary:
-        click.echo(f"{summary['model']} answers at {summary['url']} ({summary['start_s']:.0f} s)")
-        click.echo(f"  SLA: {summary['sla']}")
         click.echo(
-            f"Clients need a token; with one for operations in {TOKEN_VARIABLE}, this says more. "
+            f"With a token for operations in {TOKEN_VARIABLE}, this would show the policy.\n\n"
             "Ctrl-C stops it."
         )
         return
@@ -189,8 +193,6 @@ def _print_summary(summary: dict[str, Any]) -> None:
         "solving": "; the policy table is still being solved",
         "failed": "; the policy table could not be solved, see /sojourn/policy",
     }.get(summary["table"], "")
-    click.echo(f"{summary['model']} answers at {summary['url']} ({summary['start_s']:.0f} s)")
-    click.echo(f"  SLA: {summary['sla']}")
     click.echo(
         f"  a batch starts when {summary['control_limit']} wait"
         + ("" if wait is None else f", or when the oldest has waited {wait:.3g} ms")
