@@ -58,7 +58,7 @@ def command(
     try:
         TokenConfig.model_validate(entry)
     except ValidationError as error:
-        raise InvalidInputError(first_line(error)) from None
+        raise InvalidInputError(first_line(error, TokenConfig)) from None
     if file is not None:
         _write(file, token)
     if as_json:
