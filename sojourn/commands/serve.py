@@ -79,16 +79,17 @@ def command(
             f"there is no {config} here; name a config, or write one with `sojourn init`"
         )
     service = load_service_config(config)
+    if host or port:
+        service = service.model_copy(
+            update={"http_host": host or service.http_host, "http_port": port or service.http_port}
+        )
+    if not check:
+        check_exposure(service.http_host, service.user_config.access, insecure)
     for note in check_service(service):
         say(note)
     if check:
         say(f"{config} is fine: {service.user_config.sla.objective.in_words()}")
         return 0
-    if host or port:
-        service = service.model_copy(
-            update={"http_host": host or service.http_host, "http_port": port or service.http_port}
-        )
-    check_exposure(service.http_host, service.user_config.access, insecure)
     return _serve(service, balance, as_json)
 
 
