@@ -15,10 +15,9 @@ import click
 
 from deployments.access.control import INFERENCE
 from deployments.access.credentials import TOKEN_VARIABLE, authorization, read_token
-from deployments.access.exposure import check_exposure
+from deployments.access.exposure import check_exposure, is_loopback
 from deployments.config import ServiceConfig, load_service_config
 from deployments.config_check import check_service
-from deployments.local.machine import is_public
 from deployments.local.ray_token import ray_access
 from deployments.local.service import LocalService, local_service
 from deployments.routing import BALANCES, serve_environment
@@ -105,7 +104,7 @@ def _serve(service: ServiceConfig, balance: str, as_json: bool) -> int:
                 print_json(summary)
             else:
                 _print_summary(summary)
-            if is_public(service.http_host):
+            if not is_loopback(service.http_host):
                 say(
                     f"Port {service.http_port} is open to everyone who reaches {service.http_host}:"
                     " requests, and the reports under /sojourn/. Everything else listens on this "
