@@ -24,6 +24,7 @@ from deployments.http.inference_protocol import InferenceRequest, parse_request
 from deployments.http.refusals import RefusalPacer
 from deployments.http.request import REQUEST_ID
 from deployments.http.request_head import END_OF_HEAD, RequestHead, RequestHeads
+from deployments.http.socket_wait import RESOLUTION_S, waited_in_socket_s
 
 _ID_LINE = REQUEST_ID + b": "
 
@@ -95,6 +96,8 @@ class InferenceProtocol(HttpToolsProtocol):
         self._call: Cancellable | None = None
         #: When it could first have been read, less the time for which its sender paused.
         self._arrival_s = self._last_read_s = 0.0
+        #: Whether the connection may have waited to be accepted, with a request in its socket.
+        self._is_new = True
         #: What was read of an incomplete body, and how many bytes are missing.
         self._chunks: list[bytes] = []
         self._missing = 0
@@ -137,7 +140,7 @@ class InferenceProtocol(HttpToolsProtocol):
             return
         self._head, self._request_id = head, request_id
         self._last_read_s = now_s = time.monotonic()
-        self._arrival_s = service.front_meter.request_read(now_s)
+        self._arrival_s = self._readable_since_s(now_s, service.front_meter.request_read(now_s))
         start = end + len(END_OF_HEAD)
         stop = start + head.body_length
         if len(data) < stop:
@@ -151,7 +154,8 @@ class InferenceProtocol(HttpToolsProtocol):
     def _read_body(self, data: bytes) -> None:
         assert self.hosted is not None
         now_s = time.monotonic()
-        since_s = self.hosted.app.service.front_meter.readable_since_s(now_s)
+        meter = self.hosted.app.service.front_meter
+        since_s = self._readable_since_s(now_s, meter.readable_since_s(now_s))
         # A slow sender's time is not the replica's: only what could have been read sooner counts.
         self._arrival_s += max(0.0, since_s - self._last_read_s)
         self._last_read_s = now_s
@@ -165,6 +169,24 @@ class InferenceProtocol(HttpToolsProtocol):
         if rest:
             self._hold(rest)
         self._handle(body)
+
+    def _readable_since_s(self, now_s: float, bound_s: float) -> float:
+        """Return since when what is read now could have been read.
+
+        Parameters
+        ----------
+        now_s : float
+        bound_s : float
+            The earliest time possible on a connection that was accepted before, by the meter.
+        """
+        is_new, self._is_new = self._is_new, False
+        if not is_new and now_s - bound_s <= RESOLUTION_S:
+            return bound_s
+        waited_s = waited_in_socket_s(self.transport)
+        if waited_s is None:
+            return bound_s
+        since_s = now_s - waited_s
+        return min(bound_s, since_s) if is_new else max(bound_s, since_s)
 
     def _hold(self, data: bytes) -> None:
         """Keep pipelined requests until the one before them is answered."""
@@ -268,7 +290,9 @@ class InferenceProtocol(HttpToolsProtocol):
         super().on_message_begin()
         hosted = self.hosted
         if hosted is not None and hosted.loop is self.loop:
-            arrival_s = hosted.app.service.front_meter.request_read(time.monotonic())
+            now_s = time.monotonic()
+            bound_s = hosted.app.service.front_meter.request_read(now_s)
+            arrival_s = self._readable_since_s(now_s, bound_s)
             self.scope[ARRIVAL] = arrival_s  # type: ignore[literal-required]
 
     def on_message_complete(self) -> None:
