@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from deployments.threads import thread_cpu_wait_s
+
 #: Period of the heartbeat, and how long it goes on after the last request or batch.
 HEARTBEAT_S = 0.01
 _BEAT_FOR_S = 1.0
@@ -50,6 +52,8 @@ class FrontCounts:
     longest_lag_s : float
         The longest that the loop kept anything waiting: its longest iteration, or its latest
         heartbeat.
+    cpu_wait_s : float or None
+        Time for which the loop's thread was ready to run, but had no CPU; None: not known.
     """
 
     duration_s: float
@@ -61,6 +65,7 @@ class FrontCounts:
     busy_cpu_s: float
     other_cpu_s: float
     longest_lag_s: float
+    cpu_wait_s: float | None = None
 
 
 class FrontMeter:
@@ -74,6 +79,8 @@ class FrontMeter:
         Runs a callback after a delay in seconds, as `asyncio.AbstractEventLoop.call_later`.
     clock, thread_clock, process_clock : callable
         Wall time, CPU time of the calling thread, and CPU time of the process, in seconds.
+    cpu_wait_clock : callable
+        For how long the calling thread has waited for a CPU, in seconds; None: not known.
 
     Attributes
     ----------
@@ -95,6 +102,7 @@ class FrontMeter:
         clock: Callable[[], float] = time.monotonic,
         thread_clock: Callable[[], float] = time.thread_time,
         process_clock: Callable[[], float] = time.process_time,
+        cpu_wait_clock: Callable[[], float | None] = thread_cpu_wait_s,
     ) -> None:
         self.requests = 0
         self.refused = 0
@@ -114,9 +122,11 @@ class FrontMeter:
         # The heartbeat: due at infinity while it rests.
         self._beat_due_s = math.inf
         self._last_work_s = -math.inf
+        self._cpu_wait_clock = cpu_wait_clock
         # Since the last `take`.
         self._busy_s = self._busy_cpu_s = self._longest_lag_s = 0.0
         self._forward_cpu_s = 0.0
+        self._cpu_wait_taken_s = cpu_wait_clock()
         self._taken = (clock(), thread_clock(), process_clock(), 0, 0, 0)
 
     @classmethod
@@ -208,6 +218,10 @@ class FrontMeter:
         duration_s, cpu_s, process_cpu_s, requests, refused, batches = (
             after - before for after, before in zip(now, self._taken, strict=True)
         )
+        before_s, self._cpu_wait_taken_s = self._cpu_wait_taken_s, self._cpu_wait_clock()
+        cpu_wait_s = None
+        if before_s is not None and self._cpu_wait_taken_s is not None:
+            cpu_wait_s = self._cpu_wait_taken_s - before_s
         counts = FrontCounts(
             duration_s=duration_s,
             requests=int(requests),
@@ -218,6 +232,7 @@ class FrontMeter:
             busy_cpu_s=self._busy_cpu_s,
             other_cpu_s=max(0.0, process_cpu_s - cpu_s),
             longest_lag_s=self._longest_lag_s,
+            cpu_wait_s=cpu_wait_s,
         )
         self._taken = now
         self._busy_s = self._busy_cpu_s = self._longest_lag_s = 0.0

@@ -23,6 +23,7 @@ def meter_on(loop: VirtualLoop, other_cpu_s: float = 0.0) -> FrontMeter:
         clock=lambda: loop.now_s,
         thread_clock=lambda: loop.cpu_s,
         process_clock=lambda: loop.cpu_s + other_cpu_s * loop.now_s,
+        cpu_wait_clock=lambda: loop.now_s - loop.cpu_s,
     )
 
 
