@@ -119,6 +119,8 @@ class FrontMeter:
         self._readable_since_s = -math.inf
         # Requests before the present iteration, and those of the iteration before.
         self._requests_before = self._last_requests = 0
+        #: When the first request of the latest iteration that had any was read.
+        self._first_read_s = 0.0
         # The heartbeat: due at infinity while it rests.
         self._beat_due_s = math.inf
         self._last_work_s = -math.inf
@@ -147,6 +149,8 @@ class FrontMeter:
         float
             When it could first have been read, as `readable_since_s`.
         """
+        if self.requests == self._requests_before:
+            self._first_read_s = now_s
         self.requests += 1
         since_s = self.readable_since_s(now_s)
         self._note_work(now_s)
@@ -193,21 +197,17 @@ class FrontMeter:
             since_s = min(since_s, self._beat_due_s)
         return since_s
 
-    def iteration_s(self, now_s: float) -> float:
-        """Return how long the present iteration has been at work; 0 if it has not begun."""
-        return max(0.0, now_s - self._iteration_began_s) if self._working else 0.0
-
     def time_left_s(self, now_s: float) -> float:
         """Return how much longer the present iteration is likely to take.
 
         Its answers leave when all that its poll returned has been read. This is when that is, if
         there are as many requests as in the iteration before, and the rest cost what those before
-        the present one did.
+        the present one did. The batches that it ran before it read do not count.
         """
         handled = self.requests - self._requests_before - 1
         if not self._working or not 0 < handled < self._last_requests:
             return 0.0
-        return self.iteration_s(now_s) * (self._last_requests / handled - 1)
+        return max(0.0, now_s - self._first_read_s) * (self._last_requests / handled - 1)
 
     def take(self) -> FrontCounts:
         """Return what the front did since the last call."""

@@ -68,7 +68,7 @@ def test_the_replica_calls_late_what_is_late_behind_haproxy(
     module: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``wrk -t1 -c1200`` on real Ray Serve, where requests also wait in HAProxy."""
-    monkeypatch.setenv("PYTHONPATH", str(module))
+    monkeypatch.setenv("PYTHONPATH", f"{module}{os.pathsep}{ROOT}")
     document = load_document("digits.yaml")
     (application,) = document["applications"]
     application["args"]["model"] = {"name": "doubler", "import_path": "doubler:Doubler"}
