@@ -24,7 +24,7 @@ from deployments.http.inference_protocol import InferenceRequest, parse_request
 from deployments.http.refusals import RefusalPacer
 from deployments.http.request import REQUEST_ID
 from deployments.http.request_head import END_OF_HEAD, RequestHead, RequestHeads
-from deployments.http.socket_wait import RESOLUTION_S, waited_in_socket_s
+from deployments.http.socket_wait import RESOLUTION_S, SocketWait
 
 _ID_LINE = REQUEST_ID + b": "
 
@@ -96,8 +96,8 @@ class InferenceProtocol(HttpToolsProtocol):
         self._call: Cancellable | None = None
         #: When it could first have been read, less the time for which its sender paused.
         self._arrival_s = self._last_read_s = 0.0
-        #: Whether the connection may have waited to be accepted, with a request in its socket.
-        self._is_new = True
+        #: None: the connection may have waited to be accepted, with a request in its socket.
+        self._socket_wait: SocketWait | None = None
         #: What was read of an incomplete body, and how many bytes are missing.
         self._chunks: list[bytes] = []
         self._missing = 0
@@ -179,10 +179,12 @@ class InferenceProtocol(HttpToolsProtocol):
         bound_s : float
             The earliest time possible on a connection that was accepted before, by the meter.
         """
-        is_new, self._is_new = self._is_new, False
-        if not is_new and now_s - bound_s <= RESOLUTION_S:
+        is_new = self._socket_wait is None
+        if self._socket_wait is None:
+            self._socket_wait = SocketWait(self.transport)
+        elif now_s - bound_s <= RESOLUTION_S:
             return bound_s
-        waited_s = waited_in_socket_s(self.transport)
+        waited_s = self._socket_wait.waited_s()
         if waited_s is None:
             return bound_s
         since_s = now_s - waited_s

@@ -1,6 +1,8 @@
 """Since when a request waited in its socket, by the kernel and by the event loop."""
 
 import asyncio
+import os
+import socket
 import time
 from unittest import mock
 
@@ -8,7 +10,7 @@ import pytest
 
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
-from deployments.http.socket_wait import RESOLUTION_S, waited_in_socket_s
+from deployments.http.socket_wait import RESOLUTION_S, SocketWait
 from tests.support.doubles_service import listening, make_service
 
 READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -34,14 +36,18 @@ async def test_the_kernel_says_how_long_ago_data_arrived() -> None:
     client.write(b"x")
     sent_s = time.monotonic()
     try:
-        while (waited_s := waited_in_socket_s(accepted.transport) or 0.0) < 0.03:
+        wait = SocketWait(accepted.transport)
+        while (waited_s := wait.waited_s() or 0.0) < 0.03:
             assert time.monotonic() < sent_s + 5
             await asyncio.sleep(0.005)
         # The kernel's clock ticks every 10 ms at most.
         assert waited_s <= time.monotonic() - before_s + 0.011
         client.write(b"x")
         await asyncio.sleep(0)
-        assert (waited_in_socket_s(accepted.transport) or 0.0) < waited_s
+        assert (wait.waited_s() or 0.0) < waited_s
+        # The descriptor still belongs to the transport.
+        del wait
+        assert os.fstat(accepted.transport.get_extra_info("socket").fileno())
     finally:
         client.close()
         accepted.transport.close()
@@ -52,9 +58,13 @@ async def test_the_kernel_says_how_long_ago_data_arrived() -> None:
 def test_a_transport_that_is_not_tcp_tells_nothing() -> None:
     transport = mock.Mock()
     transport.get_extra_info.return_value = None
-    assert waited_in_socket_s(transport) is None
-    transport.get_extra_info.return_value = mock.Mock(getsockopt=mock.Mock(side_effect=OSError))
-    assert waited_in_socket_s(transport) is None
+    assert SocketWait(transport).waited_s() is None
+    one, other = socket.socketpair()
+    with one, other:
+        transport.get_extra_info.return_value = one
+        assert SocketWait(transport).waited_s() is None
+        other.sendall(b"x")
+        assert one.recv(1) == b"x"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +95,7 @@ async def test_a_request_arrived_when_its_last_bytes_did(
         try:
             with (
                 mock.patch.object(InferenceProtocol, "_readable_since_s", readable_since_s),
-                mock.patch("deployments.http.protocol.waited_in_socket_s", return_value=kernel_s),
+                mock.patch.object(SocketWait, "waited_s", return_value=kernel_s),
             ):
                 async with listening(app, InferenceProtocol) as (_, port):
                     reader, writer = await asyncio.open_connection("127.0.0.1", port)
