@@ -25,6 +25,7 @@ MIN_REQUESTS = 100
 #: Where Ray puts the socket, unless the environment says otherwise.
 _SOCKET_VARIABLE, _DEFAULT_SOCKET = "RAY_SERVE_HAPROXY_SOCKET_PATH", "/tmp/haproxy-serve/admin.sock"
 _TIMEOUT_S = 0.5
+#: Between two looks.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0
 
 
@@ -86,7 +87,7 @@ def parse_server_times(table: str, server_ends_with: str) -> ServerTimes | None:
     """
     try:
         for row in csv.DictReader(table.removeprefix("# ").splitlines()):
-            if row["svname"].endswith(server_ends_with):
+            if (row["svname"] or "").endswith(server_ends_with):
                 means = MeanTimes(float(row["ttime"] or 0), float(row["qtime"] or 0))
                 return ServerTimes(int(row["stot"] or 0), means)
     except (KeyError, ValueError) as error:
@@ -164,8 +165,8 @@ class HaproxyView:
             self._before = before
             return
         requests = now.requests - before.requests
-        self._pause_s *= min(1.0, MEAN_OVER_REQUESTS * passed_s / requests)
-        self._pause_s = max(SHORTEST_PAUSE_S, self._pause_s)
+        pause_s = MEAN_OVER_REQUESTS * passed_s / requests
+        self._pause_s = min(max(SHORTEST_PAUSE_S, pause_s), LONGEST_PAUSE_S)
         self._requests += requests
         self._total_ms += requests * means.total_ms
         self._earlier_tries_ms += requests * means.earlier_tries_ms
