@@ -9,6 +9,8 @@ from deployments.haproxy_view import MeanTimes
 _FORGET_AFTER = 10
 #: A request is drawn at most so many earlier tries.
 _MAX_TRIES = 20
+#: Share of a long wait at the replica that a request is spared at the balancer; measured.
+_COMPENSATED = 0.5
 
 
 class BalancerWait:
@@ -20,8 +22,9 @@ class BalancerWait:
 
     - Earlier tries that were refused. A request's number of them is drawn, as each try is refused
       with the probability that this replica refuses; all take the same time.
-    - What it waits for the balancer's thread, there and back: the mean. Of a burst, the first on
-      the way there waits longest for the rest, so that the whole varies less than its parts.
+    - What it waits for the balancer's thread, there and back. Balancer and replica pass bursts to
+      each other, and who waited long for one waits less for the other: it is the mean, less half of
+      what the request waited here beyond the mean.
     """
 
     def __init__(self) -> None:
@@ -38,11 +41,18 @@ class BalancerWait:
         """Mean of the difference lately, beyond the way that the SLA allows for."""
         return self._thread_s + self._tries_s
 
-    def draw_s(self, requests: int) -> NDArray[np.float64]:
-        """Return what each of some requests may have waited in seconds, shape (requests,)."""
-        waits_s = np.full(requests, self._thread_s)
+    def draw_s(self, response_times_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return what each of some requests may have waited in seconds, shape (requests,).
+
+        Parameters
+        ----------
+        response_times_s : ndarray of float, shape (requests,)
+            As the replica sees them.
+        """
+        beyond_s = response_times_s - response_times_s.mean()
+        waits_s = np.maximum(0.0, self._thread_s - _COMPENSATED * beyond_s)
         if self._try_s:
-            tries = self._random.geometric(1 - self._refused_share, requests)
+            tries = self._random.geometric(1 - self._refused_share, response_times_s.size)
             waits_s += self._try_s * np.minimum(tries - 1, _MAX_TRIES)
         return waits_s
 

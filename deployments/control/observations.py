@@ -126,7 +126,7 @@ class ReplicaObserver:
         if not self.balancer_wait.wait_s or not answers:
             return [time_s for time_s, _, _ in answers], sum([late for _, _, late in answers])
         times_s, rows, late = np.array(answers).T
-        times_s += self.balancer_wait.draw_s(len(answers))
+        times_s += self.balancer_wait.draw_s(times_s)
         late_now = 1e3 * times_s > self.sla.response_time_ms
         self.late_rows += int(rows[late_now & (late == 0)].sum())
         return times_s.tolist(), int(np.count_nonzero(late_now | (late > 0)))

@@ -23,7 +23,7 @@ def test_what_the_balancer_measures_beyond_the_replica_and_the_way_is_lost() -> 
         wait.answered(response_time_s)
     revise(wait, MeanTimes(140.0, 0.0), way_ms=0.5)
     assert wait.wait_s == pytest.approx(0.1195)
-    assert wait.draw_s(3).tolist() == pytest.approx([0.1195] * 3)
+    assert wait.draw_s(np.full(3, 0.02)).tolist() == pytest.approx([0.1195] * 3)
 
 
 def test_answers_that_were_held_back_took_so_much_longer() -> None:
@@ -39,7 +39,7 @@ def test_nothing_is_lost_where_the_replica_counts_more_than_the_balancer() -> No
     wait.answered(0.040)
     revise(wait, MeanTimes(30.0, 10.0), refused=5, way_ms=0.5)
     assert wait.wait_s == 0.0
-    assert not wait.draw_s(5).any()
+    assert not wait.draw_s(np.full(5, 0.04)).any()
 
 
 def test_requests_add_up_until_the_balancer_has_news() -> None:
@@ -50,7 +50,9 @@ def test_requests_add_up_until_the_balancer_has_news() -> None:
     revise(wait, MeanTimes(50.0, 6.0), refused=1)
     assert wait.wait_s == pytest.approx(0.030)
     # Two tries of four were refused: half of the requests have one try or more behind them.
-    assert np.mean(wait.draw_s(10_000) > 0.024 + 1e-9) == pytest.approx(0.5, abs=0.02)
+    assert np.mean(wait.draw_s(np.full(10_000, 0.02)) > 0.024 + 1e-9) == pytest.approx(
+        0.5, abs=0.02
+    )
 
 
 def test_old_news_is_forgotten() -> None:
@@ -69,8 +71,22 @@ def test_waits_are_drawn_with_the_means_that_were_seen() -> None:
     for _ in range(80):
         wait.answered(0.010)
     revise(wait, MeanTimes(90.0, 20.0), refused=20)
-    drawn_s = wait.draw_s(50_000)
+    drawn_s = wait.draw_s(np.full(50_000, 0.010))
     assert drawn_s.min() == pytest.approx(0.060)
     assert drawn_s.mean() == pytest.approx(0.080, rel=0.02)
     # A fifth of the tries is refused, so an earlier try takes 20 ms / (0.2 / 0.8).
     assert np.unique(drawn_s)[1] - drawn_s.min() == pytest.approx(0.080)
+
+
+def test_who_waited_long_at_the_replica_waits_less_at_the_balancer() -> None:
+    wait = BalancerWait()
+    for response_time_s in (0.010, 0.030):
+        wait.answered(response_time_s)
+    revise(wait, MeanTimes(50.0, 0.0))
+    response_times_s = np.array([0.010, 0.030])
+    totals_s = response_times_s + wait.draw_s(response_times_s)
+    assert totals_s.mean() == pytest.approx(0.050)
+    assert np.diff(totals_s)[0] == pytest.approx(0.010)
+    # Never less than at the replica alone.
+    response_times_s = np.array([0.0, 0.4])
+    assert (wait.draw_s(response_times_s) >= 0).all()
