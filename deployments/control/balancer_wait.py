@@ -50,7 +50,7 @@ class BalancerWait:
             As the replica sees them.
         """
         beyond_s = response_times_s - response_times_s.mean()
-        waits_s = np.maximum(0.0, self._thread_s - _COMPENSATED * beyond_s)
+        waits_s: NDArray[np.float64] = np.maximum(0.0, self._thread_s - _COMPENSATED * beyond_s)
         if self._try_s:
             tries = self._random.geometric(1 - self._refused_share, response_times_s.size)
             waits_s += self._try_s * np.minimum(tries - 1, _MAX_TRIES)
