@@ -1,7 +1,8 @@
-"""HAProxy's view of a replica: how long it waits for connections to it and for its answers.
+"""HAProxy's view of a replica: how long the requests take that it answers.
 
-A replica cannot see what waits in HAProxy, or between HAProxy and itself. HAProxy measures both, as
-running means over its last 1,024 requests per server; its admin socket tells them.
+A replica cannot see what waits in HAProxy, or what was refused and tried again. HAProxy measures
+the whole, from a request's first byte to the end of its answer, as a running mean per server; its
+admin socket tells it.
 """
 
 import asyncio
@@ -9,20 +10,23 @@ import csv
 import logging
 import math
 import os
-from dataclasses import dataclass
+import time
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from policy.errors import SojournError
 
 logger = logging.getLogger("sojourn.http")
 
-#: The requests over which HAProxy averages (its constant TIME_STATS_SAMPLES).
-MEAN_OVER_REQUESTS = 1024
+#: A request weighs 1/e in HAProxy's running means after so many others. Its manual says 1024.
+MEAN_OVER_REQUESTS = 512
 #: Fewer new requests than this hardly move HAProxy's means, so they say nothing.
 MIN_REQUESTS = 100
 #: Where Ray puts the socket, unless the environment says otherwise.
 _SOCKET_VARIABLE, _DEFAULT_SOCKET = "RAY_SERVE_HAPROXY_SOCKET_PATH", "/tmp/haproxy-serve/admin.sock"
 _TIMEOUT_S = 0.5
+#: Between two looks.
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0
 
 
 class HaproxyViewError(SojournError):
@@ -30,25 +34,35 @@ class HaproxyViewError(SojournError):
 
 
 @dataclass(frozen=True)
+class MeanTimes:
+    """What HAProxy measures of the requests that a server answers, on average.
+
+    Attributes
+    ----------
+    total_ms : float
+        From a request's first byte to the end of its answer.
+    earlier_tries_ms : float
+        The part of it that is lost in earlier tries, which were refused.
+    """
+
+    total_ms: float
+    earlier_tries_ms: float
+
+
+@dataclass(frozen=True)
 class ServerTimes:
-    """What HAProxy counts of one server.
+    """What HAProxy says of one server.
 
     Attributes
     ----------
     requests : int
-        Requests sent to it since HAProxy started.
-    connect_ms, response_ms : float
-        Running means of the time until it was connected, and then until it began to answer.
+        Requests sent to it since HAProxy started, tries again included.
+    means : MeanTimes
+        Running means.
     """
 
     requests: int
-    connect_ms: float
-    response_ms: float
-
-    @property
-    def mean_ms(self) -> float:
-        """Running mean of the time from HAProxy's choice of the server to its answer."""
-        return self.connect_ms + self.response_ms
+    means: MeanTimes
 
 
 def parse_server_times(table: str, server_ends_with: str) -> ServerTimes | None:
@@ -73,16 +87,16 @@ def parse_server_times(table: str, server_ends_with: str) -> ServerTimes | None:
     """
     try:
         for row in csv.DictReader(table.removeprefix("# ").splitlines()):
-            if row["svname"].endswith(server_ends_with):
-                requests, connect, response = row["stot"], row["ctime"], row["rtime"]
-                return ServerTimes(int(requests or 0), float(connect or 0), float(response or 0))
+            if (row["svname"] or "").endswith(server_ends_with):
+                means = MeanTimes(float(row["ttime"] or 0), float(row["qtime"] or 0))
+                return ServerTimes(int(row["stot"] or 0), means)
     except (KeyError, ValueError) as error:
         raise HaproxyViewError(f"HAProxy's statistics: not understood ({error!r})") from error
     return None
 
 
-def mean_since_ms(before: ServerTimes, now: ServerTimes) -> float | None:
-    """Return the mean time of the requests between two looks; None if there were too few.
+def means_since(before: ServerTimes, now: ServerTimes) -> MeanTimes | None:
+    """Return the mean times of the requests between two looks; None if there were too few.
 
     HAProxy's mean m after k requests with mean x is ``m exp(-k/n) + x (1 - exp(-k/n))``, where n is
     `MEAN_OVER_REQUESTS`; this solves for x.
@@ -91,7 +105,8 @@ def mean_since_ms(before: ServerTimes, now: ServerTimes) -> float | None:
     if requests < MIN_REQUESTS:
         return None
     kept = math.exp(-requests / MEAN_OVER_REQUESTS)
-    return max(0.0, (now.mean_ms - kept * before.mean_ms) / (1 - kept))
+    pairs = zip(astuple(before.means), astuple(now.means), strict=True)
+    return MeanTimes(*(max(0.0, (after - kept * earlier) / (1 - kept)) for earlier, after in pairs))
 
 
 def socket_path_on(node_id: str) -> Path:
@@ -101,7 +116,10 @@ def socket_path_on(node_id: str) -> Path:
 
 
 class HaproxyView:
-    """Follow the time that HAProxy's requests to one replica take.
+    """Follow the times that HAProxy's requests to one replica take.
+
+    HAProxy's means are those of its latest requests, a twentieth of a second on a busy server, so
+    it is looked at whenever there are as many new ones, but ten times a second at most.
 
     Parameters
     ----------
@@ -115,14 +133,20 @@ class HaproxyView:
         self._server = server_ends_with
         self._path = socket_path
         self._before: ServerTimes | None = None
+        self._looked_s = 0.0
+        self._pause_s = LONGEST_PAUSE_S
+        self._requests = 0
+        self._total_ms = self._earlier_tries_ms = 0.0
         self._warned = False
 
-    async def look(self) -> float | None:
-        """Return the mean time in ms of the requests since the last look.
+    async def watch(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(self._pause_s)
+            await self.look()
 
-        None if there were too few, at the first look, or if HAProxy cannot be asked; the first
-        failure is logged.
-        """
+    async def look(self) -> None:
+        """Take in HAProxy's means; the first failure to ask for them is logged."""
         try:
             now = parse_server_times(await self._show_stat(), self._server)
         except HaproxyViewError as error:
@@ -131,19 +155,37 @@ class HaproxyView:
                 logger.warning("waits in HAProxy are not seen: %s", error)
             now = None
         before, self._before = self._before, now
+        now_s = time.monotonic()
+        passed_s, self._looked_s = now_s - self._looked_s, now_s
+        self._pause_s = LONGEST_PAUSE_S
         if before is None or now is None or now.requests < before.requests:
-            return None
-        mean_ms = mean_since_ms(before, now)
-        if mean_ms is None:
+            return
+        means = means_since(before, now)
+        if means is None:
             self._before = before
-        return mean_ms
+            return
+        requests = now.requests - before.requests
+        pause_s = MEAN_OVER_REQUESTS * passed_s / requests
+        self._pause_s = min(max(SHORTEST_PAUSE_S, pause_s), LONGEST_PAUSE_S)
+        self._requests += requests
+        self._total_ms += requests * means.total_ms
+        self._earlier_tries_ms += requests * means.earlier_tries_ms
+
+    def take(self) -> MeanTimes | None:
+        """Return the mean times since the last call; None if they are not known."""
+        requests = self._requests
+        if not requests:
+            return None
+        means = MeanTimes(self._total_ms / requests, self._earlier_tries_ms / requests)
+        self._requests, self._total_ms, self._earlier_tries_ms = 0, 0.0, 0.0
+        return means
 
     async def _show_stat(self) -> str:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 reader, writer = await asyncio.open_unix_connection(self._path)
                 try:
-                    writer.write(b"show stat\n")
+                    writer.write(b"show stat -1 4 -1\n")  # only servers
                     return (await reader.read()).decode()
                 finally:
                     writer.close()

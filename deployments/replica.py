@@ -58,7 +58,7 @@ class Replica:
         self._start_time_s: float | None = None
         self._watchdog = LoopWatchdog()
         self._metrics = ReplicaMetrics(self._service)
-        self._metrics_task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         context = serve.get_replica_context()
         self._haproxy = HaproxyView(
             f"-{context.replica_id.unique_id}",
@@ -90,12 +90,15 @@ class Replica:
             The config is invalid and the deployment never had a valid one.
         """
         await apply_user_config(self._service, user_config, self._last_good)
-        if self._metrics_task is None:
+        if not self._tasks:
             # The collector need not look at the model and the modules again: their hundreds of
             # thousands of objects would stop the event loop for 90 ms at a time.
             gc.collect()
             gc.freeze()
-            self._metrics_task = asyncio.create_task(self._tick_forever())
+            self._tasks = [
+                asyncio.create_task(self._tick_forever()),
+                asyncio.create_task(self._haproxy.watch()),
+            ]
             self._start_time_s = time.monotonic() - self._started_s
 
     async def _tick_forever(self) -> None:
@@ -103,7 +106,7 @@ class Replica:
             self._watchdog.restart(2 * self._service.longest_batch_s)
             await asyncio.sleep(TICK_S)
             try:
-                self._service.compare_with_balancer(await self._haproxy.look())
+                self._service.compare_with_balancer(self._haproxy.take())
                 self._metrics.flush(await self._service.tick())
                 await self._share_rates()
             except Exception:
@@ -144,6 +147,6 @@ class Replica:
             # Ray has stopped the HTTP server; this finishes late requests and calls by handle.
             await self._service.drain(DRAIN_TIMEOUT_S)
             await self._service.close()
-            if self._metrics_task is not None:
-                self._metrics_task.cancel()
+            for task in self._tasks:
+                task.cancel()
             self._watchdog.stop()

@@ -5,6 +5,8 @@ Ray reads these settings from the environment of Serve's controller, HAProxy and
 environment of ``ray start``, or of ``ray.init`` in a local run, but not that of ``serve deploy``.
 """
 
+import resource
+
 from policy.errors import InvalidInputError
 
 #: How many times HAProxy tries another replica after a refusal: RAND's retries.
@@ -17,8 +19,21 @@ BALANCES = {
     "least-connections": "leastconn",
 }
 
+#: Clients that HAProxy serves at a time, where it may open enough files.
+MAX_CONNECTIONS = 16_384
+#: Files that HAProxy opens per client (client, server, and half a pipe each), and besides.
+_FILES_PER_CONNECTION, _OTHER_FILES = 2.5, 256
 
-def serve_environment(max_body_bytes: int = 64 << 10, balance: str = "random") -> dict[str, str]:
+
+def open_files_limit() -> int:
+    """Return how many files a process on this machine may open at most."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return 1 << 30 if limit == resource.RLIM_INFINITY else limit
+
+
+def serve_environment(
+    max_body_bytes: int = 64 << 10, balance: str = "random", open_files: int = 1 << 16
+) -> dict[str, str]:
     """Return the environment variables with which Ray must be started.
 
     Parameters
@@ -28,6 +43,8 @@ def serve_environment(max_body_bytes: int = 64 << 10, balance: str = "random") -
         again. Larger requests are served, but a replica's refusal goes to the client.
     balance : str
         A key of `BALANCES`.
+    open_files : int
+        How many files HAProxy may open (``ulimit -Hn``); it does not start if it needs more.
 
     Returns
     -------
@@ -40,12 +57,17 @@ def serve_environment(max_body_bytes: int = 64 << 10, balance: str = "random") -
     """
     if balance not in BALANCES:
         raise InvalidInputError(f"balance: must be one of {', '.join(BALANCES)}, not {balance!r}")
+    connections = int((open_files - _OTHER_FILES) / _FILES_PER_CONNECTION)
     return {
         # HAProxy connects clients to replicas directly, without a Python proxy.
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "deployments.middleware.middlewares",
+        # Once HAProxy has a fifth of its files open, it closes connections to replicas rather than
+        # keep them. With Ray's 4,096 that is at 1,000 clients: nearly every request then opens a
+        # connection, and waits for the replica, which accepts one per iteration of its loop.
+        "RAY_SERVE_HAPROXY_MAXCONN": str(max(1, min(MAX_CONNECTIONS, connections))),
         # A busy replica answers 503, and HAProxy tries another. Inference has no side effects, so
         # HAProxy may also resend requests that a dying replica left unanswered.
         "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM": BALANCES[balance],

@@ -22,6 +22,7 @@ from deployments.control.observations import Observations, ReplicaObserver
 from deployments.control.policy_controller import PolicyController
 from deployments.errors import DeadlineError, RequestError
 from deployments.example_request import example_request
+from deployments.haproxy_view import MeanTimes
 from deployments.http.inference_protocol import (
     InferenceRequest,
     Signature,
@@ -317,15 +318,19 @@ class InferenceService:
         self._place_batches()
         return seen
 
-    def compare_with_balancer(self, mean_ms: float | None) -> None:
-        """Take in the balancer's mean time of the latest requests; None: it has nothing new.
+    def compare_with_balancer(self, means: MeanTimes | None) -> None:
+        """Take in the balancer's mean times of the latest requests; None: it has nothing new.
 
         Requests that wait there are answered later than this process can see.
         """
         refused = self.answers[503] - self._refused_before
         self._refused_before = self.answers[503]
-        way_ms = self.controller.user_config.autoscaler.settings().delays.way_ms
-        self.observer.balancer_wait.revise(mean_ms, refused, way_ms)
+        self.observer.balancer_wait.revise(
+            means,
+            refused=refused,
+            held_s=self.front_meter.take_held_s(),
+            way_ms=self.controller.user_config.autoscaler.settings().delays.way_ms,
+        )
 
     def has_room(self, body: bytes, arrival_s: float | None = None) -> bool:
         """Return whether one more row may wait; if not, count the rows of `body` as refused.

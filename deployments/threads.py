@@ -43,3 +43,19 @@ def threads_in_use(cpus: float) -> int:
 def threads_for(cpus: float) -> int:
     """Return the number of threads for a number of CPUs: rounded up, at least 1."""
     return max(1, -int(-cpus // 1))
+
+
+def thread_cpu_wait_s() -> float | None:
+    """Return for how long the calling thread was ready to run, but had no CPU, since it began.
+
+    That is the kernel's own account (``/proc/thread-self/schedstat``). None if it keeps none, or if
+    the process may run on one CPU only: then this includes waiting for its own threads.
+    """
+    try:
+        if len(os.sched_getaffinity(0)) == 1:
+            return None
+        with open("/proc/thread-self/schedstat", encoding="ascii") as file:
+            ran_ns, waited_ns, _ = file.read().split()
+    except (AttributeError, OSError, ValueError):
+        return None
+    return 1e-9 * int(waited_ns) if int(ran_ns) else None

@@ -35,6 +35,10 @@ from policy.burstiness import COUNT_WINDOW_S
 
 logger = logging.getLogger("sojourn.batcher")
 
+#: How long the event loop may run full batches, one after the other, before it reads again. After a
+#: poll that returned hundreds of requests, one batch a turn would leave most of them too late.
+LONGEST_TURN_S = 0.01
+
 TOO_LATE = "the request cannot be answered within the SLA's response time"
 
 
@@ -318,22 +322,35 @@ class Batcher:
         if self._advance_soon is not None:
             self._advance_soon.cancel()
             self._advance_soon = None
+        began_s = time.monotonic()
+        # What would be read meanwhile could not be in the next batch, either, if that is full.
+        while (
+            self._start_batch()
+            and self.core.queue_length >= self.core.limits.max_batch_size
+            and time.monotonic() < began_s + LONGEST_TURN_S
+        ):
+            pass
+        self._wake.set(self.core.wake_at_s)
+        self._note_idle()
+
+    def _start_batch(self) -> bool:
+        """Start a batch if the core has one; return whether this thread ran it."""
         batch = self.core.next_batch(time.monotonic())
         while self.core.deadline_missed:
             self._miss_deadline(self.core.deadline_missed.pop())
         while self.core.crowded_out:
             self._crowd_out(self.core.crowded_out.pop())
-        if batch is not None:
-            self.starts[batch.reason] += 1
-            self._batch = batch
-            self._batch_started_s = time.monotonic()
-            self._queue_left = self.core.queue_length
-            if batch.size <= self.placement.largest:
-                self._run_here(batch)
-            else:
-                self._device.start(batch)
-        self._wake.set(self.core.wake_at_s)
-        self._note_idle()
+        if batch is None:
+            return False
+        self.starts[batch.reason] += 1
+        self._batch = batch
+        self._batch_started_s = time.monotonic()
+        self._queue_left = self.core.queue_length
+        if batch.size > self.placement.largest:
+            self._device.start(batch)
+            return False
+        self._run_here(batch)
+        return True
 
     def _note_idle(self) -> None:
         if self.core.device_busy or self.core.queue_length:

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from deployments.threads import thread_cpu_wait_s
+
 #: Period of the heartbeat, and how long it goes on after the last request or batch.
 HEARTBEAT_S = 0.01
 _BEAT_FOR_S = 1.0
@@ -50,6 +52,8 @@ class FrontCounts:
     longest_lag_s : float
         The longest that the loop kept anything waiting: its longest iteration, or its latest
         heartbeat.
+    cpu_wait_s : float or None
+        Time for which the loop's thread was ready to run, but had no CPU; None: not known.
     """
 
     duration_s: float
@@ -61,6 +65,7 @@ class FrontCounts:
     busy_cpu_s: float
     other_cpu_s: float
     longest_lag_s: float
+    cpu_wait_s: float | None = None
 
 
 class FrontMeter:
@@ -74,6 +79,8 @@ class FrontMeter:
         Runs a callback after a delay in seconds, as `asyncio.AbstractEventLoop.call_later`.
     clock, thread_clock, process_clock : callable
         Wall time, CPU time of the calling thread, and CPU time of the process, in seconds.
+    cpu_wait_clock : callable
+        For how long the calling thread has waited for a CPU, in seconds; None: not known.
 
     Attributes
     ----------
@@ -95,11 +102,13 @@ class FrontMeter:
         clock: Callable[[], float] = time.monotonic,
         thread_clock: Callable[[], float] = time.thread_time,
         process_clock: Callable[[], float] = time.process_time,
+        cpu_wait_clock: Callable[[], float | None] = thread_cpu_wait_s,
     ) -> None:
         self.requests = 0
         self.refused = 0
         self.batches = 0
         self.last_iteration_s = self.request_s = self.worked_s = 0.0
+        self._held_s = 0.0
         self._call_soon, self._call_later = call_soon, call_later
         self._clock, self._thread_clock, self._process_clock = clock, thread_clock, process_clock
         # The marker: pending while the loop works.
@@ -110,12 +119,16 @@ class FrontMeter:
         self._readable_since_s = -math.inf
         # Requests before the present iteration, and those of the iteration before.
         self._requests_before = self._last_requests = 0
+        #: When the first request of the latest iteration that had any was read.
+        self._first_read_s = 0.0
         # The heartbeat: due at infinity while it rests.
         self._beat_due_s = math.inf
         self._last_work_s = -math.inf
+        self._cpu_wait_clock = cpu_wait_clock
         # Since the last `take`.
         self._busy_s = self._busy_cpu_s = self._longest_lag_s = 0.0
         self._forward_cpu_s = 0.0
+        self._cpu_wait_taken_s = cpu_wait_clock()
         self._taken = (clock(), thread_clock(), process_clock(), 0, 0, 0)
 
     @classmethod
@@ -136,6 +149,8 @@ class FrontMeter:
         float
             When it could first have been read, as `readable_since_s`.
         """
+        if self.requests == self._requests_before:
+            self._first_read_s = now_s
         self.requests += 1
         since_s = self.readable_since_s(now_s)
         self._note_work(now_s)
@@ -144,6 +159,15 @@ class FrontMeter:
     def request_refused(self) -> None:
         """Count a request that was read and then refused before it was parsed."""
         self.refused += 1
+
+    def answer_held(self, held_s: float) -> None:
+        """Count the time for which the answer to a request that came too late was held back."""
+        self._held_s += held_s
+
+    def take_held_s(self) -> float:
+        """Return for how long such answers were held back since the last call, in sum."""
+        held_s, self._held_s = self._held_s, 0.0
+        return held_s
 
     def batch_ended(self, now_s: float, forward_s: float = 0.0, forward_cpu_s: float = 0.0) -> None:
         """Count a batch that ended.
@@ -173,21 +197,17 @@ class FrontMeter:
             since_s = min(since_s, self._beat_due_s)
         return since_s
 
-    def iteration_s(self, now_s: float) -> float:
-        """Return how long the present iteration has been at work; 0 if it has not begun."""
-        return max(0.0, now_s - self._iteration_began_s) if self._working else 0.0
-
     def time_left_s(self, now_s: float) -> float:
         """Return how much longer the present iteration is likely to take.
 
         Its answers leave when all that its poll returned has been read. This is when that is, if
         there are as many requests as in the iteration before, and the rest cost what those before
-        the present one did.
+        the present one did. The batches that it ran before it read do not count.
         """
         handled = self.requests - self._requests_before - 1
         if not self._working or not 0 < handled < self._last_requests:
             return 0.0
-        return self.iteration_s(now_s) * (self._last_requests / handled - 1)
+        return max(0.0, now_s - self._first_read_s) * (self._last_requests / handled - 1)
 
     def take(self) -> FrontCounts:
         """Return what the front did since the last call."""
@@ -198,6 +218,10 @@ class FrontMeter:
         duration_s, cpu_s, process_cpu_s, requests, refused, batches = (
             after - before for after, before in zip(now, self._taken, strict=True)
         )
+        before_s, self._cpu_wait_taken_s = self._cpu_wait_taken_s, self._cpu_wait_clock()
+        cpu_wait_s = None
+        if before_s is not None and self._cpu_wait_taken_s is not None:
+            cpu_wait_s = self._cpu_wait_taken_s - before_s
         counts = FrontCounts(
             duration_s=duration_s,
             requests=int(requests),
@@ -208,6 +232,7 @@ class FrontMeter:
             busy_cpu_s=self._busy_cpu_s,
             other_cpu_s=max(0.0, process_cpu_s - cpu_s),
             longest_lag_s=self._longest_lag_s,
+            cpu_wait_s=cpu_wait_s,
         )
         self._taken = now
         self._busy_s = self._busy_cpu_s = self._longest_lag_s = 0.0

@@ -1,61 +1,96 @@
-"""The time that requests lose before this process can read them, by the balancer's own clock."""
+"""The time that requests lose before this process can read them, and their answers after it."""
 
-import random
+import numpy as np
+from numpy.typing import NDArray
+
+from deployments.haproxy_view import MeanTimes
 
 #: Looks without news after which what was seen before says nothing any more.
 _FORGET_AFTER = 10
+#: A request is drawn at most so many earlier tries.
+_MAX_TRIES = 20
+#: Share of a long wait at the replica that a request is spared at the balancer; measured.
+_COMPENSATED = 0.5
 
 
 class BalancerWait:
     """Compare the balancer's mean time of a request with the replica's own.
 
-    The balancer counts from when it chose this replica until the replica began to answer; the
-    replica, from when it could have read the request. The difference is what requests wait for a
-    connection, and in sockets while the balancer or this process has no CPU. The balancer tells the
-    mean only, so each request's wait is drawn from the exponential distribution of that mean.
+    The balancer counts from a request's first byte until the end of its answer; the replica, from
+    when it could have read the request at its last try until the answer is known. The difference
+    has two parts, of which the balancer tells the means:
 
-    Attributes
-    ----------
-    wait_s : float
-        Mean of that difference lately, beyond the way that the SLA allows for.
+    - Earlier tries that were refused. A request's number of them is drawn, as each try is refused
+      with the probability that this replica refuses; all take the same time.
+    - What it waits for the balancer's thread, there and back. Balancer and replica pass bursts to
+      each other, and who waited long for one waits less for the other: it is the mean, less half of
+      what the request waited here beyond the mean.
     """
 
     def __init__(self) -> None:
-        self.wait_s = 0.0
+        self._thread_s = 0.0
+        self._try_s = self._tries_s = 0.0
+        self._refused_share = 0.0
         self._response_times_s = 0.0
-        self._requests = 0
+        self._requests = self._refused = 0
         self._looks_without_news = 0
-        self._random = random.Random(1)
+        self._random = np.random.default_rng(1)
 
-    def draw_s(self) -> float:
-        """Return what one request may have waited, in seconds."""
-        return self._random.expovariate(1 / self.wait_s) if self.wait_s else 0.0
+    @property
+    def wait_s(self) -> float:
+        """Mean of the difference lately, beyond the way that the SLA allows for."""
+        return self._thread_s + self._tries_s
+
+    def draw_s(self, response_times_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return what each of some requests may have waited in seconds, shape (requests,).
+
+        Parameters
+        ----------
+        response_times_s : ndarray of float, shape (requests,)
+            As the replica sees them.
+        """
+        beyond_s = response_times_s - response_times_s.mean()
+        waits_s: NDArray[np.float64] = np.maximum(0.0, self._thread_s - _COMPENSATED * beyond_s)
+        if self._try_s:
+            tries = self._random.geometric(1 - self._refused_share, response_times_s.size)
+            waits_s += self._try_s * np.minimum(tries - 1, _MAX_TRIES)
+        return waits_s
 
     def answered(self, response_time_s: float) -> None:
-        """Count a request, with its response time as the replica sees it."""
+        """Count a request that is not tried again, with its response time at the replica."""
         self._response_times_s += response_time_s
         self._requests += 1
 
-    def revise(self, balancers_mean_ms: float | None, refused: int, way_ms: float) -> None:
+    def revise(
+        self, means: MeanTimes | None, *, refused: int, held_s: float, way_ms: float
+    ) -> None:
         """Take in what the balancer says of the requests since it last said something.
 
         Parameters
         ----------
-        balancers_mean_ms : float or None
-            Its mean time of a request, those refused included; None: it has nothing new to say.
+        means : MeanTimes or None
+            Its mean times of a request; None: it has nothing new to say.
         refused : int
-            Requests refused since `revise` was last called, which took no time.
+            Tries that were refused since `revise` was last called.
+        held_s : float
+            For how long, in sum, answers were held back since then that are not tried again.
         way_ms : float
             Time on the way to a replica and back that the SLA allows for.
         """
-        self._requests += refused
-        if balancers_mean_ms is None:
+        self._response_times_s += held_s
+        self._refused += refused
+        if means is None:
             self._looks_without_news += 1
             if self._looks_without_news >= _FORGET_AFTER:
-                self.wait_s = 0.0
+                self._thread_s = self._try_s = self._tries_s = 0.0
             return
         self._looks_without_news = 0
-        if self._requests:
-            own_mean_s = self._response_times_s / self._requests
-            self.wait_s = max(0.0, 1e-3 * (balancers_mean_ms - way_ms) - own_mean_s)
-        self._response_times_s, self._requests = 0.0, 0
+        requests, refused = self._requests, self._refused
+        if requests:
+            own_mean_s = self._response_times_s / requests
+            beyond_s = max(0.0, 1e-3 * (means.total_ms - way_ms) - own_mean_s)
+            tries_s = min(1e-3 * means.earlier_tries_ms, beyond_s) if refused else 0.0
+            self._tries_s, self._thread_s = tries_s, beyond_s - tries_s
+            self._refused_share = refused / (refused + requests)
+            self._try_s = tries_s * requests / refused if refused else 0.0
+        self._response_times_s, self._requests, self._refused = 0.0, 0, 0

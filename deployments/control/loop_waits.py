@@ -2,7 +2,8 @@
 
 The loop is slower than its CPU time if it waits: for the interpreter's lock, while a batch holds
 it, or for a CPU that other processes use. The first wait is at most as long as the process's other
-threads ran; only the rest tells that the cores are shared.
+threads ran, so at least the rest tells that the cores are shared; the kernel's own account of the
+thread's waits for a CPU can tell of more.
 """
 
 import math
@@ -67,6 +68,8 @@ class LoopWaits:
         """Record what the loop did in a tick."""
         wait_s = counts.busy_s - counts.busy_cpu_s
         foreign_s = max(0.0, wait_s - counts.other_cpu_s)
+        if counts.cpu_wait_s is not None:
+            foreign_s = max(foreign_s, min(wait_s, counts.cpu_wait_s))
         self._sums_s *= math.exp(-counts.duration_s / _MEMORY_S)
         self._sums_s += (counts.duration_s, counts.busy_s, counts.busy_cpu_s, foreign_s)
         duration_s, busy_s, busy_cpu_s, foreign_s = self._sums_s.tolist()

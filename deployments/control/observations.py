@@ -4,6 +4,8 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
+import numpy as np
+
 from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.front_meter import FrontCounts, FrontMeter
 from deployments.control.balancer_wait import BalancerWait
@@ -54,8 +56,9 @@ class ReplicaObserver:
       otherwise it is not counted.
     - Other failed requests, refused ones included, are not counted.
 
-    Response times count from when the request could first have been read, and from earlier while
-    requests wait in the balancer (`BalancerWait`).
+    Response times count from when the request could first have been read. What requests wait in
+    the balancer (`BalancerWait`) is added to those since the last `take` when that is called next,
+    as the balancer tells it in arrears.
 
     Parameters
     ----------
@@ -81,8 +84,8 @@ class ReplicaObserver:
         self.late_rows = 0
         self.last_batches: deque[tuple[float, BatchRecord]] = deque(maxlen=BATCHES_SHOWN)
         self._batches: list[BatchRecord] = []
-        self._response_times_s: list[float] = []
-        self._late_answers = 0
+        #: Response time, rows, and whether it is late already.
+        self._answers: list[tuple[float, int, bool]] = []
 
     def batch_ended(self, record: BatchRecord) -> None:
         """Record a finished batch."""
@@ -96,27 +99,37 @@ class ReplicaObserver:
     def answered(self, rows: int, response_time_s: float) -> None:
         """Count a request that was answered with outputs."""
         self.balancer_wait.answered(response_time_s)
-        response_time_s += self.balancer_wait.draw_s()
         late = self.sla.is_late(1e3 * response_time_s)
         self._count(rows, response_time_s, late=late)
 
     def deadline_missed(self, rows: int, response_time_s: float, deadline_ms: float) -> None:
         """Count a request that was dropped for its own deadline, if that allowed the SLA's time."""
+        self.balancer_wait.answered(response_time_s)
         if deadline_ms >= self.sla.response_time_ms:
             self._count(rows, response_time_s, late=True)
 
     def client_left(self, rows: int, waited_s: float) -> None:
         """Count a request whose client left before the answer, if it was late by then."""
-        waited_s += self.balancer_wait.draw_s()
+        waited_s += self.balancer_wait.wait_s
         if self.sla.is_late(1e3 * waited_s):
             self._count(rows, waited_s, late=True)
 
     def _count(self, rows: int, response_time_s: float, *, late: bool) -> None:
-        self._response_times_s.append(response_time_s)
+        self._answers.append((response_time_s, rows, late))
         self.answered_rows += rows
         if late:
-            self._late_answers += 1
             self.late_rows += rows
+
+    def _take_answers(self) -> tuple[list[float], int]:
+        """Return the response times with the waits in the balancer, and how many are late."""
+        answers, self._answers = self._answers, []
+        if not self.balancer_wait.wait_s or not answers:
+            return [time_s for time_s, _, _ in answers], sum([late for _, _, late in answers])
+        times_s, rows, late = np.array(answers).T
+        times_s += self.balancer_wait.draw_s(times_s)
+        late_now = 1e3 * times_s > self.sla.response_time_ms
+        self.late_rows += int(rows[late_now & (late == 0)].sum())
+        return times_s.tolist(), int(np.count_nonzero(late_now | (late > 0)))
 
     def take(self, arrival_counts: list[int], *, shares_cpu: bool = False) -> Observations:
         """Return what was observed since the last call.
@@ -128,13 +141,14 @@ class ReplicaObserver:
         shares_cpu : bool
             Likewise.
         """
+        response_times_s, late_answers = self._take_answers()
         seen = Observations(
             self._batches,
-            self._response_times_s,
-            self._late_answers,
+            response_times_s,
+            late_answers,
             arrival_counts,
             None if self._front_meter is None else self._front_meter.take(),
             shares_cpu,
         )
-        self._batches, self._response_times_s, self._late_answers = [], [], 0
+        self._batches = []
         return seen

@@ -25,6 +25,7 @@ from deployments.http.inference_protocol import InferenceRequest, parse_request
 from deployments.http.refusals import RefusalPacer
 from deployments.http.request import REQUEST_ID
 from deployments.http.request_head import END_OF_HEAD, RequestHead, RequestHeads
+from deployments.http.socket_wait import RESOLUTION_S, SocketWait
 from deployments.observability.request_info import RequestInfo
 
 _ID_LINE = REQUEST_ID + b": "
@@ -97,6 +98,8 @@ class InferenceProtocol(HttpToolsProtocol):
         self._call: Cancellable | None = None
         #: When it could first have been read, less the time for which its sender paused.
         self._arrival_s = self._last_read_s = 0.0
+        #: None: the connection may have waited to be accepted, with a request in its socket.
+        self._socket_wait: SocketWait | None = None
         #: What was read of an incomplete body, and how many bytes are missing.
         self._chunks: list[bytes] = []
         self._missing = 0
@@ -151,7 +154,7 @@ class InferenceProtocol(HttpToolsProtocol):
         self._head = head
         self._info = RequestInfo(request_id or hosted.app.request_ids.make(), traceparent)
         self._last_read_s = now_s = time.monotonic()
-        self._arrival_s = service.front_meter.request_read(now_s)
+        self._arrival_s = self._readable_since_s(now_s, service.front_meter.request_read(now_s))
         stop = start + head.body_length
         if len(data) < stop:
             self._chunks.append(data[start:])
@@ -164,7 +167,8 @@ class InferenceProtocol(HttpToolsProtocol):
     def _read_body(self, data: bytes) -> None:
         assert self.hosted is not None
         now_s = time.monotonic()
-        since_s = self.hosted.app.service.front_meter.readable_since_s(now_s)
+        meter = self.hosted.app.service.front_meter
+        since_s = self._readable_since_s(now_s, meter.readable_since_s(now_s))
         # A slow sender's time is not the replica's: only what could have been read sooner counts.
         self._arrival_s += max(0.0, since_s - self._last_read_s)
         self._last_read_s = now_s
@@ -178,6 +182,26 @@ class InferenceProtocol(HttpToolsProtocol):
         if rest:
             self._hold(rest)
         self._handle(body)
+
+    def _readable_since_s(self, now_s: float, bound_s: float) -> float:
+        """Return since when what is read now could have been read.
+
+        Parameters
+        ----------
+        now_s : float
+        bound_s : float
+            The earliest time possible on a connection that was accepted before, by the meter.
+        """
+        is_new = self._socket_wait is None
+        if self._socket_wait is None:
+            self._socket_wait = SocketWait(self.transport)
+        elif now_s - bound_s <= RESOLUTION_S:
+            return bound_s
+        waited_s = self._socket_wait.waited_s()
+        if waited_s is None:
+            return bound_s
+        since_s = now_s - waited_s
+        return min(bound_s, since_s) if is_new else max(bound_s, since_s)
 
     def _hold(self, data: bytes) -> None:
         """Keep pipelined requests until the one before them is answered."""
@@ -298,7 +322,9 @@ class InferenceProtocol(HttpToolsProtocol):
         super().on_message_begin()
         hosted = self.hosted
         if hosted is not None and hosted.loop is self.loop:
-            arrival_s = hosted.app.service.front_meter.request_read(time.monotonic())
+            now_s = time.monotonic()
+            bound_s = hosted.app.service.front_meter.request_read(now_s)
+            arrival_s = self._readable_since_s(now_s, bound_s)
             self.scope[ARRIVAL] = arrival_s  # type: ignore[literal-required]
 
     def on_message_complete(self) -> None:

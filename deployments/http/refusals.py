@@ -93,10 +93,12 @@ class RefusalPacer:
         self._saved_s = min(self._saved_s, _MAX_SAVED_S)
         self._looked_s, self._worked_s = now_s, self._meter.worked_s
         cost_s = self._meter.request_s
-        for held in self._held:
+        for held, too_late in zip(self._held, (False, True), strict=True):
             while held and (self._saved_s > 0 or now_s >= held[0][0]):
-                _, connection, start, end = held.popleft()
+                leaves_at_s, connection, start, end = held.popleft()
                 self._saved_s -= cost_s
+                if too_late:
+                    self._meter.answer_held(now_s - leaves_at_s + MAX_HOLD_TOO_LATE_S)
                 connection.write(start, end)
         # Those that had to leave are not held against those that come.
         self._saved_s = max(self._saved_s, -cost_s)

@@ -14,7 +14,7 @@ from pathlib import Path
 from deployments.config import ServiceConfig
 from deployments.local.machine import LOOPBACK, free_port
 from deployments.local.ray_token import ray_access
-from deployments.routing import serve_environment
+from deployments.routing import open_files_limit, serve_environment
 
 _BINARY_VARIABLE = "RAY_SERVE_HAPROXY_BINARY_PATH"
 _HAPROXY = r"""#!/bin/sh
@@ -47,7 +47,7 @@ def environment_of(config: ServiceConfig, directory: Path, balance: str) -> dict
     StartError
         No port is free, or Ray's token cannot be written.
     """
-    settings = serve_environment(balance=balance)
+    settings = serve_environment(balance=balance, open_files=open_files_limit())
     haproxy = directory / "haproxy"
     binary = _haproxy_binary(settings)
     haproxy.write_text(haproxy_script(binary, config.http_host, config.http_port))

@@ -20,7 +20,7 @@ from deployments.config import ServiceConfig, load_service_config
 from deployments.config_check import check_service
 from deployments.local.ray_token import ray_access
 from deployments.local.service import LocalService, local_service
-from deployments.routing import BALANCES, serve_environment
+from deployments.routing import BALANCES, open_files_limit, serve_environment
 from policy.errors import InvalidInputError
 from sojourn.output import json_option, print_json, say
 
@@ -70,7 +70,8 @@ def command(
 ) -> int:
     """Serve the model of CONFIG (configs/digits.yaml) on this machine, until Ctrl-C."""
     if environment:
-        for name, value in {**ray_access(), **serve_environment(balance=balance)}.items():
+        variables = serve_environment(balance=balance, open_files=open_files_limit())
+        for name, value in {**ray_access(), **variables}.items():
             click.echo(f"export {name}={shlex.quote(value)}")
         return 0
     if config == DEFAULT_CONFIG and not config.exists():

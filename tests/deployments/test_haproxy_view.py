@@ -6,15 +6,19 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from deployments.haproxy_view import (
+    LONGEST_PAUSE_S,
     MEAN_OVER_REQUESTS,
+    SHORTEST_PAUSE_S,
     HaproxyView,
     HaproxyViewError,
+    MeanTimes,
     ServerTimes,
-    mean_since_ms,
+    means_since,
     parse_server_times,
     socket_path_on,
 )
@@ -23,22 +27,26 @@ from deployments.haproxy_view import (
 HEADER = "# pxname,svname,stot,qtime,ctime,rtime,ttime,"
 
 
-def table(requests: int, connect_ms: int, response_ms: int) -> str:
+def table(requests: int, total_ms: int, earlier_tries_ms: int = 0) -> str:
     return (
-        f"{HEADER}\nhttp_frontend,FRONTEND,9,,,,,\n"
-        f"http-a,SERVE_REPLICA__a-Replica-x7,{requests},0,{connect_ms},{response_ms},99,\n"
-        "http-a,SERVE_REPLICA__a-Replica-other,5,0,1,2,3,\nhttp-a,BACKEND,9,0,0,0,0,\n\n"
+        f"{HEADER}\n"
+        f"http-a,SERVE_REPLICA__a-Replica-x7,{requests},{earlier_tries_ms},1,2,{total_ms},\n"
+        "http-a,SERVE_REPLICA__a-Replica-other,5,0,1,2,3,\n\n"
     )
 
 
+def times(requests: int, total_ms: float, earlier_tries_ms: float = 0.0) -> ServerTimes:
+    return ServerTimes(requests, MeanTimes(total_ms, earlier_tries_ms))
+
+
 def test_the_server_is_found_by_the_end_of_its_name() -> None:
-    assert parse_server_times(table(1000, 3, 40), "-x7") == ServerTimes(1000, 3.0, 40.0)
-    assert parse_server_times(table(1000, 3, 40), "-gone") is None
+    assert parse_server_times(table(1000, 43, 40), "-x7") == times(1000, 43.0, 40.0)
+    assert parse_server_times(table(1000, 43, 40), "-gone") is None
 
 
 def test_a_server_without_requests_has_empty_columns() -> None:
     text = f"{HEADER}\nhttp-a,r-x7,0,,,,,\n"
-    assert parse_server_times(text, "-x7") == ServerTimes(0, 0.0, 0.0)
+    assert parse_server_times(text, "-x7") == times(0, 0.0)
 
 
 @pytest.mark.parametrize("text", ["# pxname,svname\na,r-x7\n", f"{HEADER}\na,r-x7,many,0,0,0,0,\n"])
@@ -49,12 +57,14 @@ def test_a_table_of_another_form_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("requests", [100, 500, 5000])
 def test_the_mean_of_the_new_requests_is_recovered_from_the_running_mean(requests: int) -> None:
-    mean = 10.0
+    total, earlier = 10.0, 90.0
     for _ in range(requests):
-        mean += (250.0 - mean) / MEAN_OVER_REQUESTS
-    found = mean_since_ms(ServerTimes(7, 4.0, 6.0), ServerTimes(7 + requests, 4.0, mean - 4.0))
+        total += (250.0 - total) / MEAN_OVER_REQUESTS
+        earlier += (30.0 - earlier) / MEAN_OVER_REQUESTS
+    found = means_since(times(7, 10.0, 90.0), times(7 + requests, total, earlier))
     assert found is not None
-    assert math.isclose(found, 250.0, rel_tol=1e-3)
+    assert math.isclose(found.total_ms, 250.0, rel_tol=2e-3)
+    assert math.isclose(found.earlier_tries_ms, 30.0, rel_tol=5e-3)
 
 
 def test_each_node_has_a_folder_for_its_socket(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,13 +73,13 @@ def test_each_node_has_a_folder_for_its_socket(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_few_requests_say_nothing() -> None:
-    assert mean_since_ms(ServerTimes(0, 1, 1), ServerTimes(99, 50, 50)) is None
+    assert means_since(times(0, 1), times(99, 50)) is None
 
 
 @asynccontextmanager
 async def haproxy(path: Path, answers: list[str]) -> AsyncIterator[None]:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert await reader.readline() == b"show stat\n"
+        assert await reader.readline() == b"show stat -1 4 -1\n"
         writer.write(answers.pop(0).encode())
         writer.close()
 
@@ -84,16 +94,59 @@ async def haproxy(path: Path, answers: list[str]) -> AsyncIterator[None]:
 async def test_it_follows_a_server_and_forgets_it_when_haproxy_restarts(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
     answers = [
-        table(0, 0, 0),
-        table(50, 5, 5),  # too few since the last look
-        table(10_000, 20, 80),
-        table(200, 1, 1),  # a new HAProxy
-        table(10_200, 2, 3),
+        table(0, 0),
+        table(50, 10),  # too few since the last look
+        table(10_000, 100, 30),
+        table(200, 1),  # a new HAProxy
+        table(10_200, 5),
     ]
     view = HaproxyView("-x7", path)
+    seen = []
     async with haproxy(path, answers):
-        seen = [await view.look() for _ in range(5)]
-    assert [value and round(value) for value in seen] == [None, None, 100, None, 5]
+        for _ in range(5):
+            await view.look()
+            seen.append(view.take())
+    assert seen[:2] == [None, None]
+    assert seen[2] == MeanTimes(pytest.approx(100), pytest.approx(30))
+    assert seen[3:] == [None, MeanTimes(pytest.approx(5), 0.0)]
+
+
+async def test_looks_between_two_calls_count_by_their_requests(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    answers = [table(0, 0), table(30_000, 100), table(40_000, 20)]
+    view = HaproxyView("-x7", path)
+    async with haproxy(path, answers):
+        for _ in range(3):
+            await view.look()
+    means = view.take()
+    assert means is not None
+    assert means.total_ms == pytest.approx(80)
+    assert view.take() is None
+
+
+async def test_a_busy_server_is_looked_at_often_and_an_idle_one_seldom(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    # More than HAProxy averages over, in no time; then nothing; then it is waited for, in vain.
+    answers = [table(0, 0), *(table(1000 * n, 9) for n in range(1, 4)), *[table(3000, 9)] * 2]
+    view = HaproxyView("-x7", path)
+    pauses_s: list[float] = []
+
+    async def no_sleep(pause_s: float) -> None:
+        pauses_s.append(pause_s)
+        if len(pauses_s) > 6:
+            raise asyncio.CancelledError
+
+    async with haproxy(path, answers):
+        with (
+            mock.patch("deployments.haproxy_view.asyncio.sleep", no_sleep),
+            pytest.raises(asyncio.CancelledError),
+        ):
+            await view.watch()
+    assert pauses_s == [
+        *(LONGEST_PAUSE_S, LONGEST_PAUSE_S),
+        *(SHORTEST_PAUSE_S, SHORTEST_PAUSE_S, SHORTEST_PAUSE_S),
+        *(LONGEST_PAUSE_S, LONGEST_PAUSE_S),
+    ]
 
 
 async def test_without_a_socket_it_says_so_once(
@@ -101,6 +154,8 @@ async def test_without_a_socket_it_says_so_once(
 ) -> None:
     view = HaproxyView("-x7", tmp_path / "none.sock")
     with caplog.at_level(logging.WARNING, "sojourn.http"):
-        assert [await view.look(), await view.look()] == [None, None]
+        await view.look()
+        await view.look()
+    assert view.take() is None
     assert len(caplog.records) == 1
     assert "waits in HAProxy are not seen" in caplog.text

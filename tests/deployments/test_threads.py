@@ -4,10 +4,11 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
-from deployments.threads import threads_for
+from deployments.threads import thread_cpu_wait_s, threads_for
 
 _REPORT = """
 import json, os, numpy, threadpoolctl
@@ -33,3 +34,24 @@ def test_loaded_libraries_and_the_environment_follow():
     assert pools
     assert set(pools) == {2}
     assert variable == "2"
+
+
+def test_the_kernel_counts_what_a_thread_waits_for_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    began_s, began_cpu_s = time.monotonic(), time.thread_time()
+    before_s = thread_cpu_wait_s()
+    while time.thread_time() < began_cpu_s + 0.02:
+        pass
+    after_s = thread_cpu_wait_s()
+    assert before_s is not None
+    assert after_s is not None
+    # A thread that neither sleeps nor computes waits for a CPU, or for the hypervisor.
+    waited_s = time.monotonic() - began_s - (time.thread_time() - began_cpu_s)
+    assert 0 <= after_s - before_s <= waited_s + 0.001
+
+
+def test_with_one_cpu_a_thread_may_wait_for_its_own_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+    assert thread_cpu_wait_s() is None

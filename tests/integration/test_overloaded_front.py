@@ -1,54 +1,116 @@
 """A fast model whose replica's event loop is the bottleneck: what the replica and clients see."""
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.support.closed_loop import closed_loop
+from tests.support.haproxy import haproxy
 from tests.support.readme import ROOT, blocks
-from tests.support.services import free_port, wait_for
+from tests.support.services import free_port, load_document, serving, wait_for
+from tests.support.wrk import wrk
 
 pytestmark = pytest.mark.integration
+needs_wrk = pytest.mark.skipif(shutil.which("wrk") is None, reason="needs wrk")
 
 CONNECTIONS = 1200
 DURATION_S = 8
 SLA_S = 0.1
+INFER = "/v2/models/doubler/infer"
+TENSOR = {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}
 
 
 @pytest.fixture
-def port(tmp_path: Path) -> Iterator[int]:
-    """Serve the README's own model behind the protocol of a replica."""
+def module(tmp_path: Path) -> Path:
+    """Return the folder of a module with the README's own model."""
     (module,) = (block for block in blocks("python") if "class Doubler" in block)
     (tmp_path / "doubler.py").write_text(module)
-    port = free_port()
+    return tmp_path
+
+
+@contextmanager
+def front_server(module: Path, port: int, *arguments: str) -> Iterator[None]:
+    """Serve the model behind the protocol of a replica."""
     server = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.front_server", str(port)],
+        [sys.executable, "-m", "tests.support.front_server", str(port), *arguments],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        env={**os.environ, "PYTHONPATH": f"{module}{os.pathsep}{ROOT}"},
     )
     try:
         assert wait_for(lambda: httpx.get(f"http://127.0.0.1:{port}/v2/health/ready"), 60)
-        yield port
+        yield
     finally:
         server.send_signal(signal.SIGINT)
         server.wait(30)
 
 
-def test_the_replica_calls_late_what_its_clients_call_late(port: int) -> None:
+def rows_of(url: str) -> dict[str, int]:
+    rows: dict[str, int] = httpx.get(f"{url}/sojourn/policy").json()["rows"]
+    return rows
+
+
+def check_with_wrk(url: str, replica_url: str, folder: Path) -> None:
+    """Check that wrk's clients and the replica find as many requests late."""
+    body = json.dumps({"inputs": [TENSOR]})
+    # In the first seconds all clients connect at once.
+    wrk(url + INFER, body, CONNECTIONS, 4, folder)
+    before = rows_of(replica_url)
+    seen = wrk(url + INFER, body, CONNECTIONS, 20, folder)
+    after = rows_of(replica_url)
+    rows = {name: after[name] - before[name] for name in ("late", "completed", "expired")}
+    replica_share = rows["late"] / (rows["completed"] + rows["expired"])
+    assert seen.counts.sum() > 10_000
+    assert seen.timeouts == 0
+    assert replica_share == pytest.approx(seen.share_above(SLA_S), abs=0.05)
+
+
+def test_the_replica_calls_late_what_its_clients_call_late(module: Path) -> None:
     """More clients than the replica can answer in time, each with a request at any time."""
-    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}
-    path = "/v2/models/doubler/infer"
-    seen = closed_loop("127.0.0.1", port, path, {"inputs": [tensor]}, CONNECTIONS, DURATION_S)
-    rows = httpx.get(f"http://127.0.0.1:{port}/sojourn/policy").json()["rows"]
+    port, content = free_port(), {"inputs": [TENSOR]}
+    with front_server(module, port):
+        seen = closed_loop("127.0.0.1", port, INFER, content, CONNECTIONS, DURATION_S)
+        rows = rows_of(f"http://127.0.0.1:{port}")
     answered = seen.response_times_s.get(200, [])
     late = sum(time_s > SLA_S for time_s in answered) + seen.count(504)
     client_share = late / (len(answered) + seen.count(504))
     replica_share = rows["late"] / (rows["completed"] + rows["expired"])
     assert len(answered) > 1000
     assert replica_share == pytest.approx(client_share, abs=0.05)
+
+
+@needs_wrk
+def test_the_replica_calls_late_what_waits_in_haproxy(module: Path, tmp_path: Path) -> None:
+    """``wrk -t1 -c1200``, HAProxy and a replica on the same cores, without Ray."""
+    port, balancer_port, socket = free_port(), free_port(), tmp_path / "admin.sock"
+    with (
+        haproxy(balancer_port, "a-front", port, socket),
+        front_server(module, port, str(socket)),
+    ):
+        url = f"http://127.0.0.1:{balancer_port}"
+        check_with_wrk(url, f"http://127.0.0.1:{port}", tmp_path)
+
+
+@needs_wrk
+def test_the_replica_calls_late_what_is_late_on_ray_serve(
+    module: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same on real Ray Serve."""
+    monkeypatch.setenv("PYTHONPATH", f"{module}{os.pathsep}{ROOT}")
+    document = load_document("digits.yaml")
+    (application,) = document["applications"]
+    application["args"]["model"] = {"name": "doubler", "import_path": "doubler:Doubler"}
+    (deployment,) = application["deployments"]
+    del deployment["autoscaling_config"]
+    deployment["num_replicas"] = 1
+    deployment["user_config"]["sla"] = {"response_time_ms": 1e3 * SLA_S, "percentile": 99}
+    with serving(module / "doubler.yaml", document) as service:
+        check_with_wrk(service.url, service.url, module)

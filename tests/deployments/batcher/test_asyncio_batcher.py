@@ -1,17 +1,19 @@
 """The live batcher on a real event loop and device thread, with a model that the test controls."""
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from deployments.batcher.asyncio_batcher import Batcher
+from deployments.batcher.asyncio_batcher import LONGEST_TURN_S, Batcher
 from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.core import BatcherCore, StartReason
 from deployments.batcher.limits import Limits
@@ -490,17 +492,31 @@ async def test_a_model_that_waits_leaves_the_event_loop() -> None:
     assert [record.on_loop for record in records] == [True] * IN_A_ROW + [False] * 2
 
 
-async def test_reading_goes_on_between_batches_on_the_event_loop() -> None:
+@pytest.mark.parametrize(("batches_in_turn", "turns"), [(1, 10), (4, 3), (math.inf, 1)])
+async def test_full_batches_follow_each_other_on_the_event_loop_for_a_limited_time(
+    batches_in_turn: float, turns: int
+) -> None:
     """A queue of many batches does not keep the loop from what else it has to do."""
     model = Squares()
+    clock_s = 0.0
+
+    def answer(x: NDArray[Any]) -> NDArray[Any]:
+        nonlocal clock_s
+        clock_s += LONGEST_TURN_S / batches_in_turn
+        in_turn.append(turn)
+        return np.asarray(x * x)
+
+    model.answer = answer
+    turn, in_turn = 0, list[int]()
     async with running(model, on_loop=True, max_batch_size=4) as batcher:
-        tasks = [ask(batcher, number) for number in range(100, 140)]
-        turns = 0
-        while not all(task.done() for task in tasks):
-            await asyncio.sleep(0)
-            turns += 1
-    assert len(model.batches) == 10
-    assert turns >= len(model.batches)
+        with mock.patch("deployments.batcher.asyncio_batcher.time") as time:
+            time.monotonic = lambda: clock_s
+            tasks = [ask(batcher, number) for number in range(100, 140)]
+            while not all(task.done() for task in tasks):
+                turn += 1
+                await asyncio.sleep(0)
+    assert len(in_turn) == 10
+    assert len(set(in_turn)) == turns
 
 
 async def test_the_device_thread_is_prepared_before_its_first_batch() -> None:

@@ -37,6 +37,19 @@ def test_only_what_own_threads_do_not_explain_is_put_down_to_others(
     assert found.shares_cores == shares_cores
 
 
+@pytest.mark.parametrize(
+    ("cpu_wait_s", "foreign_slowdown"), [(0.3, 2.5), (0.9, 3.0), (0.05, 1.75), (None, 1.75)]
+)
+def test_the_kernel_tells_of_waits_beside_the_own_threads(
+    cpu_wait_s: float | None, foreign_slowdown: float
+) -> None:
+    """The loop worked for 0.6 s with 0.2 s of CPU; other threads had 0.25 s of another CPU."""
+    waits = LoopWaits()
+    waits.observe(FrontCounts(1.0, 10, 0, 10, 0.2, 0.6, 0.2, 0.25, 0.0, cpu_wait_s))
+    assert waits.state.foreign_slowdown == pytest.approx(foreign_slowdown)
+    assert waits.state.slowdown == pytest.approx(3.0)
+
+
 def test_a_loop_with_little_work_is_not_held_up() -> None:
     found = state(0.02, 0.001)
     assert found.foreign_wait_share == pytest.approx(0.95)

@@ -8,6 +8,7 @@ from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.front_meter import FrontMeter
 from deployments.batcher.requests import StartReason
 from deployments.control.observations import BATCHES_SHOWN, Observations, ReplicaObserver
+from deployments.haproxy_view import MeanTimes
 from policy.objective import ServiceLevelObjective
 from tests.support.virtual_loop import VirtualLoop
 
@@ -51,6 +52,21 @@ def test_a_changed_sla_judges_the_answers_after_it() -> None:
     observer.sla = SLA.after(50.0)
     observer.answered(1, 0.1)
     assert counts(observer) == (2, 1)
+
+
+def test_what_requests_wait_in_the_balancer_makes_them_late_in_arrears() -> None:
+    observer = ReplicaObserver(SLA)
+    for response_time_s in (0.01, 0.05, 0.2):
+        observer.answered(2, response_time_s)
+    observer.deadline_missed(4, 0.01, deadline_ms=200.0)
+    assert counts(observer) == (10, 6)
+    # On average (0.01 + 0.05 + 0.2 + 0.01) / 4 here, and 0.07 more there.
+    means = MeanTimes(67.5 + 70.0, 0.0)
+    observer.balancer_wait.revise(means, refused=0, held_s=0.0, way_ms=0.0)
+    seen = observer.take([])
+    assert seen.response_times_s == pytest.approx([0.10875, 0.12875, 0.20375, 0.10875])
+    assert (seen.late_answers, counts(observer)) == (3, (10, 8))
+    assert observer.take([]).response_times_s == []
 
 
 def test_observations_count_requests_and_are_handed_over_once() -> None:

