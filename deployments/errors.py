@@ -17,6 +17,7 @@ the client. A model of your own may raise `RowsError` and any `RequestError`, im
         ├── UnsupportedEncodingError 415  unknown Content-Encoding
         ├── CrowdedOutError          429  the batch failed and the retry queue is full
         ├── ModelError               500  the model failed on this request
+        ├── ReplicaDiedError         500  a replica died while it computed this request
         ├── BusyError                503  this replica has no room; another may have
         ├── DeviceError              503  this replica's device hangs or is lost; another may answer
         └── DeadlineError            504  the request's deadline passed or can no longer be met
@@ -124,6 +125,15 @@ class CrowdedOutError(RequestError):
 
 class ModelError(RequestError):
     """The model failed on this request."""
+
+    status = 500
+
+
+class ReplicaDiedError(RequestError):
+    """A replica died, or lost its device, while it computed this request, perhaps because of it.
+
+    The status is not 503, because HAProxy would then send the request to another replica.
+    """
 
     status = 500
 

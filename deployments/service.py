@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from autoscaler.reports import bottleneck_to_floats
 from deployments.batcher.asyncio_batcher import Batcher
+from deployments.batcher.death_journal import DeathJournal
 from deployments.batcher.front_meter import FrontMeter
 from deployments.batcher.placement import BatchPlacement
 from deployments.batcher.submission import Outcome, outputs_of
@@ -112,6 +114,10 @@ class InferenceService:
         CPUs that this process may use.
     warm : WarmUp, optional
         What warming the model up has found.
+    journals : Path, optional
+        Directory in which the replicas of this model on this machine tell each other what they
+        were computing when they died (`deployments.batcher.death_journal`); by default, they do
+        not.
 
     Attributes
     ----------
@@ -136,6 +142,7 @@ class InferenceService:
         device: str = "cpu",
         cpus: float = 1.0,
         warm: WarmUp | None = None,
+        journals: Path | None = None,
     ) -> None:
         self.cpus = cpus
         self.model_name = config.name
@@ -148,6 +155,7 @@ class InferenceService:
         self._refused_before = 0
         self._config = config
         self._model = model
+        self._journals = journals
         self._profile = profile
         self._not_run = set(warm.not_run if warm else ())
         self._computes_here = device == "cpu" and not model.waits
@@ -257,6 +265,7 @@ class InferenceService:
                 self._observer.batch_ended,
                 self._placement,
                 partial(limit_threads, threads_in_use(self.cpus)),
+                self._open_journal(),
             )
             self._counting_since_s = time.monotonic()
         else:
@@ -268,6 +277,15 @@ class InferenceService:
         )
         self.max_body_bytes = limits.max_body_bytes
         self._place_batches()
+
+    def _open_journal(self) -> DeathJournal | None:
+        if self._journals is None:
+            return None
+        try:
+            return DeathJournal(self._journals)
+        except OSError as error:
+            logger.warning("a request that kills a replica can kill more: %s", error)
+            return None
 
     def _place_batches(self) -> None:
         """Decide which batches the event loop runs, by the profile now believed."""
@@ -301,6 +319,7 @@ class InferenceService:
             self.batcher.arrival_counts.take(time.monotonic()), shares_cpu=self.shares_cpu
         )
         self._not_run.difference_update(record.size for record in seen.batches)
+        self.batcher.refresh()
         await self.controller.tick(seen)
         self._place_batches()
         return seen
@@ -504,7 +523,9 @@ class InferenceService:
             self._batcher.close()
 
 
-def load_service(config: ModelConfig, cpus: float | None = None) -> InferenceService:
+def load_service(
+    config: ModelConfig, cpus: float | None = None, journals: Path | None = None
+) -> InferenceService:
     """Load a model, warm it up, and return its service.
 
     Parameters
@@ -514,6 +535,8 @@ def load_service(config: ModelConfig, cpus: float | None = None) -> InferenceSer
     cpus : float, optional
         CPUs of this process, which is limited to one thread of BLAS, OpenMP and torch for each. By
         default, all that it may run on, and its threads stay as they are.
+    journals : Path, optional
+        As in `InferenceService`.
 
     Raises
     ------
@@ -533,7 +556,9 @@ def load_service(config: ModelConfig, cpus: float | None = None) -> InferenceSer
             f"max_batch_size {config.max_batch_size}"
         )
     warm = warm_up(model, profile.latency_ms.tolist(), config.warm_up_s)
-    service = InferenceService(config, model, profile, device=device, cpus=cpus, warm=warm)
+    service = InferenceService(
+        config, model, profile, device=device, cpus=cpus, warm=warm, journals=journals
+    )
     if service.cpus_note is not None:
         logger.warning("%s", service.cpus_note)
     return service

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from deployments.batcher.arrival_counts import ArrivalCounts
 from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.core import Batch, BatcherCore, Refusal, Request, StartReason
+from deployments.batcher.death_guard import DeathGuard
+from deployments.batcher.death_journal import DeathJournal
 from deployments.batcher.device import DeviceThread
 from deployments.batcher.loop_run import run_on_loop
 from deployments.batcher.model_errors import ModelErrors
@@ -54,6 +56,9 @@ class Batcher:
         Decides which batches the event loop runs itself; by default, none.
     prepare_thread : callable, optional
         Called in the device thread before its first batch.
+    journal : DeathJournal, optional
+        Tells the other replicas of this machine what was on the device if this process dies; it is
+        closed with the batcher.
 
     Attributes
     ----------
@@ -78,6 +83,7 @@ class Batcher:
         on_batch: Callable[[BatchRecord], None] = lambda record: None,
         placement: BatchPlacement | None = None,
         prepare_thread: Callable[[], None] = lambda: None,
+        journal: DeathJournal | None = None,
     ) -> None:
         self.core = core
         self.placement = placement or BatchPlacement()
@@ -91,6 +97,7 @@ class Batcher:
         self.arrival_counts = ArrivalCounts(COUNT_WINDOW_S)
         self._model = model
         self._on_batch = on_batch
+        self._deaths = DeathGuard(core, journal, idempotent=model.idempotent)
         self._loop = asyncio.get_running_loop()
         self._wake = WakeTimer(self._loop, self._advance_now)
         self._batch: Batch | None = None
@@ -258,6 +265,10 @@ class Batcher:
             raise self._refuse(refusal, rows)
         self.refused_rows += rows
 
+    def refresh(self) -> None:
+        """Learn of other replicas on this machine; to be called every second or so."""
+        self._deaths.refresh()
+
     def busy_for_s(self) -> float:
         """Return how long the current batch has been on the device; 0 without a batch."""
         return 0.0 if self._batch is None else time.monotonic() - self._batch_started_s
@@ -282,11 +293,14 @@ class Batcher:
             return
         self.lost_reason = reason
         logger.error("%s", reason)
-        requests = self.core.device_lost()
+        waiting = self.core.device_lost()
         if self._batch is not None:
-            requests += [part.request for part in self._batch.slices]
+            # Any of them may be the reason; the others are free to go elsewhere.
+            for part in self._batch.slices:
+                error = self._deaths.device_lost(part.request, reason)
+                _submission(part.request).finish(error)
             self._batch = None
-        for request in requests:
+        for request in waiting:
             _submission(request).finish(DeviceError(reason))
         self.advance()
 
@@ -299,6 +313,7 @@ class Batcher:
     def close(self) -> None:
         """End the device thread after its current batch; open requests get no answer."""
         self._device.close()
+        self._deaths.close()
         self._wake.set(None)
         if self._advance_soon:
             self._advance_soon.cancel()
@@ -317,7 +332,7 @@ class Batcher:
         if self._advance_soon is not None:
             self._advance_soon.cancel()
             self._advance_soon = None
-        batch = self.core.next_batch(time.monotonic())
+        batch = self._deaths.next_batch(time.monotonic(), _answer)
         while self.core.deadline_missed:
             self._miss_deadline(self.core.deadline_missed.pop())
         while self.core.crowded_out:
@@ -356,6 +371,7 @@ class Batcher:
             return
         started_s, queue_left = self._batch_started_s, self._queue_left
         self._batch = None
+        self._deaths.batch_ended()
         outcome = run.outcome
         failed: list[int] = []
         if isinstance(outcome, Failure):
@@ -375,7 +391,8 @@ class Batcher:
                 submission = _submission(request)
                 if not submission.done:
                     self.completed_rows += stop - start
-                    submission.add_outputs(start, stop, outputs)
+                    if submission.add_outputs(start, stop, outputs):
+                        self._deaths.answered(submission)
         oldest_s = min([part.request.arrival_s for part in batch.slices])
         self._on_batch(
             BatchRecord(
@@ -394,6 +411,10 @@ class Batcher:
             self._note_idle()
             if self.core.queue_length:
                 self.advance()
+
+
+def _answer(request: Request, error: RequestError) -> None:
+    _submission(request).finish(error)
 
 
 def _submission(request: Request) -> Submission:

@@ -122,11 +122,15 @@ class Model(ABC):
     waits : bool
         Whether `forward` waits for something other than this CPU, such as a network. Then the event
         loop never runs it.
+    idempotent : bool
+        Whether a request may be computed twice. If not, a request whose replica was lost while it
+        was perhaps being computed is answered 500 instead of being sent to another replica.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     waits: bool = False
+    idempotent: bool = True
 
     @abstractmethod
     def load(self, device: str) -> None:

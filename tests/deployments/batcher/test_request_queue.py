@@ -131,7 +131,8 @@ def test_cancelled_requests_are_never_taken_and_never_more_than_the_others(
     events: list[tuple[str, int] | int],
 ) -> None:
     """An event is an arrival with its priority, or the cancellation of any waiting request."""
-    queue, waiting = RequestQueue(), []
+    queue = RequestQueue()
+    waiting: list[Request] = []
     for event in events:
         if isinstance(event, tuple):
             waiting.append(Request(0.0, 1, len(waiting), priority=event[1]))
