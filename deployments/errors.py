@@ -13,9 +13,11 @@ the client. A model of your own may raise `RowsError` and any `RequestError`, im
         ├── BadRequestError          400  the request is malformed
         ├── NotFoundError            404  no such model, version or path
         ├── MethodNotAllowedError    405  the path exists, but not for this method
+        ├── RequestTimeoutError      408  the request did not arrive in time
         ├── TooLargeError            413  the body or its number of rows exceeds the limit
         ├── UnsupportedEncodingError 415  unknown Content-Encoding
         ├── CrowdedOutError          429  the batch failed and the retry queue is full
+        ├── HeadTooLargeError        431  the request line and the header fields are too large
         ├── ModelError               500  the model failed on this request
         ├── ReplicaDiedError         500  a replica died while it computed this request
         ├── BusyError                503  this replica has no room; another may have
@@ -101,6 +103,12 @@ class MethodNotAllowedError(RequestError):
         self.allowed = allowed
 
 
+class RequestTimeoutError(RequestError):
+    """The client took too long to send the request."""
+
+    status = 408
+
+
 class TooLargeError(RequestError):
     """The body, or its number of rows, exceeds the limit."""
 
@@ -127,6 +135,12 @@ class ModelError(RequestError):
     """The model failed on this request."""
 
     status = 500
+
+
+class HeadTooLargeError(RequestError):
+    """The request line and the header fields are too large, or the fields too many."""
+
+    status = 431
 
 
 class ReplicaDiedError(RequestError):

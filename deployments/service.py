@@ -21,8 +21,9 @@ from deployments.batcher.submission import Outcome, outputs_of
 from deployments.config import ModelConfig, UserConfig
 from deployments.control.observations import Observations, ReplicaObserver
 from deployments.control.policy_controller import PolicyController
-from deployments.errors import DeadlineError, RequestError
+from deployments.errors import BusyError, DeadlineError, RequestError
 from deployments.example_request import example_request
+from deployments.http.body_budget import BodyBudget, default_limit_bytes
 from deployments.http.inference_protocol import (
     InferenceRequest,
     Signature,
@@ -126,7 +127,11 @@ class InferenceService:
     config_error : str or None
         Why the latest configuration was rejected; the adapter that reads configurations sets it.
     answers : Counter of int
-        Inference requests by the HTTP status of their answer.
+        Answers by HTTP status; the HTTP interface counts them.
+    refused_requests : int
+        Requests that were answered 503, for another replica to take them.
+    bodies : BodyBudget
+        Bounds the memory that the bodies of unanswered requests take.
     shares_cpu : bool
         Whether batches are computed on the CPU that the event loop runs on.
     """
@@ -149,11 +154,15 @@ class InferenceService:
         self.model_version = config.version
         self.signature = Signature(model.inputs, model.outputs, max_rows=1)
         self.max_body_bytes = 0
+        self.receive_timeout_s = 0.0
+        self.bodies = BodyBudget()
         self.config_error: str | None = None
         self.answers: Counter[int] = Counter()
         self._draining = False
-        self._refused_before = 0
         self._config = config
+        self.refused_requests = 0
+        self._refused_before = 0
+        self._max_timeout_ms = math.inf
         self._model = model
         self._journals = journals
         self._profile = profile
@@ -275,7 +284,10 @@ class InferenceService:
         self.signature = Signature(
             self._model.inputs, self._model.outputs, limits.max_rows_per_request
         )
-        self.max_body_bytes = limits.max_body_bytes
+        self.max_body_bytes = limits.max_body_bytes or self.signature.body_limit_bytes
+        self.receive_timeout_s = limits.receive_timeout_s
+        self.bodies.limit_bytes = limits.max_bytes_in_flight or default_limit_bytes()
+        self._max_timeout_ms = limits.max_timeout_ms
         self._place_batches()
 
     def _open_journal(self) -> DeathJournal | None:
@@ -320,6 +332,7 @@ class InferenceService:
         )
         self._not_run.difference_update(record.size for record in seen.batches)
         self.batcher.refresh()
+        self.batcher.expire(time.monotonic() - 1e-3 * self._max_timeout_ms)
         await self.controller.tick(seen)
         self._place_batches()
         return seen
@@ -329,8 +342,8 @@ class InferenceService:
 
         Requests that wait there are answered later than this process can see.
         """
-        refused = self.answers[503] - self._refused_before
-        self._refused_before = self.answers[503]
+        refused = self.refused_requests - self._refused_before
+        self._refused_before = self.refused_requests
         way_ms = self.controller.user_config.autoscaler.settings().delays.way_ms
         self.observer.balancer_wait.revise(mean_ms, refused, way_ms)
 
@@ -358,6 +371,15 @@ class InferenceService:
         front_s = self.front_meter.time_left_s(now_s)
         if batcher.core.has_room(1, now_s + front_s, arrival_s):
             return True
+        self.refuse(body, arrival_s)
+        return False
+
+    def refuse(self, body: bytes, arrival_s: float) -> None:
+        """Count the rows of a request that is refused before it is parsed.
+
+        Parameters and errors are those of `has_room`.
+        """
+        batcher, now_s = self.batcher, time.monotonic()
         self.front_meter.request_refused()
         rows = claimed_rows(body, self.signature.max_rows)
         try:
@@ -365,8 +387,7 @@ class InferenceService:
         except RequestError as error:
             self.count_failure(error, rows, arrival_s)
             raise
-        self.answers[503] += 1
-        return False
+        self.refused_requests += 1
 
     async def infer(self, request: InferenceRequest, arrival_s: float) -> Tensors:
         """Answer a checked request; cancelling the call gives it up.
@@ -400,7 +421,8 @@ class InferenceService:
         RequestError
             The request is refused at once, as in `Batcher.submit_nowait`.
         """
-        deadline_ms = math.inf if request.deadline_ms is None else request.deadline_ms
+        deadline_ms = request.deadline_ms
+        deadline_ms = math.inf if deadline_ms is None else min(deadline_ms, self._max_timeout_ms)
         call = InferenceCall(self, request.rows, arrival_s, deadline_ms, on_done)
         try:
             call.submission = self.batcher.submit_nowait(
@@ -420,7 +442,8 @@ class InferenceService:
         self, error: RequestError, rows: int, arrival_s: float, deadline_ms: float = math.inf
     ) -> None:
         """Count a request that is answered with an error."""
-        self.answers[error.status] += 1
+        if error.status == BusyError.status:
+            self.refused_requests += 1
         if isinstance(error, DeadlineError):
             waited_s = time.monotonic() - arrival_s
             self.observer.deadline_missed(rows, waited_s, deadline_ms)

@@ -72,6 +72,10 @@ class Batcher:
         Rows that reached this batcher; those refused or crowded out; those answered with outputs.
     deadline_missed_rows, expired_rows : int
         Rows dropped because their request's own deadline, or the SLA's, passed or could not be met.
+    pruned_rows, refused_too_late_rows : int
+        Those among them that had waited in the queue, and those that were never let in.
+    cancelled_rows : int
+        Rows of requests that were given up, for instance because their clients left.
     arrival_counts : ArrivalCounts
         `offered_rows` by windows of `policy.burstiness.COUNT_WINDOW_S`.
     """
@@ -94,6 +98,9 @@ class Batcher:
         self.completed_rows = 0
         self.deadline_missed_rows = 0
         self.expired_rows = 0
+        self.pruned_rows = 0
+        self.refused_too_late_rows = 0
+        self.cancelled_rows = 0
         self.arrival_counts = ArrivalCounts(COUNT_WINDOW_S)
         self._model = model
         self._on_batch = on_batch
@@ -197,11 +204,13 @@ class Batcher:
             # No other replica could answer in time, so this is no sign of too few replicas.
             if refusal is Refusal.HOPELESS:
                 self.deadline_missed_rows += rows
+                self.refused_too_late_rows += rows
                 return DeadlineError(
                     "the request's deadline is shorter than its own processing time"
                 )
             if refusal is Refusal.EXPIRED:
                 self.expired_rows += rows
+                self.refused_too_late_rows += rows
                 return DeadlineError(TOO_LATE)
         self.refused_rows += rows
         if self.lost_reason is not None:
@@ -213,6 +222,7 @@ class Batcher:
         )
 
     def _give_up(self, submission: Submission) -> None:
+        self.cancelled_rows += submission.rows
         self.core.cancel(submission)
         self.advance()
 
@@ -221,7 +231,7 @@ class Batcher:
         self._miss_deadline(submission)
         self.advance()
 
-    def _miss_deadline(self, request: Request) -> None:
+    def _miss_deadline(self, request: Request, message: str | None = None) -> None:
         """Answer `request` with a `DeadlineError`: its deadline passed or cannot be met.
 
         The status is 504, and not the 503 of a refusal: HAProxy would try another replica, too
@@ -231,13 +241,13 @@ class Batcher:
         if submission.done:
             return
         self.core.cancel(request)
+        self.pruned_rows += request.rows
         if request.deadline_s < math.inf:
             self.deadline_missed_rows += request.rows
-            message = "the request's deadline cannot be met"
+            message = message or "the request's deadline cannot be met"
         else:
             self.expired_rows += request.rows
-            message = TOO_LATE
-        submission.finish(DeadlineError(message))
+        submission.finish(DeadlineError(message or TOO_LATE))
 
     def _crowd_out(self, request: Request) -> None:
         """Answer a suspected request with a `CrowdedOutError`."""
@@ -247,6 +257,17 @@ class Batcher:
             submission.finish(
                 CrowdedOutError("the batch failed and the retry queue is full; try again later")
             )
+
+    def expire(self, oldest_s: float) -> None:
+        """Answer all requests that arrived before `oldest_s`: their time is over.
+
+        Those on the device are answered as well, though it goes on with them.
+        """
+        running = self._batch.slices if self._batch is not None else ()
+        for request in {*self.core.requests(), *(part.request for part in running)}:
+            if request.arrival_s < oldest_s and not request.cancelled:
+                self._miss_deadline(request, "the request was not answered in time")
+        self.advance()
 
     def refuse_unread(self, rows: int, now_s: float, arrival_s: float) -> None:
         """Count a request for which there was no room, so that it was not parsed.

@@ -311,6 +311,11 @@ class BatcherCore:
         """Refuse new requests, and start waiting rows without delay."""
         self._draining = True
 
+    def requests(self) -> list[Request]:
+        """Return the requests that wait, or of which a part does."""
+        waiting = dict.fromkeys(self._queue.requests() + self._bisection.requests())
+        return [request for request in waiting if not request.cancelled]
+
     def device_lost(self) -> list[Request]:
         """Record that the device is lost: refuse new requests and give up the waiting ones.
 
@@ -320,8 +325,7 @@ class BatcherCore:
             The requests given up; the caller answers them.
         """
         self.drain()
-        waiting = dict.fromkeys(self._queue.requests() + self._bisection.requests())
-        given_up = [request for request in waiting if not request.cancelled]
+        given_up = self.requests()
         for request in given_up:
             self.cancel(request)
         self._device_busy = False

@@ -9,6 +9,7 @@ import logging
 import re
 import reprlib
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar, Protocol
 
@@ -24,6 +25,7 @@ from deployments.errors import (
     NotFoundError,
     RequestError,
 )
+from deployments.http.body_budget import BodyBudget
 from deployments.http.disconnects import DisconnectWatch
 from deployments.http.inference_protocol import (
     InferenceRequest,
@@ -35,10 +37,12 @@ from deployments.http.inference_protocol import (
 from deployments.http.openapi import openapi_document, tensor_metadata
 from deployments.http.request import (
     HEADER_LENGTH,
+    MAX_REQUEST_ID_BYTES,
     REQUEST_ID,
     Headers,
     check_single_valued,
     read_body,
+    read_content_length,
     read_header_length,
     read_priority,
     read_timeout_ms,
@@ -52,6 +56,8 @@ _JSON = (b"content-type", b"application/json")
 _BINARY = (b"content-type", b"application/octet-stream")
 #: Key of a scope: when the request could first have been read, by `time.monotonic`.
 ARRIVAL = "sojourn.arrival_s"
+#: A larger body is not read before there is room for its request.
+LARGE_BODY_BYTES = 64 << 10
 #: Why a request was refused before it was parsed.
 FULL = "this replica is full; try again later"
 
@@ -74,6 +80,9 @@ class Service(Protocol):
     platform: str
     signature: Signature
     max_body_bytes: int
+    bodies: BodyBudget
+    receive_timeout_s: float
+    answers: Counter[int]
 
     @property
     def front_meter(self) -> FrontMeter:
@@ -85,6 +94,9 @@ class Service(Protocol):
 
     def has_room(self, body: bytes, arrival_s: float) -> bool:
         """Return whether one more row can be answered in time. If not, count it as refused."""
+
+    def refuse(self, body: bytes, arrival_s: float) -> None:
+        """Count a request that is refused because the bodies of others take too much memory."""
 
     def infer_nowait(
         self, request: InferenceRequest, arrival_s: float, on_done: Callable[[Outcome], None]
@@ -156,9 +168,10 @@ class InferenceApp:
             return
         except Exception as error:
             status, body, headers = self.failure(error)
+        self.service.answers[status] += 1
         headers.append((b"content-length", b"%d" % len(body)))
         if REQUEST_ID in fields:
-            headers.append((REQUEST_ID, fields[REQUEST_ID]))
+            headers.append((REQUEST_ID, fields[REQUEST_ID][:MAX_REQUEST_ID_BYTES]))
         if scope["method"] == "HEAD":
             body = b""
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -259,18 +272,29 @@ class InferenceApp:
             check_single_valued(scope["headers"])
         header_length = read_header_length(fields)
         timeout_ms, priority = read_timeout_ms(fields), read_priority(fields)
-        body = await read_body(receive, fields, service.max_body_bytes)
-        if not service.has_room(body, arrival_s):
-            raise BusyError(FULL)
-        request = parse_request(body, header_length, service.signature, timeout_ms, priority)
-        task = asyncio.current_task()
-        assert task is not None
-        self._watch.add(task, receive)
-        try:
-            outputs = await service.infer(request, arrival_s)
-        finally:
-            self._watch.remove(task)
+        if (read_content_length(fields) or 0) > LARGE_BODY_BYTES:
+            # No need to read it if there is no room.
+            self._check_room(b"", arrival_s)
+        with self.service.bodies.reservation() as reservation:
+            try:
+                body = await read_body(receive, fields, service.max_body_bytes, reservation.grow_to)
+            except BusyError:
+                service.refuse(b"", arrival_s)
+                raise
+            self._check_room(body, arrival_s)
+            request = parse_request(body, header_length, service.signature, timeout_ms, priority)
+            task = asyncio.current_task()
+            assert task is not None
+            self._watch.add(task, receive)
+            try:
+                outputs = await service.infer(request, arrival_s)
+            finally:
+                self._watch.remove(task)
         return self.success(request, outputs)
+
+    def _check_room(self, body: bytes, arrival_s: float) -> None:
+        if not self.service.has_room(body, arrival_s):
+            raise BusyError(FULL)
 
     def success(self, request: InferenceRequest, outputs: Tensors) -> Answer:
         """Return the answer with a model's outputs.

@@ -12,6 +12,7 @@ import httptools
 
 from deployments.errors import BadRequestError
 from deployments.http.request import (
+    MAX_REQUEST_ID_BYTES,
     REQUEST_ID,
     check_single_valued,
     read_content_length,
@@ -27,6 +28,8 @@ _PRINTABLE = re.compile(rb"[\x21-\x7e]+")
 #: Heads to remember, and the longest one, in bytes.
 _HEADS = 512
 _LONGEST_HEAD = 4096
+#: A longer head goes to uvicorn's own protocol, which counts what it reads.
+_LONGEST_ORDINARY_HEAD = 16 << 10
 #: Fields that make a request one for uvicorn's own protocol, whatever their value.
 _UNUSUAL = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"content-encoding"})
 
@@ -91,6 +94,8 @@ class RequestHeads:
         request_id : bytes or None
             None if it has none.
         """
+        if end > _LONGEST_ORDINARY_HEAD:
+            return None, None
         at = data.find(_REQUEST_ID_LINE, 0, end)
         if at < 0:
             head = self._parsed(data[:end])
@@ -99,7 +104,7 @@ class RequestHeads:
         # The head's last line ends where the head does.
         stop = data.find(b"\r\n", start, end + 2)
         head = self._parsed(data[:at] + data[stop:end])
-        request_id = data[start:stop]
+        request_id = data[start : min(stop, start + MAX_REQUEST_ID_BYTES)]
         if head is None or head.request_id is not None or not _PRINTABLE.fullmatch(request_id):
             return None, None
         return head, request_id
@@ -158,7 +163,7 @@ def parse_head(
         return None
     try:
         check_single_valued(headers)
-        body_length = read_content_length(fields)
+        body_length, request_id = read_content_length(fields), fields.get(REQUEST_ID)
         if body_length is None:
             return None
         return RequestHead(
@@ -166,7 +171,7 @@ def parse_head(
             read_header_length(fields),
             read_timeout_ms(fields),
             read_priority(fields),
-            fields.get(REQUEST_ID),
+            request_id and request_id[:MAX_REQUEST_ID_BYTES],
         )
     except BadRequestError:
         return None  # the app explains what is wrong
