@@ -152,6 +152,9 @@ class LimitsConfig(_Strict):
     max_rows_per_request: int = Field(default=256, ge=1)
     #: None: what `max_rows_per_request` rows of the model's inputs take as JSON, at most 4 MiB.
     max_body_bytes: int | None = Field(default=None, ge=1)
+    #: The largest body that HAProxy can send to another replica. None: a row of the model's inputs.
+    #: Read when Ray starts. HAProxy's CPU time per request grows with it.
+    retry_body_bytes: int | None = Field(default=None, ge=1, le=256 << 20)
     #: Bytes of the bodies of unanswered requests. None: a share of the memory.
     max_bytes_in_flight: int | None = Field(default=None, ge=1)
     #: How long a request may take to arrive, from its first byte to its last.

@@ -18,14 +18,13 @@ BALANCES = {
 }
 
 
-def serve_environment(max_body_bytes: int = 64 << 10, balance: str = "random") -> dict[str, str]:
+def serve_environment(balance: str = "random") -> dict[str, str]:
     """Return the environment variables with which Ray must be started.
+
+    `deployments.request_environment` has those that depend on the model.
 
     Parameters
     ----------
-    max_body_bytes : int
-        Largest request that HAProxy can retry, since it must buffer a whole request to send it
-        again. Larger requests are served, but a replica's refusal goes to the client.
     balance : str
         A key of `BALANCES`.
 
@@ -51,7 +50,8 @@ def serve_environment(max_body_bytes: int = 64 << 10, balance: str = "random") -
         "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM": BALANCES[balance],
         "RAY_SERVE_HAPROXY_RETRY_ON": "503 conn-failure empty-response",
         "RAY_SERVE_HAPROXY_RETRIES": str(RETRIES),
-        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(max_body_bytes),
+        # A client that sends or takes nothing for so long is gone; Ray would wait for an hour.
+        "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "30",
         # For HAProxy's metrics, a Python process of Ray's parses one log line per request: 15 µs of
         # CPU each. The replicas count their requests themselves.
         "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",

@@ -91,6 +91,7 @@ async def test_what_becomes_of_rows_that_are_not_answered_is_counted_apart(
         while service.batcher.core.queue_length < 2:
             await asyncio.sleep(0)
         given_up.cancel()
+        await asyncio.gather(given_up, return_exceptions=True)
         with pytest.raises(DeadlineError, match="within the SLA"):
             await infer(service, sent_s_ago=1.0)
         service.batcher.expire(time.monotonic())

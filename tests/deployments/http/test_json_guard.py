@@ -50,7 +50,7 @@ def test_valid_requests_pass_and_fit(
     option = orjson.OPT_INDENT_2 if indented and flat else 0
     content = orjson.dumps({"id": "x" * 100, "inputs": entries}, option=option)
     JsonGuard(inputs, rows).check(content)
-    if all(spec.datatype != "BYTES" for spec in inputs):
+    if not option and all(spec.datatype != "BYTES" for spec in inputs):
         assert len(content) <= max(body_limit_bytes(inputs, rows), 4 << 20)
     assert parse_request(content, None, Signature(inputs, DIGITS, rows)).rows == rows
 
