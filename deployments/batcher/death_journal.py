@@ -112,18 +112,23 @@ class DeathJournal:
             self._descriptor = _create(directory / self._name)
         self._words = _map(self._descriptor, writable=True)
         self._trusted = True
+        #: When a file was last added to the directory, or taken from it.
+        self._changed_ns = 0
         self.refresh()
 
     def refresh(self) -> None:
-        """Look for new peers, and forget deaths of long ago; to be called every second or so."""
+        """Look for peers, and forget deaths of long ago; to be called every second or so."""
         now_s = time.monotonic()
         os.utime(self._descriptor)  # writing to mapped memory does not
-        for name in self._names():
-            if name not in self._known:
-                self._open(name)
+        self._find_peers()
         for digest in [one for one, at_s in self._read_s.items() if now_s - at_s > KEEP_S]:
             del self._read_s[digest]
             self.deaths.pop(digest, None)
+
+    def _find_peers(self) -> None:
+        for name in self._names():
+            if name not in self._known:
+                self._open(name)
 
     def _names(self) -> list[str]:
         try:
@@ -148,7 +153,14 @@ class DeathJournal:
         self._known.add(name)
 
     def look(self) -> None:
-        """Notice peers that died since the last call."""
+        """Notice peers that started or died since the last call."""
+        try:
+            changed_ns = os.stat(self._directory).st_mtime_ns
+        except OSError:
+            changed_ns = 0
+        if changed_ns != self._changed_ns:
+            self._changed_ns = changed_ns
+            self._find_peers()
         dead = [name for name, peer in self._peers.items() if not _is_locked(peer.descriptor)]
         for name in dead:
             self._read(name, self._peers.pop(name))

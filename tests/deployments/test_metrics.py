@@ -50,7 +50,7 @@ async def test_a_flush_sets_the_gauges_without_explaining_the_policy(
 ) -> None:
     monkeypatch.setattr(InferenceService, "explain", None)
     sla = {"response_time_ms": 50, "percentile": 95}
-    async with emulated_service(PROFILE, sla=sla) as service:
+    async with emulated_service(PROFILE, sla=sla, limits={"late": "serve"}) as service:
         exported = metrics.ReplicaMetrics(service)
         await infer(service)
         service.answers[200] += 1  # as the HTTP interface does

@@ -49,6 +49,16 @@ def test_requests_of_the_running_batch_have_seen_a_death_and_no_others(directory
         assert journal.deaths == {3: 1, 5: 1}
 
 
+def test_a_replica_that_started_later_is_noticed_when_it_dies(directory: Path) -> None:
+    """Even before the next refresh."""
+    with opened(directory) as journal:
+        peer = Peer(directory)
+        peer.tell("begin 1")
+        peer.die()
+        journal.look()
+        assert journal.deaths == {1: 1}
+
+
 def test_a_second_death_counts_unless_the_request_was_answered_between(directory: Path) -> None:
     """The second replica reads the journal of the first: it started after its death."""
     first = Peer(directory)
