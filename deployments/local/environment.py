@@ -26,7 +26,8 @@ for argument; do
   if [ "$before" = -f ]; then
     sed -i -E -e 's/^( *bind )[*]?:([0-9]+)/\1{loopback}:\2/' \
       -e 's/^( *bind ){pattern}:{port}( |$)/\1{host}:{port}\2/' \
-      -e 's/^( *)option abortonclose$/&\n\1option http-buffer-request\n\1timeout http-request 30s/' \
+      -e 's/^( *)option abortonclose$/&\n\1option http-buffer-request/' \
+      -e 's/^( *)option redispatch 1$/&\n\1timeout http-request 30s/' \
       -e 's/^( *)tune.bufsize .*/&\n\1tune.memory.hot-size 67108864/' "$argument"
   fi
   before=$argument
