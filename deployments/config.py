@@ -152,7 +152,17 @@ class LimitsConfig(_Strict):
     #: "serve" it all the same.
     late: Literal["refuse", "serve"] = "refuse"
     max_rows_per_request: int = Field(default=256, ge=1)
-    max_body_bytes: int = Field(default=4 << 20, ge=1)
+    #: None: what `max_rows_per_request` rows of the model's inputs take as JSON, at most 4 MiB.
+    max_body_bytes: int | None = Field(default=None, ge=1)
+    #: The largest body that HAProxy can send to another replica. None: a row of the model's inputs.
+    #: Read when Ray starts. HAProxy's CPU time per request grows with it.
+    retry_body_bytes: int | None = Field(default=None, ge=1, le=256 << 20)
+    #: Bytes of the bodies of unanswered requests. None: a share of the memory.
+    max_bytes_in_flight: int | None = Field(default=None, ge=1)
+    #: How long a request may take to arrive, from its first byte to its last.
+    receive_timeout_s: float = Field(default=30.0, gt=0, allow_inf_nan=False)
+    #: A request is given up after this time, whatever deadline it carries.
+    max_timeout_ms: float = Field(default=60_000.0, gt=0, allow_inf_nan=False)
 
 
 class UserConfig(_Strict):

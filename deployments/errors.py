@@ -15,11 +15,14 @@ the client. A model of your own may raise `RowsError` and any `RequestError`, im
         ├── ForbiddenError           403  its token does not allow this
         ├── NotFoundError            404  no such model, version or path
         ├── MethodNotAllowedError    405  the path exists, but not for this method
+        ├── RequestTimeoutError      408  the request did not arrive in time
         ├── TooLargeError            413  the body or its number of rows exceeds the limit
         ├── UnsupportedEncodingError 415  unknown Content-Encoding
         ├── CrowdedOutError          429  the batch failed and the retry queue is full
         ├── RateLimitedError         429  the token has used its rate
+        ├── HeadTooLargeError        431  the request line and the header fields are too large
         ├── ModelError               500  the model failed on this request
+        ├── ReplicaDiedError         500  a replica died while it computed this request
         ├── BusyError                503  this replica has no room; another may have
         ├── DeviceError              503  this replica's device hangs or is lost; another may answer
         └── DeadlineError            504  the request's deadline passed or can no longer be met
@@ -147,6 +150,12 @@ class MethodNotAllowedError(RequestError):
         self.allowed = allowed
 
 
+class RequestTimeoutError(RequestError):
+    """The client took too long to send the request."""
+
+    status = 408
+
+
 class TooLargeError(RequestError):
     """The body, or its number of rows, exceeds the limit."""
 
@@ -188,6 +197,21 @@ class RateLimitedError(RequestError):
 
 class ModelError(RequestError):
     """The model failed on this request."""
+
+    status = 500
+
+
+class HeadTooLargeError(RequestError):
+    """The request line and the header fields are too large, or the fields too many."""
+
+    status = 431
+
+
+class ReplicaDiedError(RequestError):
+    """A replica died, or lost its device, while it computed this request, perhaps because of it.
+
+    The status is not 503, because HAProxy would then send the request to another replica.
+    """
 
     status = 500
 

@@ -1,7 +1,6 @@
 """A request that the service has accepted: how it is given up, and what is counted of it."""
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
@@ -12,8 +11,6 @@ from deployments.errors import RequestError
 
 class Counts(Protocol):
     """What a service counts of its answers."""
-
-    answers: Counter[int]
 
     @property
     def observer(self) -> ReplicaObserver:
@@ -75,6 +72,5 @@ class InferenceCall:
         if isinstance(outcome, RequestError):
             counts.count_failure(outcome, rows, self._arrival_s, self._deadline_ms)
         else:
-            counts.answers[200] += 1
             counts.observer.answered(rows, time.monotonic() - self._arrival_s)
         self._on_done(outcome)

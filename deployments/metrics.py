@@ -8,7 +8,7 @@ second, histograms get a random sample.
 import random
 import time
 from collections import Counter as Counts
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
 
 from ray.serve import metrics
@@ -24,6 +24,25 @@ _RESPONSE_TIMES_S = [
 #: Ray takes some 10 µs to observe a value: recording every request would slow the event loop.
 _MAX_OBSERVATIONS_PER_FLUSH = 200
 _BATCH_SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
+
+#: Counters of rows: what they count, and their total.
+_ROWS: dict[str, tuple[str, Callable[[InferenceService], int]]] = {
+    "offered": ("Rows that reached this replica.", lambda service: service.batcher.offered_rows),
+    "refused": ("Rows that this replica refused.", lambda service: service.batcher.refused_rows),
+    "late": ("Rows that were answered too late.", lambda service: service.observer.late_rows),
+    "pruned": (
+        "Rows that were dropped from the queue because they would have been too late.",
+        lambda service: service.batcher.pruned_rows,
+    ),
+    "refused_too_late": (
+        "Rows that no replica could have answered in time when they were read.",
+        lambda service: service.batcher.refused_too_late_rows,
+    ),
+    "cancelled": (
+        "Rows of requests whose clients left.",
+        lambda service: service.batcher.cancelled_rows,
+    ),
+}
 
 _T = TypeVar("_T")
 
@@ -44,16 +63,16 @@ class ReplicaMetrics:
     def __init__(self, service: InferenceService) -> None:
         self._service = service
         self._flushed: Counts[Hashable] = Counts()
-        self._offered = metrics.Counter(
-            "sojourn_offered_rows_total", description="Rows that reached this replica."
-        )
-        self._refused = metrics.Counter(
-            "sojourn_refused_rows_total", description="Rows that this replica refused."
-        )
+        self._rows = {
+            kind: metrics.Counter(f"sojourn_{kind}_rows_total", description=description)
+            for kind, (description, _) in _ROWS.items()
+        }
         self._answers = metrics.Counter(
-            "sojourn_answers_total",
-            description="Inference requests by HTTP status.",
-            tag_keys=("status",),
+            "sojourn_answers_total", description="Answers by HTTP status.", tag_keys=("status",)
+        )
+        self._refits = metrics.Counter(
+            "sojourn_profile_refits_total",
+            description="How often the profile was fitted again to what batches and requests take.",
         )
         self._admitted = metrics.Counter(
             "sojourn_admitted_requests_total",
@@ -94,6 +113,9 @@ class ReplicaMetrics:
         self._queue_length = metrics.Gauge(
             "sojourn_queue_length_rows", description="Rows waiting for the device."
         )
+        self._body_bytes = metrics.Gauge(
+            "sojourn_body_bytes", description="Bytes of the bodies of unanswered requests."
+        )
         self._arrival_rate = metrics.Gauge(
             "sojourn_arrival_rate_rows_per_second",
             description="The batcher's estimate of its arrival rate.",
@@ -125,8 +147,9 @@ class ReplicaMetrics:
         """Hand to Ray what was observed since the last call."""
         service = self._service
         batcher = service.batcher
-        self._add(self._offered, batcher.offered_rows)
-        self._add(self._refused, batcher.refused_rows)
+        for kind, (_, total) in _ROWS.items():
+            self._add(self._rows[kind], total(service))
+        self._add(self._refits, service.controller.profile_revisions)
         for status, count in service.answers.items():
             self._add(self._answers, count, {"status": str(status)})
         for token, count in service.access.admitted.items():
@@ -151,6 +174,7 @@ class ReplicaMetrics:
         core, sla, front = controller.core, controller.user_config.sla, controller.front.state
         now_s = time.monotonic()
         self._queue_length.set(core.queue_length)
+        self._body_bytes.set(self._service.bodies.used_bytes)
         self._arrival_rate.set(core.arrival_rate.per_s(now_s))
         self._control_limit.set(core.policy(now_s).control_limit)
         self._sla_response_time.set(1e-3 * sla.response_time_ms)

@@ -11,6 +11,7 @@ import ray
 from ray import serve
 
 from autoscaler.ray import store as ray_store
+from deployments.batcher.death_journal import journal_directory
 from deployments.config import DEPLOYMENT, ModelConfig
 from deployments.control.decision_reader import DecisionReader, replicas_in
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
@@ -52,18 +53,19 @@ class Replica:
         # Serve gives handlers to its own logger only.
         logging.getLogger("sojourn").parent = logger
         cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1.0)
-        self._service = load_service(ModelConfig.model_validate(model), cpus)
+        context = serve.get_replica_context()
+        config, node_id = ModelConfig.model_validate(model), ray.get_runtime_context().get_node_id()
+        journals = journal_directory(
+            node_id, context.app_name, context.deployment, config.model_dump_json()
+        )
+        self._service = load_service(config, cpus, journals)
         call_when_draining(self._service.begin_drain)
         self._started_s = started_s
         self._start_time_s: float | None = None
         self._watchdog = LoopWatchdog()
         self._metrics = ReplicaMetrics(self._service)
         self._tasks: list[asyncio.Task[None]] = []
-        context = serve.get_replica_context()
-        self._haproxy = HaproxyView(
-            f"-{context.replica_id.unique_id}",
-            socket_path_on(ray.get_runtime_context().get_node_id()),
-        )
+        self._haproxy = HaproxyView(f"-{context.replica_id.unique_id}", socket_path_on(node_id))
         self._decisions = DecisionReader(context.app_name, context.deployment, ray_store.read)
         self._last_good = LastGoodConfig(
             *(context.app_name, context.deployment, self._service.model_name),

@@ -31,16 +31,19 @@ def open_files_limit() -> int:
     return 1 << 30 if limit == resource.RLIM_INFINITY else limit
 
 
-def serve_environment(
-    max_body_bytes: int = 64 << 10, balance: str = "random", open_files: int = 1 << 16
-) -> dict[str, str]:
+def max_connections(open_files: int) -> int:
+    """Return how many clients HAProxy may serve at a time if it may open so many files."""
+    connections = int((open_files - _OTHER_FILES) / _FILES_PER_CONNECTION)
+    return max(1, min(MAX_CONNECTIONS, connections))
+
+
+def serve_environment(balance: str = "random", open_files: int = 1 << 16) -> dict[str, str]:
     """Return the environment variables with which Ray must be started.
+
+    `deployments.request_environment` has those that depend on the model.
 
     Parameters
     ----------
-    max_body_bytes : int
-        Largest request that HAProxy can retry, since it must buffer a whole request to send it
-        again. Larger requests are served, but a replica's refusal goes to the client.
     balance : str
         A key of `BALANCES`.
     open_files : int
@@ -57,7 +60,6 @@ def serve_environment(
     """
     if balance not in BALANCES:
         raise InvalidInputError(f"balance: must be one of {', '.join(BALANCES)}, not {balance!r}")
-    connections = int((open_files - _OTHER_FILES) / _FILES_PER_CONNECTION)
     return {
         # HAProxy connects clients to replicas directly, without a Python proxy.
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
@@ -67,13 +69,14 @@ def serve_environment(
         # Once HAProxy has a fifth of its files open, it closes connections to replicas rather than
         # keep them. With Ray's 4,096 that is at 1,000 clients: nearly every request then opens a
         # connection, and waits for the replica, which accepts one per iteration of its loop.
-        "RAY_SERVE_HAPROXY_MAXCONN": str(max(1, min(MAX_CONNECTIONS, connections))),
+        "RAY_SERVE_HAPROXY_MAXCONN": str(max_connections(open_files)),
         # A busy replica answers 503, and HAProxy tries another. Inference has no side effects, so
         # HAProxy may also resend requests that a dying replica left unanswered.
         "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM": BALANCES[balance],
         "RAY_SERVE_HAPROXY_RETRY_ON": "503 conn-failure empty-response",
         "RAY_SERVE_HAPROXY_RETRIES": str(RETRIES),
-        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(max_body_bytes),
+        # A client that sends or takes nothing for so long is gone; Ray would wait for an hour.
+        "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "30",
         # For HAProxy's metrics, a Python process of Ray's parses one log line per request: 15 µs of
         # CPU each. The replicas count their requests themselves.
         "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",

@@ -9,20 +9,23 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from autoscaler.reports import bottleneck_to_floats
 from deployments.access.control import AccessControl
 from deployments.batcher.asyncio_batcher import Batcher
+from deployments.batcher.death_journal import DeathJournal
 from deployments.batcher.front_meter import FrontMeter
 from deployments.batcher.placement import BatchPlacement
 from deployments.batcher.submission import Outcome, outputs_of
 from deployments.config import ModelConfig, UserConfig
 from deployments.control.observations import Observations, ReplicaObserver
 from deployments.control.policy_controller import PolicyController
-from deployments.errors import DeadlineError, RequestError
+from deployments.errors import BusyError, DeadlineError, RequestError
 from deployments.example_request import example_request
 from deployments.haproxy_view import MeanTimes
+from deployments.http.body_budget import BodyBudget, default_limit_bytes
 from deployments.http.inference_protocol import (
     InferenceRequest,
     Signature,
@@ -115,6 +118,10 @@ class InferenceService:
         CPUs that this process may use.
     warm : WarmUp, optional
         What warming the model up has found.
+    journals : Path, optional
+        Directory in which the replicas of this model on this machine tell each other what they
+        were computing when they died (`deployments.batcher.death_journal`); by default, they do
+        not.
 
     Attributes
     ----------
@@ -123,7 +130,11 @@ class InferenceService:
     config_error : str or None
         Why the latest configuration was rejected; the adapter that reads configurations sets it.
     answers : Counter of int
-        Inference requests by the HTTP status of their answer.
+        Answers by HTTP status; the HTTP interface counts them.
+    refused_requests : int
+        Requests that were answered 503, for another replica to take them.
+    bodies : BodyBudget
+        Bounds the memory that the bodies of unanswered requests take.
     access : AccessControl
         Who may use the service.
     tracing : Tracing
@@ -143,20 +154,26 @@ class InferenceService:
         device: str = "cpu",
         cpus: float = 1.0,
         warm: WarmUp | None = None,
+        journals: Path | None = None,
     ) -> None:
         self.cpus = cpus
         self.model_name = config.name
         self.model_version = config.version
         self.signature = Signature(model.inputs, model.outputs, max_rows=1)
         self.max_body_bytes = 0
+        self.receive_timeout_s = 0.0
+        self.bodies = BodyBudget()
         self.config_error: str | None = None
         self.answers: Counter[int] = Counter()
         self._draining = False
         self.access = AccessControl()
         self.tracing = Tracing(config.name, config.version)
-        self._refused_before = 0
         self._config = config
+        self.refused_requests = 0
+        self._refused_before = 0
+        self._max_timeout_ms = math.inf
         self._model = model
+        self._journals = journals
         self._profile = profile
         self._not_run = set(warm.not_run if warm else ())
         self._computes_here = device == "cpu" and not model.waits
@@ -269,6 +286,7 @@ class InferenceService:
                 self._observer.batch_ended,
                 self._placement,
                 partial(limit_threads, threads_in_use(self.cpus)),
+                self._open_journal(),
             )
             self._counting_since_s = time.monotonic()
         else:
@@ -279,8 +297,20 @@ class InferenceService:
         self.signature = Signature(
             self._model.inputs, self._model.outputs, limits.max_rows_per_request
         )
-        self.max_body_bytes = limits.max_body_bytes
+        self.max_body_bytes = limits.max_body_bytes or self.signature.body_limit_bytes
+        self.receive_timeout_s = limits.receive_timeout_s
+        self.bodies.limit_bytes = limits.max_bytes_in_flight or default_limit_bytes()
+        self._max_timeout_ms = limits.max_timeout_ms
         self._place_batches()
+
+    def _open_journal(self) -> DeathJournal | None:
+        if self._journals is None:
+            return None
+        try:
+            return DeathJournal(self._journals)
+        except OSError as error:
+            logger.warning("a request that kills a replica can kill more: %s", error)
+            return None
 
     def _place_batches(self) -> None:
         """Decide which batches the event loop runs, by the profile now believed."""
@@ -314,6 +344,8 @@ class InferenceService:
             self.batcher.arrival_counts.take(time.monotonic()), shares_cpu=self.shares_cpu
         )
         self._not_run.difference_update(record.size for record in seen.batches)
+        self.batcher.refresh()
+        self.batcher.expire(time.monotonic() - 1e-3 * self._max_timeout_ms)
         await self.controller.tick(seen)
         self._place_batches()
         return seen
@@ -323,8 +355,8 @@ class InferenceService:
 
         Requests that wait there are answered later than this process can see.
         """
-        refused = self.answers[503] - self._refused_before
-        self._refused_before = self.answers[503]
+        refused = self.refused_requests - self._refused_before
+        self._refused_before = self.refused_requests
         self.observer.balancer_wait.revise(
             means,
             refused=refused,
@@ -356,6 +388,15 @@ class InferenceService:
         front_s = self.front_meter.time_left_s(now_s)
         if batcher.core.has_room(1, now_s + front_s, arrival_s):
             return True
+        self.refuse(body, arrival_s)
+        return False
+
+    def refuse(self, body: bytes, arrival_s: float) -> None:
+        """Count the rows of a request that is refused before it is parsed.
+
+        Parameters and errors are those of `has_room`.
+        """
+        batcher, now_s = self.batcher, time.monotonic()
         self.front_meter.request_refused()
         rows = claimed_rows(body, self.signature.max_rows)
         try:
@@ -363,8 +404,7 @@ class InferenceService:
         except RequestError as error:
             self.count_failure(error, rows, arrival_s)
             raise
-        self.answers[503] += 1
-        return False
+        self.refused_requests += 1
 
     async def infer(
         self, request: InferenceRequest, arrival_s: float, trace: RequestTrace | None = None
@@ -408,7 +448,8 @@ class InferenceService:
         RequestError
             The request is refused at once, as in `Batcher.submit_nowait`.
         """
-        deadline_ms = math.inf if request.deadline_ms is None else request.deadline_ms
+        deadline_ms = request.deadline_ms
+        deadline_ms = math.inf if deadline_ms is None else min(deadline_ms, self._max_timeout_ms)
         call = InferenceCall(self, request.rows, arrival_s, deadline_ms, on_done)
         try:
             call.submission = self.batcher.submit_nowait(
@@ -429,7 +470,8 @@ class InferenceService:
         self, error: RequestError, rows: int, arrival_s: float, deadline_ms: float = math.inf
     ) -> None:
         """Count a request that is answered with an error."""
-        self.answers[error.status] += 1
+        if error.status == BusyError.status:
+            self.refused_requests += 1
         if isinstance(error, DeadlineError):
             waited_s = time.monotonic() - arrival_s
             self.observer.deadline_missed(rows, waited_s, deadline_ms)
@@ -533,7 +575,9 @@ class InferenceService:
             self._batcher.close()
 
 
-def load_service(config: ModelConfig, cpus: float | None = None) -> InferenceService:
+def load_service(
+    config: ModelConfig, cpus: float | None = None, journals: Path | None = None
+) -> InferenceService:
     """Load a model, warm it up, and return its service.
 
     Parameters
@@ -543,6 +587,8 @@ def load_service(config: ModelConfig, cpus: float | None = None) -> InferenceSer
     cpus : float, optional
         CPUs of this process, which is limited to one thread of BLAS, OpenMP and torch for each. By
         default, all that it may run on, and its threads stay as they are.
+    journals : Path, optional
+        As in `InferenceService`.
 
     Raises
     ------
@@ -562,7 +608,9 @@ def load_service(config: ModelConfig, cpus: float | None = None) -> InferenceSer
             f"max_batch_size {config.max_batch_size}"
         )
     warm = warm_up(model, profile.latency_ms.tolist(), config.warm_up_s)
-    service = InferenceService(config, model, profile, device=device, cpus=cpus, warm=warm)
+    service = InferenceService(
+        config, model, profile, device=device, cpus=cpus, warm=warm, journals=journals
+    )
     if service.cpus_note is not None:
         logger.warning("%s", service.cpus_note)
     return service

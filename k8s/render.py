@@ -25,10 +25,14 @@ _IMAGE = re.compile(r"([a-z0-9][a-z0-9._:/-]*)@(sha256:[0-9a-f]{64})")
 
 def render() -> dict[Path, str]:
     """Return the content of each generated file, by its path from the root."""
+    from deployments.config import load_service_config
+    from deployments.request_environment import request_environment
     from deployments.routing import serve_environment
 
-    variables = "".join(f"{name}={value}\n" for name, value in serve_environment().items())
-    source = "# Written by k8s/render.py from deployments/routing.py; edit that.\n"
+    service = load_service_config(ROOT / SOURCE)
+    settings = {**serve_environment(), **request_environment(service, own={})}
+    variables = "".join(f"{name}={value}\n" for name, value in settings.items())
+    source = f"# Written by k8s/render.py from deployments/ and {SOURCE}; edit that.\n"
     return {
         Path("k8s/base/serve_config.yaml"): _dump(serve_config()),
         Path("k8s/base/serve_environment.env"): source + variables,

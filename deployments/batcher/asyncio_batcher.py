@@ -15,6 +15,8 @@ from collections.abc import Callable
 from deployments.batcher.arrival_counts import ArrivalCounts
 from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.core import Batch, BatcherCore, Refusal, Request, StartReason
+from deployments.batcher.death_guard import DeathGuard
+from deployments.batcher.death_journal import DeathJournal
 from deployments.batcher.device import DeviceThread
 from deployments.batcher.loop_run import run_on_loop
 from deployments.batcher.model_errors import ModelErrors
@@ -59,6 +61,9 @@ class Batcher:
         Decides which batches the event loop runs itself; by default, none.
     prepare_thread : callable, optional
         Called in the device thread before its first batch.
+    journal : DeathJournal, optional
+        Tells the other replicas of this machine what was on the device if this process dies; it is
+        closed with the batcher.
 
     Attributes
     ----------
@@ -72,6 +77,10 @@ class Batcher:
         Rows that reached this batcher; those refused or crowded out; those answered with outputs.
     deadline_missed_rows, expired_rows : int
         Rows dropped because their request's own deadline, or the SLA's, passed or could not be met.
+    pruned_rows, refused_too_late_rows : int
+        Those among them that had waited in the queue, and those that were never let in.
+    cancelled_rows : int
+        Rows of requests that were given up, for instance because their clients left.
     arrival_counts : ArrivalCounts
         `offered_rows` by windows of `policy.burstiness.COUNT_WINDOW_S`.
     """
@@ -83,6 +92,7 @@ class Batcher:
         on_batch: Callable[[BatchRecord], None] = lambda record: None,
         placement: BatchPlacement | None = None,
         prepare_thread: Callable[[], None] = lambda: None,
+        journal: DeathJournal | None = None,
     ) -> None:
         self.core = core
         self.placement = placement or BatchPlacement()
@@ -93,9 +103,13 @@ class Batcher:
         self.completed_rows = 0
         self.deadline_missed_rows = 0
         self.expired_rows = 0
+        self.pruned_rows = 0
+        self.refused_too_late_rows = 0
+        self.cancelled_rows = 0
         self.arrival_counts = ArrivalCounts(COUNT_WINDOW_S)
         self._model = model
         self._on_batch = on_batch
+        self._deaths = DeathGuard(core, journal, idempotent=model.idempotent)
         self._loop = asyncio.get_running_loop()
         self._wake = WakeTimer(self._loop, self._advance_now)
         self._batch: Batch | None = None
@@ -195,11 +209,13 @@ class Batcher:
             # No other replica could answer in time, so this is no sign of too few replicas.
             if refusal is Refusal.HOPELESS:
                 self.deadline_missed_rows += rows
+                self.refused_too_late_rows += rows
                 return DeadlineError(
                     "the request's deadline is shorter than its own processing time"
                 )
             if refusal is Refusal.EXPIRED:
                 self.expired_rows += rows
+                self.refused_too_late_rows += rows
                 return DeadlineError(TOO_LATE)
         self.refused_rows += rows
         if self.lost_reason is not None:
@@ -211,6 +227,7 @@ class Batcher:
         )
 
     def _give_up(self, submission: Submission) -> None:
+        self.cancelled_rows += submission.rows
         self.core.cancel(submission)
         self.advance()
 
@@ -219,7 +236,7 @@ class Batcher:
         self._miss_deadline(submission)
         self.advance()
 
-    def _miss_deadline(self, request: Request) -> None:
+    def _miss_deadline(self, request: Request, message: str | None = None) -> None:
         """Answer `request` with a `DeadlineError`: its deadline passed or cannot be met.
 
         The status is 504, and not the 503 of a refusal: HAProxy would try another replica, too
@@ -229,13 +246,13 @@ class Batcher:
         if submission.done:
             return
         self.core.cancel(request)
+        self.pruned_rows += request.rows
         if request.deadline_s < math.inf:
             self.deadline_missed_rows += request.rows
-            message = "the request's deadline cannot be met"
+            message = message or "the request's deadline cannot be met"
         else:
             self.expired_rows += request.rows
-            message = TOO_LATE
-        submission.finish(DeadlineError(message))
+        submission.finish(DeadlineError(message or TOO_LATE))
 
     def _crowd_out(self, request: Request) -> None:
         """Answer a suspected request with a `CrowdedOutError`."""
@@ -245,6 +262,17 @@ class Batcher:
             submission.finish(
                 CrowdedOutError("the batch failed and the retry queue is full; try again later")
             )
+
+    def expire(self, oldest_s: float) -> None:
+        """Answer all requests that arrived before `oldest_s`: their time is over.
+
+        Those on the device are answered as well, though it goes on with them.
+        """
+        running = self._batch.slices if self._batch is not None else ()
+        for request in {*self.core.requests(), *(part.request for part in running)}:
+            if request.arrival_s < oldest_s and not request.cancelled:
+                self._miss_deadline(request, "the request was not answered in time")
+        self.advance()
 
     def refuse_unread(self, rows: int, now_s: float, arrival_s: float) -> None:
         """Count a request for which there was no room, so that it was not parsed.
@@ -262,6 +290,10 @@ class Batcher:
         if refusal is not Refusal.FULL or self.lost_reason is not None:
             raise self._refuse(refusal, rows)
         self.refused_rows += rows
+
+    def refresh(self) -> None:
+        """Learn of other replicas on this machine; to be called every second or so."""
+        self._deaths.refresh()
 
     def busy_for_s(self) -> float:
         """Return how long the current batch has been on the device; 0 without a batch."""
@@ -287,11 +319,14 @@ class Batcher:
             return
         self.lost_reason = reason
         logger.error("%s", reason)
-        requests = self.core.device_lost()
+        waiting = self.core.device_lost()
         if self._batch is not None:
-            requests += [part.request for part in self._batch.slices]
+            # Any of them may be the reason; the others are free to go elsewhere.
+            for part in self._batch.slices:
+                error = self._deaths.device_lost(part.request, reason)
+                _submission(part.request).finish(error)
             self._batch = None
-        for request in requests:
+        for request in waiting:
             _submission(request).finish(DeviceError(reason))
         self.advance()
 
@@ -304,6 +339,7 @@ class Batcher:
     def close(self) -> None:
         """End the device thread after its current batch; open requests get no answer."""
         self._device.close()
+        self._deaths.close()
         self._wake.set(None)
         if self._advance_soon:
             self._advance_soon.cancel()
@@ -335,7 +371,7 @@ class Batcher:
 
     def _start_batch(self) -> bool:
         """Start a batch if the core has one; return whether this thread ran it."""
-        batch = self.core.next_batch(time.monotonic())
+        batch = self._deaths.next_batch(time.monotonic(), _answer)
         while self.core.deadline_missed:
             self._miss_deadline(self.core.deadline_missed.pop())
         while self.core.crowded_out:
@@ -374,6 +410,7 @@ class Batcher:
             return
         started_s, queue_left = self._batch_started_s, self._queue_left
         self._batch = None
+        self._deaths.batch_ended()
         outcome = run.outcome
         failed: list[int] = []
         if isinstance(outcome, Failure):
@@ -394,7 +431,8 @@ class Batcher:
                 submission = _submission(request)
                 if not submission.done:
                     self.completed_rows += stop - start
-                    submission.add_outputs(start, stop, outputs)
+                    if submission.add_outputs(start, stop, outputs):
+                        self._deaths.answered(submission)
         oldest_s = min([part.request.arrival_s for part in batch.slices])
         self._on_batch(
             BatchRecord(
@@ -429,6 +467,10 @@ def _trace(batch: Batch, run: BatchRun, started_s: float) -> None:
         )
         for trace in traces:
             trace.batches.append(times)
+
+
+def _answer(request: Request, error: RequestError) -> None:
+    _submission(request).finish(error)
 
 
 def _submission(request: Request) -> Submission:

@@ -284,9 +284,37 @@ class BatcherCore:
         self._queue.put_back(rerun)
         self._bisection.add(test, has_culprit=False)
 
+    def recall(self, batch: Batch, alone: Collection[int]) -> None:
+        """Take back a batch that the device has not been given; cancelled requests are dropped.
+
+        Parameters
+        ----------
+        batch : Batch
+            The latest batch.
+        alone : collection of int
+            Indices into ``batch.slices`` of those that must each run in a batch of their own; the
+            others wait again.
+        """
+        self._device_busy = False
+        self._bisection.test_incomplete()
+        self._bisection.test_passed()
+        places = range(len(batch.slices))
+        under_test = [place for place in places[: batch.slices_under_test] if place not in alone]
+        queued = [place for place in places[batch.slices_under_test :] if place not in alone]
+        self._bisection.add([batch.slices[place] for place in under_test], has_culprit=False)
+        self._queue.put_back([batch.slices[place] for place in queued])
+        for place in alone:
+            # Like the last suspect of a batch that failed, it shares its test with no one.
+            self._bisection.add([batch.slices[place]], has_culprit=True)
+
     def drain(self) -> None:
         """Refuse new requests, and start waiting rows without delay."""
         self._draining = True
+
+    def requests(self) -> list[Request]:
+        """Return the requests that wait, or of which a part does."""
+        waiting = dict.fromkeys(self._queue.requests() + self._bisection.requests())
+        return [request for request in waiting if not request.cancelled]
 
     def device_lost(self) -> list[Request]:
         """Record that the device is lost: refuse new requests and give up the waiting ones.
@@ -297,8 +325,7 @@ class BatcherCore:
             The requests given up; the caller answers them.
         """
         self.drain()
-        waiting = dict.fromkeys(self._queue.requests() + self._bisection.requests())
-        given_up = [request for request in waiting if not request.cancelled]
+        given_up = self.requests()
         for request in given_up:
             self.cancel(request)
         self._device_busy = False

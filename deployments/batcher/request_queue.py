@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 
 from deployments.batcher.requests import Request, Slice
 
+#: Cancelled requests that may stay in a queue before it is looked through for them.
+_MIN_CANCELLED = 16
+
 
 class RequestQueue:
     """Rows that wait for an ordinary batch.
@@ -25,6 +28,8 @@ class RequestQueue:
         self._high: deque[Request] = deque()
         self._returned: deque[Slice] = deque()
         self._has_deadlines = False
+        #: At least as many as the cancelled requests that are still in the queues.
+        self._cancelled = 0
 
     @property
     def has_returned_slices(self) -> bool:
@@ -53,6 +58,11 @@ class RequestQueue:
         request.rows_queued = 0
         # The heads must be live requests: their age decides when a batch starts.
         self._drop_cancelled_heads()
+        self._cancelled += 1
+        entries = len(self._normal) + len(self._high) + len(self._returned)
+        # Each cancelled request pays for looking at two entries at most.
+        if self._cancelled > max(_MIN_CANCELLED, entries // 2):
+            self._drop_cancelled()
 
     def requests(self) -> list[Request]:
         """Return the waiting requests; one with several slices may appear more than once."""
@@ -144,6 +154,12 @@ class RequestQueue:
             return self._high
         high_first = self._high[0].arrival_s - head_start_s <= self._normal[0].arrival_s
         return self._high if high_first else self._normal
+
+    def _drop_cancelled(self) -> None:
+        self._normal = deque(one for one in self._normal if not one.cancelled)
+        self._high = deque(one for one in self._high if not one.cancelled)
+        self._returned = deque(part for part in self._returned if not part.request.cancelled)
+        self._cancelled = 0
 
     def _drop_cancelled_heads(self) -> None:
         for queue in (self._normal, self._high):

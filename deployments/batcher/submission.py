@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from deployments.batcher.death_journal import digest_of
 from deployments.batcher.model_runner import Tensors, concatenate
 from deployments.batcher.requests import Request
 from deployments.errors import RequestError
@@ -41,7 +42,10 @@ class Submission(Request):
         Takes the times of its batches, if the request is traced.
     """
 
-    __slots__ = ("_on_cancel", "_on_done", "_parts", "_rows_done", "deadline_timer", "trace")
+    __slots__ = (
+        *("_digest", "_on_cancel", "_on_done", "_parts", "_rows_done"),
+        *("deadline_timer", "trace"),
+    )
 
     def __init__(
         self,
@@ -60,6 +64,14 @@ class Submission(Request):
         self._on_cancel = on_cancel
         self._parts: dict[int, Tensors] | None = None
         self._rows_done = 0
+        self._digest: int | None = None
+
+    @property
+    def digest(self) -> int:
+        """The checksum of its inputs; see `deployments.batcher.death_journal.digest_of`."""
+        if self._digest is None:
+            self._digest = digest_of(self.content)
+        return self._digest
 
     @property
     def done(self) -> bool:
@@ -85,18 +97,26 @@ class Submission(Request):
             # The other requests of the batch must get their answers.
             logger.exception("failed to hand an outcome to the sender of its request")
 
-    def add_outputs(self, start: int, stop: int, outputs: Tensors) -> None:
-        """Add the outputs of rows ``start`` to ``stop - 1``; tell the sender once all are there."""
+    def add_outputs(self, start: int, stop: int, outputs: Tensors) -> bool:
+        """Add the outputs of rows ``start`` to ``stop - 1``; tell the sender once all are there.
+
+        Returns
+        -------
+        bool
+            Whether all are there.
+        """
         if stop - start == self.rows:
             self.finish(outputs)
-            return
+            return True
         # A slice that was in a failed batch is done after the slices that follow it.
         if self._parts is None:
             self._parts = {}
         self._parts[start] = outputs
         self._rows_done += stop - start
-        if self._rows_done == self.rows:
-            self.finish(concatenate([self._parts[start] for start in sorted(self._parts)]))
+        if self._rows_done < self.rows:
+            return False
+        self.finish(concatenate([self._parts[start] for start in sorted(self._parts)]))
+        return True
 
     def _stop_timer(self) -> None:
         if self.deadline_timer is not None:

@@ -9,6 +9,7 @@ import logging
 import re
 import reprlib
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar, Protocol
 
@@ -28,6 +29,7 @@ from deployments.errors import (
     RequestError,
     UnauthorizedError,
 )
+from deployments.http.body_budget import BodyBudget
 from deployments.http.disconnects import DisconnectWatch
 from deployments.http.inference_protocol import (
     InferenceRequest,
@@ -40,10 +42,12 @@ from deployments.http.openapi import openapi_document, tensor_metadata
 from deployments.http.request import (
     AUTHORIZATION,
     HEADER_LENGTH,
+    MAX_REQUEST_ID_BYTES,
     REQUEST_ID,
     Headers,
     check_single_valued,
     read_body,
+    read_content_length,
     read_header_length,
     read_priority,
     read_timeout_ms,
@@ -61,6 +65,8 @@ _JSON = (b"content-type", b"application/json")
 _BINARY = (b"content-type", b"application/octet-stream")
 #: Key of a scope: when the request could first have been read, by `time.monotonic`.
 ARRIVAL = "sojourn.arrival_s"
+#: A larger body is not read before there is room for its request.
+LARGE_BODY_BYTES = 64 << 10
 #: Why a request was refused before it was parsed.
 FULL = "this replica is full; try again later"
 
@@ -85,6 +91,9 @@ class Service(Protocol):
     max_body_bytes: int
     access: AccessControl
     tracing: Tracing
+    bodies: BodyBudget
+    receive_timeout_s: float
+    answers: Counter[int]
 
     @property
     def front_meter(self) -> FrontMeter:
@@ -96,6 +105,9 @@ class Service(Protocol):
 
     def has_room(self, body: bytes, arrival_s: float) -> bool:
         """Return whether one more row can be answered in time. If not, count it as refused."""
+
+    def refuse(self, body: bytes, arrival_s: float) -> None:
+        """Count a request that is refused because the bodies of others take too much memory."""
 
     def infer_nowait(
         self,
@@ -171,7 +183,8 @@ class InferenceApp:
         # This keeps the last of repeated fields; `_infer` rejects those where that matters.
         fields = dict(scope["headers"])
         info = RequestInfo(
-            fields.get(REQUEST_ID) or self.request_ids.make(), fields.get(TRACEPARENT)
+            fields.get(REQUEST_ID, b"")[:MAX_REQUEST_ID_BYTES] or self.request_ids.make(),
+            fields.get(TRACEPARENT),
         )
         try:
             status, body, headers = await self._route(scope, fields, receive, arrival_s, info)
@@ -180,6 +193,7 @@ class InferenceApp:
             return
         except Exception as error:
             status, body, headers = self.failure(error, info, arrival_s)
+        self.service.answers[status] += 1
         headers.append((b"content-length", b"%d" % len(body)))
         headers.append((REQUEST_ID, info.request_id))
         if scope["method"] == "HEAD":
@@ -295,28 +309,39 @@ class InferenceApp:
             check_single_valued(scope["headers"])
         header_length = read_header_length(fields)
         timeout_ms, priority = read_timeout_ms(fields), read_priority(fields)
-        body = await read_body(receive, fields, service.max_body_bytes)
-        if not service.has_room(body, arrival_s):
-            raise BusyError(FULL)
-        request = parse_request(body, header_length, service.signature, timeout_ms, priority)
-        if service.tracing.on:
-            info.trace = service.tracing.begin(info.traceparent, info.request_id, arrival_s)
-        task = asyncio.current_task()
-        assert task is not None
-        self._watch.add(task, receive)
-        status = 500
-        try:
-            outputs = await service.infer(request, arrival_s, info.trace)
-            answer = self.success(request, outputs)
-            status = answer[0]
-        except RequestError as error:
-            status = error.status
-            raise
-        finally:
-            self._watch.remove(task)
-            if info.trace is not None:
-                service.tracing.end(info.trace, status, request.rows, info.token)
+        if (read_content_length(fields) or 0) > LARGE_BODY_BYTES:
+            # No need to read it if there is no room.
+            self._check_room(b"", arrival_s)
+        with self.service.bodies.reservation() as reservation:
+            try:
+                body = await read_body(receive, fields, service.max_body_bytes, reservation.grow_to)
+            except BusyError:
+                service.refuse(b"", arrival_s)
+                raise
+            self._check_room(body, arrival_s)
+            request = parse_request(body, header_length, service.signature, timeout_ms, priority)
+            if service.tracing.on:
+                info.trace = service.tracing.begin(info.traceparent, info.request_id, arrival_s)
+            task = asyncio.current_task()
+            assert task is not None
+            self._watch.add(task, receive)
+            status = 500
+            try:
+                outputs = await service.infer(request, arrival_s, info.trace)
+                answer = self.success(request, outputs)
+                status = answer[0]
+            except RequestError as error:
+                status = error.status
+                raise
+            finally:
+                self._watch.remove(task)
+                if info.trace is not None:
+                    service.tracing.end(info.trace, status, request.rows, info.token)
         return answer
+
+    def _check_room(self, body: bytes, arrival_s: float) -> None:
+        if not self.service.has_room(body, arrival_s):
+            raise BusyError(FULL)
 
     def success(self, request: InferenceRequest, outputs: Tensors) -> Answer:
         """Return the answer with a model's outputs.

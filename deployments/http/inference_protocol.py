@@ -17,6 +17,7 @@ import orjson
 from numpy.typing import NDArray
 
 from deployments.errors import BadRequestError, TooLargeError
+from deployments.http.json_guard import CHECKED_FROM_BYTES, JsonGuard, body_limit_bytes
 from deployments.http.parameters import check_priority, check_timeout_ms
 from deployments.http.tensors import TensorCodec, booleans_possible, codec_of
 from deployments.models.base import TensorSpec
@@ -80,6 +81,16 @@ class Signature:
     max_rows: int
 
     @cached_property
+    def json_guard(self) -> JsonGuard:
+        """Tells JSON that is no valid request, before it is parsed."""
+        return JsonGuard(self.inputs, self.max_rows)
+
+    @property
+    def body_limit_bytes(self) -> int:
+        """How large a body must be allowed to be; see `deployments.http.json_guard`."""
+        return body_limit_bytes(self.inputs, self.max_rows)
+
+    @cached_property
     def input_codecs(self) -> Mapping[str, TensorCodec]:
         """The codec of each input, by name."""
         return {spec.name: codec_of(spec) for spec in self.inputs}
@@ -141,7 +152,7 @@ def parse_request(
     BadRequestError
         The request is malformed. The message says what is wrong and what is allowed.
     TooLargeError
-        The request has more rows than `signature.max_rows`.
+        The request has more rows than `signature.max_rows`, or far more values.
     """
     header: bytes | memoryview = body
     raw = _EMPTY
@@ -152,6 +163,8 @@ def parse_request(
                 f"{len(body)}, not {header_length}"
             )
         header, raw = memoryview(body)[:header_length], memoryview(body)[header_length:]
+    if len(header) >= CHECKED_FROM_BYTES:
+        signature.json_guard.check(bytes(header))
     try:
         content = orjson.loads(header)
     except orjson.JSONDecodeError as error:

@@ -15,12 +15,13 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from deployments.access.control import INFERENCE
 from deployments.batcher.submission import Cancellable, Outcome
 from deployments.errors import BusyError, DeadlineError, RequestError
 from deployments.http.app import ARRIVAL, FULL, Answer, InferenceApp
+from deployments.http.guarded_protocol import GuardedProtocol
 from deployments.http.inference_protocol import InferenceRequest, parse_request
 from deployments.http.refusals import RefusalPacer
 from deployments.http.request import REQUEST_ID
@@ -76,7 +77,7 @@ class HostedApp:
         return self._refusal
 
 
-class InferenceProtocol(HttpToolsProtocol):
+class InferenceProtocol(GuardedProtocol):
     """uvicorn's HTTP protocol, with a short way to the hosted app.
 
     Attributes
@@ -103,6 +104,10 @@ class InferenceProtocol(HttpToolsProtocol):
         #: What was read of an incomplete body, and how many bytes are missing.
         self._chunks: list[bytes] = []
         self._missing = 0
+        #: Bytes that the request has taken of the app's budget.
+        self._reserved = 0
+        #: Whether the request was refused before all of its body was read.
+        self._skipping = False
         #: What was read after an unanswered request.
         self._held = b""
         self._stopping = False
@@ -110,8 +115,31 @@ class InferenceProtocol(HttpToolsProtocol):
         # uvicorn's access log and its limit of connections belong to its own way.
         self._short_way = not self.access_log and self.limit_concurrency is None
 
+    @property
+    def receive_timeout_s(self) -> float:
+        """How long a request may take to arrive."""
+        hosted = self.hosted
+        return super().receive_timeout_s if hosted is None else hosted.app.service.receive_timeout_s
+
+    def count_answer(self, status: int) -> None:
+        """Count an answer that the app does not give."""
+        if self.hosted is not None:
+            self.hosted.app.service.answers[status] += 1
+
+    def reject(self, error: RequestError) -> None:
+        """Answer with an error, unless the request has its answer, and close the connection."""
+        if self._missing and self._head is None:
+            self.transport.close()  # it was refused before all of it was read
+        else:
+            self._head = None
+            self._release()
+            self._chunks.clear()
+            super().reject(error)
+
     def data_received(self, data: bytes) -> None:
         """Take what was read."""
+        if self._lingering:
+            return
         if self._missing:
             self._read_body(data)
         elif self._head is not None or self._held:
@@ -137,15 +165,7 @@ class InferenceProtocol(HttpToolsProtocol):
         )
         service = hosted.app.service
         start = end + len(END_OF_HEAD)
-        if (
-            head is None
-            or head.body_length > service.max_body_bytes
-            # The app denies it before the rest of its body has arrived.
-            or (
-                len(data) < start + head.body_length
-                and not service.access.allows(head.authorization, INFERENCE)
-            )
-        ):
+        if head is None or head.body_length > service.max_body_bytes:
             super().data_received(data)
             return
         if self.flow.write_paused:
@@ -156,13 +176,29 @@ class InferenceProtocol(HttpToolsProtocol):
         self._last_read_s = now_s = time.monotonic()
         self._arrival_s = self._readable_since_s(now_s, service.front_meter.request_read(now_s))
         stop = start + head.body_length
+        # Strangers take nothing of the budget for bodies.
+        admitted = self._admit()
+        if admitted and service.bodies.take(head.body_length):
+            self._reserved = head.body_length
         if len(data) < stop:
-            self._chunks.append(data[start:])
             self._missing = stop - len(data)
+            self.receiving()
+            if admitted:
+                self._begin_body(data[start:])
+            else:
+                self._skipping = True
             return
         if len(data) > stop:
             self._hold(data[stop:])
-        self._handle(data[start:stop])
+        if admitted:
+            self._handle(data[start:stop])
+
+    def _begin_body(self, data: bytes) -> None:
+        """Keep the first part of a body, or refuse the request and skip its body."""
+        if self._check_room(data):
+            self._chunks.append(data)
+        else:
+            self._skipping = True
 
     def _read_body(self, data: bytes) -> None:
         assert self.hosted is not None
@@ -173,15 +209,33 @@ class InferenceProtocol(HttpToolsProtocol):
         self._arrival_s += max(0.0, since_s - self._last_read_s)
         self._last_read_s = now_s
         rest = data[self._missing :]
-        self._chunks.append(data[: self._missing])
+        if not self._skipping:
+            self._chunks.append(data[: self._missing])
         self._missing -= len(data) - len(rest)
         if self._missing:
+            return
+        self.received()
+        if self._skipping:
+            self._skip_ended(rest)
             return
         body = b"".join(self._chunks)
         self._chunks.clear()
         if rest:
             self._hold(rest)
         self._handle(body)
+
+    def _skip_ended(self, rest: bytes) -> None:
+        """Go on after the body of a request that was refused before all of it was read."""
+        self._skipping = False
+        if self._head is not None:
+            if rest:
+                self._hold(rest)
+            return
+        self._last_answer_s = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._expect_request(self.timeout_keep_alive)
+        if rest:
+            self._read(rest)
 
     def _readable_since_s(self, now_s: float, bound_s: float) -> float:
         """Return since when what is read now could have been read.
@@ -210,18 +264,13 @@ class InferenceProtocol(HttpToolsProtocol):
 
     def _handle(self, body: bytes) -> None:
         """Answer the request, or queue it for the batcher."""
+        if not self._check_room(body):
+            return
         hosted, head = self.hosted, self._head
         assert hosted is not None
         assert head is not None
-        app = hosted.app
-        service, info = app.service, self._info
+        service, info = hosted.app.service, self._info
         try:
-            info.token = service.access.admit(head.authorization, INFERENCE, time.monotonic())
-            if not service.has_room(body, self._arrival_s):
-                app.log_failure(BusyError.status, FULL, info, self._arrival_s)
-                start, end = hosted.refusal(self.server_state.default_headers)
-                hosted.pacer.add(self, start, end)
-                return
             self._request = parse_request(
                 body, head.header_length, service.signature, head.timeout_ms, head.priority
             )
@@ -233,10 +282,47 @@ class InferenceProtocol(HttpToolsProtocol):
                 self._request, self._arrival_s, self._answered, info.trace
             )
         except Exception as error:
-            answer = app.failure(error, info, self._arrival_s)
-            self._end_trace(answer[0])
-            start, end = self._encode(answer)
-            hosted.pacer.add(self, start, end, too_late=isinstance(error, DeadlineError))
+            self._refuse(error)
+
+    def _admit(self) -> bool:
+        """Return whether the request's token lets it in; if not, refuse it."""
+        hosted, head = self.hosted, self._head
+        assert hosted is not None
+        assert head is not None
+        access, info = hosted.app.service.access, self._info
+        try:
+            info.token = access.admit(head.authorization, INFERENCE, self._last_read_s)
+        except RequestError as error:
+            self._refuse(error)
+            return False
+        return True
+
+    def _check_room(self, body: bytes) -> bool:
+        """Return whether there is room for the request, by what was read of its body; refuse it."""
+        hosted, head = self.hosted, self._head
+        assert hosted is not None
+        assert head is not None
+        service = hosted.app.service
+        try:
+            if self._reserved < head.body_length:
+                service.refuse(body, self._arrival_s)
+            elif service.has_room(body, self._arrival_s):
+                return True
+            service.answers[BusyError.status] += 1
+            hosted.app.log_failure(BusyError.status, FULL, self._info, self._arrival_s)
+            start, end = hosted.refusal(self.server_state.default_headers)
+            hosted.pacer.add(self, start, end)
+        except Exception as error:
+            self._refuse(error)
+        return False
+
+    def _refuse(self, error: Exception) -> None:
+        """Answer with an error, once there is time for it."""
+        assert self.hosted is not None
+        answer = self.hosted.app.failure(error, self._info, self._arrival_s)
+        self._end_trace(answer[0])
+        start, end = self._encode(answer)
+        self.hosted.pacer.add(self, start, end, too_late=isinstance(error, DeadlineError))
 
     def _answered(self, outcome: Outcome) -> None:
         """Write the outcome of the request."""
@@ -270,6 +356,7 @@ class InferenceProtocol(HttpToolsProtocol):
         """Return an answer as bytes, before and after the request id."""
         assert self.hosted is not None
         status, body, headers = answer
+        self.hosted.app.service.answers[status] += 1
         lines = self.hosted.default_lines(self.server_state.default_headers)
         return (
             b"".join((STATUS_LINE[status], lines, _lines(headers))),
@@ -284,6 +371,7 @@ class InferenceProtocol(HttpToolsProtocol):
         if self._head is None:
             return
         self._head = None
+        self._release()
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -300,6 +388,12 @@ class InferenceProtocol(HttpToolsProtocol):
         if self._held and not self.flow.write_paused:
             self._go_on()
 
+    def _release(self) -> None:
+        """Give back what the request has taken of the budget."""
+        reserved, self._reserved = self._reserved, 0
+        if reserved and self.hosted is not None:
+            self.hosted.app.service.bodies.release(reserved)
+
     def _expect_request(self, within_s: float) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(
             within_s, self.timeout_keep_alive_handler
@@ -308,8 +402,8 @@ class InferenceProtocol(HttpToolsProtocol):
     def timeout_keep_alive_handler(self) -> None:
         """Close the connection if it was idle for the keep-alive timeout."""
         self.timeout_keep_alive_task = None
-        if self._head is not None:
-            return  # its answer sets the timer again
+        if self._head is not None or self._missing:
+            return  # its answer, or the end of its body, sets the timer again
         left_s = self._last_answer_s + self.timeout_keep_alive - self.loop.time()
         if left_s > 0:
             self._expect_request(left_s)
@@ -346,7 +440,7 @@ class InferenceProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Give up the client's request."""
         super().connection_lost(exc)
-        self._unset_keepalive_if_required()
+        self._release()
         self._head, self._held, self._missing = None, b"", 0
         self._chunks.clear()
         if self._call is not None:

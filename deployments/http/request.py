@@ -2,7 +2,7 @@
 
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from starlette.types import Receive
 
@@ -12,6 +12,8 @@ from deployments.http.parameters import check_priority, check_timeout_ms
 HEADER_LENGTH = b"inference-header-content-length"
 REQUEST_ID = b"x-request-id"
 AUTHORIZATION = b"authorization"
+#: The rest of a longer request id is cut off.
+MAX_REQUEST_ID_BYTES = 128
 _CONTENT_LENGTH = b"content-length"
 _CONTENT_ENCODING = b"content-encoding"
 _PRIORITY = b"x-request-priority"
@@ -27,6 +29,10 @@ _NUMBER = re.compile(rb"\d{1,20}(\.\d{1,20})?([eE][+-]?\d{1,4})?")
 _MAX_LENGTH_DIGITS = 18
 #: zlib's `wbits` of each coding: a gzip header, or zlib's own header, which "deflate" means.
 _WINDOW_BITS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
+
+#: A body may unpack to so many times its size, or to so many bytes if that is more.
+MAX_UNPACKING_RATIO = 100
+_FREE_UNPACKED_BYTES = 1 << 20
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -98,11 +104,17 @@ def read_priority(fields: Mapping[bytes, bytes]) -> int:
     return check_priority(number, "the header X-Request-Priority")
 
 
-async def read_body(receive: Receive, fields: Mapping[bytes, bytes], max_body_bytes: int) -> bytes:
+async def read_body(
+    receive: Receive,
+    fields: Mapping[bytes, bytes],
+    max_body_bytes: int,
+    reserve: Callable[[int], None] = lambda total_bytes: None,
+) -> bytes:
     """Read the body, and decompress it if Content-Encoding says that it is compressed.
 
     Reading stops as soon as the body exceeds `max_body_bytes`, and decompression stops there too,
-    so a request cannot exhaust memory.
+    so a request cannot exhaust memory. `reserve` is called with the bytes of the body that are
+    known of, before they are read; it may raise what it likes.
 
     Raises
     ------
@@ -111,7 +123,8 @@ async def read_body(receive: Receive, fields: Mapping[bytes, bytes], max_body_by
     UnsupportedEncodingError
         The Content-Encoding is not supported. Raised before any of the body is read.
     BadRequestError
-        The body contradicts its header fields, or the client disconnected before its end.
+        The body contradicts its header fields, unpacks to far more than its size, or the client
+        disconnected before its end.
     """
     coding = fields.get(_CONTENT_ENCODING, b"").strip().lower()
     compressed = coding not in (b"", b"identity")
@@ -121,6 +134,7 @@ async def read_body(receive: Receive, fields: Mapping[bytes, bytes], max_body_by
     chunks: list[bytes] = []
     received = 0
     while size <= max_body_bytes:
+        reserve(size)
         message = await receive()
         if message["type"] == "http.disconnect":
             raise BadRequestError("the client disconnected before it had sent the whole body")
@@ -130,21 +144,31 @@ async def read_body(receive: Receive, fields: Mapping[bytes, bytes], max_body_by
         size = max(announced, received)
         if not message.get("more_body", False) and size <= max_body_bytes:
             body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-            return _decompress(body, coding, max_body_bytes) if compressed else body
+            if not compressed:
+                return body
+            content = _decompress(body, coding, max_body_bytes)
+            reserve(len(content))
+            return content
     raise TooLargeError(f"the body is too large: at most {max_body_bytes} bytes are allowed")
 
 
 def _decompress(body: bytes, coding: bytes, max_body_bytes: int) -> bytes:
     name = coding.decode()
     decompressor = zlib.decompressobj(_WINDOW_BITS[coding])
+    most = max(_FREE_UNPACKED_BYTES, MAX_UNPACKING_RATIO * len(body))
     try:
         # One byte more than allowed distinguishes a body that just fits from one that does not.
-        content = decompressor.decompress(body, max_body_bytes + 1)
+        content = decompressor.decompress(body, min(most, max_body_bytes) + 1)
     except zlib.error:
         raise BadRequestError(f"the body is not valid {name}") from None
     if len(content) > max_body_bytes:
         raise TooLargeError(
             f"the decompressed body is too large: at most {max_body_bytes} bytes are allowed"
+        )
+    if len(content) > most:
+        raise TooLargeError(
+            f"the body unpacks to more than {MAX_UNPACKING_RATIO} times its size, and more than "
+            f"{_FREE_UNPACKED_BYTES} bytes"
         )
     if not decompressor.eof:
         raise BadRequestError(f"the body is not valid {name}: it ends too early")

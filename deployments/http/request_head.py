@@ -14,6 +14,7 @@ import httptools
 from deployments.errors import BadRequestError
 from deployments.http.request import (
     AUTHORIZATION,
+    MAX_REQUEST_ID_BYTES,
     REQUEST_ID,
     check_single_valued,
     read_content_length,
@@ -31,6 +32,8 @@ _PRINTABLE = re.compile(rb"[\x21-\x7e]+")
 #: Heads to remember, and the longest one, in bytes.
 _HEADS = 512
 _LONGEST_HEAD = 4096
+#: A longer head goes to uvicorn's own protocol, which counts what it reads.
+_LONGEST_ORDINARY_HEAD = 16 << 10
 #: Fields that make a request one for uvicorn's own protocol, whatever their value.
 _UNUSUAL = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"content-encoding"})
 
@@ -99,6 +102,8 @@ class RequestHeads:
         request_id, traceparent : bytes or None
             None if it has none.
         """
+        if end > _LONGEST_ORDINARY_HEAD:
+            return None, None, None
         key, request_id = _cut(data[:end], _REQUEST_ID_LINE)
         key, traceparent = _cut(key, _TRACEPARENT_LINE)
         head = self._parsed(key)
@@ -112,7 +117,7 @@ class RequestHeads:
             traceparent = head.traceparent
         elif head.traceparent is not None or not _PRINTABLE.fullmatch(traceparent):
             return None, None, None
-        return head, request_id, traceparent
+        return head, request_id and request_id[:MAX_REQUEST_ID_BYTES], traceparent
 
     def _parsed(self, key: bytes) -> RequestHead | None:
         try:
@@ -180,7 +185,7 @@ def parse_head(
         return None
     try:
         check_single_valued(headers)
-        body_length = read_content_length(fields)
+        body_length, request_id = read_content_length(fields), fields.get(REQUEST_ID)
         if body_length is None:
             return None
         return RequestHead(
@@ -188,7 +193,7 @@ def parse_head(
             read_header_length(fields),
             read_timeout_ms(fields),
             read_priority(fields),
-            fields.get(REQUEST_ID),
+            request_id and request_id[:MAX_REQUEST_ID_BYTES],
             fields.get(TRACEPARENT),
             fields.get(AUTHORIZATION),
         )

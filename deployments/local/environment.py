@@ -14,15 +14,21 @@ from pathlib import Path
 from deployments.config import ServiceConfig
 from deployments.local.machine import LOOPBACK, free_port
 from deployments.local.ray_token import ray_access
+from deployments.request_environment import request_environment
 from deployments.routing import open_files_limit, serve_environment
 
 _BINARY_VARIABLE = "RAY_SERVE_HAPROXY_BINARY_PATH"
 _HAPROXY = r"""#!/bin/sh
 # Runs in HAProxy's place: its pages listen on this machine only, the service where it was asked to.
+# It waits for whole requests, for so long, as it can only send those to another replica; and keeps
+# the buffers for them.
 for argument; do
   if [ "$before" = -f ]; then
     sed -i -E -e 's/^( *bind )[*]?:([0-9]+)/\1{loopback}:\2/' \
-      -e 's/^( *bind ){pattern}:{port}( |$)/\1{host}:{port}\2/' "$argument"
+      -e 's/^( *bind ){pattern}:{port}( |$)/\1{host}:{port}\2/' \
+      -e 's/^( *)option abortonclose$/&\n\1option http-buffer-request/' \
+      -e 's/^( *)option redispatch 1$/&\n\1timeout http-request 30s/' \
+      -e 's/^( *)tune.bufsize .*/&\n\1tune.memory.hot-size 67108864/' "$argument"
   fi
   before=$argument
 done
@@ -55,6 +61,7 @@ def environment_of(config: ServiceConfig, directory: Path, balance: str) -> dict
     return {
         **os.environ,
         **settings,
+        **request_environment(config, open_files=open_files_limit()),
         **ray_access(),
         # Ray then takes 127.0.0.1 for the node's address, and its processes listen there only.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",

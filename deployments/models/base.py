@@ -122,11 +122,15 @@ class Model(ABC):
     waits : bool
         Whether `forward` waits for something other than this CPU, such as a network. Then the event
         loop never runs it.
+    idempotent : bool
+        Whether a request may be computed twice. If not, a request whose replica was lost while it
+        was perhaps being computed is answered 500 instead of being sent to another replica.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     waits: bool = False
+    idempotent: bool = True
 
     @abstractmethod
     def load(self, device: str) -> None:
@@ -250,7 +254,7 @@ def make_model(import_path: str, options: Mapping[str, Any]) -> Model:
     StartError
         The constructor failed; the message contains that of the model.
     """
-    model_class = _find_class(MODELS.get(import_path, import_path))
+    model_class = find_class(import_path)
     _check_options(model_class, import_path, options)
     with _raise_as_start_error(import_path):
         return model_class(**options)
@@ -279,7 +283,20 @@ def _load(model: Model, device: str) -> None:
     load(device, weights=source.load_weights)
 
 
-def _find_class(import_path: str) -> type[Model]:
+def find_class(import_path: str) -> type[Model]:
+    """Import a model class.
+
+    Parameters
+    ----------
+    import_path : str
+        ``package.module:Class``, or a short name from `MODELS`.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such class, or it is no complete model.
+    """
+    import_path = MODELS.get(import_path, import_path)
     module_name, colon, class_name = import_path.partition(":")
     if not colon or not module_name or not class_name:
         raise InvalidInputError(

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ from deployments.access.control import AccessControl
 from deployments.batcher.front_meter import FrontMeter
 from deployments.batcher.submission import Cancellable, Outcome
 from deployments.errors import ModelError, RequestError
+from deployments.http.body_budget import BodyBudget
+from deployments.http.guarded_protocol import RECEIVE_TIMEOUT_S
 from deployments.http.inference_protocol import InferenceRequest, Signature, Tensors
 from deployments.models.base import TensorSpec
 from deployments.observability.tracing import RequestTrace, Tracing
@@ -78,6 +81,8 @@ class PipelineService:
         #: The event loop keeps only weak references to tasks.
         self._calls: set[asyncio.Task[None]] = set()
         self._draining = False
+        self.bodies = BodyBudget()
+        self.answers: Counter[int] = Counter()
         self.configure(user_config)
 
     @property
@@ -95,6 +100,7 @@ class PipelineService:
         self.pipeline.sla = user_config.sla.objective if user_config.late == "refuse" else None
         self.signature = Signature(self._inputs, self._outputs, user_config.max_rows_per_request)
         self.max_body_bytes = user_config.max_body_bytes
+        self.receive_timeout_s = RECEIVE_TIMEOUT_S
 
     async def start(self) -> None:
         """Start the workers of all stages.
@@ -159,6 +165,12 @@ class PipelineService:
             core.offered += 1
             core.refused += 1
         return room
+
+    def refuse(self, body: bytes, arrival_s: float) -> None:
+        """Count a request that is refused because the bodies of others take too much memory."""
+        core = self.pipeline.core
+        core.offered += 1
+        core.refused += 1
 
     def infer_nowait(
         self,

@@ -20,6 +20,7 @@ from deployments.config import ServiceConfig, load_service_config
 from deployments.config_check import check_service
 from deployments.local.ray_token import ray_access
 from deployments.local.service import LocalService, local_service
+from deployments.request_environment import request_environment
 from deployments.routing import BALANCES, open_files_limit, serve_environment
 from policy.errors import InvalidInputError
 from sojourn.output import json_option, print_json, say
@@ -54,8 +55,8 @@ TABLE_TIMEOUT_S = 10.0
 @click.option(
     "--environment",
     is_flag=True,
-    help="Print the environment that `ray start` and `serve deploy` need on your own cluster, and "
-    "exit. Makes Ray's token if there is none.",
+    help="Print the environment that `ray start` and `serve deploy` need on your own cluster to "
+    "serve CONFIG, and exit. Makes Ray's token if there is none.",
 )
 @json_option
 def command(
@@ -69,16 +70,21 @@ def command(
     as_json: bool,
 ) -> int:
     """Serve the model of CONFIG (configs/digits.yaml) on this machine, until Ctrl-C."""
-    if environment:
-        variables = serve_environment(balance=balance, open_files=open_files_limit())
-        for name, value in {**ray_access(), **variables}.items():
-            click.echo(f"export {name}={shlex.quote(value)}")
-        return 0
     if config == DEFAULT_CONFIG and not config.exists():
         raise InvalidInputError(
             f"there is no {config} here; name a config, or write one with `sojourn init`"
         )
     service = load_service_config(config)
+    if environment:
+        open_files = open_files_limit()
+        settings = {
+            **ray_access(),
+            **serve_environment(balance, open_files),
+            **request_environment(service, open_files=open_files),
+        }
+        for name, value in settings.items():
+            click.echo(f"export {name}={shlex.quote(value)}")
+        return 0
     if host or port:
         service = service.model_copy(
             update={"http_host": host or service.http_host, "http_port": port or service.http_port}

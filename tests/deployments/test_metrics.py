@@ -1,13 +1,15 @@
 """A replica's metrics, handed to recorders instead of Ray."""
 
+import asyncio
 import contextlib
+import time
 import warnings
 from typing import Any
 
 import pytest
 
 from deployments.access.tokens import hash_token
-from deployments.errors import RequestError
+from deployments.errors import DeadlineError, RequestError
 from deployments.service import InferenceService
 from policy.profile import Profile
 from tests.support.emulated_service import emulated_service, infer
@@ -53,6 +55,7 @@ async def test_a_flush_sets_the_gauges_without_explaining_the_policy(
     async with emulated_service(PROFILE, sla=sla) as service:
         exported = metrics.ReplicaMetrics(service)
         await infer(service)
+        service.answers[200] += 1  # as the HTTP interface does
         exported.flush(await service.tick())
         assert recorded["sojourn_sla_response_time_seconds"].values == {(): [0.05]}
         assert recorded["sojourn_sla_percentile_ratio"].values[()] == pytest.approx([0.95])
@@ -91,3 +94,36 @@ async def test_who_was_admitted_and_who_was_not_is_counted(recorded: dict[str, R
         assert recorded["sojourn_admitted_requests_total"].values == {("alice",): [2]}
         denied = recorded["sojourn_denied_requests_total"].values
         assert denied == {("429",): [1], ("401",): [1]}
+
+
+async def test_what_becomes_of_rows_that_are_not_answered_is_counted_apart(
+    recorded: dict[str, Recorder],
+) -> None:
+    slow = Profile.from_dict({"max_batch_size": 1, "latency_ms": {"per_request": 20, "fixed": 0}})
+    sla = {"response_time_ms": 100}
+    async with emulated_service(slow, sla=sla, limits={"max_timeout_ms": 1e4}) as service:
+        exported = metrics.ReplicaMetrics(service)
+        running, waiting, given_up = (asyncio.ensure_future(infer(service)) for _ in range(3))
+        while service.batcher.core.queue_length < 2:
+            await asyncio.sleep(0)
+        given_up.cancel()
+        await asyncio.gather(given_up, return_exceptions=True)
+        with pytest.raises(DeadlineError, match="within the SLA"):
+            await infer(service, sent_s_ago=1.0)
+        service.batcher.expire(time.monotonic())
+        for task in (running, waiting):
+            with pytest.raises(DeadlineError, match="was not answered in time"):
+                await task
+        exported.flush(await service.tick())
+        rows = {
+            kind: recorded[f"sojourn_{kind}_rows_total"].values.get((), [0])
+            for kind in ("offered", "refused", "pruned", "refused_too_late", "cancelled")
+        }
+        assert rows == {
+            "offered": [4],
+            "refused": [0],
+            "pruned": [2],
+            "refused_too_late": [1],
+            "cancelled": [1],
+        }
+        assert recorded["sojourn_body_bytes"].values == {(): [0]}

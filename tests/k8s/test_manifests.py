@@ -14,6 +14,8 @@ import jsonschema
 import pytest
 import yaml
 
+from deployments.config import load_service_config
+from deployments.request_environment import request_environment
 from deployments.routing import serve_environment
 
 pytestmark = pytest.mark.slow
@@ -183,7 +185,8 @@ def test_gpu_overlay_asks_for_as_many_gpus_as_its_pods_have():
 @pytest.mark.parametrize("kustomization", KUSTOMIZATIONS)
 def test_every_ray_container_has_the_serve_environment(kustomization):
     environment = build(kustomization)["ConfigMap"]
-    assert environment["data"] == serve_environment()
+    service = load_service_config(ROOT / "configs/digits.yaml")
+    assert environment["data"] == {**serve_environment(), **request_environment(service, own={})}
     for pod in pods_of(kustomization):
         for container in pod["spec"]["containers"]:
             assert container["envFrom"] == [

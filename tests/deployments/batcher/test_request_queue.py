@@ -1,12 +1,21 @@
 """The order of the queue, and its counts of rows."""
 
 import math
+import weakref
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deployments.batcher.request_queue import RequestQueue
 from deployments.batcher.requests import Request, Slice
 
 HEAD_START_S = 0.1
 ANSWER_WITHIN_S = 5.0
+
+
+class Inputs:
+    """A request's content, whose release can be seen."""
 
 
 def queue_of(*requests: Request) -> RequestQueue:
@@ -89,3 +98,51 @@ def test_a_request_that_has_begun_is_finished() -> None:
     queue = queue_of(Request(0.0, 4, "long"))
     assert take(queue, 3, done_s=4.0) == ([("long", 0, 3)], [])
     assert take(queue, 3, done_s=8.0) == ([("long", 3, 4)], [])
+
+
+@pytest.mark.parametrize("priority", [0, 1])
+def test_requests_that_arrive_and_leave_free_their_inputs(priority: int) -> None:
+    """50,000 clients give up behind a slow device; the first request keeps its place."""
+    queue = queue_of(Request(0.0, 1, "first", priority=priority))
+    alive: weakref.WeakSet[Inputs] = weakref.WeakSet()
+    most = 0
+    for _ in range(50_000):
+        inputs = Inputs()
+        alive.add(inputs)
+        request = Request(1.0, 1, inputs, priority=priority)
+        del inputs
+        queue.append(request)
+        request.cancelled = True
+        queue.discard(request)
+        del request
+        most = max(most, len(alive))
+    assert most < 50
+    assert len(queue.requests()) < 50
+    assert queue.requests()[0].content == "first"
+
+
+@given(
+    st.lists(
+        st.one_of(st.tuples(st.just("arrive"), st.integers(0, 1)), st.integers(0, 10**6)),
+        max_size=300,
+    )
+)
+def test_cancelled_requests_are_never_taken_and_never_more_than_the_others(
+    events: list[tuple[str, int] | int],
+) -> None:
+    """An event is an arrival with its priority, or the cancellation of any waiting request."""
+    queue = RequestQueue()
+    waiting: list[Request] = []
+    for event in events:
+        if isinstance(event, tuple):
+            waiting.append(Request(0.0, 1, len(waiting), priority=event[1]))
+            queue.append(waiting[-1])
+        elif waiting:
+            left = waiting.pop(event % len(waiting))
+            left.cancelled = True
+            queue.discard(left)
+        assert queue.rows == len(waiting)
+        assert len(queue.requests()) <= 2 * len(waiting) + 17
+    slices, _ = take(queue, len(events) + 1)
+    assert len(slices) == len(waiting)
+    assert {content for content, _, _ in slices} == {request.content for request in waiting}

@@ -21,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from deployments.http.app import InferenceApp
+from deployments.http.guarded_protocol import RECEIVE_TIMEOUT_S
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.service import InferenceService
@@ -374,7 +375,7 @@ async def test_a_connection_with_half_a_request_is_not_idle(
     protocol, transport, loop = connected
     request = post(body((1, 2)))
     protocol.data_received(request + request[:-9])
-    loop.pass_time(100)
+    loop.pass_time(RECEIVE_TIMEOUT_S - 1)
     transport.close.assert_not_called()
     protocol.data_received(request[-9:])
     loop.end_iteration()
@@ -415,6 +416,7 @@ async def test_the_senders_own_pauses_do_not_count_as_waiting(
 
     monkeypatch.setattr("deployments.http.protocol.time", mock.Mock(monotonic=monotonic))
     monkeypatch.setattr(meter, "readable_since_s", lambda now_s: present[0][1])
+    monkeypatch.setattr(protocol, "_check_room", lambda body: True)
     seen: list[float] = []
     monkeypatch.setattr(protocol, "_handle", lambda body: seen.append(protocol._arrival_s))
     request = post(body((1, 2)))

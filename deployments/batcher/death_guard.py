@@ -1,0 +1,118 @@
+"""Which requests of a batch may run, by what is known of replicas that died.
+
+Sent on by HAProxy, a request that has seen one death runs alone, so that it takes no other with it
+and is cleared if it is innocent. One that has seen two is answered 500. A model that is not
+idempotent gets no second try at all.
+"""
+
+from collections.abc import Callable
+
+from deployments.batcher.core import BatcherCore
+from deployments.batcher.death_journal import MAX_DEATHS, DeathJournal
+from deployments.batcher.requests import Batch, Request
+from deployments.batcher.submission import Submission
+from deployments.errors import DeviceError, ReplicaDiedError, RequestError
+
+
+class DeathGuard:
+    """Look at each batch before it starts, and write it down for the replicas that survive it.
+
+    Parameters
+    ----------
+    core : BatcherCore
+        Takes back the batches that may not run as they are.
+    journal : DeathJournal or None
+        None: this process knows only of its own device.
+    idempotent : bool
+        Whether a request may be computed again.
+    """
+
+    def __init__(
+        self, core: BatcherCore, journal: DeathJournal | None, *, idempotent: bool
+    ) -> None:
+        self._core = core
+        self._journal = journal
+        self._idempotent = idempotent
+        self._max_deaths = MAX_DEATHS if idempotent else 1
+
+    def next_batch(
+        self, now_s: float, answer: Callable[[Request, RequestError], None]
+    ) -> Batch | None:
+        """Return the core's next batch that may run, and note that it runs.
+
+        Parameters
+        ----------
+        now_s : float
+        answer : callable
+            Called with each request that is not computed again, and with its error.
+        """
+        batch = self._core.next_batch(now_s)
+        journal = self._journal
+        if journal is None or batch is None:
+            return batch
+        journal.look()
+        while batch is not None and journal.deaths:
+            alone = []
+            recalled = False
+            for place, part in enumerate(batch.slices):
+                deaths = journal.deaths.get(_digest(part.request), 0)
+                if deaths >= self._max_deaths:
+                    answer(part.request, self._error(deaths))
+                    self._core.cancel(part.request)
+                    recalled = True
+                elif deaths:
+                    alone.append(place)
+            if not recalled and (not alone or len(batch.slices) == 1):
+                break
+            self._core.recall(batch, alone)
+            batch = self._core.next_batch(now_s)
+        if batch is not None:
+            journal.begin([_digest(part.request) for part in batch.slices])
+        return batch
+
+    def batch_ended(self) -> None:
+        """Note that the device is done with its batch."""
+        if self._journal is not None:
+            self._journal.end()
+
+    def answered(self, submission: Submission) -> None:
+        """Note that a request was computed, and clear it of the death that it has seen."""
+        if self._journal is not None and self._journal.deaths:
+            self._journal.clear(submission.digest)
+
+    def device_lost(self, request: Request, reason: str) -> RequestError:
+        """Return the answer to a request of the batch on a device that is lost.
+
+        Whoever computes it next knows that it has been in this batch.
+        """
+        deaths = 1
+        if self._journal is not None:
+            self._journal.device_lost()
+            deaths += self._journal.deaths.get(_digest(request), 0)
+        return self._error(deaths) if deaths >= self._max_deaths else DeviceError(reason)
+
+    def refresh(self) -> None:
+        """Look for replicas that have started; to be called every second or so."""
+        if self._journal is not None:
+            self._journal.refresh()
+
+    def close(self) -> None:
+        """Leave nothing behind but what was on the device."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    def _error(self, deaths: int) -> ReplicaDiedError:
+        if self._idempotent:
+            return ReplicaDiedError(
+                f"{deaths} replicas were lost while they computed this request; "
+                "it is not computed again"
+            )
+        return ReplicaDiedError(
+            "a replica was lost while it computed this request, which may not be computed twice"
+        )
+
+
+def _digest(request: Request) -> int:
+    assert isinstance(request, Submission)
+    return request.digest

@@ -1,0 +1,250 @@
+"""What the replicas of a machine were computing when they died, so that no request kills them all.
+
+HAProxy sends what a dying replica held to another one. Most of it is innocent and waited; but if a
+request of the running batch ended the process, it ends the next one as well. A replica cannot tell
+that by itself: what outlives it is its journal, a small file in memory that names the requests of
+the running batch. The others look at it before each batch of their own:
+
+- A request that was in the batch of one death is computed again alone, and is cleared if it is
+  answered.
+- If that replica dies, too, the request has seen two deaths, and no replica computes it again.
+
+Each file is locked by its replica for as long as its device can be trusted. The kernel drops a
+process's POSIX locks before it closes the process's sockets, and so before HAProxy can know of the
+death: whoever gets the request next sees that the lock is gone.
+"""
+
+import fcntl
+import hashlib
+import logging
+import mmap
+import os
+import stat
+import struct
+import tempfile
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+logger = logging.getLogger("sojourn.batcher")
+
+#: A request that has seen so many deaths is not computed again.
+MAX_DEATHS = 2
+#: How long a death is remembered.
+KEEP_S = 600.0
+#: Slices in the largest batch.
+_MAX_ENTRIES = 1024
+_WORD_BYTES = 8
+_FILE_BYTES = (1 + _MAX_ENTRIES) * _WORD_BYTES
+#: The lowest bits of an entry: the deaths that its request had seen before.
+_DEATH_BITS = 2
+_SUFFIX = ".journal"
+#: Elements of a tensor that its digest covers at most, evenly spaced.
+_SAMPLE = 4096
+#: `struct flock`: type, whence, start, length, process.
+_FLOCK = struct.Struct("hhqqi")
+_ASK = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+_FREE = struct.pack("h", fcntl.F_UNLCK)
+
+
+def digest_of(inputs: Mapping[str, NDArray[Any]]) -> int:
+    """Return a checksum of a request's inputs; of a sample of them, if there are many.
+
+    Equal inputs have equal digests in every process. Different inputs with the same digest can
+    only be mistaken for each other after a death.
+    """
+    digest = 0
+    for array in inputs.values():
+        if array.size > _SAMPLE:
+            array = array.reshape(-1)[:: array.size // _SAMPLE]
+        if array.dtype.hasobject:
+            digest = zlib.crc32(b"\0".join(array.reshape(-1).tolist()), digest)
+        else:
+            digest = zlib.crc32(np.ascontiguousarray(array).data, digest)
+    return digest
+
+
+@dataclass
+class _Peer:
+    """The open journal of another process."""
+
+    descriptor: int
+    words: memoryview
+
+
+class DeathJournal:
+    """The journal of this process, and its view of those of its peers.
+
+    Parameters
+    ----------
+    directory : Path
+        A directory that only replicas of the same model on this machine use, best one in memory.
+        It is made if it is missing.
+
+    Attributes
+    ----------
+    deaths : mapping of int to int
+        How many deaths a request has seen, by its digest; those that have seen none are left out.
+
+    Raises
+    ------
+    OSError
+        The directory or the file cannot be made, or belongs to another user.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.deaths: dict[int, int] = {}
+        self._directory = directory
+        self._read_s: dict[int, float] = {}
+        self._peers: dict[str, _Peer] = {}
+        self._known: set[str] = set()
+        self._name = f"{os.getpid()}-{time.monotonic_ns()}{_SUFFIX}"
+        try:
+            self._descriptor = _create(directory / self._name)
+        except FileNotFoundError:  # a peer that stopped has just removed the directory
+            self._descriptor = _create(directory / self._name)
+        self._words = _map(self._descriptor, writable=True)
+        self._trusted = True
+        #: When a file was last added to the directory, or taken from it.
+        self._changed_ns = 0
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look for peers, and forget deaths of long ago; to be called every second or so."""
+        now_s = time.monotonic()
+        os.utime(self._descriptor)  # writing to mapped memory does not
+        self._find_peers()
+        for digest in [one for one, at_s in self._read_s.items() if now_s - at_s > KEEP_S]:
+            del self._read_s[digest]
+            self.deaths.pop(digest, None)
+
+    def _find_peers(self) -> None:
+        for name in self._names():
+            if name not in self._known:
+                self._open(name)
+
+    def _names(self) -> list[str]:
+        try:
+            names = [one for one in os.listdir(self._directory) if one.endswith(_SUFFIX)]
+        except OSError:
+            return []  # someone has emptied the directory: there is nothing to learn
+        self._known.intersection_update(names)
+        # Closing a second descriptor of our own file would drop our lock.
+        return [name for name in names if name != self._name]
+
+    def _open(self, name: str) -> None:
+        path = self._directory / name
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+            if time.time() - os.fstat(descriptor).st_mtime > KEEP_S and not _is_locked(descriptor):
+                os.close(descriptor)
+                path.unlink()
+                return
+            self._peers[name] = _Peer(descriptor, _map(descriptor))
+        except (OSError, ValueError):
+            return  # it has just been removed, or is none of ours
+        self._known.add(name)
+
+    def look(self) -> None:
+        """Notice peers that started or died since the last call."""
+        try:
+            changed_ns = os.stat(self._directory).st_mtime_ns
+        except OSError:
+            changed_ns = 0
+        if changed_ns != self._changed_ns:
+            self._changed_ns = changed_ns
+            self._find_peers()
+        dead = [name for name, peer in self._peers.items() if not _is_locked(peer.descriptor)]
+        for name in dead:
+            self._read(name, self._peers.pop(name))
+
+    def _read(self, name: str, peer: _Peer) -> None:
+        """Take in the journal of a dead peer. The file stays for those that have not seen it."""
+        count = min(peer.words[0], _MAX_ENTRIES)
+        for entry in peer.words[1 : 1 + count]:
+            digest, deaths = entry >> _DEATH_BITS, 1 + (entry & (1 << _DEATH_BITS) - 1)
+            self.deaths[digest] = max(deaths, self.deaths.get(digest, 0))
+            self._read_s[digest] = time.monotonic()
+        peer.words.release()
+        os.close(peer.descriptor)
+        if count:
+            logger.warning("a replica died while it computed %d requests", count)
+        else:
+            (self._directory / name).unlink(missing_ok=True)
+
+    def begin(self, digests: Sequence[int]) -> None:
+        """Note the requests of the batch that starts now, by their digests."""
+        deaths = self.deaths
+        for place, digest in enumerate(digests[:_MAX_ENTRIES], 1):
+            self._words[place] = digest << _DEATH_BITS | (deaths.get(digest, 0) if deaths else 0)
+        self._words[0] = min(len(digests), _MAX_ENTRIES)
+
+    def end(self) -> None:
+        """Note that the batch ended."""
+        if self._trusted:
+            self._words[0] = 0
+
+    def clear(self, digest: int) -> None:
+        """Forget the death that a request has seen: it has been answered since."""
+        self.deaths.pop(digest, None)
+
+    def device_lost(self) -> None:
+        """Let the peers see the requests of the running batch as after a death."""
+        if self._trusted:
+            self._trusted = False
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close all files. The peers see a batch that is still running as after a death."""
+        for peer in self._peers.values():
+            peer.words.release()
+            os.close(peer.descriptor)
+        self._peers.clear()
+        if not self._words[0]:
+            (self._directory / self._name).unlink(missing_ok=True)
+        self._words.release()
+        os.close(self._descriptor)
+        with suppress(OSError):
+            self._directory.rmdir()  # the last one
+
+
+def journal_directory(*owner: str) -> Path:
+    """Return the directory for the replicas of this user that share the names of `owner`."""
+    memory = Path("/dev/shm")
+    parent = memory if memory.is_dir() else Path(tempfile.gettempdir())
+    name = hashlib.sha256("\0".join(owner).encode()).hexdigest()[:32]
+    # Not below a directory of all users: the first of them could replace it.
+    return parent / f"sojourn-{os.getuid()}-{name}"
+
+
+def _create(path: Path) -> int:
+    """Make a journal that is locked before its peers can find it; return its descriptor."""
+    directory = path.parent
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = directory.lstat()
+    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise PermissionError(f"{directory} is open to other users")
+    hidden = path.with_suffix(".new")
+    descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    os.ftruncate(descriptor, _FILE_BYTES)
+    fcntl.lockf(descriptor, fcntl.LOCK_EX)
+    hidden.rename(path)
+    return descriptor
+
+
+def _map(descriptor: int, *, writable: bool = False) -> memoryview:
+    access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+    return memoryview(mmap.mmap(descriptor, _FILE_BYTES, access=access)).cast("Q")
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Return whether another process locks the file."""
+    answer: bytes = fcntl.fcntl(descriptor, fcntl.F_GETLK, _ASK)
+    return not answer.startswith(_FREE)

@@ -1,0 +1,161 @@
+"""What a replica leaves behind when it dies, and what the others make of it."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deployments.batcher.death_journal import (
+    KEEP_S,
+    DeathJournal,
+    digest_of,
+    journal_directory,
+)
+from tests.support.journal_peer import Peer
+
+
+@contextmanager
+def opened(directory: Path) -> Iterator[DeathJournal]:
+    journal = DeathJournal(directory)
+    try:
+        yield journal
+    finally:
+        journal.close()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "journals"
+
+
+def test_requests_of_the_running_batch_have_seen_a_death_and_no_others(directory: Path) -> None:
+    with opened(directory) as journal:
+        peer = Peer(directory)
+        journal.refresh()
+        peer.tell("begin 1 2")
+        peer.tell("end")
+        peer.tell("begin 3 4 5")
+        journal.look()
+        assert journal.deaths == {}
+        peer.die()
+        journal.look()
+        assert journal.deaths == {3: 1, 4: 1, 5: 1}
+        journal.clear(4)
+        journal.look()
+        assert journal.deaths == {3: 1, 5: 1}
+
+
+def test_a_replica_that_started_later_is_noticed_when_it_dies(directory: Path) -> None:
+    """Even before the next refresh."""
+    with opened(directory) as journal:
+        peer = Peer(directory)
+        peer.tell("begin 1")
+        peer.die()
+        journal.look()
+        assert journal.deaths == {1: 1}
+
+
+def test_a_second_death_counts_unless_the_request_was_answered_between(directory: Path) -> None:
+    """The second replica reads the journal of the first: it started after its death."""
+    first = Peer(directory)
+    first.tell("begin 7")
+    first.die()
+    second = Peer(directory)
+    second.tell("look")
+    second.tell("begin 7 8")
+    second.die()
+    with opened(directory) as journal:
+        journal.look()
+        assert journal.deaths == {7: 2, 8: 1}
+
+
+def test_a_replica_that_stops_leaves_nothing(directory: Path) -> None:
+    peer = Peer(directory)
+    with opened(directory) as journal:
+        peer.tell("begin 1")
+        peer.tell("end")
+        peer.tell("close")
+        journal.look()
+        assert journal.deaths == {}
+        peer.die()
+        assert len(list(directory.iterdir())) == 1
+    assert not directory.exists()
+
+
+def test_a_replica_that_dies_idle_leaves_nothing_once_it_is_noticed(directory: Path) -> None:
+    with opened(directory) as journal:
+        peer = Peer(directory)
+        journal.refresh()
+        peer.die()
+        journal.look()
+        assert journal.deaths == {}
+        assert len(list(directory.iterdir())) == 1
+
+
+def test_what_was_on_a_lost_device_has_seen_a_death_though_its_replica_lives(
+    directory: Path,
+) -> None:
+    with opened(directory) as journal:
+        peer = Peer(directory)
+        journal.refresh()
+        peer.tell("begin 1 2")
+        peer.tell("device_lost")
+        peer.tell("end")
+        journal.look()
+        assert journal.deaths == {1: 1, 2: 1}
+        peer.die()
+        journal.refresh()
+        journal.look()
+        assert journal.deaths == {1: 1, 2: 1}
+
+
+def test_old_deaths_are_forgotten(directory: Path) -> None:
+    peer = Peer(directory)
+    peer.tell("begin 1")
+    peer.die()
+    (file,) = directory.iterdir()
+    long_ago_s = time.time() - KEEP_S - 1
+    os.utime(file, (long_ago_s, long_ago_s))
+    with opened(directory) as journal:
+        journal.look()
+        assert journal.deaths == {}
+        assert not file.exists()
+
+
+def test_a_file_that_is_no_journal_is_left_alone(directory: Path) -> None:
+    directory.mkdir(mode=0o700)
+    (directory / "1-1.journal").write_bytes(b"short")
+    (directory / "notes.txt").write_bytes(b"x")
+    (directory / "2-2.journal").symlink_to("/etc/passwd")
+    with opened(directory) as journal:
+        journal.look()
+        assert journal.deaths == {}
+
+
+def test_a_directory_open_to_others_is_refused(directory: Path) -> None:
+    directory.mkdir(mode=0o755)
+    with pytest.raises(PermissionError, match="open to other users"):
+        DeathJournal(directory)
+
+
+def test_each_owner_has_a_directory_of_its_own() -> None:
+    assert journal_directory("a", "b") == journal_directory("a", "b")
+    assert journal_directory("a", "b") != journal_directory("ab", "")
+
+
+def test_digests_tell_inputs_apart() -> None:
+    generator = np.random.default_rng(3)
+    inputs = [generator.random(shape, np.float32) for shape in ((1, 3), (2, 3), (1, 3, 224, 224))]
+    words = [np.array([[b"a", b"bc"]], object), np.array([[b"ab", b"c"]], object)]
+    digests = {digest_of({"x": array}) for array in [*inputs, *words]}
+    assert len(digests) == 5
+    image = inputs[2].copy()
+    assert digest_of({"x": image}) in digests
+    image[0, 1] += 1
+    assert digest_of({"x": image}) not in digests
+    strided = np.asfortranarray(inputs[1])
+    assert digest_of({"x": strided}) in digests

@@ -1,0 +1,262 @@
+"""Clients that are slow, greedy, or do not speak HTTP, over real sockets."""
+
+import asyncio
+import contextlib
+import gzip
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from deployments.http import guarded_protocol
+from deployments.http.app import InferenceApp
+from deployments.http.guarded_protocol import MAX_FIELDS, MAX_HEAD_BYTES
+from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.http.request import MAX_REQUEST_ID_BYTES
+from deployments.service import InferenceService
+from tests.support.doubles_service import Doubles, body, listening, make_service
+
+INFER = "/v2/models/doubles/infer"
+_LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.IGNORECASE)
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Connect = Callable[[], contextlib.AbstractAsyncContextManager[Stream]]
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[InferenceService]:
+    async with make_service(Doubles()) as made:
+        made.max_body_bytes = 1 << 20
+        made.receive_timeout_s = 0.1
+        yield made
+
+
+@pytest.fixture
+async def connect(service: InferenceService) -> AsyncIterator[Connect]:
+    """Opens a connection to a server with that service."""
+    app = InferenceApp(service, "1")
+    InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
+
+    @contextlib.asynccontextmanager
+    async def opened() -> AsyncIterator[Stream]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            yield reader, writer
+        finally:
+            writer.transport.abort()
+
+    try:
+        async with listening(app, InferenceProtocol) as (_, port):
+            yield opened
+    finally:
+        InferenceProtocol.hosted = None
+
+
+def post(content: bytes, *lines: str, length: int | None = None) -> bytes:
+    """Return a request; `length` is what it announces."""
+    announced = len(content) if length is None else length
+    head = [f"POST {INFER} HTTP/1.1", "Host: x", *lines, f"Content-Length: {announced}"]
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + content
+
+
+GOOD = post(json.dumps(body((1, 2))).encode())
+#: With this, a request goes to uvicorn's own protocol and the ASGI app.
+GZIP = "Content-Encoding: gzip"
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, object]]:
+    """Return the status of the next answer, and its JSON."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = _LENGTH.search(head)
+    assert length is not None
+    assert b"content-type: application/json" in head
+    return int(head.split()[1]), json.loads(await reader.readexactly(int(length[1])))
+
+
+async def test_a_body_that_does_not_arrive_in_time_is_answered_408(
+    service: InferenceService, connect: Connect
+) -> None:
+    for request in (post(b"{", length=500_000), post(b"x", GZIP, length=500_000)):
+        async with connect() as (reader, writer):
+            writer.write(request)
+            status, content = await answer(reader)
+            assert (status, content) == (
+                408,
+                {"error": "the request must arrive within 0.1 s"},
+            )
+            assert await reader.read() == b""
+    while service.bodies.used_bytes:
+        await asyncio.sleep(0)
+    assert service.answers[408] == 2
+
+
+@pytest.mark.parametrize("start", [b"POST ", GOOD[:40], b"GET /v2 HTTP/1.1\r\nHost: x\r\nA: "])
+async def test_a_head_that_does_not_arrive_in_time_is_answered_408(
+    connect: Connect, start: bytes
+) -> None:
+    """A byte now and then does not help."""
+    async with connect() as (reader, writer):
+
+        async def drip() -> None:
+            while True:
+                writer.write(b"x")
+                await asyncio.sleep(0.02)
+
+        writer.write(start)
+        dripping = asyncio.create_task(drip())
+        try:
+            assert (await answer(reader))[0] in (400, 408)
+        finally:
+            dripping.cancel()
+
+
+async def test_requests_in_time_are_answered_however_long_the_connection_lasts(
+    connect: Connect,
+) -> None:
+    async with connect() as (reader, writer):
+        for _ in range(4):
+            writer.write(GOOD[:-9])
+            await asyncio.sleep(0.04)
+            writer.write(GOOD[-9:])
+            assert (await answer(reader))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "".join(f"a{number}: b\r\n" for number in range(50_000)),
+        "".join(f"a{number}: b\r\n" for number in range(MAX_FIELDS + 1)),
+        "a: " + "b" * (8 << 20),
+        "a: " + "b" * MAX_HEAD_BYTES,
+        "x-request-id: " + "b" * (8 << 20),
+    ],
+    ids=["50,000 fields", "a field too many", "8 MB", "a byte too many", "an id of 8 MB"],
+)
+async def test_a_head_that_is_too_large_is_answered_431(connect: Connect, fields: str) -> None:
+    async with connect() as (reader, writer):
+        writer.write(f"POST {INFER} HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n".encode())
+        status, content = await answer(reader)
+        assert status == 431
+        assert content["error"] == (
+            "the head of a request may have at most 65536 bytes and 256 fields"
+        )
+
+
+async def test_a_url_that_is_too_long_is_answered_431(connect: Connect) -> None:
+    async with connect() as (reader, writer):
+        writer.write(b"GET /" + b"x" * (MAX_HEAD_BYTES + 1) + b" HTTP/1.1\r\n\r\n")
+        assert (await answer(reader))[0] == 431
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"hello\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+    ],
+)
+async def test_what_is_not_http_is_answered_400_in_json(
+    service: InferenceService, connect: Connect, garbage: bytes
+) -> None:
+    async with connect() as (reader, writer):
+        writer.write(garbage)
+        status, content = await answer(reader)
+        assert (status, list(content)) == (400, ["error"])
+        assert await reader.read() == b""
+    assert service.answers == {400: 1}
+
+
+async def test_bodies_beyond_the_budget_are_refused_before_they_are_read(
+    service: InferenceService, connect: Connect
+) -> None:
+    """The first connection holds all of the budget, until it is given up."""
+    service.bodies.limit_bytes = 600_000
+    async with connect() as (_, holding):
+        holding.write(post(b"{", length=500_000))
+        while not service.bodies.used_bytes:
+            await asyncio.sleep(0)
+        for lines in ((), (GZIP,)):
+            async with connect() as (reader, writer):
+                writer.write(post(b"{", *lines, length=200_000))
+                status, _ = await answer(reader)
+                assert status == 503
+                assert service.bodies.used_bytes == 500_000
+                # The connection is of use once the rest of the body has come.
+                writer.write(b" " * 199_999 + GOOD)
+                assert (await answer(reader))[0] == 200
+        assert service.batcher.refused_rows == 2
+        assert service.answers == {503: 2, 200: 2}
+    while service.bodies.used_bytes:
+        await asyncio.sleep(0)
+
+
+async def test_a_full_replica_refuses_large_bodies_before_they_are_read(
+    service: InferenceService, connect: Connect
+) -> None:
+    service.batcher.core.drain()
+    for lines in ((), (GZIP,)):
+        async with connect() as (reader, writer):
+            writer.write(post(b"{", *lines, length=200_000))
+            assert (await answer(reader))[0] == 503
+            writer.write(b" " * 199_999 + GOOD)
+            assert (await answer(reader))[0] == 503
+
+
+async def test_answers_free_the_budget(service: InferenceService, connect: Connect) -> None:
+    async with connect() as (reader, writer):
+        for request in (GOOD, post(b"{}"), post(gzip.compress(b"{}"), GZIP)) * 3:
+            writer.write(request)
+            await answer(reader)
+            assert service.bodies.used_bytes == 0
+
+
+@pytest.mark.parametrize("name", ["x-request-id", "X-Request-ID"])
+@pytest.mark.parametrize("path", [INFER, INFER + "/"])
+async def test_a_request_id_is_cut(connect: Connect, name: str, path: str) -> None:
+    request = GOOD.replace(b"Host: x", f"Host: x\r\n{name}: {'i' * 5000}".encode())
+    async with connect() as (reader, writer):
+        writer.write(request.replace(INFER.encode(), path.encode()))
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        assert f"x-request-id: {'i' * MAX_REQUEST_ID_BYTES}\r\n".encode() in head
+
+
+async def test_every_answer_is_counted_by_its_status(
+    service: InferenceService, connect: Connect
+) -> None:
+    """Of both ways, and those that never reach the batcher."""
+    requests = [
+        (200, GOOD),
+        (400, post(b"?")),
+        (400, post(gzip.compress(b"?"), GZIP)),
+        (400, post(b"{}", "X-Request-Priority: 9")),
+        (404, b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n"),
+        (405, f"GET {INFER} HTTP/1.1\r\nHost: x\r\n\r\n".encode()),
+        (413, post(b"", length=2 << 20)),
+        (415, post(b"", "Content-Encoding: br")),
+        (500, post(json.dumps(body((13, 13))).encode())),
+        (504, post(json.dumps(body((1, 1))).encode(), "X-Request-Timeout-Ms: 0.001")),
+    ]
+    for status, request in requests:
+        async with connect() as (reader, writer):
+            writer.write(request)
+            assert (await answer(reader))[0] == status
+    assert dict(service.answers) == {
+        **{status: 1 for status, _ in requests},
+        400: 3,
+    }
+
+
+async def test_limits_hold_without_an_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's own requests come over the same protocol."""
+    monkeypatch.setattr(guarded_protocol, "RECEIVE_TIMEOUT_S", 0.05)
+    assert InferenceProtocol.hosted is None
+    async with listening(lambda *_: None, InferenceProtocol) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET ")
+        assert (await answer(reader))[0] == 408
+        writer.close()

@@ -1,0 +1,101 @@
+"""JSON that is refused before it is parsed, and that no valid request is among it."""
+
+import gzip
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deployments.errors import BadRequestError, TooLargeError
+from deployments.http.inference_protocol import Signature, parse_request
+from deployments.http.json_guard import CHECKED_FROM_BYTES, JsonGuard, body_limit_bytes
+from deployments.http.request import MAX_UNPACKING_RATIO, read_body
+from deployments.models.base import TensorSpec
+
+DIGITS = (TensorSpec("pixels", "FP32", (64,)),)
+IMAGE = (TensorSpec("image", "FP32", (3, 224, 224)),)
+TEXTS = (TensorSpec("text", "BYTES"),)
+VALUES: dict[str, Any] = {"FP32": -0.12345678, "FP64": -1.2345678901234567e-300, "BOOL": False}
+
+
+def test_a_body_may_be_as_large_as_its_rows_need() -> None:
+    assert body_limit_bytes(DIGITS, 256) == 256 * 64 * 24 + 8192
+    assert body_limit_bytes(TEXTS, 256) == 4 << 20
+    assert body_limit_bytes(IMAGE, 256) == 4 << 20
+    one_row = body_limit_bytes((TensorSpec("x", "FP32", (3, 1000, 1000)),), 256)
+    assert one_row == 3_000_000 * 24 + 8192
+
+
+SHAPES = st.lists(st.integers(1, 9), max_size=4).map(tuple)
+SPECS = st.lists(
+    st.tuples(st.sampled_from(["FP32", "FP64", "BOOL", "BYTES"]), SHAPES), min_size=1, max_size=2
+)
+
+
+@settings(max_examples=40)
+@given(SPECS, st.integers(1, 300), st.booleans(), st.booleans(), st.text('[{",\\a', max_size=5))
+def test_valid_requests_pass_and_fit(
+    specs: list[tuple[str, tuple[int, ...]]], rows: int, flat: bool, indented: bool, text: str
+) -> None:
+    """Flat or nested, of numbers or of texts that look like JSON."""
+    inputs = tuple(TensorSpec(f"x{place}", *spec) for place, spec in enumerate(specs))
+    entries = []
+    for spec in inputs:
+        data = np.full((rows, *spec.shape), VALUES.get(spec.datatype, text), object)
+        entry = {"name": spec.name, "datatype": spec.datatype, "shape": [rows, *spec.shape]}
+        entries.append({**entry, "data": (data.ravel() if flat else data).tolist()})
+    option = orjson.OPT_INDENT_2 if indented and flat else 0
+    content = orjson.dumps({"id": "x" * 100, "inputs": entries}, option=option)
+    JsonGuard(inputs, rows).check(content)
+    if not option and all(spec.datatype != "BYTES" for spec in inputs):
+        assert len(content) <= max(body_limit_bytes(inputs, rows), 4 << 20)
+    assert parse_request(content, None, Signature(inputs, DIGITS, rows)).rows == rows
+
+
+@pytest.mark.parametrize("inputs", [DIGITS, IMAGE, TEXTS])
+@pytest.mark.parametrize("unit", [b"[],", b"{},", b'"",', b'["["],'])
+def test_bodies_that_only_take_long_to_parse_are_refused(
+    inputs: tuple[TensorSpec, ...], unit: bytes
+) -> None:
+    text = b"[" + unit * ((4 << 20) // len(unit)) + b"0]"
+    with pytest.raises((BadRequestError, TooLargeError), match="than any valid request"):
+        JsonGuard(inputs, 256).check(text)
+
+
+def test_more_values_than_the_rows_have_are_refused() -> None:
+    text = b"[" + b"0," * 200_000 + b"0]"
+    with pytest.raises(TooLargeError, match="more values than any valid request: at most 18384"):
+        JsonGuard(DIGITS, 256).check(text)
+
+
+def test_a_short_text_is_left_to_the_parser() -> None:
+    JsonGuard(DIGITS, 1).check(b"[" * (CHECKED_FROM_BYTES - 1))
+
+
+class _Once:
+    """A whole body in one ASGI message."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def __call__(self) -> Any:
+        return {"type": "http.request", "body": self._body, "more_body": False}
+
+
+async def test_the_ratio_of_unpacking_is_bounded_beyond_a_mebibyte() -> None:
+    fields = {b"content-encoding": b"gzip"}
+    largest, larger = gzip.compress(bytes(1 << 20)), gzip.compress(bytes((1 << 20) + 1))
+    assert MAX_UNPACKING_RATIO * len(larger) < 1 << 20
+    assert len(await read_body(_Once(largest), fields, 4 << 20)) == 1 << 20
+    with pytest.raises(TooLargeError, match="100 times its size"):
+        await read_body(_Once(larger), fields, 4 << 20)
+
+
+async def test_what_compresses_less_may_be_larger() -> None:
+    content = np.random.default_rng(1).integers(48, 58, 3_000_000, np.uint8).tobytes()
+    packed = gzip.compress(content, 1)
+    fields = {b"content-encoding": b"gzip"}
+    assert await read_body(_Once(packed), fields, 4 << 20) == content

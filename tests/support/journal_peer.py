@@ -1,0 +1,53 @@
+"""Another replica of this machine, as its peers know it: a process with a death journal."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+PEER = """
+import os, sys
+from pathlib import Path
+from deployments.batcher.death_journal import DeathJournal
+
+journal = DeathJournal(Path(sys.argv[1]))
+print("ready", flush=True)
+for line in sys.stdin:
+    word, *digests = line.split()
+    journal.look()
+    if word == "begin":
+        journal.begin([int(digest) for digest in digests])
+    else:
+        getattr(journal, word)()
+    print("done", flush=True)
+os._exit(9)
+"""
+
+
+class Peer:
+    """A process with a journal of its own.
+
+    `tell` calls a method of its journal by name; numbers after the name are digests.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", PEER, str(directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._wait_for("ready\n")
+
+    def _wait_for(self, word: str) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == word
+
+    def tell(self, command: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{command}\n")
+        self._process.stdin.flush()
+        self._wait_for("done\n")
+
+    def die(self) -> None:
+        self._process.kill()
+        self._process.communicate()
