@@ -105,7 +105,7 @@ class JumpCalendar:
         self._offsets = np.cumsum((0, *PERIODS[:-1]))[:, None]
         self._keep = 0.5 ** (self._periods / HALF_LIFE_STEPS)
         # By period and phase, decaying: rounds seen, those with a jump, sum of the jumps' heights.
-        self._rounds, self._jumps, self._heights = np.zeros((3, sum(PERIODS)))
+        self._tables = np.zeros((3, sum(PERIODS)), np.float32)
 
     def advance(self, history: LoadHistory) -> None:
         """Learn the steps that a history has gained since the last call.
@@ -141,7 +141,7 @@ class JumpCalendar:
             The highest rate to be required after the jump, over the mean load of a day.
         """
         cells = self._offsets + steps % self._periods
-        rounds, jumps, sums = self._rounds[cells], self._jumps[cells], self._heights[cells]
+        rounds, jumps, sums = self._tables[:, cells].astype(np.float64)
         share = height = np.zeros(steps.size)
         for period in range(len(PERIODS)):
             share = (jumps[period] + _PRIOR_ROUNDS * share) / (rounds[period] + _PRIOR_ROUNDS)
@@ -220,16 +220,14 @@ class JumpCalendar:
         if known_steps.size:
             cells = self._offsets + (begin + known_steps) % self._periods
             heights = around[learned][known_steps]
-            for table, values in (
-                (self._rounds, np.ones(known_steps.size)),
-                (self._jumps, (heights > 0).astype(np.float64)),
-                (self._heights, heights),
-            ):
-                table[cells] = self._keep * table[cells] + values
+            ones = np.ones(known_steps.size)
+            counted: FloatArray = np.stack((ones, np.where(heights > 0, 1.0, 0.0), heights))
+            before_it: FloatArray = self._tables[:, cells].astype(np.float64)
+            self._tables[:, cells] = self._keep * before_it + counted[:, None]
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
         """Copy the calendar at once, and return a function that packs the copy for `load_state`."""
-        tables = np.stack((self._rounds, self._jumps, self._heights)).astype(np.float32)
+        tables = self._tables.copy()
         series = self.shares.values.copy(), self.heights.values.copy()
         next_step = self._next_step
 
@@ -255,10 +253,10 @@ class JumpCalendar:
             The state does not have this form.
         """
         calendar = cls()
-        rounds, jumps, heights = (unpack_values(table) for table in state["tables"])
-        if {rounds.size, jumps.size, heights.size} != {sum(PERIODS)}:
+        tables = np.stack([unpack_values(table) for table in state["tables"]])
+        if tables.shape != calendar._tables.shape:
             raise ValueError("tables: must have one value per period and step")
-        calendar._rounds, calendar._jumps, calendar._heights = rounds, jumps, heights
+        calendar._tables[:] = tables
         calendar.shares.replace(unpack_values(state["shares"]))
         calendar.heights.replace(unpack_values(state["heights"]))
         next_step = state["next_step"]
