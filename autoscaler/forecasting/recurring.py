@@ -71,9 +71,12 @@ class Recurrence:
     ----------
     min_share : float
         In (0, 1). A lower one covers more jumps, and pays more often for one that does not come.
+    headroom : float
+        Factor on the mean height of the past jumps.
     """
 
     min_share: float
+    headroom: float = 1.0
 
     @property
     def name(self) -> str:
@@ -81,8 +84,8 @@ class Recurrence:
         return f"jumps that came {self.min_share:.0%} of the time"
 
 
-#: The recurrences that are tried.
-RECURRENCES = tuple(map(Recurrence, (0.4, 0.2, 0.1, _LOWEST_SHARE)))
+#: The recurrences that are tried. Where a jump often comes, it pays to cover a high one, too.
+RECURRENCES = (Recurrence(0.4, 1.15), *map(Recurrence, (0.2, 0.1, _LOWEST_SHARE)))
 
 
 class JumpCalendar:
@@ -170,6 +173,7 @@ class JumpCalendar:
         end = history.end_s // STEP_S
         shares, heights = self.expected(np.arange(end, end + steps_ahead + 1))
         highest = float(heights[shares >= recurrence.min_share].max(initial=0.0))
+        highest *= recurrence.headroom
         return highest * float(history.rates.values[-_DAY_STEPS:].mean()) if highest else 0.0
 
     def expected_peaks(
@@ -188,7 +192,8 @@ class JumpCalendar:
         known = min(rates.size, shares.size)
         if known:
             shares, heights = shares[-known:], heights[-known:]
-            expected[-known:] = np.where(shares >= recurrence.min_share, heights, 0.0)
+            is_expected = shares >= recurrence.min_share
+            expected[-known:] = np.where(is_expected, recurrence.headroom * heights, 0.0)
         ahead = np.zeros_like(expected)
         reach = steps_ahead + 1
         ahead[:-reach] = trailing_max(expected, reach)[reach:]
