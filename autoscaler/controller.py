@@ -48,6 +48,11 @@ class Autoscaler:
         """The settings in force."""
         return self._monitor.settings
 
+    @property
+    def risk(self) -> float:
+        """The risk that forecasts are asked for: as set, or else as calibrated."""
+        return self._monitor.risk
+
     def assume_start_time(self, start_time_s: float) -> None:
         """Size for starts of this length, whatever is observed (`autoscaler.standbys`)."""
         self._monitor.start_times.fix(start_time_s)
