@@ -23,7 +23,7 @@ from autoscaler.sizing.live import LiveSizing
 from autoscaler.sizing.sla_rate_correction import MIN_CORRECTION
 from policy.errors import InvalidInputError
 
-_STATE_VERSION = 5
+_STATE_VERSION = 6
 
 
 class Autoscaler:
@@ -47,6 +47,11 @@ class Autoscaler:
     def settings(self) -> AutoscalerSettings:
         """The settings in force."""
         return self._monitor.settings
+
+    @property
+    def risk(self) -> float:
+        """The risk that forecasts are asked for: as set, or else as calibrated."""
+        return self._monitor.risk
 
     def assume_start_time(self, start_time_s: float) -> None:
         """Size for starts of this length, whatever is observed (`autoscaler.standbys`)."""
@@ -162,10 +167,13 @@ class Autoscaler:
             replicas, reason = current, f"keep {current}"
         else:
             replicas, reason = self._scale_in(now_s, current, status, sizing, serving_per_known)
+        if (sla_rate_per_s := sizing.sla_rate_per_s()) is not None:
+            self._monitor.calibration.note_order(now_s, replicas * sla_rate_per_s)
         return self._decision(
             replicas,
             f"{reason}; offered {status.offered_per_s:.4g}/s, demand {status.demand_per_s:.4g}/s "
-            f"by {status.forecast.method}, which needs {required}{remark}",
+            f"by {status.forecast.method} at a risk of {self._risk_in_words()}, which needs "
+            f"{required}{remark}",
             arrival_rate_per_s=status.offered_per_s,
             forecast_per_s=status.forecast.expected_per_s,
             required_replicas=required,
@@ -174,7 +182,8 @@ class Autoscaler:
             demand_per_s=status.demand_per_s,
             method=status.forecast.method,
             margin=status.forecast.margin,
-            sla_rate_per_s=sizing.sla_rate_per_s(),
+            risk=self._monitor.risk,
+            sla_rate_per_s=sla_rate_per_s,
             silent_replicas=status.silent_replicas,
             report_interval_s=status.report_interval_s,
             bottleneck=status.bottleneck,
@@ -238,6 +247,13 @@ class Autoscaler:
             "; devices are slower than their profile, and the correction is at its minimum of "
             f"{correction:g}"
         )
+
+    def _risk_in_words(self) -> str:
+        monitor = self._monitor
+        if monitor.settings.risk is not None:
+            return f"{monitor.risk:.2g}"
+        share = f"{monitor.settings.windows:.4g} of the windows comply"
+        return f"{monitor.risk:.2g} (adapted so that {share})"
 
     def _hold_s(self) -> float:
         settings = self._monitor.settings

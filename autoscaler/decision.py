@@ -30,7 +30,9 @@ class Decision:
     method : str
         Name of the forecast in use.
     margin : float
-        Factor on the forecast, so that demand exceeds it only with probability `risk`.
+        Factor on the forecast, so that no more than the share `risk` of the windows is missed.
+    risk : float or None
+        The risk that the forecast was asked for; None if there is no forecast.
     sla_rate_per_s : float or None
         The highest rate at which one replica keeps the SLA, corrected; None if replicas do not
         report it.
@@ -61,6 +63,7 @@ class Decision:
     demand_per_s: float | None = None
     method: str = ""
     margin: float = 1.0
+    risk: float | None = None
     sla_rate_per_s: float | None = None
     correction: float = 1.0
     model_error: float | None = None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from autoscaler.calibration import WindowCalibration
 from autoscaler.clocks import MAX_LAG_S, ReplicaClocks
 from autoscaler.forecasting.demand import (
     DEFAULT_UNSERVED_SHARE,
@@ -105,6 +106,7 @@ class FleetMonitor:
     load : OfferedLoad
     start_times : StartTimes
     sla_correction : SlaRateCorrection
+    calibration : WindowCalibration
     median_replicas : tuple of MedianReplica
         One per SLA in force; empty until a status was known.
     """
@@ -114,6 +116,7 @@ class FleetMonitor:
         self.load = OfferedLoad()
         self.start_times = StartTimes()
         self.sla_correction = SlaRateCorrection()
+        self.calibration = WindowCalibration(settings.windows)
         self.median_replicas: tuple[MedianReplica, ...] = ()
         self._reports: dict[str, ReplicaReport] = {}
         self._clocks = ReplicaClocks()
@@ -158,6 +161,11 @@ class FleetMonitor:
                     report.time_s - report.counted_s if is_first else None,
                 )
 
+    @property
+    def risk(self) -> float:
+        """The risk that the forecast is asked for: as set, or else as calibrated."""
+        return self.calibration.risk if self.settings.risk is None else self.settings.risk
+
     def expect(self, now_s: float, ready_replicas: int) -> None:
         """Note how many replicas serve, whether they report or not."""
         self._expected = self.load.expect(now_s, ready_replicas)
@@ -187,7 +195,12 @@ class FleetMonitor:
         self._revise_correction(now_s)
         forecaster = self._forecaster_in_force()
         forecaster.observe(history.end_s, history.rates_per_s)
-        forecast = forecaster.forecast(now_s, self.start_times.horizon_s, self.settings.risk)
+        horizon_s = self.start_times.horizon_s
+        self.calibration.complying_share = self.settings.windows
+        self.calibration.judge(
+            int(history.end_s), horizon_s, self._late_share_allowed(), forecaster.rates_of_window
+        )
+        forecast = forecaster.forecast(now_s, horizon_s, self.risk)
         if forecast is None:
             return UnknownStatus("the arrival rate is not known yet")
         reporting = sum(report.time_s >= now_s - stale_after_s for report in self._reports.values())
@@ -236,13 +249,15 @@ class FleetMonitor:
 
     def _forecaster_in_force(self) -> DemandForecaster:
         """Return the forecaster for the settings and the SLA; a new one takes over the history."""
-        late_share = min(one.objective.late_share_allowed for one in self.median_replicas)
-        wanted = (self.settings.forecast, late_share)
+        wanted = (self.settings.forecast, self._late_share_allowed())
         if wanted != self._forecasts_for:
             successor = DemandForecaster(*wanted)
             successor.load_state(self._forecaster.state_dict())
             self._forecaster, self._forecasts_for = successor, wanted
         return self._forecaster
+
+    def _late_share_allowed(self) -> float:
+        return min(one.objective.late_share_allowed for one in self.median_replicas)
 
     def _forget_before(self, cutoff_s: float) -> None:
         self.load.forget_before(cutoff_s)
@@ -260,6 +275,7 @@ class FleetMonitor:
             "settings": self.settings.to_floats(),
             "start_times": self.start_times.state_dict(),
             "sla_correction": self.sla_correction.state_dict(),
+            "calibration": self.calibration.state_dict(),
             "forecasts_for": list(self._forecasts_for),
         }
         forecaster = self._forecaster.snapshot()
@@ -278,6 +294,7 @@ class FleetMonitor:
         monitor.load = OfferedLoad.from_state(state["load"])
         monitor.start_times = StartTimes.from_state(state["start_times"])
         monitor.sla_correction.load_state(state["sla_correction"])
+        monitor.calibration.load_state(state["calibration"])
         forecast, unserved_share = state["forecasts_for"]
         monitor._forecasts_for = (str(forecast), float(unserved_share))
         monitor._forecaster = DemandForecaster(*monitor._forecasts_for)

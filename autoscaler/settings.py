@@ -16,13 +16,14 @@ FORECASTS = tuple(POOLS)
 
 _BOUNDS = {
     "window_s": (1.0, 300.0),
+    "windows": (0.5, 0.9999),
     "risk": (1e-6, 0.5),
     "burst_factor": (1.0, 1e3),
     "backlog_drain_s": (1.0, 1e6),
 }
 # How None is encoded as a float.
 _NONE = -1.0
-_OPTIONAL = ("hold_s",)
+_OPTIONAL = ("risk", "hold_s")
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,12 @@ class AutoscalerSettings:
 
     Attributes
     ----------
-    risk : float
-        Probability at which the highest demand before a replica ordered now serves may exceed what
-        is sized for. It trades cost against compliance.
+    windows : float
+        Share of the one-minute windows that should comply with the SLA. It trades cost against
+        compliance.
+    risk : float or None
+        Share of the windows that the forecast may miss in its back-test. None: adapted while
+        running until `windows` is met (`autoscaler.calibration`).
     window_s : float
         Length of the window over which the offered rate is averaged, in s.
     forecast : str
@@ -58,7 +62,8 @@ class AutoscalerSettings:
         A value is out of range.
     """
 
-    risk: float = 0.02
+    windows: float = 0.99
+    risk: float | None = None
     window_s: float = 10.0
     forecast: str = "auto"
     hold_s: float | None = None

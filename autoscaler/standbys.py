@@ -161,7 +161,8 @@ class StandbyAutoscaler:
         )
 
     def _for_standbys(self, settings: AutoscalerSettings) -> AutoscalerSettings:
-        return replace(settings, risk=standby_risk(settings.risk, self._starts.standby_price))
+        risk = self._replicas.risk if settings.risk is None else settings.risk
+        return replace(settings, risk=standby_risk(risk, self._starts.standby_price))
 
     def _report_for_standbys(self, report: ReplicaReport) -> ReplicaReport:
         if report.settings is None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from autoscaler.forecasting.load_history import STEP_S, LoadHistory
 from autoscaler.forecasting.point_forecasts import PointForecast, trailing_max
-from autoscaler.forecasting.recurring import Recurrence, RecurringPeaks
+from autoscaler.forecasting.recurring import JumpCalendar, Recurrence
 
 FloatArray = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ HEADROOM = 0.1
 
 @dataclass(frozen=True)
 class Candidate:
-    """A point forecast, optionally with recurring peaks."""
+    """A point forecast, optionally with jumps that recur."""
 
     point: PointForecast
     recurrence: Recurrence | None = None
@@ -70,15 +70,14 @@ class Backtest:
     Parameters
     ----------
     history : LoadHistory
+    calendar : JumpCalendar
+        The jumps of the same load.
     steps_ahead : int
         The horizon, in steps.
-
-    Attributes
-    ----------
-    recurring_peaks : RecurringPeaks
     """
 
-    def __init__(self, history: LoadHistory, steps_ahead: int) -> None:
+    def __init__(self, history: LoadHistory, calendar: JumpCalendar, steps_ahead: int) -> None:
+        self._history, self._calendar = history, calendar
         self._rates, self._required = history.rates.values, history.required_rates.values
         self._ahead = steps_ahead
         size = self._rates.size
@@ -92,7 +91,6 @@ class Backtest:
         self._now = self._required[self._first : self._last][self._used]
         self._min_forecast = min_forecast_per_s(self._rates)
         self._cap = demand_cap_per_s(self._required)
-        self.recurring_peaks = RecurringPeaks(self._rates, self._required, steps_ahead)
         self._points: dict[str, FloatArray] = {}
         self._floors: dict[Recurrence | None, FloatArray] = {None: self._now}
 
@@ -128,9 +126,8 @@ class Backtest:
     def _floors_with(self, recurrence: Recurrence | None) -> FloatArray:
         if recurrence not in self._floors:
             assert recurrence is not None
-            peaks = self.recurring_peaks.expected_peaks(recurrence, self._first)[
-                : self._last - self._first
-            ]
+            peaks = self._calendar.expected_peaks(self._history, recurrence, self._ahead)
+            peaks = peaks[self._first : self._last]
             self._floors[recurrence] = np.maximum(self._now, peaks[self._used])
         return self._floors[recurrence]
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from autoscaler.forecasting.backtest import (
     HEADROOM,
@@ -23,10 +24,12 @@ from autoscaler.forecasting.backtest import (
     demand_cap_per_s,
     min_forecast_per_s,
 )
-from autoscaler.forecasting.load_history import STEP_S, LoadHistory
+from autoscaler.forecasting.load_history import STEP_S, WINDOW_S, LoadHistory
 from autoscaler.forecasting.point_forecasts import HOLT, LAST, LINEAR, PEAKS, PointForecast
-from autoscaler.forecasting.recurring import RECURRENCES, SLOW_STEPS, RecurringPeaks
+from autoscaler.forecasting.recurring import RECURRENCES, JumpCalendar
 from policy.errors import InvalidInputError
+
+FloatArray = NDArray[np.float64]
 
 #: The share of a minute's requests that the required rate leaves unserved, for a forecaster by
 #: itself. The autoscaler passes all that the SLA allows, 1% at 99%. Half of it costs more
@@ -43,7 +46,7 @@ _PRIOR_BURST = 0.3
 _PRIOR_STEPS = 120 // STEP_S
 #: Limit on the steps by which missing reports lengthen the horizon.
 _MAX_UNKNOWN_STEPS = 30
-_STATE_VERSION = 4
+_STATE_VERSION = 5
 
 
 def _pool(points: tuple[PointForecast, ...], recurring: bool) -> tuple[Candidate, ...]:
@@ -116,7 +119,9 @@ class DemandForecaster:
         self._fitted_for: tuple[int, float] | None = None
         self._calibrated = self._chosen = -_CHOOSE_EVERY_S
         self._prior_weight = 1.0
-        self._recurring_peaks: RecurringPeaks | None = None
+        self._calendar = JumpCalendar()
+        #: The peak expected by the calendar, and the step, horizon and candidate it is for.
+        self._expected_peak: tuple[tuple[int, int, Candidate] | None, float] = (None, 0.0)
 
     def observe(self, time_s: float, rates_per_s: ArrayLike) -> None:
         """Add the rates of the newest whole seconds.
@@ -136,7 +141,36 @@ class DemandForecaster:
         InvalidInputError
             A rate is negative or not finite.
         """
-        self._history.observe(time_s, rates_per_s)
+        rates = np.asarray(rates_per_s, dtype=np.float64)
+        # The calendar must see each step before the history forgets it.
+        parts = max(1, math.ceil(rates.size / 86_400)) if rates.ndim == 1 else 1
+        left = rates.size
+        for part in np.array_split(rates, parts) if parts > 1 else (rates,):
+            left -= part.size
+            self._history.observe(time_s - left, part)
+            self._calendar.advance(self._history)
+
+    def rates_of_window(self, window_end_s: int) -> FloatArray | None:
+        """Return the rates of the minute that ended then, in requests per second; None if unknown.
+
+        Parameters
+        ----------
+        window_end_s : int
+            At most half an hour ago.
+
+        Returns
+        -------
+        ndarray of float, shape (60,)
+            By the second, oldest first.
+        """
+        if self._history.end_s is None:
+            return None
+        rates, known = self._history.second_rates.values, self._history.second_known.values
+        until = rates.size - (self._history.end_s - window_end_s)
+        begin = until - WINDOW_S
+        if begin < 0 or until > rates.size or not known[begin:until].all():
+            return None
+        return rates[begin:until]
 
     def forecast(self, now_s: float, horizon_s: float, risk: float = 0.01) -> DemandForecast | None:
         """Forecast the demand until a horizon.
@@ -185,7 +219,7 @@ class DemandForecaster:
         calibrated = min(margin * point, cap)
         demand = max(
             calibrated + self._prior_weight * max(0.0, prior - calibrated),
-            self._expected_peak_per_s(),
+            self._expected_peak_per_s(steps_ahead),
             self._history.required_rate_per_s,
         )
         return DemandForecast(
@@ -194,15 +228,15 @@ class DemandForecaster:
 
     def _fit(self, end_s: int, steps_ahead: int, risk: float) -> None:
         """Measure the margin and choose the forecast again, if they are due."""
-        changed = self._fitted_for != (steps_ahead, risk)
+        fitted_ahead, fitted_risk = self._fitted_for or (0, risk)
+        changed = steps_ahead != fitted_ahead or not 0.8 <= risk / fitted_risk <= 1.25
         if not changed and end_s - self._calibrated < _CALIBRATE_EVERY_S:
             return
         self._fitted_for, self._calibrated = (steps_ahead, risk), end_s
-        backtest = Backtest(self._history, steps_ahead)
+        backtest = Backtest(self._history, self._calendar, steps_ahead)
         # Measuring the quantile takes about 1 / risk independent horizons.
         horizons = backtest.steps / steps_ahead
         self._prior_weight = 1.0 / max(1.0, risk * horizons) ** 2
-        self._recurring_peaks = backtest.recurring_peaks
         current = self._score.candidate
         self._score = backtest.score(current, risk)
         if backtest.steps < _CHOOSE_AFTER_STEPS or len(self._pool) == 1:
@@ -211,21 +245,26 @@ class DemandForecaster:
             self._chosen = end_s
             self._score = choose_cheapest(backtest.scores(self._pool, risk), current, _MIN_GAIN)
 
-    def _expected_peak_per_s(self) -> float:
-        recurrence, end_s = self._score.candidate.recurrence, self._history.end_s
-        if recurrence is None or self._recurring_peaks is None or end_s is None:
+    def _expected_peak_per_s(self, steps_ahead: int) -> float:
+        candidate, end_s = self._score.candidate, self._history.end_s
+        if candidate.recurrence is None or end_s is None:
             return 0.0
-        slow = self._history.second_rates.values[-SLOW_STEPS * STEP_S :].mean()
-        return self._recurring_peaks.expected_peak_after(
-            recurrence,
-            (end_s - self._calibrated // STEP_S * STEP_S) // STEP_S,
-            float(slow),
-        )
+        wanted_for = (end_s // STEP_S, steps_ahead, candidate)
+        if self._expected_peak[0] != wanted_for:
+            peak = self._calendar.expected_peak(self._history, candidate.recurrence, steps_ahead)
+            self._expected_peak = (wanted_for, peak)
+        return self._expected_peak[1]
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
         """Copy all that was learned, and return a function that packs it for `load_state`."""
         method, history = self._score.candidate.name, self._history.snapshot()
-        return lambda: {"version": _STATE_VERSION, "method": method, "history": history()}
+        calendar = self._calendar.snapshot()
+        return lambda: {
+            "version": _STATE_VERSION,
+            "method": method,
+            "history": history(),
+            "calendar": calendar(),
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that was learned as plain numbers, text and dicts."""
@@ -242,11 +281,13 @@ class DemandForecaster:
         if not isinstance(state, Mapping) or state.get("version") != _STATE_VERSION:
             raise InvalidInputError(f"forecast state: must have version {_STATE_VERSION}")
         try:
+            calendar = JumpCalendar.from_state(state["calendar"])
             self._history.load_state(state["history"])
             method = str(state["method"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInputError(f"forecast state: not usable ({error!r})") from error
+        self._calendar = calendar
         candidate = next((one for one in self._pool if one.name == method), self._pool[0])
         self._score = Score(candidate, 1.0, math.nan)
         self._fitted_for, self._chosen = None, -_CHOOSE_EVERY_S
-        self._recurring_peaks = None
+        self._expected_peak = (None, 0.0)

@@ -223,7 +223,7 @@ class LoadHistory:
         return lambda: {
             "end": end,
             "window": window,
-            "series": {name: _packed(values) for name, values in copies.items()},
+            "series": {name: pack_values(values) for name, values in copies.items()},
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -236,7 +236,7 @@ class LoadHistory:
         """
         end = None if state["end"] is None else int(state["end"])
         window = [float(rate) for rate in state["window"]]
-        unpacked = {name: _unpacked(state["series"][name]) for name, _ in self._series()}
+        unpacked = {name: unpack_values(state["series"][name]) for name, _ in self._series()}
         self._window.clear()
         for rate in window:
             self._window.push(rate)
@@ -281,15 +281,22 @@ class RecentValues:
         self._end = kept.size
 
 
-def _packed(values: FloatArray) -> list[Any]:
-    """Return values to three digits, which is more than a forecast needs."""
+def pack_values(values: NDArray[np.floating[Any]]) -> list[Any]:
+    """Return values to three digits, which is more than a forecast needs, ready for JSON."""
     unit = float(values.max(initial=0.0)) / 2**15 or 1.0
     halves = (values / unit).astype(np.float16)
     # Both release or hardly hold the interpreter's lock, unlike base 85.
     return [unit, base64.b64encode(zlib.compress(halves.tobytes())).decode()]
 
 
-def _unpacked(packed: list[Any]) -> FloatArray:
+def unpack_values(packed: list[Any]) -> FloatArray:
+    """Return what `pack_values` packed.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It does not have this form.
+    """
     unit, text = packed
     try:
         halves = np.frombuffer(

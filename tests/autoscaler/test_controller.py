@@ -311,6 +311,21 @@ def test_less_risk_costs_more_replicas():
     assert demands[0] < demands[1]
 
 
+def test_the_risk_is_adapted_and_said_in_the_reason():
+    fleet = Fleet(4, seed=5)
+    first = fleet.run(30, 2 * PER_REPLICA)
+    assert "at a risk of 0.01 (adapted so that 0.99 of the windows comply)" in first.reason
+    # A fleet that is kept large enough misses no window, so the risk may rise.
+    assert first.risk < fleet.run(600, 2 * PER_REPLICA).risk
+
+
+def test_a_risk_that_is_set_stays():
+    fleet = Fleet(4, settings=replace(SETTINGS, risk=0.05), seed=5)
+    decision = fleet.run(300, 2 * PER_REPLICA)
+    assert decision.risk == 0.05
+    assert "at a risk of 0.05," in decision.reason
+
+
 def test_settings_come_with_the_reports():
     fleet = Fleet(1)
     fleet.run(30, 0.5 * PER_REPLICA)

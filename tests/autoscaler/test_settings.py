@@ -8,7 +8,13 @@ from policy.errors import InvalidInputError
 
 def test_settings_survive_as_floats():
     settings = AutoscalerSettings(
-        window_s=20, forecast="linear", hold_s=60, burst_factor=1.5, retries=3, risk=0.1
+        window_s=20,
+        forecast="linear",
+        hold_s=60,
+        burst_factor=1.5,
+        retries=3,
+        windows=0.95,
+        risk=0.1,
     )
     values = settings.to_floats()
     assert all(type(value) is float for value in values.values())
@@ -16,8 +22,10 @@ def test_settings_survive_as_floats():
     assert AutoscalerSettings.from_floats(values) == settings
 
 
-def test_a_hold_of_none_survives():
-    assert AutoscalerSettings.from_floats(AutoscalerSettings().to_floats()).hold_s is None
+def test_settings_of_none_survive():
+    restored = AutoscalerSettings.from_floats(AutoscalerSettings().to_floats())
+    assert restored.hold_s is None
+    assert restored.risk is None
 
 
 def test_missing_settings_keep_their_defaults():
@@ -44,7 +52,9 @@ def test_missing_settings_keep_their_defaults():
         ("forecast", 1),
         ("risk", 0.0),
         ("risk", 0.9),
-        ("risk", None),
+        ("windows", None),
+        ("windows", 1.0),
+        ("windows", 0.2),
         ("idle_s", -1),
     ],
 )

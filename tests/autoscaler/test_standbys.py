@@ -55,7 +55,8 @@ def report(replica: int, now_s: float, rate_per_s: float, **more: object) -> Rep
 
 def decided(starts: TwoTierStarts, **more: object) -> list[tuple[int, int]]:
     """Return replicas and standbys, second by second, under a load that steps up now and then."""
-    autoscaler = StandbyAutoscaler(starts, AutoscalerSettings(window_s=5, hold_s=20))
+    settings = AutoscalerSettings(window_s=5, hold_s=20, risk=0.02)
+    autoscaler = StandbyAutoscaler(starts, settings)
     replicas, standbys, totals, found = 4, 0, 0.0, []
     for second in range(1, 900):
         totals += 9000.0 if second % 300 > 240 else 4500.0

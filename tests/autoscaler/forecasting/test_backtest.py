@@ -6,16 +6,22 @@ from hypothesis import strategies as st
 from autoscaler.forecasting.backtest import Backtest, Candidate, Score, choose_cheapest
 from autoscaler.forecasting.load_history import STEP_S, LoadHistory
 from autoscaler.forecasting.point_forecasts import HOLT, LAST, LINEAR, PEAKS, trailing_max
-from autoscaler.forecasting.recurring import Recurrence
+from autoscaler.forecasting.recurring import JumpCalendar, Recurrence
 
 LAWS = settings(max_examples=20, derandomize=True, deadline=None)
-HOURLY = Recurrence(3600, 4)
+JUMPS = Recurrence(0.1)
 
 
 def history_of(rates):
     history = LoadHistory(0.01)
     history.observe(float(len(rates)), rates)
     return history
+
+
+def backtest_of(history, ahead=6):
+    calendar = JumpCalendar()
+    calendar.advance(history)
+    return Backtest(history, calendar, ahead)
 
 
 def bursty(seed, seconds=20_000):
@@ -29,20 +35,21 @@ def bursty(seed, seconds=20_000):
 @given(
     st.integers(0, 10**6),
     st.sampled_from([LAST, LINEAR, HOLT, *PEAKS]),
-    st.sampled_from([None, HOURLY]),
+    st.sampled_from([None, JUMPS]),
     st.sampled_from([0.003, 0.01, 0.05, 0.3]),
     st.sampled_from([1, 6]),
 )
 def test_the_margin_is_the_least_that_misses_at_most_the_risk(seed, point, back, risk, ahead):
     history = history_of(bursty(seed))
-    backtest = Backtest(history, ahead)
-    score = backtest.score(Candidate(point, back), risk)
+    calendar = JumpCalendar()
+    calendar.advance(history)
+    score = Backtest(history, calendar, ahead).score(Candidate(point, back), risk)
     rates, required = history.rates.values, history.required_rates.values
     size = rates.size - ahead
     forecasts = np.maximum(point.values(rates, required, ahead), 0.05 * rates.mean())[:size]
     floor = required[:size].copy()
     if back is not None:
-        np.maximum(floor, backtest.recurring_peaks.expected_peaks(back, 0)[:size], out=floor)
+        np.maximum(floor, calendar.expected_peaks(history, back, ahead)[:size], out=floor)
     peaks = trailing_max(required, ahead)[ahead:]
 
     def missed(margin):
@@ -56,12 +63,12 @@ def test_the_margin_is_the_least_that_misses_at_most_the_risk(seed, point, back,
 def test_nothing_is_learned_from_gaps():
     rates = bursty(1, 9000)
     whole, gappy = history_of(rates), history_of(rates)
-    whole_steps = Backtest(whole, 6).steps
+    whole_steps = backtest_of(whole).steps
     gappy.observe(9000.0 + 2000.0, [900.0] * 10)
-    backtest = Backtest(gappy, 6)
+    backtest = backtest_of(gappy)
     assert backtest.steps <= whole_steps + 1
     assert backtest.score(Candidate(LAST), 0.01).margin == pytest.approx(
-        Backtest(whole, 6).score(Candidate(LAST), 0.01).margin, rel=0.05
+        backtest_of(whole).score(Candidate(LAST), 0.01).margin, rel=0.05
     )
 
 
@@ -71,7 +78,7 @@ def test_ratios_to_almost_nothing_do_not_inflate_the_demand():
     for begin in range(600, 20_000, 700):
         rates[begin : begin + 30] = 100.0
     history = history_of(rates)
-    score = Backtest(history, 6).score(Candidate(LAST), 0.001)
+    score = backtest_of(history).score(Candidate(LAST), 0.001)
     assert score.cost_per_s <= 1.1 * history.required_rates.values.max()
 
 
@@ -95,5 +102,5 @@ def test_the_incumbent_stays_unless_another_saves_enough():
 
 
 def test_a_past_shorter_than_the_horizon_has_no_score():
-    assert Backtest(history_of([5.0] * STEP_S * 3), 6).steps == 0
-    assert Backtest(LoadHistory(0.01), 6).score(Candidate(LAST), 0.01).margin == 1.0
+    assert backtest_of(history_of([5.0] * STEP_S * 3)).steps == 0
+    assert backtest_of(LoadHistory(0.01)).score(Candidate(LAST), 0.01).margin == 1.0

@@ -1,0 +1,140 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscaler.calibration import (
+    MAX_RISK,
+    MIN_RISK,
+    RETRY_RESERVE,
+    STEP,
+    WindowCalibration,
+)
+
+LAWS = settings(max_examples=40, derandomize=True, deadline=None)
+HORIZON_S = 60.0
+
+
+def run(calibration, requirements, capacity, begin_s=0):
+    """Feed windows: what each requires, and a function from the risk to the capacity ordered."""
+    required = {}
+    for number, rate in enumerate(requirements):
+        end_s = begin_s + 60 * (number + 1)
+        required[end_s] = np.full(60, rate)
+        for second in range(end_s - 60, end_s, 10):
+            calibration.note_order(float(second), capacity(calibration.risk))
+        calibration.note_order(float(end_s - 1), capacity(calibration.risk))
+        calibration.judge(end_s + 1, HORIZON_S, 0.01, required.get)
+
+
+@LAWS
+@given(st.lists(st.booleans(), min_size=1, max_size=400), st.sampled_from([0.9, 0.99]))
+def test_the_share_missed_is_near_what_is_allowed_whatever_the_load_does(misses, share):
+    """The guarantee in the module's docstring, for loads that do not push the risk to a bound."""
+    calibration = WindowCalibration(share)
+    before, inside = math.log(calibration.risk), True
+    for number, missed in enumerate(misses):
+        required = 2.0 if missed else 0.5
+        run(calibration, [required], lambda risk: 1.0, begin_s=60 * number)
+        inside = inside and MIN_RISK * 1.001 < calibration.risk < MAX_RISK / 1.001
+    if inside and calibration.judged:
+        share_missed = calibration.missed / calibration.judged
+        moved = before - math.log(calibration.risk)
+        assert share_missed - (1 - share) == pytest.approx(moved / (STEP * calibration.judged))
+
+
+def test_a_forecast_that_is_too_bold_is_corrected_until_the_promise_is_kept():
+    """The capacity misses five times the share that the risk promises."""
+    random = np.random.default_rng(3)
+    calibration = WindowCalibration(0.98)
+    run(calibration, random.random(8000), lambda risk: (1 - 5 * risk) / RETRY_RESERVE)
+    assert calibration.missed / calibration.judged == pytest.approx(0.02, abs=0.006)
+    assert 0.002 < calibration.risk < 0.008
+
+
+def test_a_change_of_the_load_is_followed():
+    random = np.random.default_rng(4)
+    calibration = WindowCalibration(0.95)
+    run(calibration, random.random(2500), lambda risk: (1 - risk) / RETRY_RESERVE)
+    before = calibration.judged, calibration.missed
+    run(
+        calibration,
+        2 * random.random(2500),
+        lambda risk: (2 - 8 * risk) / RETRY_RESERVE,
+        begin_s=300_000,
+    )
+    judged, missed = calibration.judged - before[0], calibration.missed - before[1]
+    assert missed / judged == pytest.approx(0.05, abs=0.01)
+
+
+def test_a_miss_lowers_the_risk_by_a_twentieth():
+    calibration = WindowCalibration(0.99)
+    run(calibration, [0.5, 0.5, 0.5, 2.0], lambda risk: 1.0)
+    kept = calibration.judged - 1
+    expected = 0.01 * math.exp(STEP * (0.01 * kept - 0.99))
+    assert calibration.missed == 1
+    assert calibration.risk == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("required", [0.0, 1e9])
+def test_the_risk_stays_within_its_bounds(required):
+    calibration = WindowCalibration(0.9)
+    run(calibration, [required or 1e-9] * 2000, lambda risk: 1.0)
+    assert calibration.risk == pytest.approx(MIN_RISK if required else MAX_RISK)
+
+
+@pytest.mark.parametrize(("ordered_s", "missed"), [(145, 0), (160, 1)])
+def test_what_was_ordered_too_late_does_not_help_a_window(ordered_s, missed):
+    """The load rises in the middle of the window that ends at 240, and starts take 60 s."""
+    calibration = WindowCalibration(0.99)
+
+    def rates(end_s):
+        return np.repeat((0.5, 5.0), 30) if end_s == 240 else np.full(60, 0.5)
+
+    for second in range(0, 301, 5):
+        calibration.note_order(float(second), 10.0 if ordered_s <= second else 1.0)
+        calibration.judge(second, HORIZON_S, 0.01, rates)
+    assert (calibration.judged, calibration.missed) == (4, missed)
+
+
+@LAWS
+@given(st.integers(0, 10**6), st.sampled_from([0, 7, 10, 60, 100]))
+def test_what_could_be_served_is_the_least_ordered_in_the_start_time_before(seed, horizon_s):
+    random = np.random.default_rng(seed)
+    capacities = random.integers(1, 9, 300).astype(float)
+    capacities[random.random(300) < 0.8] = 4.0
+    calibration = WindowCalibration(0.99)
+    for second, capacity in enumerate(capacities):
+        calibration.note_order(float(second), capacity)
+    served = calibration._served_per_s(240, float(horizon_s)) / RETRY_RESERVE
+    least = [capacities[second - horizon_s : second + 1].min() for second in range(180, 240)]
+    assert served.tolist() == pytest.approx(least)
+
+
+def test_windows_after_a_silence_are_not_judged():
+    calibration = WindowCalibration(0.99)
+    run(calibration, [0.5] * 10, lambda risk: 1.0)
+    judged = calibration.judged
+    calibration.note_order(1000.0, 1.0)
+    calibration.judge(1020, HORIZON_S, 0.01, lambda end_s: np.full(60, 99.0))
+    assert (calibration.judged, calibration.missed) == (judged, 0)
+
+
+def test_a_window_of_unknown_load_is_not_judged():
+    calibration = WindowCalibration(0.99)
+    for second in range(0, 600, 5):
+        calibration.note_order(float(second), 1.0)
+        calibration.judge(second, HORIZON_S, 0.01, lambda end_s: None)
+    assert calibration.judged == 0
+
+
+def test_a_restored_calibration_has_the_same_risk():
+    calibration, restored = WindowCalibration(0.99), WindowCalibration(0.99)
+    run(calibration, [0.5, 0.5, 0.5, 2.0], lambda risk: 1.0)
+    restored.load_state(calibration.state_dict())
+    assert restored.risk == pytest.approx(calibration.risk)
+    assert (restored.judged, restored.missed) == (calibration.judged, calibration.missed)
+    with pytest.raises(ValueError, match="risk"):
+        restored.load_state({"risk": 3.0, "judged": 1, "missed": 0})
