@@ -5,6 +5,9 @@ Ray reads these settings from the environment of Serve's controller, HAProxy and
 environment of ``ray start``, or of ``ray.init`` in a local run, but not that of ``serve deploy``.
 """
 
+import sysconfig
+from pathlib import Path
+
 from policy.errors import InvalidInputError
 
 #: How many times HAProxy tries another replica after a refusal: RAND's retries.
@@ -18,7 +21,19 @@ BALANCES = {
 }
 
 
-def serve_environment(max_body_bytes: int = 64 << 10, balance: str = "random") -> dict[str, str]:
+#: The program that runs HAProxy for Ray, and starts it again: `deployments.haproxy.supervisor`.
+SUPERVISOR = "sojourn-haproxy"
+
+
+def supervisor_path() -> Path | None:
+    """Return where `SUPERVISOR` is installed with this Python; None if it is not."""
+    path = Path(sysconfig.get_path("scripts")) / SUPERVISOR
+    return path if path.is_file() else None
+
+
+def serve_environment(
+    max_body_bytes: int = 64 << 10, balance: str = "random", haproxy: Path | None = None
+) -> dict[str, str]:
     """Return the environment variables with which Ray must be started.
 
     Parameters
@@ -28,6 +43,8 @@ def serve_environment(max_body_bytes: int = 64 << 10, balance: str = "random") -
         again. Larger requests are served, but a replica's refusal goes to the client.
     balance : str
         A key of `BALANCES`.
+    haproxy : Path, optional
+        What Ray runs as HAProxy, such as `supervisor_path`; without it, HAProxy alone.
 
     Returns
     -------
@@ -40,7 +57,7 @@ def serve_environment(max_body_bytes: int = 64 << 10, balance: str = "random") -
     """
     if balance not in BALANCES:
         raise InvalidInputError(f"balance: must be one of {', '.join(BALANCES)}, not {balance!r}")
-    return {
+    environment = {
         # HAProxy connects clients to replicas directly, without a Python proxy.
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
@@ -57,4 +74,12 @@ def serve_environment(max_body_bytes: int = 64 << 10, balance: str = "random") -
         "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
         # A draining replica stays reachable until every HAProxy has learned of it.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",
+        # A replica that leaves two checks in a row unanswered, each for this long, gets no more
+        # requests: 1.75 s after it stopped at the latest. It returns after two good ones.
+        "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "500ms",
+        # Ray restarts its HAProxy after three failed checks, which come every 10 s otherwise.
+        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
     }
+    if haproxy is not None:
+        environment["RAY_SERVE_HAPROXY_BINARY_PATH"] = str(haproxy)
+    return environment

@@ -16,13 +16,16 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("configs/digits.yaml")
 HEADER = f"# Written by k8s/render.py from {SOURCE}; edit that.\n"
 GPUS_PER_REPLICA = 1
+#: Where the image has the program that runs HAProxy for Ray.
+HAPROXY = Path("/usr/local/bin/sojourn-haproxy")
 
 
 def render() -> dict[Path, str]:
     """Return the content of each generated file, by its path from the root."""
     from deployments.routing import serve_environment
 
-    variables = "".join(f"{name}={value}\n" for name, value in serve_environment().items())
+    environment = serve_environment(haproxy=HAPROXY)
+    variables = "".join(f"{name}={value}\n" for name, value in environment.items())
     source = "# Written by k8s/render.py from deployments/routing.py; edit that.\n"
     return {
         Path("k8s/base/serve_config.yaml"): _dump(serve_config()),

@@ -135,7 +135,7 @@ def test_gpu_overlay_asks_for_as_many_gpus_as_its_pods_have():
 @pytest.mark.parametrize("kustomization", KUSTOMIZATIONS)
 def test_every_ray_container_has_the_serve_environment(kustomization):
     environment = build(kustomization)["ConfigMap"]
-    assert environment["data"] == serve_environment()
+    assert environment["data"] == serve_environment(haproxy=Path("/usr/local/bin/sojourn-haproxy"))
     for pod in pods_of(kustomization):
         for container in pod["spec"]["containers"]:
             assert container["envFrom"] == [
