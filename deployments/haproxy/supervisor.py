@@ -35,7 +35,7 @@ READY_TIMEOUT_S = 30.0
 #: How often HAProxy is asked whether it works, and after how many failures it is killed.
 CHECK_EVERY_S = 1.0
 MAX_SILENT_CHECKS = 3
-#: Without Ray and without any replica, a HAProxy only holds its port: it stops after so long.
+#: With neither a manager nor a replica, HAProxy only holds its port: it stops after so long.
 ORPHAN_TIMEOUT_S = 30.0
 #: Starts in a row that may fail before Ray is left to decide.
 MAX_FAILED_STARTS = 10
@@ -67,6 +67,7 @@ class Supervisor:
         self._binary = binary
         self._replaced = replaced
         self._parent = os.getppid()
+        self._raylet = _open_parent_of(self._parent)
         self._stopping = False
         folder = self._config.admin_socket.parent
         # Short names: the path of a Unix socket has 107 bytes at most.
@@ -85,6 +86,8 @@ class Supervisor:
 
     def run(self) -> int:
         """Serve until stopped; return the exit status."""
+        # If the actor that started us dies, the raylet kills its process group; we serve on.
+        os.setpgid(0, 0)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, self._stop)
         try:
@@ -178,10 +181,15 @@ class Supervisor:
             _log("HAProxy does not respond and is killed")
             worker.signal(signal.SIGKILL)
             return
-        if os.getppid() == self._parent or self._has_servers(worker):
+        if os.getppid() == self._parent:
+            self._last_useful_s = time.monotonic()
+        elif _ended(self._raylet):
+            _log("Ray has ended: HAProxy stops")
+            self._stop(signal.SIGTERM)
+        elif self._has_servers(worker):
             self._last_useful_s = time.monotonic()
         elif time.monotonic() > self._last_useful_s + ORPHAN_TIMEOUT_S:
-            _log("Ray and all replicas are gone: HAProxy stops")
+            _log("the actor that managed it and all replicas are gone: HAProxy stops")
             self._stop(signal.SIGTERM)
 
     def _has_servers(self, worker: Worker) -> bool:
@@ -237,6 +245,23 @@ def _parse_arguments(arguments: list[str]) -> tuple[Path, bool, list[int]]:
     if config is None:
         raise UnknownConfigError("no configuration file")
     return config, shares_ports, replaced
+
+
+def _open_parent_of(pid: int) -> int | None:
+    """Return a descriptor of a process's parent; None if either has ended."""
+    with suppress(OSError, ValueError, IndexError):
+        # The name, in parentheses, may contain anything.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return os.pidfd_open(int(fields[1]))
+    return None
+
+
+def _ended(pidfd: int | None) -> bool:
+    if pidfd is None:
+        return False
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _log(message: str) -> None:
