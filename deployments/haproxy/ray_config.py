@@ -7,7 +7,7 @@ lines. The supervisor hands HAProxy a changed copy:
   started again wait in the socket's queue and are not refused.
 - Statistics and metrics are open to this machine only if the service itself is.
 - The admin socket, which Ray opens to every user of the machine, is the supervisor's alone.
-- When a replica stops answering, the requests that it holds are sent on to another.
+- A request that cannot be connected to a replica goes to another within half a second.
 - Request headers have to arrive in time.
 - Without any replica to send a request to, clients are told to try again (503, not 500).
 """
@@ -20,6 +20,10 @@ from pathlib import Path
 
 #: How long a client may take to send the headers of a request.
 HEADERS_TIMEOUT_S = 30
+#: How long HAProxy waits for a connection to a replica, and after a failure before the next try.
+#: Ray's settings have whole seconds only; one that is not the default is left alone.
+CONNECT_TIMEOUT_MS = 250
+_CONNECT_AS_IT_COMES = "timeout connect 5s\n"
 _MESSAGE = b'{"error":"no replica can be reached now; please retry"}'
 #: What clients are told if no replica can be reached.
 UNAVAILABLE = (
@@ -133,12 +137,7 @@ def amend(
     text = _SOCKET.sub(
         lambda found: f"{found[1]}{worker_socket} mode 600 {found[3]}", text, count=1
     )
-    text = re.sub(
-        r"^(\s*default-server .*)$",
-        r"\1 on-marked-down shutdown-sessions",
-        text,
-        flags=re.MULTILINE,
-    )
+    text = text.replace(_CONNECT_AS_IT_COMES, f"timeout connect {CONNECT_TIMEOUT_MS}ms\n", 1)
     text = re.sub(
         r"^(\s*errorfile 503 ).*$", rf"\g<1>{unavailable}", text, count=1, flags=re.MULTILINE
     )

@@ -29,17 +29,19 @@ from deployments.haproxy import ray_config
 from deployments.haproxy.admin_relay import AdminError, AdminRelay, ask
 from deployments.haproxy.listeners import HAND_OVER, hand_over, open_listener, take_over
 from deployments.haproxy.ray_config import Address, UnknownConfigError
+from deployments.haproxy.silent_servers import SilentServers, StatisticsError, parse_servers
 from deployments.haproxy.worker import Child, Worker
 
 READY_TIMEOUT_S = 30.0
-#: How often HAProxy is asked whether it works, and after how many failures it is killed.
-CHECK_EVERY_S = 1.0
+#: How often HAProxy is asked about its servers, and after how many failures it is killed.
+CHECK_EVERY_S = 0.25
 MAX_SILENT_CHECKS = 3
 #: With neither a manager nor a replica, HAProxy only holds its port: it stops after so long.
 ORPHAN_TIMEOUT_S = 30.0
 #: Starts in a row that may fail before Ray is left to decide.
 MAX_FAILED_STARTS = 10
 _BACKOFF_S = 0.1
+_SERVERS = b"show stat -1 4 -1"
 _BINARY_VARIABLE = "RAY_SERVE_HAPROXY_BINARY_PATH"
 
 
@@ -82,6 +84,7 @@ class Supervisor:
             {HAND_OVER: self._hand_over},
         )
         self._silent_checks = 0
+        self._silent_servers = SilentServers()
         self._last_useful_s = time.monotonic()
 
     def run(self) -> int:
@@ -171,33 +174,36 @@ class Supervisor:
                 self._check()
 
     def _check(self) -> None:
-        """Kill a HAProxy that hangs, and stop one that nobody needs."""
+        """Look after the servers; kill a HAProxy that hangs, and stop one that nobody needs."""
         worker = self._worker
         assert worker is not None
         if self._stopping:
             return
-        self._silent_checks = 0 if worker.responds() else self._silent_checks + 1
-        if self._silent_checks >= MAX_SILENT_CHECKS:
-            _log("HAProxy does not respond and is killed")
-            worker.signal(signal.SIGKILL)
+        try:
+            servers = parse_servers(ask(worker.admin_socket, _SERVERS).decode())
+            self._silent_checks = 0
+            for name in self._silent_servers.look(servers, time.monotonic()):
+                _log(f"{name} does not answer: its requests are sent on")
+                ask(worker.admin_socket, f"shutdown sessions server {name}".encode())
+        except StatisticsError as error:
+            _log(str(error))
+            return
+        except AdminError:
+            self._silent_checks += 1
+            if self._silent_checks >= MAX_SILENT_CHECKS:
+                _log("HAProxy does not respond and is killed")
+                worker.signal(signal.SIGKILL)
             return
         if os.getppid() == self._parent:
             self._last_useful_s = time.monotonic()
         elif _ended(self._raylet):
             _log("Ray has ended: HAProxy stops")
             self._stop(signal.SIGTERM)
-        elif self._has_servers(worker):
+        elif any(server.up for server in servers):
             self._last_useful_s = time.monotonic()
         elif time.monotonic() > self._last_useful_s + ORPHAN_TIMEOUT_S:
             _log("the actor that managed it and all replicas are gone: HAProxy stops")
             self._stop(signal.SIGTERM)
-
-    def _has_servers(self, worker: Worker) -> bool:
-        try:
-            rows = ask(worker.admin_socket, b"show stat -1 4 -1").decode().splitlines()
-        except AdminError:
-            return False
-        return any(",UP," in row for row in rows)
 
     def _hand_over(self, client: socket.socket) -> None:
         worker_socket = self._worker.admin_socket if self._worker else self._worker_socket

