@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -115,6 +116,10 @@ class Node:
         return (self.folder / "log").read_text()
 
 
+def ended(process: psutil.Process) -> bool:
+    return bool(process.status() == psutil.STATUS_ZOMBIE)
+
+
 def haproxy_of(supervisor: psutil.Process) -> psutil.Process:
     (child,) = supervisor.children()
     return child
@@ -158,7 +163,7 @@ def test_a_reload_loses_no_client_and_the_old_one_ends(node: Node) -> None:
     client.start()
     try:
         new = node.start("-sf", str(old.pid), "-x", str(node.folder / "admin.sock"))
-        assert wait_for(lambda: not old.is_running() or old.status() == psutil.STATUS_ZOMBIE)
+        assert wait_for(partial(ended, old))
     finally:
         stop.set()
         client.join()
@@ -196,7 +201,7 @@ def test_until_there_are_routes_the_predecessor_serves_on(node: Node) -> None:
     assert node.get()[0] == 200
     assert len(third.children()) == 1
     for old in (first, second):
-        assert wait_for(lambda old=old: old.status() == psutil.STATUS_ZOMBIE)
+        assert wait_for(partial(ended, old))
 
 
 def test_haproxy_ends_with_its_supervisor(node: Node) -> None:
@@ -213,7 +218,7 @@ def test_a_signal_ends_both_and_leaves_no_file(node: Node, number: int) -> None:
     supervisor = node.start()
     haproxy = haproxy_of(supervisor)
     supervisor.send_signal(number)
-    assert wait_for(lambda: supervisor.status() == psutil.STATUS_ZOMBIE)
+    assert wait_for(partial(ended, supervisor))
     assert not haproxy.is_running()
     assert not [*node.folder.glob("haproxy-*"), *node.folder.glob("[0-9]*.sock")]
 
@@ -221,7 +226,7 @@ def test_a_signal_ends_both_and_leaves_no_file(node: Node, number: int) -> None:
 def test_a_configuration_that_haproxy_rejects_leaves_the_old_one_in_charge(node: Node) -> None:
     old = node.start()
     wrong = node.launch("-sf", str(old.pid), extra="nonsense\n")
-    assert wait_for(lambda: wrong.status() == psutil.STATUS_ZOMBIE)
+    assert wait_for(partial(ended, wrong))
     assert node.pid() == old.pid
     assert node.get()[0] == 200
 
@@ -229,7 +234,7 @@ def test_a_configuration_that_haproxy_rejects_leaves_the_old_one_in_charge(node:
 def test_a_port_in_use_is_said(node: Node) -> None:
     with socket.create_server(("127.0.0.1", node.ports[1])):
         supervisor = node.launch()
-        assert wait_for(lambda: supervisor.status() == psutil.STATUS_ZOMBIE)
+        assert wait_for(partial(ended, supervisor))
     assert "Address already in use" in node.log()
 
 
