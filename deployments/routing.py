@@ -74,9 +74,6 @@ def serve_environment(
         "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
         # A draining replica stays reachable until every HAProxy has learned of it.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",
-        # A replica that leaves two checks in a row unanswered, each for this long, gets no more
-        # requests: 1.75 s after it stopped at the latest. It returns after two good ones.
-        "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "500ms",
         # Ray restarts its HAProxy after three failed checks, which come every 10 s otherwise.
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
     }

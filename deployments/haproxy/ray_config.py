@@ -7,6 +7,7 @@ lines. The supervisor hands HAProxy a changed copy:
   started again wait in the socket's queue and are not refused.
 - Statistics and metrics are open to this machine only if the service itself is.
 - The admin socket, which Ray opens to every user of the machine, is the supervisor's alone.
+- Replicas are checked twice a second; `deployments.haproxy.server_checks` judges.
 - A request that cannot be connected to a replica goes to another within half a second.
 - Request headers have to arrive in time.
 - Without any replica to send a request to, clients are told to try again (503, not 500).
@@ -20,9 +21,14 @@ from pathlib import Path
 
 #: How long a client may take to send the headers of a request.
 HEADERS_TIMEOUT_S = 30
+# What Ray's settings change is left alone: only lines with its defaults are replaced.
+
 #: How long HAProxy waits for a connection to a replica, and after a failure before the next try.
-#: Ray's settings have whole seconds only; one that is not the default is left alone.
+#: Ray's setting has whole seconds only.
 CONNECT_TIMEOUT_MS = 250
+#: Failed checks in a row after which HAProxy itself leaves a replica out: after 15 s of silence.
+FALL = 20
+_CHECKS_AS_THEY_COME = "fall 2 rise 2 inter 5s check"
 _CONNECT_AS_IT_COMES = "timeout connect 5s\n"
 _MESSAGE = b'{"error":"no replica can be reached now; please retry"}'
 #: What clients are told if no replica can be reached.
@@ -138,6 +144,7 @@ def amend(
         lambda found: f"{found[1]}{worker_socket} mode 600 {found[3]}", text, count=1
     )
     text = text.replace(_CONNECT_AS_IT_COMES, f"timeout connect {CONNECT_TIMEOUT_MS}ms\n", 1)
+    text = text.replace(_CHECKS_AS_THEY_COME, f"fall {FALL} rise 2 inter 500ms check")
     text = re.sub(
         r"^(\s*errorfile 503 ).*$", rf"\g<1>{unavailable}", text, count=1, flags=re.MULTILINE
     )

@@ -29,7 +29,7 @@ from deployments.haproxy import ray_config
 from deployments.haproxy.admin_relay import AdminError, AdminRelay, ask
 from deployments.haproxy.listeners import HAND_OVER, hand_over, open_listener, take_over
 from deployments.haproxy.ray_config import Address, UnknownConfigError
-from deployments.haproxy.silent_servers import SilentServers, StatisticsError, parse_servers
+from deployments.haproxy.server_checks import ServerChecks, StatisticsError, parse_servers
 from deployments.haproxy.worker import Child, Worker
 
 READY_TIMEOUT_S = 30.0
@@ -84,7 +84,7 @@ class Supervisor:
             {HAND_OVER: self._hand_over},
         )
         self._silent_checks = 0
-        self._silent_servers = SilentServers()
+        self._server_checks = ServerChecks()
         self._last_useful_s = time.monotonic()
 
     def run(self) -> int:
@@ -182,9 +182,9 @@ class Supervisor:
         try:
             servers = parse_servers(ask(worker.admin_socket, _SERVERS).decode())
             self._silent_checks = 0
-            for name in self._silent_servers.look(servers, time.monotonic()):
-                _log(f"{name} does not answer: its requests are sent on")
-                ask(worker.admin_socket, f"shutdown sessions server {name}".encode())
+            for command in self._server_checks.look(servers, time.monotonic()):
+                _log(command)
+                ask(worker.admin_socket, command.encode())
         except StatisticsError as error:
             _log(str(error))
             return

@@ -39,7 +39,7 @@ backend http-app
     http-reuse always
     option httpchk GET /-/healthz
     http-check expect status 200
-    default-server fastinter 250ms downinter 250ms fall 2 rise 2 inter 500ms check
+    default-server fastinter 250ms downinter 250ms fall 2 rise 2 inter 5s check
 """
 _END = """\
 backend default_backend

