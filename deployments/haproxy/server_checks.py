@@ -24,6 +24,10 @@ MAX_FAILURES = 2
 SETTLE_S = 1.0
 
 
+#: HAProxy's codes of failed checks. Before the first check, a server counts as nearly down.
+_FAILED = frozenset({"L4TOUT", "L4CON", "L7TOUT", "L7RSP", "L7STS"})
+
+
 class StatisticsError(ValueError):
     """HAProxy's statistics are not understood."""
 
@@ -115,6 +119,7 @@ class ServerChecks:
             f"set server {one.path} health down"
             for one in servers
             if one.up
+            and one.check in _FAILED
             and one.failures >= MAX_FAILURES
             and (not one.silent or one.backend in answering)
         ]

@@ -87,6 +87,11 @@ def test_a_replica_that_refuses_is_left_out_even_if_it_is_the_last(check: str) -
     assert commands(replace(SILENT, check=check)) == ["set server a/two health down"]
 
 
+@pytest.mark.parametrize("check", ["INI", "UNK", "L7OK"])
+def test_a_replica_that_has_not_failed_a_check_stays(check: str) -> None:
+    assert commands(ONE, replace(SILENT, check=check, failures=19)) == []
+
+
 def test_one_failed_check_is_forgiven() -> None:
     assert commands(ONE, replace(SILENT, failures=MAX_FAILURES - 1)) == []
 
