@@ -146,8 +146,7 @@ class Supervisor:
         return worker
 
     def _supervise(self, admin: int) -> int:
-        failed_starts = 0
-        checked_s = time.monotonic()
+        started_s = checked_s = time.monotonic()
         while True:
             worker = self._worker
             assert worker is not None
@@ -160,18 +159,28 @@ class Supervisor:
                 if self._stopping:
                     return status
                 _log(f"HAProxy ended with status {status} and is started again")
-                while not self._start([]).wait_ready(READY_TIMEOUT_S):
-                    failed_starts += 1
-                    status = self._status_of_worker()
-                    if self._stopping or failed_starts == MAX_FAILED_STARTS:
-                        return status or 1
-                    time.sleep(_BACKOFF_S * failed_starts)
-                failed_starts = self._silent_checks = 0
+                if time.monotonic() < started_s + 1:
+                    time.sleep(_BACKOFF_S)
+                if not self._start_again():
+                    return status or 1
+                started_s = time.monotonic()
             if admin in ready:
                 self._relay.answer_next()
             if time.monotonic() >= checked_s + CHECK_EVERY_S:
                 checked_s = time.monotonic()
                 self._check()
+
+    def _start_again(self) -> bool:
+        """Start HAProxy until it works; return False if it does not, or is no longer wanted."""
+        self._silent_checks = 0
+        for attempt in range(MAX_FAILED_STARTS):
+            if self._start([]).wait_ready(READY_TIMEOUT_S):
+                return True
+            self._status_of_worker()
+            if self._stopping:
+                break
+            time.sleep(_BACKOFF_S * attempt)
+        return False
 
     def _check(self) -> None:
         """Look after the servers; kill a HAProxy that hangs, and stop one that nobody needs."""
