@@ -9,6 +9,7 @@ new version is deployed, or strangers misbehave. Each experiment takes less than
 them half an hour; ``--quick`` runs the most telling ones in six minutes.
 """
 
+import os
 import sys
 from contextlib import ExitStack
 from typing import Any
@@ -40,6 +41,8 @@ def main(quick: bool, only: tuple[str, ...], list_only: bool, as_json: bool) -> 
             ("experiment", "what happens"), [(one.name, one.fault.__doc__) for one in chosen]
         )
         return 0
+    # The table is wider than what is taken for the width of a file.
+    os.environ.setdefault("COLUMNS", "130")
     rows = run_all(chosen, quick)
     if as_json:
         print_json({"experiments": rows})

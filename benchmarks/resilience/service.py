@@ -112,6 +112,14 @@ class Service:
             time.sleep(0.2)
         return False
 
+    def wait_for_tables(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until no process solves policy tables, which takes a whole core."""
+        until_s = time.monotonic() + timeout_s
+        while time.monotonic() < until_s and self.processes(
+            lambda _, command: "table_solver_process" in command
+        ):
+            time.sleep(0.5)
+
     def answers(self) -> bool:
         """Return whether the model is ready, as the service says."""
         target = self.target
@@ -146,4 +154,5 @@ def serving(document: Document) -> Iterator[Service]:
             service = Service(target, summary["dashboard"], process, deepcopy(document))
             if not service.wait_for_replicas(deployment["num_replicas"]):
                 raise SystemExit("the replicas did not start")
+            service.wait_for_tables()
             yield service
