@@ -68,10 +68,18 @@ def run_all(chosen: list[Experiment], quick: bool) -> list[dict[str, Any]]:
                 document = experiment.document
                 service = stack.enter_context(serving(experiment.document()))
             say(f"{experiment.name}: {(experiment.fault.__doc__ or '').splitlines()[0]}")
-            rows.append(run_experiment(experiment, service, quick))
-            say("  " + ", ".join(f"{name} {rows[-1][name]}" for name in COLUMNS))
-            for note in (*rows[-1]["notes"], rows[-1]["statuses"] or ""):
-                say(f"  {note}") if note else None
+            row = run_experiment(experiment, service, quick)
+            rows.append(row)
+            say(
+                "  "
+                + ", ".join(
+                    f"{name} {cell}" for name, cell in zip(COLUMNS, _cells(row), strict=True)
+                )
+            )
+            for note in row["notes"]:
+                say(f"  {note}")
+            if row["statuses"]:
+                say(f"  not right: {row['statuses']}")
             if experiment.fatal:
                 service = None
     return rows

@@ -50,6 +50,7 @@ EXPERIMENTS = (
     Experiment("upgrade", faults.upgrade),
     Experiment("broken-upgrade", faults.broken_upgrade),
     Experiment("bad-config", faults.bad_config),
+    Experiment("solver-killed", faults.solver),
     Experiment("slow-headers", strangers.slow_headers),
     Experiment("slow-bodies", strangers.slow_bodies, quick=True),
     Experiment("idle-connections", strangers.idle_connections),

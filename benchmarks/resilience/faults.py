@@ -9,6 +9,7 @@ from http.client import HTTPException
 
 import psutil
 
+from benchmarks.live.local_service import get_json
 from benchmarks.resilience.culprits import ERROR, HANG, POISON
 from benchmarks.resilience.load import request_bytes
 from benchmarks.resilience.run import Run
@@ -189,6 +190,28 @@ def poison(run: Run) -> None:
     run.notes.append(f"the culprit was answered {statuses}; it killed {dead} of the first replicas")
     run.service.wait_for_replicas(2)
     time.sleep(5)
+
+
+def solver(run: Run) -> None:
+    """Change the SLA, and kill the processes that solve its policy tables, for 10 s."""
+    run.begin()
+    document = deepcopy(run.service.document)
+    deployment = document["applications"][0]["deployments"][0]
+    deployment["user_config"]["sla"]["percentile"] = 98.5
+    run.service.deploy(document)
+    killed = 0
+    until_s = time.monotonic() + 10
+    while time.monotonic() < until_s:
+        for process in run.service.solvers():
+            process.kill()
+            killed += 1
+        time.sleep(0.1)
+    run.service.wait_for_tables()
+    time.sleep(5)
+    table = get_json(f"http://{run.service.target.host}:{run.service.target.port}/sojourn/policy")
+    run.notes.append(f"{killed} solvers were killed; the table is {table['table']}")
+    run.service.deploy(run.service.document)
+    run.service.wait_for_tables()
 
 
 def terminated(run: Run) -> None:

@@ -88,6 +88,10 @@ class Service:
         """Return the actors of Serve of a class, such as ``ServeController``."""
         return self.processes(lambda _, command: command.startswith(f"ray::{name}"))
 
+    def solvers(self) -> list[psutil.Process]:
+        """Return the processes that solve policy tables."""
+        return self.processes(lambda _, command: "table_solver_process" in command)
+
     def named(self, name: str) -> list[psutil.Process]:
         """Return the processes with a name, such as ``gcs_server``."""
         return self.processes(lambda found, _: found == name)
@@ -115,9 +119,7 @@ class Service:
     def wait_for_tables(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Wait until no process solves policy tables, which takes a whole core."""
         until_s = time.monotonic() + timeout_s
-        while time.monotonic() < until_s and self.processes(
-            lambda _, command: "table_solver_process" in command
-        ):
+        while time.monotonic() < until_s and self.solvers():
             time.sleep(0.5)
 
     def answers(self) -> bool:
