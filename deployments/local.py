@@ -19,7 +19,7 @@ import psutil
 
 from deployments.config import ServiceConfig
 from deployments.errors import StartError
-from deployments.routing import serve_environment, supervisor_path
+from deployments.routing import serve_environment, supervisor_environment
 
 #: Memory that Ray, Serve and one replica of a small model use.
 NEEDED_MEMORY_BYTES = 2 << 30
@@ -139,7 +139,8 @@ def deploy(document: dict[str, Any], dashboard: str) -> None:
 def _ray_environment(directory: Path, balance: str) -> dict[str, str]:
     """Return Ray's settings for this run, with free ports and private files for HAProxy."""
     return {
-        **serve_environment(balance=balance, haproxy=supervisor_path()),
+        **serve_environment(balance=balance),
+        **supervisor_environment(),
         "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "disabled"),
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(_free_port(9101)),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(_free_port(8404)),

@@ -25,15 +25,7 @@ BALANCES = {
 SUPERVISOR = "sojourn-haproxy"
 
 
-def supervisor_path() -> Path | None:
-    """Return where `SUPERVISOR` is installed with this Python; None if it is not."""
-    path = Path(sysconfig.get_path("scripts")) / SUPERVISOR
-    return path if path.is_file() else None
-
-
-def serve_environment(
-    max_body_bytes: int = 64 << 10, balance: str = "random", haproxy: Path | None = None
-) -> dict[str, str]:
+def serve_environment(max_body_bytes: int = 64 << 10, balance: str = "random") -> dict[str, str]:
     """Return the environment variables with which Ray must be started.
 
     Parameters
@@ -43,8 +35,6 @@ def serve_environment(
         again. Larger requests are served, but a replica's refusal goes to the client.
     balance : str
         A key of `BALANCES`.
-    haproxy : Path, optional
-        What Ray runs as HAProxy, such as `supervisor_path`; without it, HAProxy alone.
 
     Returns
     -------
@@ -57,7 +47,7 @@ def serve_environment(
     """
     if balance not in BALANCES:
         raise InvalidInputError(f"balance: must be one of {', '.join(BALANCES)}, not {balance!r}")
-    environment = {
+    return {
         # HAProxy connects clients to replicas directly, without a Python proxy.
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
@@ -77,6 +67,22 @@ def serve_environment(
         # Ray restarts its HAProxy after three failed checks, which come every 10 s otherwise.
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
     }
-    if haproxy is not None:
-        environment["RAY_SERVE_HAPROXY_BINARY_PATH"] = str(haproxy)
-    return environment
+
+
+def supervisor_environment(path: Path | None = None) -> dict[str, str]:
+    """Return the environment variable with which Ray runs `SUPERVISOR` as its HAProxy.
+
+    Parameters
+    ----------
+    path : Path, optional
+        Where the program is on every node; where it is installed with this Python by default.
+
+    Returns
+    -------
+    dict of str to str
+        Empty if it is not installed: HAProxy then runs alone.
+    """
+    installed = path or Path(sysconfig.get_path("scripts")) / SUPERVISOR
+    if path is None and not installed.is_file():
+        return {}
+    return {"RAY_SERVE_HAPROXY_BINARY_PATH": str(installed)}

@@ -22,9 +22,9 @@ HAPROXY = Path("/usr/local/bin/sojourn-haproxy")
 
 def render() -> dict[Path, str]:
     """Return the content of each generated file, by its path from the root."""
-    from deployments.routing import serve_environment
+    from deployments.routing import serve_environment, supervisor_environment
 
-    environment = serve_environment(haproxy=HAPROXY)
+    environment = {**serve_environment(), **supervisor_environment(HAPROXY)}
     variables = "".join(f"{name}={value}\n" for name, value in environment.items())
     source = "# Written by k8s/render.py from deployments/routing.py; edit that.\n"
     return {

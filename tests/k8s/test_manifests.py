@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 import yaml
 
-from deployments.routing import serve_environment
+from deployments.routing import serve_environment, supervisor_environment
 
 pytestmark = pytest.mark.slow
 
@@ -135,7 +135,8 @@ def test_gpu_overlay_asks_for_as_many_gpus_as_its_pods_have():
 @pytest.mark.parametrize("kustomization", KUSTOMIZATIONS)
 def test_every_ray_container_has_the_serve_environment(kustomization):
     environment = build(kustomization)["ConfigMap"]
-    assert environment["data"] == serve_environment(haproxy=Path("/usr/local/bin/sojourn-haproxy"))
+    supervisor = Path("/usr/local/bin/sojourn-haproxy")
+    assert environment["data"] == {**serve_environment(), **supervisor_environment(supervisor)}
     for pod in pods_of(kustomization):
         for container in pod["spec"]["containers"]:
             assert container["envFrom"] == [
