@@ -24,7 +24,8 @@ MAX_FAILURES = 2
 SETTLE_S = 1.0
 
 
-#: HAProxy's codes of failed checks. Before the first check, a server counts as nearly down.
+#: HAProxy's codes before the first check, and of failed ones.
+_UNCHECKED = frozenset({"INI", "UNK"})
 _FAILED = frozenset({"L4TOUT", "L4CON", "L7TOUT", "L7RSP", "L7STS"})
 
 
@@ -114,8 +115,14 @@ class ServerChecks:
         now_s : float
             On a clock that never steps.
         """
-        answering = {one.backend for one in servers if _answers(one)}
+        # HAProxy would leave out a server that it does not know yet after one failed check.
         commands = [
+            f"set server {one.path} health up"
+            for one in servers
+            if one.up and one.failures and one.check in _UNCHECKED
+        ]
+        answering = {one.backend for one in servers if _answers(one)}
+        commands += [
             f"set server {one.path} health down"
             for one in servers
             if one.up
