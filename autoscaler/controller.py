@@ -48,6 +48,10 @@ class Autoscaler:
         """The settings in force."""
         return self._monitor.settings
 
+    def assume_start_time(self, start_time_s: float) -> None:
+        """Size for starts of this length, whatever is observed (`autoscaler.standbys`)."""
+        self._monitor.start_times.fix(start_time_s)
+
     def observe(self, reports: Iterable[ReplicaReport], now_s: float | None = None) -> None:
         """Take in reports, in any order; late and repeated ones are ignored.
 

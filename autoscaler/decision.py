@@ -44,6 +44,8 @@ class Decision:
         Replicas that serve but do not report; their share of the load is extrapolated.
     report_interval_s : float or None
         Time between two reports of a replica; None if unknown.
+    standbys : int
+        Standbys that there should be besides (`autoscaler.standbys`); the Ray adapters order none.
     bottleneck : str or None
         What limits most replicas, one of `autoscaler.reports.BOTTLENECKS`; None if unknown.
     """
@@ -65,4 +67,5 @@ class Decision:
     hold_s: float = 0.0
     silent_replicas: int = 0
     report_interval_s: float | None = None
+    standbys: int = 0
     bottleneck: str | None = None

@@ -43,6 +43,11 @@ class StartTimes:
         # (created, serving since) of replicas that reported for the first time.
         self._first_reports_s: deque[tuple[float, float]] = deque()
         self._horizon_s: float | None = DEFAULT_S
+        self._fixed_s: float | None = None
+
+    def fix(self, start_time_s: float) -> None:
+        """Let starts take this long, whatever is observed: of another kind than what serves."""
+        self._fixed_s = start_time_s
 
     def track(self, now_s: float, ordered: int, ready: int) -> None:
         """Note how many replicas are ordered, and how many of them serve.
@@ -125,6 +130,8 @@ class StartTimes:
 
         With the slowest start instead, one bad start would cost money until it is forgotten.
         """
+        if self._fixed_s is not None:
+            return self._fixed_s
         if self._horizon_s is None:
             self._horizon_s = max(
                 _percentile(self._observed_s), _percentile(self._reported_s.values())
@@ -133,7 +140,11 @@ class StartTimes:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the start times: those reported, by replica, and those observed."""
-        return {"reported_s": dict(self._reported_s), "observed_s": list(self._observed_s)}
+        return {
+            "reported_s": dict(self._reported_s),
+            "observed_s": list(self._observed_s),
+            "fixed_s": self._fixed_s,
+        }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "StartTimes":
@@ -150,6 +161,8 @@ class StartTimes:
         restored._observed_s.extend(float(start_time_s) for start_time_s in state["observed_s"])
         if restored._observed_s:
             restored._horizon_s = None
+        fixed_s = state.get("fixed_s")
+        restored._fixed_s = None if fixed_s is None else float(fixed_s)
         return restored
 
 

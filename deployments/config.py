@@ -44,6 +44,12 @@ class ModelConfig(_Strict):
     max_batch_size: int = Field(default=32, ge=1, le=1024)
     #: A profile file or its content. None: the model's own profile, or one measured at the start.
     profile: str | dict[str, Any] | None = None
+    #: How long a starting replica may run batches of all sizes, if the model compiles for each.
+    warm_up_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    #: A batch that takes longer hangs. None: 10 s, or 20 full batches if those take longer.
+    hang_after_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    #: The same for the first batch of a size that a model compiles for and the warm-up left out.
+    compile_hang_after_s: float = Field(default=300.0, gt=0, allow_inf_nan=False)
 
     def load_profile(self) -> Profile | None:
         """Return the profile in the config, if there is one.

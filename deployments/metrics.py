@@ -64,6 +64,10 @@ class ReplicaMetrics:
             "sojourn_energy_joules_total",
             description="Energy of the batches, if known.",
         )
+        self._solver_failures = metrics.Counter(
+            "sojourn_solver_failures_total",
+            description="Solvers of the policy that died, hung or found no solution.",
+        )
         self._response_time = metrics.Histogram(
             "sojourn_response_time_seconds",
             description="From the arrival of a request at the replica to its answer.",
@@ -117,6 +121,7 @@ class ReplicaMetrics:
             self._add(self._answers, count, {"status": str(status)})
         for reason, count in batcher.starts.items():
             self._add(self._batches, count, {"reason": reason.value})
+        self._add(self._solver_failures, service.controller.solver_failures)
         energy_j = 1e-3 * sum(record.energy_mj or 0.0 for record in seen.batches)
         if energy_j > 0:
             self._energy.inc(energy_j)

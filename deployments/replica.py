@@ -11,16 +11,17 @@ import ray
 from ray import serve
 
 from autoscaler.ray import store as ray_store
-from deployments.config import DEPLOYMENT, ModelConfig, parse_user_config
+from deployments.config import DEPLOYMENT, ModelConfig
 from deployments.control.decision_reader import DecisionReader
+from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.control.policy_controller import TICK_S
 from deployments.haproxy_view import HaproxyView, socket_path_on
 from deployments.http.app import InferenceApp
 from deployments.loop_watchdog import LoopWatchdog
 from deployments.metrics import ReplicaMetrics
 from deployments.middleware import open_fast_path
+from deployments.ray_replica import call_when_draining, confine_to_node
 from deployments.service import load_service
-from policy.errors import SojournError
 
 logger = logging.getLogger("ray.serve")
 
@@ -48,10 +49,12 @@ class Replica:
 
     def __init__(self, model: dict[str, Any]) -> None:
         started_s = time.monotonic()
+        confine_to_node()
         # Serve gives handlers to its own logger only.
         logging.getLogger("sojourn").parent = logger
         cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1.0)
         self._service = load_service(ModelConfig.model_validate(model), cpus)
+        call_when_draining(self._service.begin_drain)
         self._started_s = started_s
         self._start_time_s: float | None = None
         self._watchdog = LoopWatchdog()
@@ -63,6 +66,10 @@ class Replica:
             socket_path_on(ray.get_runtime_context().get_node_id()),
         )
         self._decisions = DecisionReader(context.app_name, context.deployment, ray_store.read)
+        self._last_good = LastGoodConfig(
+            *(context.app_name, context.deployment, self._service.model_name),
+            *(ray_store.read, ray_store.store().save),
+        )
 
     def __serve_build_asgi_app__(self) -> InferenceApp:
         """Return the ASGI app. Serve calls this after the constructor has loaded the model."""
@@ -74,24 +81,16 @@ class Replica:
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Apply a `user_config`. Ray calls this at the start and after each change.
 
-        An invalid config fails a starting replica. A running replica keeps its present config and
-        reports the error in its log and at ``/sojourn/policy``, so that a typo cannot take a
-        service down.
+        If it is invalid, a running replica keeps its present one, and a starting one takes the
+        last good one of the deployment. Both report the error in their log and at
+        ``/sojourn/policy``, so that a typo cannot take a service down.
 
         Raises
         ------
         SojournError
-            The config is invalid and the replica has no earlier one.
+            The config is invalid and the deployment never had a valid one.
         """
-        service = self._service
-        try:
-            await service.configure(parse_user_config(user_config))
-            service.config_error = None
-        except SojournError as error:
-            if not service.configured:
-                raise
-            service.config_error = str(error)
-            logger.error("user_config rejected, the previous one stays in force: %s", error)
+        await apply_user_config(self._service, user_config, self._last_good)
         if self._metrics_task is None:
             # The collector need not look at the model and the modules again: their hundreds of
             # thousands of objects would stop the event loop for 90 ms at a time.
@@ -102,7 +101,7 @@ class Replica:
 
     async def _tick_forever(self) -> None:
         while True:
-            self._watchdog.restart(2 * self._service.stuck_after_s)
+            self._watchdog.restart(2 * self._service.longest_batch_s)
             await asyncio.sleep(TICK_S)
             try:
                 self._service.compare_with_balancer(await self._haproxy.look())

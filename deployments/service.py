@@ -29,9 +29,9 @@ from deployments.http.inference_protocol import (
 )
 from deployments.inference_call import InferenceCall
 from deployments.models.base import Model, load_model
-from deployments.models.outputs import check_forward
 from deployments.profiling.measure import measure_profile
 from deployments.threads import limit_threads, threads_in_use
+from deployments.warm_up import WarmUp, warm_up
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 
@@ -110,6 +110,8 @@ class InferenceService:
         ``cpu`` or ``cuda``.
     cpus : float
         CPUs that this process may use.
+    warm : WarmUp, optional
+        What warming the model up has found.
 
     Attributes
     ----------
@@ -133,6 +135,7 @@ class InferenceService:
         *,
         device: str = "cpu",
         cpus: float = 1.0,
+        warm: WarmUp | None = None,
     ) -> None:
         self.cpus = cpus
         self.model_name = config.name
@@ -141,9 +144,12 @@ class InferenceService:
         self.max_body_bytes = 0
         self.config_error: str | None = None
         self.answers: Counter[int] = Counter()
+        self._draining = False
         self._refused_before = 0
+        self._config = config
         self._model = model
         self._profile = profile
+        self._not_run = set(warm.not_run if warm else ())
         self._computes_here = device == "cpu" and not model.waits
         self._placement = BatchPlacement()
         self._controller: PolicyController | None = None
@@ -201,8 +207,8 @@ class InferenceService:
 
     @property
     def ready(self) -> bool:
-        """Whether the model can answer."""
-        return self.configured and not self.stuck()
+        """Whether the model can answer, and will for longer than it takes to stop."""
+        return self.configured and not self._draining and not self.stuck()
 
     def stuck(self) -> bool:
         """Return whether the device is lost, or hangs: one batch takes far too long."""
@@ -210,13 +216,25 @@ class InferenceService:
             return False
         if self._batcher.lost_reason is not None:
             return True
-        return self._batcher.busy_for_s() > self.stuck_after_s
+        busy_s = self._batcher.busy_for_s()
+        if self._batcher.size_on_device in self._not_run:
+            return busy_s > max(self.stuck_after_s, self._config.compile_hang_after_s)
+        return busy_s > self.stuck_after_s
 
     @property
     def stuck_after_s(self) -> float:
         """How long one batch may take before the device counts as stuck."""
+        if self._config.hang_after_s is not None:
+            return self._config.hang_after_s
         full_batch_s = 1e-3 * float(self.controller.profile.latency_ms[-1])
         return max(STUCK_AFTER_S, STUCK_AFTER_BATCHES * full_batch_s)
+
+    @property
+    def longest_batch_s(self) -> float:
+        """How long any batch may take, those included that the model compiles for."""
+        if self._not_run:
+            return max(self.stuck_after_s, self._config.compile_hang_after_s)
+        return self.stuck_after_s
 
     async def configure(self, user_config: UserConfig) -> None:
         """Apply a configuration; its policy takes effect as soon as it is solved.
@@ -282,6 +300,7 @@ class InferenceService:
         seen = self.observer.take(
             self.batcher.arrival_counts.take(time.monotonic()), shares_cpu=self.shares_cpu
         )
+        self._not_run.difference_update(record.size for record in seen.batches)
         await self.controller.tick(seen)
         self._place_batches()
         return seen
@@ -419,6 +438,7 @@ class InferenceService:
             "cpus": self.cpus,
             "cpus_note": self.cpus_note,
             "largest_batch_on_event_loop": self._placement.largest,
+            "model_errors": batcher.model_errors.report(),
             "last_batches": self._explain_batches(),
             "batches_started": {reason.value: count for reason, count in batcher.starts.items()},
             "rows": {
@@ -453,6 +473,10 @@ class InferenceService:
         """Return a valid request of one row, for `GET /sojourn/example`."""
         return example_request(self._model)
 
+    def begin_drain(self) -> None:
+        """Say that this replica is not ready any more; requests that still come are answered."""
+        self._draining = True
+
     async def drain(self, timeout_s: float) -> bool:
         """Refuse new requests, and wait until the accepted ones are answered.
 
@@ -461,6 +485,7 @@ class InferenceService:
         bool
             Whether all were answered within `timeout_s`.
         """
+        self.begin_drain()
         if self._batcher is None:
             return True
         try:
@@ -480,7 +505,7 @@ class InferenceService:
 
 
 def load_service(config: ModelConfig, cpus: float | None = None) -> InferenceService:
-    """Load a model, run it once to warm it up, and return its service.
+    """Load a model, warm it up, and return its service.
 
     Parameters
     ----------
@@ -507,8 +532,8 @@ def load_service(config: ModelConfig, cpus: float | None = None) -> InferenceSer
             f"model: the profile goes to batch size {profile.max_batch_size}, which exceeds "
             f"max_batch_size {config.max_batch_size}"
         )
-    check_forward(model, sorted({1, profile.max_batch_size}))
-    service = InferenceService(config, model, profile, device=device, cpus=cpus)
+    warm = warm_up(model, profile.latency_ms.tolist(), config.warm_up_s)
+    service = InferenceService(config, model, profile, device=device, cpus=cpus, warm=warm)
     if service.cpus_note is not None:
         logger.warning("%s", service.cpus_note)
     return service

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from simulator.autoscalers.registry import AUTOSCALERS
     from simulator.autoscalers.sojourn import SojournAutoscaler
     from simulator.engines.interface import Routing
-    from simulator.fleet import Failures, StartTime
+    from simulator.fleet import Failures
     from simulator.policy_tables import policy_table
     from simulator.results import Run
     from simulator.scaling import FleetView, ScalingPolicy
     from simulator.scenario import Scenario
     from simulator.simulation import Simulation, simulate
+    from simulator.standbys import Standbys
+    from simulator.start_time import StartTime
     from simulator.trace import load_trace
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "ServiceLevelObjective",
     "Simulation",
     "SojournAutoscaler",
+    "Standbys",
     "StartTime",
     "TwoStateRate",
     "WithinSecond",
@@ -61,7 +64,8 @@ _MODULES = {
     "ServiceLevelObjective": "policy.objective",
     "Simulation": "simulator.simulation",
     "SojournAutoscaler": "simulator.autoscalers.sojourn",
-    "StartTime": "simulator.fleet",
+    "Standbys": "simulator.standbys",
+    "StartTime": "simulator.start_time",
     "TwoStateRate": "simulator.arrivals",
     "WithinSecond": "simulator.arrivals",
     "load_trace": "simulator.trace",

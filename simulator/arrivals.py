@@ -24,6 +24,10 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
+#: Requests over which the rate of a trace is averaged: 10% of noise are left in it.
+REQUESTS_PER_MEAN = 100.0
+
+
 class WithinSecond(StrEnum):
     """How the requests of a second are spread over it."""
 
@@ -115,6 +119,57 @@ def scaled_counts(counts: ArrayLike, factor: float, random: Generator) -> IntArr
     scaled = factor * np.asarray(counts, dtype=np.float64)
     whole = np.floor(scaled)
     return (whole + (random.random(scaled.size) < scaled - whole)).astype(np.int64)
+
+
+def superposed_counts(
+    counts: ArrayLike, factor: float, random: Generator, requests: float = REQUESTS_PER_MEAN
+) -> IntArray:
+    """Draw the counts of many services like one: its rate smoothed and multiplied, then Poisson.
+
+    Multiplying the counts of a trace makes each of its requests a burst of as many as `factor`. The
+    sum of as many independent services has the same rate, but a Poisson process's noise.
+
+    Parameters
+    ----------
+    counts : array of float, shape (seconds,)
+    factor : float
+        Above 0.
+    random : Generator
+    requests : float
+        The rate is the mean of as many seconds as have this many requests on average; so its
+        relative error is about one over the root of them.
+
+    Returns
+    -------
+    IntArray, shape (seconds,)
+
+    Raises
+    ------
+    InvalidInputError
+        The factor is not above 0.
+    """
+    if not 0 < factor < math.inf:
+        raise InvalidInputError(f"scale: must be above 0, not {factor}")
+    drawn: IntArray = random.poisson(factor * smoothed_rate(counts, requests)).astype(np.int64)
+    return drawn
+
+
+def smoothed_rate(counts: ArrayLike, requests: float = REQUESTS_PER_MEAN) -> FloatArray:
+    """Return the mean of the seconds around each second, over a span that has so many `requests`.
+
+    Returns
+    -------
+    FloatArray, shape (seconds,)
+        Requests per second. The span is the same everywhere but at the ends, where it is cut off.
+    """
+    values = np.asarray(counts, dtype=np.float64)
+    mean = float(values.mean()) if values.size else 0.0
+    half = min(values.size, math.ceil(requests / mean)) // 2 if mean else 0
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    first = np.maximum(0, np.arange(values.size) - half)
+    last = np.minimum(values.size, np.arange(values.size) + half + 1)
+    rates: FloatArray = (sums[last] - sums[first]) / (last - first)
+    return rates
 
 
 class ArrivalTimes:

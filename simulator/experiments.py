@@ -4,19 +4,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from autoscaler.reports import AutoscalerSettings
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
 from autoscaler.sizing.search import least_replicas
+from autoscaler.standbys import TwoTierStarts
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator import prediction
-from simulator.arrivals import WithinSecond, poisson_counts, scaled_counts
+from simulator.arrivals import WithinSecond, poisson_counts, scaled_counts, superposed_counts
+from simulator.autoscalers.choices import Choice
 from simulator.autoscalers.fixed import FixedFleet
 from simulator.autoscalers.oracle import Clairvoyant
-from simulator.autoscalers.registry import AUTOSCALERS, ORACLE, Choice, ScalingProblem
+from simulator.autoscalers.registry import AUTOSCALERS, ORACLE, ScalingProblem
 from simulator.reporting.comparison import PERCENTILES, Comparison
 from simulator.results import Run
 from simulator.scaling import ScalingPolicy
@@ -54,10 +57,8 @@ def compare(
     InfeasibleError
         No number of replicas can meet the SLA; the message says which SLA could be met.
     """
-    # Scale only once, so that the autoscalers that know the trace see the same rounding.
-    random = np.random.default_rng(scenario.seed)
-    counts = scaled_counts(scenario.counts, scenario.scale, random).astype(np.float64)
-    scenario = replace(scenario, counts=counts, scale=1.0)
+    scenario = with_trace(scenario, scenario.counts, scenario.scale)
+    counts = scenario.counts
     curve = load_lateness_curve(scenario)
     problem = ScalingProblem(
         scenario.replica_profile,
@@ -68,6 +69,7 @@ def compare(
         scenario.autoscaler_settings or AutoscalerSettings(),
         scenario.min_replicas,
         scenario.max_replicas,
+        two_tier_starts(scenario),
     )
     oracle = Choice(ORACLE, AUTOSCALERS[ORACLE])
     runs: dict[str, Run] = {}
@@ -88,6 +90,35 @@ def compare(
         oracle=runs[ORACLE],
         labels={choice.name: choice.label for choice in everything.values()},
     )
+
+
+def two_tier_starts(scenario: Scenario) -> TwoTierStarts | None:
+    """Return what an autoscaler of this scenario is told of its standbys; None without them."""
+    standbys = scenario.standbys
+    if standbys is None:
+        return None
+    near_s, cold_s = standbys.start_time.percentile_s(90), scenario.start_time.percentile_s(90)
+    return TwoTierStarts(min(near_s, cold_s), cold_s, standbys.price)
+
+
+def with_trace(
+    scenario: Scenario, counts: ArrayLike, scale: float, superpose: bool = False
+) -> Scenario:
+    """Return the scenario with the counts of a trace, scaled once, so that all see the same.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    counts : array of float, shape (seconds,)
+    scale : float
+        Factor on the counts.
+    superpose : bool
+        Draw Poisson counts from the smoothed rate, as of many services like the trace's.
+    """
+    random = np.random.default_rng(scenario.seed)
+    draw = superposed_counts if superpose else scaled_counts
+    scaled = draw(counts, scale, random).astype(np.float64)
+    return replace(scenario, counts=scaled, scale=1.0)
 
 
 def poisson_scenario(scenario: Scenario, arrival_rate_per_s: float, requests: int) -> Scenario:

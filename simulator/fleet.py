@@ -12,41 +12,10 @@ from numpy.typing import NDArray
 
 from policy.errors import InvalidInputError
 from simulator.engines.interface import Engine
+from simulator.standbys import StandbyPool, Standbys
+from simulator.start_time import StartTime
 
 FloatArray = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class StartTime:
-    """The time from a replica's order until it serves, lognormal.
-
-    Attributes
-    ----------
-    median_s : float
-        Median, at least 0.
-    spread : float
-        Standard deviation of the logarithm, at least 0. With 0 the time is constant; with 0.3 one
-        start in twenty takes 1.6 times the median or longer.
-
-    Raises
-    ------
-    InvalidInputError
-        A value is negative or not finite.
-    """
-
-    median_s: float = 60.0
-    spread: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("median_s", "spread"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InvalidInputError(
-                    f"start time: {name} must be at least 0, not {getattr(self, name)}"
-                )
-
-    def draw_s(self, random: Generator) -> float:
-        """Draw a start time in s."""
-        return self.median_s * math.exp(self.spread * random.standard_normal())
 
 
 @dataclass(frozen=True)
@@ -146,6 +115,8 @@ class Fleet:
     failures : Failures
     start_random, failure_random : Generator
         Random streams of start times and of failures.
+    standbys : Standbys or None
+        None: the fleet has no standbys.
 
     Attributes
     ----------
@@ -165,6 +136,7 @@ class Fleet:
         failures: Failures,
         start_random: Generator,
         failure_random: Generator,
+        standbys: Standbys | None = None,
     ) -> None:
         self.ready: list[Replica] = []
         self.starting: list[Replica] = []
@@ -174,6 +146,10 @@ class Fleet:
         self._failures = failures
         self._start_random = start_random
         self._failure_random = failure_random
+        self._pool: StandbyPool | None = None
+        if standbys is not None:
+            share = failures.failed_start_share
+            self._pool = StandbyPool(standbys, start_time, share, start_random)
         self._draining: list[Replica] = []
         # Those of `starting` for which the cluster has no room, the oldest order first.
         self._pending: list[Replica] = []
@@ -190,7 +166,8 @@ class Fleet:
         self._ordered_s = self._ready_s = self._existing_s = 0.0
         for _ in range(replicas):
             # These serve at once, and report a start time as if they had started before.
-            replica = Replica(self._next_name(), 0.0, start_time.median_s, created_s=0.0)
+            start_time_s = start_time.draw_s(start_random)
+            replica = Replica(self._next_name(), 0.0, start_time_s, created_s=0.0)
             self.starting.append(replica)
             self._become_ready(0.0, replica)
         for time_s in sorted(failures.times_s):
@@ -202,6 +179,11 @@ class Fleet:
     def ordered(self) -> int:
         """Replicas that serve or start; draining replicas are excluded."""
         return len(self.ready) + len(self.starting)
+
+    @property
+    def standbys(self) -> int:
+        """Standbys, those that start included."""
+        return 0 if self._pool is None else len(self._pool)
 
     @property
     def _existing(self) -> int:
@@ -245,8 +227,12 @@ class Fleet:
         ordered, ready, existing = (each_s / length_s for each_s in spent_s)
         return ordered, ready, existing
 
-    def scale_to(self, replicas: int) -> None:
-        """Order or remove replicas: starting ones before ready ones, the youngest first."""
+    def scale_to(self, replicas: int, standbys: int = 0) -> None:
+        """Order or remove replicas: starting ones before ready ones, the youngest first.
+
+        With standbys, these become replicas first, and replicas that go become standbys as far as
+        standbys are missing.
+        """
         while self.ordered < replicas:
             self._order_replica(self._now_s)
         while self.ordered > replicas and self.starting:
@@ -256,6 +242,7 @@ class Fleet:
                 cancelled.phase = _Phase.GONE
             else:
                 self._pay(cancelled, self._now_s)
+                self._keep_as_standby(cancelled.created_s + cancelled.start_time_s, standbys)
         if self.ordered > replicas:
             removed = self.ready[replicas:]
             del self.ready[replicas:]
@@ -263,9 +250,16 @@ class Fleet:
             for replica in removed:
                 replica.phase = _Phase.DRAINING
                 self._engine.drain(replica.slot, self._now_s)
+                self._keep_as_standby(self._now_s, standbys)
             self._draining += removed
             self._release_drained()
         self._create_pending()
+        if self._pool is not None:
+            self._pool.scale_to(self._now_s, standbys)
+
+    def _keep_as_standby(self, up_s: float, wanted: int) -> None:
+        if self._pool is not None and len(self._pool) < wanted:
+            self._pool.put(self._now_s, up_s)
 
     def finish(self) -> float:
         """Finish every request in flight and return the replica-seconds paid for in the run."""
@@ -276,6 +270,8 @@ class Fleet:
                 self._paid_s += end_s - replica.created_s
         for replica in self._draining:
             self._paid_s += min(self._engine.drained_at_s(replica.slot), end_s) - replica.created_s
+        if self._pool is not None:
+            self._paid_s += self._pool.finish(end_s)
         return self._paid_s
 
     def _advance(self, until_s: float) -> None:
@@ -290,7 +286,9 @@ class Fleet:
         self._engine.route_to([replica.slot for replica in self.ready], self._now_s)
 
     def _order_replica(self, now_s: float) -> None:
-        start_time_s = self._start_time.draw_s(self._start_random)
+        start_time_s = None if self._pool is None else self._pool.take(now_s)
+        if start_time_s is None:
+            start_time_s = self._start_time.draw_s(self._start_random)
         replica = Replica(self._next_name(), now_s, start_time_s)
         self.starting.append(replica)
         self._pending.append(replica)

@@ -90,10 +90,15 @@ class Run:
         """Return whether each window met the SLA, shape (windows,)."""
         return self.windows_in_time() >= self.objective.percentile / 100
 
+    def judged(self) -> NDArray[np.bool_]:
+        """Return whether a request was offered in each window, shape (windows,)."""
+        return np.add.reduceat(self.offered, np.arange(0, self.offered.size, WINDOW_S)) > 0
+
     @property
     def compliant_windows(self) -> float:
-        """Share of the windows that met the SLA."""
-        return float(np.mean(self.compliant()))
+        """Share of the windows that met the SLA, of those with requests; 1 if none has any."""
+        judged = self.judged()
+        return float(np.mean(self.compliant()[judged])) if judged.any() else 1.0
 
     @property
     def scalings_per_hour(self) -> float:

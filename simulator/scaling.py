@@ -24,6 +24,8 @@ class FleetView:
         Replicas that serve or start. Draining replicas are excluded.
     ready : int
         Replicas that serve.
+    standbys : int
+        Standbys, those that start included.
     offered : float
         Requests that clients offered in the last second, once each, answered or not.
     refused : float
@@ -33,6 +35,9 @@ class FleetView:
         no replica serves, of the requests held for one.
     start_times_s : FloatArray, shape (starts,)
         Start times of the replicas that have become ready so far, the oldest first.
+    histogram : FloatArray, shape (bins,)
+        Requests answered so far by response time; `simulator.engines.counters.bin_edges_ms` has the
+        edges. It goes on counting with the simulation: copy what is to be kept.
     reports : callable
         Returns the report of each ready replica, as a live one would send it. Call it before the
         simulation goes on.
@@ -41,10 +46,12 @@ class FleetView:
     now_s: float
     ordered: int
     ready: int
+    standbys: int
     offered: float
     refused: float
     ongoing: float
     start_times_s: FloatArray
+    histogram: FloatArray
     reports: Callable[[], list[ReplicaReport]]
 
 
@@ -52,7 +59,7 @@ class ScalingPolicy(Protocol):
     """Decides how many replicas a simulated fleet has. One object serves one run.
 
     If it has an attribute ``forecast_per_s``, the arrival rate that it sized for, the run records
-    it.
+    it. If it has an attribute ``standbys``, the fleet of a scenario with standbys has so many.
     """
 
     @property

@@ -19,8 +19,10 @@ from policy.profile import Profile
 from policy.table import PolicyTable, solve_table
 from simulator.arrivals import WithinSecond
 from simulator.engines.interface import BatchTimes, ReplicaModel, Routing
-from simulator.fleet import Failures, StartTime
+from simulator.fleet import Failures
 from simulator.policy_tables import live_user_config
+from simulator.standbys import Standbys
+from simulator.start_time import StartTime
 
 FloatArray = NDArray[np.float64]
 
@@ -74,6 +76,8 @@ class Scenario:
         Bounds on what an autoscaler may order.
     failures : Failures
         When replicas die.
+    standbys : Standbys or None
+        None: the fleet has no standbys.
     autoscaler_settings : AutoscalerSettings or None
         Settings that replicas report to be in force. None: they report none.
 
@@ -103,6 +107,7 @@ class Scenario:
     min_replicas: int = 1
     max_replicas: int = 1000
     failures: Failures = field(default_factory=Failures)
+    standbys: Standbys | None = None
     autoscaler_settings: AutoscalerSettings | None = None
 
     def __post_init__(self) -> None:

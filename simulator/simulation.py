@@ -42,8 +42,8 @@ def simulate(
     scenario : Scenario
         The load, the replicas and the balancer.
     autoscaler : ScalingPolicy
-        A new one, since it remembers what it has seen. Its attribute ``forecast_per_s``, if it has
-        one, is read after each decision.
+        A new one, since it remembers what it has seen. Its attributes ``forecast_per_s`` and
+        ``standbys``, if it has them, are read after each decision.
     progress : callable, optional
         Called about `PROGRESS_CALLS` times with the number of seconds simulated, the last time
         with all of them.
@@ -109,6 +109,7 @@ class Simulation:
             scenario.failures,
             starts,
             failures,
+            scenario.standbys,
         )
 
     def run(self, progress: Callable[[int], None] | None = None) -> Run:
@@ -126,16 +127,19 @@ class Simulation:
                 now_s=second + 1.0,
                 ordered=fleet.ordered,
                 ready=len(fleet.ready),
+                standbys=fleet.standbys,
                 offered=float(self._counts[second]),
                 refused=float(self._engine.refused - refused),
                 ongoing=self._engine.take_ongoing_s(),
                 start_times_s=np.array(fleet.start_times_s),
+                histogram=self._counters.histogram,
                 reports=self._reports,
             )
             refused = self._engine.refused
             wanted = self._checked(self._autoscaler.replicas(view))
             forecast[second] = getattr(self._autoscaler, "forecast_per_s", math.nan)
-            fleet.scale_to(min(max(wanted, scenario.min_replicas), scenario.max_replicas))
+            replicas = min(max(wanted, scenario.min_replicas), scenario.max_replicas)
+            fleet.scale_to(replicas, getattr(self._autoscaler, "standbys", 0))
             if progress is not None and ((second + 1) % step == 0 or second + 1 == seconds):
                 progress(second + 1)
         paid_replica_s = fleet.finish()

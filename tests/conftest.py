@@ -1,4 +1,4 @@
-"""Settings of all tests: repeatable Hypothesis examples, and a temporary folder per worker."""
+"""Settings of all tests: repeatable Hypothesis examples, and folders of each worker's own."""
 
 import tempfile
 from collections.abc import Iterator
@@ -11,8 +11,9 @@ settings.load_profile("sojourn")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep solved tables, which are cached in the temporary folder, from other runs and workers."""
+def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep temporary files, and solved tables, from other runs and workers."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
         yield

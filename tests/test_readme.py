@@ -1,6 +1,7 @@
 """Every block of the README works as shown."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,10 +55,17 @@ def test_every_command_has_a_help_text(name: str) -> None:
     assert "--json" in result.output
 
 
-def test_the_environment_for_a_cluster_can_be_sourced() -> None:
+def test_the_environment_for_a_cluster_can_be_sourced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     result = CliRunner().invoke(cli, ["serve", "--environment"])
     assert result.exit_code == 0
-    assert "export RAY_SERVE_ENABLE_HA_PROXY=1" in result.output.splitlines()
+    lines = result.output.splitlines()
+    assert "export RAY_SERVE_ENABLE_HA_PROXY=1" in lines
+    assert "export RAY_AUTH_MODE=token" in lines
+    assert (tmp_path / "token").exists()
 
 
 def test_every_linked_file_exists() -> None:

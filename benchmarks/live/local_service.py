@@ -7,12 +7,13 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.inputs import ROOT
+from deployments.local.ray_token import ray_headers
 
 _SOJOURN = (sys.executable, "-m", "sojourn.cli")
 _TIMEOUT_S = 5
@@ -64,16 +65,18 @@ def load_test(url: str, *options: str, check: bool = True) -> dict[str, Any]:
     return report
 
 
-def get_json(url: str) -> dict[str, Any]:
+def get_json(url: str, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Fetch a JSON object."""
-    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
+    request = urllib.request.Request(url, headers=dict(headers or {}))
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
         content: dict[str, Any] = json.load(answer)
     return content
 
 
 def running_replicas(dashboard: str) -> dict[str, int]:
     """Return the process id of each running replica, by Ray Serve's own status."""
-    (application,) = get_json(f"{dashboard}/api/serve/applications/")["applications"].values()
+    details = get_json(f"{dashboard}/api/serve/applications/", ray_headers())
+    (application,) = details["applications"].values()
     (deployment,) = application["deployments"].values()
     replicas = deployment["replicas"]
     return {one["replica_id"]: one["pid"] for one in replicas if one["state"] == "RUNNING"}

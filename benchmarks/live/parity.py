@@ -33,10 +33,10 @@ from deployments.models.base import load_model
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator.autoscalers.sojourn import SojournAutoscaler
-from simulator.fleet import StartTime
 from simulator.results import Run
 from simulator.scenario import Scenario
 from simulator.simulation import simulate
+from simulator.start_time import StartTime
 from simulator.trace import load_trace
 from sojourn.output import print_json, print_table
 

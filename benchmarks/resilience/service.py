@@ -18,6 +18,7 @@ import yaml
 from benchmarks.inputs import EMULATED_P4_CONFIG
 from benchmarks.live.local_service import running_replicas, running_service
 from benchmarks.resilience.load import Target
+from deployments.local.ray_token import ray_headers
 
 PORT = 8131
 READY_TIMEOUT_S = 90.0
@@ -101,7 +102,7 @@ class Service:
         request = urllib.request.Request(
             f"{self.dashboard}/api/serve/applications/",
             json.dumps(document).encode(),
-            {"Content-Type": "application/json"},
+            {"Content-Type": "application/json", **ray_headers()},
             method="PUT",
         )
         urllib.request.urlopen(request, timeout=30).close()

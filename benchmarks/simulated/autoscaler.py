@@ -1,28 +1,21 @@
-"""Compare autoscalers in the simulator: how well each keeps the SLA, and at what cost.
+"""Tune autoscalers on one day of a trace and judge them on others: minutes held, and their cost.
 
     python -m benchmarks.simulated.autoscaler [--quick] [--json] [--traces DIR] [--seeds N]
-        [--jobs N] [--out FILE] [--plots DIR] [--plan]
+        [--judges N] [--only WORD] [--jobs N] [--out FILE] [--page FILE] [--plots DIR]
 
-The contenders:
-
-- Sojourn with its defaults;
-- Ray Serve's default policy, Knative's KPA, M/D/c sizing as in Faro, a proportional rule with a
-  forecast as in MArk, and the peak of the last minute, each as published;
-- Ray and Knative with the best settings of a grid search on the same trace;
-- a static fleet with the least number of replicas that complies in every minute;
-- two oracles that know the trace and the start times: one covers every second, the other runs the
-  least constant number of replicas with which each minute complies.
-
-All of them get the same arrivals, batching and routing. docs/autoscalers_compared.md explains the
-columns.
+Each family of `simulator.autoscalers.choices`, Sojourn included, is tuned over its own grid on one
+part of each trace. The cheapest setting that holds 99% of the minutes, and its neighbours on the
+frontier, are judged on parts that nobody was tuned on. Start times are lognormal, a fiftieth of the
+starts fail, and nobody but the oracle knows either. Traces are superposed (their rate smoothed,
+Poisson arrivals) at start times of 10, 60 and 300 s, and as they are at 60 s.
+docs/autoscalers_compared.md explains the columns.
 
 DIR holds the traces that `TRACE_SOURCES` names. Missing ones are left out; without any, a synthetic
 load is run. Every run is a line of JSON in FILE and is not repeated, so a long run can be stopped
 and resumed. After a change of the code, use a new file.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,71 +23,64 @@ import click
 
 from benchmarks.arguments import json_option, quick_option
 from benchmarks.inputs import GOOGLENET_P4
-from benchmarks.simulated.arena import cases
-from benchmarks.simulated.arena.comparison import Comparison, cell_key
-from benchmarks.simulated.arena.report import GOAL_COST, GOAL_HELD, Row, beyond, draw_frontiers
-from benchmarks.simulated.arena.runs import Cell, Records
-from simulator.reporting.comparison import percent
+from benchmarks.simulated.arena import cases, page
+from benchmarks.simulated.arena.records import Records
+from simulator.arena import Score
+from simulator.reporting.tournament import line
+from simulator.tuning import Tournament, Tuner
 from sojourn.output import print_json, print_table, say
 
 TRACE_SOURCES = """traces: gzipped CSV with the header second,requests
   twitter_2021_08_days1-2.csv.gz  github.com/reconfigurable-ml-pipeline/web-service-datasets
+  twitter_2021_08_days3-9.csv.gz  same source
   nasa_1995_day5.csv.gz           same source; the original is in the Internet Traffic Archive
+  nasa_1995_days12-18.csv.gz      same source
   azure_llm_2023_code.csv.gz      github.com/Azure/AzurePublicDataset (CC-BY-4.0), counted by second
   azure_llm_2023_conv.csv.gz      same source; included in configs/traces"""
 
 
-def _load_name(load: Cell) -> str:
-    return f"{load.trace.name}, {load.service.name}"
+def _present(trace: cases.Trace, folder: Path | None) -> bool:
+    files = {part.file for part in (trace.tune_on, *trace.judge_on)}
+    return folder is not None and all((folder / file).exists() for file in files)
 
 
-def _spread(value: float, least_most: tuple[float, float], form: Callable[[float], str]) -> str:
-    low, high = map(form, least_most)
-    return form(value) if low == high else f"{form(value)} [{low}, {high}]"
-
-
-def _print_rows(found: Sequence[Row], tuned: Mapping[str, str], points: set[str]) -> None:
-    """Print a table for each start time of a load, without the points of the curves."""
-    names = {label: f"{family}, tuned" for family, label in tuned.items()}
-    for cell in dict.fromkeys(row.cell for row in found):
-        trace, service, start_time_s = cell
-        shown = [
-            row
-            for row in found
-            if row.cell == cell and (row.label in names or row.label not in points)
-        ]
-        print_table(
-            ("", "in time", "held", "cost", "by window", "energy", "scalings/h"),
-            (
-                (
-                    names.get(row.label, row.label),
-                    percent(row.service_level),
-                    _spread(row.held, row.held_range, percent),
-                    _spread(row.over_oracle, row.over_oracle_range, lambda cost: f"{cost:.2f}"),
-                    f"{row.over_window_oracle:.2f}",
-                    f"{row.energy_over_oracle:.3f}",
-                    f"{row.scalings_per_hour:.0f}",
-                )
-                for row in shown
-            ),
-            title=f"{trace}, {service} service, {start_time_s} s to start",
-        )
+def _cases(
+    quick: bool, folder: Path | None, seeds: int, judges: int, only: str
+) -> list[cases.Case]:
+    traces = [trace for trace in cases.TRACES if _present(trace, folder)]
+    if not traces:
+        say(f"no trace found; running a synthetic load instead of these\n{TRACE_SOURCES}")
+        traces = [cases.SYNTHETIC]
+    if quick:
+        traces = [trace.quick() for trace in traces]
+    starts_s = (cases.RAW_START_TIME_S,) if quick else cases.START_TIMES_S
+    kinds = [(True, start_s) for start_s in starts_s] + [(False, cases.RAW_START_TIME_S)]
+    found = [
+        cases.Case(cases.Trace(t.name, t.tune_on, t.judge_on[:judges], t.peak), kind, start_s, seed)
+        for t in traces
+        for kind, start_s in kinds
+        for seed in range(seeds)
+    ]
+    return [case for case in found if only in case.name]
 
 
 @click.command()
-@quick_option("Some hours of each trace and one start time; takes minutes.")
+@quick_option("Four hours of each trace at one start time; takes minutes.")
 @click.option(
     "--traces",
     "folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Folder of the traces; without it, the script prints where to get them.",
 )
+@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True)
 @click.option(
-    "--seeds",
+    "--judges",
     type=click.IntRange(1),
-    default=None,
-    help="Seeds where replicas take 60 s to start.  [default: 3, with --quick 1]",
+    default=1,
+    show_default=True,
+    help="Days to judge on; there are at most two of each trace.",
 )
+@click.option("--only", default="", help="Only cases whose name contains this, such as `60 s`.")
 @click.option(
     "--jobs", "workers", type=click.IntRange(1), default=1, show_default=True, help="Processes."
 )
@@ -102,101 +88,102 @@ def _print_rows(found: Sequence[Row], tuned: Mapping[str, str], points: set[str]
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="File that keeps all runs."
 )
 @click.option(
+    "--page",
+    "page_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Page whose results are replaced, as docs/autoscalers_compared.md.",
+)
+@click.option(
     "--plots", type=click.Path(file_okay=False, path_type=Path), help="Folder for the plots."
 )
-@click.option("--plan", "plan_only", is_flag=True, help="Describe what would run, and stop.")
 @json_option
 def main(
     quick: bool,
     folder: Path | None,
-    seeds: int | None,
+    seeds: int,
+    judges: int,
+    only: str,
     workers: int,
     out: Path | None,
+    page_file: Path | None,
     plots: Path | None,
-    plan_only: bool,
     as_json: bool,
 ) -> None:
-    """Compare autoscalers in the simulator: how well each keeps the SLA, and at what cost."""
-    traces = cases.QUICK_TRACES if quick else cases.TRACES
-    present = [t for t in traces if folder and t.file and (folder / t.file).exists()]
-    if not present:
-        say(f"no trace found; running a synthetic load instead of these\n{TRACE_SOURCES}")
-        present = [cases.QUICK_SYNTHETIC if quick else cases.SYNTHETIC]
-    comparison = Comparison(
-        present,
-        cases.services(GOOGLENET_P4),
-        folder,
-        quick,
-        seeds or (1 if quick else 3),
-        workers,
-        Records(out),
-    )
-    say(comparison.plan())
-    if plan_only:
-        return
-    found = comparison.run()
-    _report(comparison, found, quick, plots, as_json)
-
-
-def _report(
-    comparison: Comparison, found: Sequence[Row], quick: bool, plots: Path | None, as_json: bool
-) -> None:
-    by_load: dict[str, Any] = {}
-    for load in comparison.loads:
-        curves = comparison.curves(load, found)
-        here = [row for row in found if row.cell == cell_key(load)]
-        fixed = [row for row in here if row.family in ("oracle", "window oracle", "static")]
-        ours = curves.get("sojourn", [])
-        others = [row for name, curve in curves.items() if name != "sojourn" for row in curve]
-        by_load[_load_name(load)] = {
-            "tuned": {name: comparison.tuned[load.load_key, name].label for name in cases.TUNED},
-            "beyond_sojourn": [asdict(row) for row in beyond(others, ours)] if ours else None,
-            "saved_against_static": _saved(here),
-        }
-        if ours and plots:
-            plots.mkdir(parents=True, exist_ok=True)
-            name = load.trace.name.replace(" ", "_")
-            draw_frontiers(
-                curves,
-                fixed,
-                f"{load.trace.name}, {load.service.name} service, "
-                f"{load.start_time_s} s to start a replica",
-                plots / f"autoscaler_frontier_{name}.png",
-            )
-    mine = [row for row in found if row.label == "sojourn"]
-    goal = {
-        "held": GOAL_HELD,
-        "over_oracle": GOAL_COST,
-        "reached": sum(row.reaches_goal for row in mine),
-        "cells": len(mine),
-    }
+    """Tune autoscalers on one day of a trace and judge them on others."""
+    profile, objective = cases.service(GOOGLENET_P4)
+    records = Records(out)
+    results: list[page.Result] = []
+    drawn: dict[str, Path] = {}
+    begin_s = time.perf_counter()
+    wanted = _cases(quick, folder, seeds, judges, only)
+    for number, case in enumerate(wanted, start=1):
+        loads = case.loads(profile, objective, folder)
+        tournament = Tuner(loads[0], loads[1:], workers=workers, store=records).run(_tell())
+        results.append((case, tournament))
+        say(f"{number}/{len(wanted)}  {case.name}: {time.perf_counter() - begin_s:.0f} s")
+        if not as_json:
+            _print(tournament)
+        if plots and case.seed == 0 and case.start_time_s == cases.RAW_START_TIME_S:
+            drawn[case.name] = page.draw(case, tournament, plots)
+    if page_file:
+        page.insert(page_file, page.tables(results, drawn))
     if as_json:
-        print_json({"rows": [asdict(row) for row in found], "loads": by_load, "goal": goal})
-        return
-    points = {
-        contender.label for family in cases.CURVES for contender in cases.curve(family, quick)
+        print_json({"cases": [_content(case, tournament) for case, tournament in results]})
+
+
+def _tell() -> Any:
+    """Return a callback that says how far a tournament is, in steps of a tenth."""
+    said = -1
+
+    def tell(label: str, done: float) -> None:
+        nonlocal said
+        if int(10 * done) > said:
+            said = int(10 * done)
+            say(f"  {done:.0%}  {label}")
+
+    return tell
+
+
+def _print(tournament: Tournament) -> None:
+    for judge, name in enumerate(tournament.judge_on):
+        lines = [line(t.family, t.chosen_on(judge)) for t in tournament.families]
+        print_table(
+            ("", "minutes held", "over oracle", "over bound", "energy", "scalings/h"),
+            [(r.label, r.held, r.over_oracle, r.over_bound, r.energy, r.scalings) for r in lines],
+            title=f"{name}; bound {tournament.bounds_over_oracle[judge]:.3f}",
+        )
+        for score in tournament.beyond(judge):
+            found = line("", score)
+            print(f"beyond Sojourn: {found.label}, {found.held} at {found.over_oracle}")
+
+
+def _content(case: cases.Case, tournament: Tournament) -> dict[str, Any]:
+    return {
+        "case": case.name,
+        "seed": case.seed,
+        "judged": {
+            name: {
+                tuned.family: {
+                    "chosen": tuned.chosen.name,
+                    "scores": [_score(score) for score in tuned.judged[judge]],
+                }
+                for tuned in tournament.families
+            }
+            for judge, name in enumerate(tournament.judge_on)
+        },
+        "bounds_over_oracle": tournament.bounds_over_oracle,
     }
-    for load in comparison.loads:
-        summary = by_load[_load_name(load)]
-        here = [row for row in found if row.cell[:2] == cell_key(load)[:2]]
-        _print_rows(here, summary["tuned"], points)
-        for family, label in summary["tuned"].items():
-            print(f"{family}, tuned: {label}")
-        print(f"saved compared with static at peak: {100 * summary['saved_against_static']:.1f}%")
-        for row in summary["beyond_sojourn"] or ():
-            held, cost = percent(row["held"]), row["over_oracle"]
-            print(f"beyond Sojourn: {row['label']}, {held} at {cost:.3f}")
-        print()
-    print(
-        f"Sojourn holds {percent(GOAL_HELD)} at {GOAL_COST}x or less in {goal['reached']} "
-        f"of {goal['cells']} cells."
-    )
 
 
-def _saved(here: Sequence[Row]) -> float:
-    """Return the fraction of the static fleet's replica-hours that Sojourn saves."""
-    cost = {row.label: row.over_oracle for row in here}
-    return 1 - cost["sojourn"] / cost["static"]
+def _score(score: Score) -> dict[str, Any]:
+    return {
+        "name": score.outcome.name,
+        "held": score.held,
+        "interval": score.interval,
+        "over_oracle": score.over_oracle,
+        "over_bound": score.over_bound,
+        "energy_over_oracle": score.energy_over_oracle,
+    }
 
 
 if __name__ == "__main__":

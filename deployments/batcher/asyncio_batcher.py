@@ -17,6 +17,7 @@ from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.core import Batch, BatcherCore, Refusal, Request, StartReason
 from deployments.batcher.device import DeviceThread
 from deployments.batcher.loop_run import run_on_loop
+from deployments.batcher.model_errors import ModelErrors
 from deployments.batcher.model_runner import (
     BatchRun,
     DeviceLostError,
@@ -260,6 +261,16 @@ class Batcher:
     def busy_for_s(self) -> float:
         """Return how long the current batch has been on the device; 0 without a batch."""
         return 0.0 if self._batch is None else time.monotonic() - self._batch_started_s
+
+    @property
+    def model_errors(self) -> ModelErrors:
+        """The exceptions of the model."""
+        return self._runner.errors
+
+    @property
+    def size_on_device(self) -> int:
+        """Rows of the current batch; 0 without a batch."""
+        return 0 if self._batch is None else self._batch.size
 
     def lose_device(self, reason: str) -> None:
         """Give up the device: answer all requests with `reason`, and refuse new ones.

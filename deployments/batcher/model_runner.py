@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from deployments.batcher.model_errors import ModelErrors
 from deployments.batcher.requests import Batch, Slice
 from deployments.errors import ModelError, RequestError, RowsError
 from deployments.models.base import Model
@@ -68,10 +69,16 @@ class ModelRunner:
     ----------
     model : Model
         A loaded model. Its `forward` is called by nobody else, and never by two threads at once.
+
+    Attributes
+    ----------
+    errors : ModelErrors
+        The exceptions that it raised on single requests.
     """
 
     def __init__(self, model: Model) -> None:
         self._model = model
+        self.errors = ModelErrors()
         self._failures_in_a_row = 0
 
     def run(self, batch: Batch) -> BatchRun:
@@ -96,7 +103,7 @@ class ModelRunner:
             outputs = {spec.name: np.array(outputs[spec.name]) for spec in self._model.outputs}
         except Exception as error:
             self._probe(error)
-            return _failure(batch, error)
+            return self._failure(batch, error)
         except BaseException as error:
             # SystemExit, most likely: the model wants its process to end, so the device is lost.
             logger.exception("the model ended its thread")
@@ -127,27 +134,28 @@ class ModelRunner:
             raise DeviceLostError("the device of this replica is lost") from again
         self._failures_in_a_row = 0
 
-
-def _failure(batch: Batch, error: Exception) -> Failure:
-    """Return which requests get which error."""
-    if isinstance(error, ModelError):
-        return Failure(error, dict.fromkeys(range(len(batch.slices)), error))
-    if isinstance(error, RequestError):
-        return Failure(error, {})
-    if isinstance(error, RowsError):
-        blamed: dict[int, RequestError] = {}
-        stop = 0
-        for place, part in enumerate(batch.slices):
-            start, stop = stop, stop + part.rows
-            for row in range(start, stop):
-                if row in error.errors:
-                    blamed.setdefault(place, error.errors[row])
-        if blamed:
-            return Failure(next(iter(blamed.values())), blamed)
-        logger.error("the model blames rows %s of a batch of %d", list(error.errors), batch.size)
-    elif len(batch.slices) == 1:
-        logger.error("the model failed on a request of %d rows", batch.size, exc_info=error)
-    return Failure(ModelError("the model failed on this request"), {})
+    def _failure(self, batch: Batch, error: Exception) -> Failure:
+        """Return which requests get which error."""
+        if isinstance(error, ModelError):
+            return Failure(error, dict.fromkeys(range(len(batch.slices)), error))
+        if isinstance(error, RequestError):
+            return Failure(error, {})
+        if isinstance(error, RowsError):
+            blamed: dict[int, RequestError] = {}
+            stop = 0
+            for place, part in enumerate(batch.slices):
+                start, stop = stop, stop + part.rows
+                for row in range(start, stop):
+                    if row in error.errors:
+                        blamed.setdefault(place, error.errors[row])
+            if blamed:
+                return Failure(next(iter(blamed.values())), blamed)
+            logger.error(
+                "the model blames rows %s of a batch of %d", list(error.errors), batch.size
+            )
+        elif len(batch.slices) == 1:
+            self.errors.record(error, batch.size)
+        return Failure(ModelError("the model failed on this request"), {})
 
 
 def _slice_inputs(part: Slice) -> Tensors:

@@ -111,8 +111,13 @@ class PolicyController:
 
     @property
     def error(self) -> str | None:
-        """Why the policy could not be solved; None if it could."""
+        """Why the policy has no solution; None if it has one, or is not solved yet."""
         return self._solver.error
+
+    @property
+    def solver_failures(self) -> int:
+        """How often solving the policy failed."""
+        return self._solver.failures
 
     def configure(self, user_config: UserConfig) -> None:
         """Apply a changed configuration: its limits at once, its policy once it is solved.

@@ -22,7 +22,8 @@ def policy_report(
     curve = solver.sla_capacity.curve
     arrival_rate_per_s = core.arrival_rate.per_s(now_s)
     return {
-        "table": "solving" if solver.in_progress else "solved",
+        "table": "solving" if solver.in_progress else "failed" if solver.error else "solved",
+        "solver": solver.report(),
         "arrival_rate_per_s": arrival_rate_per_s,
         "index_of_dispersion": corrections.measured_index_of_dispersion,
         "control_limit": policy.control_limit,

@@ -1,16 +1,11 @@
-"""What is solved for a replica: the question, the answer, and the files that hold the answer."""
+"""What is solved for a replica: the question and the answer."""
 
-import contextlib
 import hashlib
-import importlib.metadata
 import json
-import os
-import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
@@ -105,76 +100,20 @@ class SolveResult:
     table: PolicyTable
     curve: LoadLatenessCurve | None
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the solution in JSON's types."""
+        return {"table": self.table.to_dict(), "curve": self.curve and asdict(self.curve)}
 
-class SolveCache:
-    """Solutions in a folder, a file for each table and each curve.
-
-    Parameters
-    ----------
-    folder : Path
-        An existing folder.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def load(self, request: SolveRequest) -> SolveResult:
-        """Return the stored solution of `request`.
-
-        Raises
-        ------
-        InvalidInputError
-            A file is missing or damaged.
-        """
-        table = self.load_table(request)
-        try:
-            content = json.loads((self.folder / request.curve_name).read_text())
-            curve = content and LoadLatenessCurve(
-                content["sla_rate_per_s"],
-                tuple(content["late_shares"]),
-                content.get("batch_size_limit"),
-            )
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InvalidInputError(f"load-lateness curve: not stored ({error!r})") from error
-        return SolveResult(table, curve)
-
-    def load_table(self, request: SolveRequest) -> PolicyTable:
-        """Return the stored table of `request`.
-
-        Raises
-        ------
-        InvalidInputError
-            The file is missing or damaged.
-        """
-        path = self.folder / request.table_name
-        return PolicyTable.load(path, request.profile, request.objective)
-
-    def has_table(self, request: SolveRequest) -> bool:
-        """Return whether the table of `request` is stored."""
-        with contextlib.suppress(InvalidInputError):
-            self.load_table(request)
-            return True
-        return False
-
-    def store_table(self, request: SolveRequest, table: PolicyTable) -> None:
-        """Store the table of `request`."""
-        self._write(request.table_name, json.dumps(table.to_dict()))
-
-    def store_curve(self, request: SolveRequest, curve: LoadLatenessCurve | None) -> None:
-        """Store the curve of `request`, or that there is none."""
-        self._write(request.curve_name, json.dumps(curve and asdict(curve)))
-
-    def _write(self, name: str, text: str) -> None:
-        """Write a file atomically: another replica may be reading it."""
-        path = self.folder / name
-        temporary = path.with_suffix(f".{os.getpid()}")
-        temporary.write_text(text)
-        temporary.replace(path)
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> "SolveResult":
+        """Return the solution that `to_dict` wrote."""
+        return cls(PolicyTable.from_dict(content["table"]), curve_from_dict(content["curve"]))
 
 
-def cache_folder() -> Path:
-    """Create and return this user's cache folder; every version of Sojourn has its own."""
-    version = importlib.metadata.version("sojourn")
-    folder = Path(tempfile.gettempdir()) / f"sojourn-tables-{os.getuid()}-{version}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
+def curve_from_dict(content: Mapping[str, Any] | None) -> LoadLatenessCurve | None:
+    """Return the curve whose fields are `content`; None for none."""
+    if content is None:
+        return None
+    return LoadLatenessCurve(
+        content["sla_rate_per_s"], tuple(content["late_shares"]), content.get("batch_size_limit")
+    )

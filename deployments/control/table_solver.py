@@ -3,24 +3,24 @@
 A solve takes a second or more of a core. In the replica's process it would compete with the
 requests for the interpreter, so a child process runs it at low priority
 (`deployments.control.table_solver_process`), and the replica keeps its current policy meanwhile.
-Results are stored in a folder of this user's, named by what they were solved for: the next replica
-with the same model and SLA on this machine loads them.
+Results are stored on disk (`deployments.control.solve_cache`): the next replica with the same model
+and SLA on this machine loads them.
 """
 
 import contextlib
+import logging
 
 from deployments.control import child_process
-from deployments.control.solve_request import (
-    SolveCache,
-    SolveRequest,
-    SolveResult,
-    cache_folder,
-)
+from deployments.control.solve_cache import SolveCache, cache_folder
+from deployments.control.solve_request import SolveRequest, SolveResult
+from deployments.errors import ChildError
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import Objective, ServiceLevelObjective
 from policy.profile import Profile
 from policy.table import PolicyTable, source_hash
+
+logger = logging.getLogger("sojourn.policy")
 
 
 def work_conserving_table(profile: Profile, objective: Objective) -> PolicyTable:
@@ -43,19 +43,34 @@ def work_conserving_table(profile: Profile, objective: Objective) -> PolicyTable
     return PolicyTable((profile.capacity_per_s,), (policy, policy), source_hash(profile, objective))
 
 
-async def solve_in_subprocess(request: SolveRequest) -> SolveResult:
+async def solve_in_subprocess(request: SolveRequest, time_limit_s: float) -> SolveResult:
     """Return the solution of `request`, from the cache or newly solved.
 
     Cancelling the call kills the child process.
 
+    Parameters
+    ----------
+    request : SolveRequest
+    time_limit_s : float
+        How long the child process may take.
+
     Raises
     ------
     InfeasibleError
-        The child process could not solve it; the message is its error.
+        It cannot be solved; the message says why.
+    ChildError
+        The child process failed. It may succeed next time.
     """
     cache = SolveCache(cache_folder())
     with contextlib.suppress(InvalidInputError):
         return cache.load(request)
     message = {**request.to_dict(), "folder": str(cache.folder)}
-    await child_process.call("deployments.control.table_solver_process", message)
-    return cache.load(request)
+    answer = await child_process.call(
+        "deployments.control.table_solver_process", message, time_limit_s
+    )
+    if "not_stored" in answer:
+        logger.warning("the solved table is not kept for other replicas: %s", answer["not_stored"])
+    try:
+        return SolveResult.from_dict(answer)
+    except (KeyError, TypeError, InvalidInputError) as error:
+        raise ChildError(f"the solution was not understood: {error!r}") from error

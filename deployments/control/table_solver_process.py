@@ -1,44 +1,61 @@
 """The child process of `deployments.control.table_solver`.
 
-It reads a solve request and the cache folder as JSON from standard input, stores the results in
-that folder, and writes ``{}`` or ``{"error": message}`` to standard output.
+It reads a solve request and the cache folder as JSON from standard input, and writes the solution
+or ``{"error": message}`` to standard output. It stores the solution in that folder as well; if it
+cannot, ``not_stored`` says why.
 """
 
 import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
-from deployments.control.solve_request import SolveCache, SolveRequest
+from deployments.control.solve_cache import SolveCache
+from deployments.control.solve_request import SolveRequest, SolveResult
 from deployments.threads import limit_threads
-from policy.errors import InfeasibleError, SojournError
-from policy.load_lateness import solve_load_lateness_curve
+from policy.errors import InfeasibleError, InvalidInputError, SojournError
+from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.table import solve_table
 
 #: Low CPU priority: the requests on this machine come first.
 _NICENESS = 10
 
 
-def solve_and_store(request: SolveRequest, cache: SolveCache) -> None:
-    """Solve the curve, and the table unless it is stored, and store both.
-
-    Raises
-    ------
-    SojournError
-        The table cannot be solved.
-    """
+def solve_curve(request: SolveRequest) -> LoadLatenessCurve | None:
+    """Return the load-lateness curve of `request`; None if no arrival rate meets the SLA."""
     try:
-        curve = solve_load_lateness_curve(
+        return solve_load_lateness_curve(
             request.profile,
             request.sla,
             request.waiting_room,
             search_sizes=request.search_sizes,
         )
     except InfeasibleError:
-        curve = None
-    cache.store_curve(request, curve)
-    if not cache.has_table(request):
-        cache.store_table(request, solve_table(request.profile, request.objective))
+        return None
+
+
+def solve_and_store(request: SolveRequest, cache: SolveCache) -> dict[str, Any]:
+    """Return the solution of `request` in JSON's types; solve the table unless it is stored.
+
+    Raises
+    ------
+    SojournError
+        The table cannot be solved.
+    """
+    curve, stored = solve_curve(request), None
+    try:
+        table = stored = cache.load_table(request)
+    except InvalidInputError:
+        table = solve_table(request.profile, request.objective)
+    answer = SolveResult(table, curve).to_dict()
+    try:
+        cache.store_curve(request, curve)
+        if stored is None:
+            cache.store_table(request, table)
+    except OSError as error:
+        answer["not_stored"] = str(error)
+    return answer
 
 
 def main() -> None:
@@ -46,12 +63,13 @@ def main() -> None:
     os.nice(_NICENESS)
     limit_threads(1)
     message = json.load(sys.stdin)
-    result = {}
     try:
-        solve_and_store(SolveRequest.from_dict(message), SolveCache(Path(message["folder"])))
+        answer = solve_and_store(
+            SolveRequest.from_dict(message), SolveCache(Path(message["folder"]))
+        )
     except SojournError as error:
-        result["error"] = str(error)
-    json.dump(result, sys.stdout)
+        answer = {"error": str(error)}
+    json.dump(answer, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any
 from ray import serve
 
 from deployments.middleware import open_fast_path
+from deployments.ray_replica import call_when_draining, confine_to_node
 from pipelines.serving.app import PipelineApp
 from pipelines.serving.config import DEPLOYMENT, parse_args, parse_user_config
 from pipelines.serving.service import PipelineService
@@ -37,7 +38,9 @@ class PipelineReplica:
     """One replica: a pipeline behind an HTTP interface."""
 
     async def __init__(self, args: dict[str, Any]) -> None:  # type: ignore[misc]  # Ray awaits it
+        confine_to_node()
         self._service = PipelineService(parse_args(args), parse_user_config(None))
+        call_when_draining(self._service.begin_drain)
         await self._service.start()
 
     def __serve_build_asgi_app__(self) -> PipelineApp:

@@ -69,6 +69,7 @@ class PipelineService:
         self._front_meter: FrontMeter | None = None
         #: The event loop keeps only weak references to tasks.
         self._calls: set[asyncio.Task[None]] = set()
+        self._draining = False
         self.configure(user_config)
 
     @property
@@ -125,8 +126,16 @@ class PipelineService:
 
     @property
     def ready(self) -> bool:
-        """Whether all stages have a worker."""
-        return self._started and all(stage.workers > 0 for stage in self.pipeline.core.stages)
+        """Whether all stages have a worker, and the service is not about to stop."""
+        return (
+            self._started
+            and not self._draining
+            and all(stage.workers > 0 for stage in self.pipeline.core.stages)
+        )
+
+    def begin_drain(self) -> None:
+        """Say that this service is not ready any more; requests that still come are answered."""
+        self._draining = True
 
     def has_room(self, body: bytes, arrival_s: float) -> bool:
         """Return whether one more row can wait; if not, count a refused request.

@@ -108,6 +108,7 @@ class MdcSizing:
         self._headroom = headroom
         self._offered: deque[float] = deque(maxlen=MEAN_S)
         self._means: deque[float] = deque(maxlen=look_back_s)
+        self._sized_for_per_s, self._required = math.nan, 1
 
     @property
     def forecast_per_s(self) -> float:
@@ -118,7 +119,11 @@ class MdcSizing:
         """Return how many replicas should be ordered."""
         self._offered.append(view.offered)
         self._means.append(sum(self._offered) / len(self._offered))
-        return self.required_replicas(self.forecast_per_s)
+        rate_per_s = self.forecast_per_s
+        if rate_per_s != self._sized_for_per_s:
+            self._sized_for_per_s = rate_per_s
+            self._required = self.required_replicas(rate_per_s)
+        return self._required
 
     def required_replicas(self, arrival_rate_per_s: float) -> int:
         """Return the fewest replicas whose estimated percentile meets the SLA."""

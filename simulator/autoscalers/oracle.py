@@ -1,11 +1,8 @@
 """The oracle: the fewest replica-seconds for a trace that is known in advance.
 
-*Required replicas* are how many must serve in each second. There are two ways to find them. By
-seconds: the requests of the second over the highest rate of a replica within the SLA. By windows:
-the smallest constant number of each minute at which a simulation complies. Neither is below the
-other everywhere. A one-minute window may have its share of late requests, and one second may work
-off the queue of another, so the busiest second of a minute requires more than the minute does. But
-arrivals within a second are random, and a second that is exactly full may be late by chance.
+*Required replicas* are how many must serve in each second: the requests of the second over the
+highest rate of a replica within the SLA. That asks for more than a one-minute window needs, which
+may have its share of late requests; `simulator.autoscalers.bound` bounds what any fleet needs.
 
 The *instant* bound changes the fleet without cost or delay: the sum of the required replicas. The
 *clairvoyant* schedule knows the start time. It orders each replica so that it is ready when it is
@@ -23,13 +20,11 @@ may begin with replicas that serve at once; leaving at the end costs nothing.
 """
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from policy.errors import InvalidInputError
-from simulator.results import WINDOW_S
 from simulator.scaling import FleetView
 
 IntArray = NDArray[np.int64]
@@ -63,63 +58,6 @@ def required_replicas_by_second(
         raise InvalidInputError(f"sla_rate_per_s: must be above 0, not {sla_rate_per_s}")
     required = np.ceil(np.asarray(offered, dtype=float) / sla_rate_per_s - 1e-9)
     return np.maximum(min_replicas, required.astype(np.int64))
-
-
-def required_replicas_by_window(
-    complies: Callable[[IntArray], BoolArray], low: ArrayLike, high: ArrayLike
-) -> IntArray:
-    """Find the fewest replicas at which each window complies, for all windows at once.
-
-    The search bisects, so more replicas must never do worse. A window that does not comply at its
-    upper bound keeps that bound. A window that complies alone may still fail beside its neighbours,
-    because of the queues they leave; such windows are raised one by one at the end.
-
-    Parameters
-    ----------
-    complies : callable
-        Takes the replicas of each window and returns whether each complies: one simulation.
-    low, high : array of int, shape (windows,)
-        Inclusive bounds.
-
-    Returns
-    -------
-    IntArray, shape (windows,)
-
-    Raises
-    ------
-    InvalidInputError
-        A lower bound is above its upper bound.
-    """
-    found, upper = np.array(low, dtype=np.int64), np.array(high, dtype=np.int64)
-    if found.shape != upper.shape or np.any(found > upper):
-        raise InvalidInputError(
-            "required replicas: the lower bounds must not be above the upper bounds"
-        )
-    limit = upper.copy()
-    while np.any(found < upper):
-        middle = (found + upper) // 2
-        enough = complies(middle)
-        upper = np.where(enough, middle, upper)
-        found = np.where(enough, found, np.minimum(middle + 1, upper))
-    while np.any(short := ~complies(found) & (found < limit)):
-        found = found + short
-    return found
-
-
-def repeat_per_second(per_window: ArrayLike, seconds: int, window_s: int = WINDOW_S) -> IntArray:
-    """Repeat the value of each window for its seconds; the last window may be shorter.
-
-    Parameters
-    ----------
-    per_window : array of int, shape (windows,)
-    seconds, window_s : int
-        Length of the result, and of a window.
-
-    Returns
-    -------
-    IntArray, shape (seconds,)
-    """
-    return np.repeat(np.asarray(per_window, dtype=np.int64), window_s)[:seconds]
 
 
 def clairvoyant_schedule(required_replicas: ArrayLike, start_time_s: int) -> IntArray:

@@ -1,7 +1,7 @@
-"""A rule of thumb to beat: enough replicas for the busiest second of the last minute.
+"""A rule of thumb to beat: enough replicas for the busiest second of a window, times a headroom.
 
 It knows the highest rate of a replica within the SLA, which is most of the work. It neither looks
-ahead nor remembers more than that minute.
+ahead nor remembers more than its window, a minute unless it is tuned.
 """
 
 import math
@@ -45,14 +45,21 @@ class PeakOfMinute:
         self.name = name
         self._rate_per_s = sla_rate_per_s
         self._headroom = headroom
-        self._offered: deque[float] = deque(maxlen=window_s)
+        self._window_s = window_s
+        # (second, requests): seconds ascend and requests descend; a later and busier second
+        # supersedes the earlier ones.
+        self._peaks: deque[tuple[float, float]] = deque()
 
     @property
     def forecast_per_s(self) -> float:
         """Arrival rate that it last sized for; NaN before the first."""
-        return self._headroom * max(self._offered, default=math.nan)
+        return self._headroom * (self._peaks[0][1] if self._peaks else math.nan)
 
     def replicas(self, view: FleetView) -> int:
         """Return how many replicas should be ordered."""
-        self._offered.append(view.offered)
+        while self._peaks and self._peaks[-1][1] <= view.offered:
+            self._peaks.pop()
+        self._peaks.append((view.now_s, view.offered))
+        while self._peaks[0][0] <= view.now_s - self._window_s:
+            self._peaks.popleft()
         return max(1, math.ceil(self.forecast_per_s / self._rate_per_s - 1e-9))

@@ -1,22 +1,27 @@
 """The simulated autoscalers by name, each with a knob that trades replicas for compliance.
 
-To add an autoscaler, write a `simulator.scaling.ScalingPolicy` in a module of this package and list
-it in `AUTOSCALERS`. The command line, the reports and the benchmarks take it from here.
+To add an autoscaler, write a `simulator.scaling.ScalingPolicy` in a module of this package, list it
+in `AUTOSCALERS`, and give it a grid in `simulator.autoscalers.choices`. The command
+line, the reports and the benchmarks take it from here.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 from autoscaler.reports import AutoscalerSettings
+from autoscaler.standbys import TwoTierStarts
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator.autoscalers.fixed import FixedFleet, fixed_at_peak
+from simulator.autoscalers.hpa import HpaSettings, KubernetesHpa
 from simulator.autoscalers.knative import Knative, KnativeSettings
+from simulator.autoscalers.latency_thresholds import LatencyThresholds
 from simulator.autoscalers.mark import MarkProportional
 from simulator.autoscalers.mdc import MdcSizing
+from simulator.autoscalers.mean_latency import MeanLatencySizing
 from simulator.autoscalers.oracle import Clairvoyant, required_replicas_by_second
 from simulator.autoscalers.peak_of_minute import PeakOfMinute
 from simulator.autoscalers.ray_default import RayDefault, RaySettings
@@ -50,6 +55,8 @@ class ScalingProblem:
         Settings of Sojourn's autoscaler.
     min_replicas, max_replicas : int
         Bounds of the fleet.
+    starts : TwoTierStarts or None
+        How long standbys take to serve, and their price; None: the fleet has none.
     """
 
     profile: Profile
@@ -60,6 +67,7 @@ class ScalingProblem:
     settings: AutoscalerSettings
     min_replicas: int = 1
     max_replicas: int = 1000
+    starts: TwoTierStarts | None = None
 
 
 @dataclass(frozen=True)
@@ -112,85 +120,23 @@ class AutoscalerEntry:
         return self.build(problem, self.stock if value is None else value, **settings)
 
 
-@dataclass(frozen=True)
-class Choice:
-    """An entry and a value of its knob, as a user chose them.
-
-    Attributes
-    ----------
-    name : str
-        The choice as it was written: ``name`` or ``name:value``.
-    entry : AutoscalerEntry
-    value : float or None
-        Value of the knob; None for the stock value.
-    """
-
-    name: str
-    entry: AutoscalerEntry
-    value: float | None = None
-
-    @property
-    def label(self) -> str:
-        """Its name in tables."""
-        if self.value is None:
-            return self.entry.label
-        return f"{self.entry.short_label} at {self.value:g}"
-
-    @property
-    def rule(self) -> str:
-        """How it decides, in one line."""
-        if self.value is None:
-            return self.entry.rule
-        return f"{self.entry.rule}; {self.entry.knob} {self.value:g}"
-
-    def make(self, problem: ScalingProblem) -> ScalingPolicy:
-        """Return a new autoscaler for one run."""
-        return self.entry.make(problem, self.value)
-
-
-def choose(names: str) -> tuple[Choice, ...]:
-    """Parse a comma-separated list of ``name`` or ``name:value``.
-
-    Raises
-    ------
-    InvalidInputError
-        A name is unknown or repeated, or the value of a knob is not a number above 0.
-    """
-    choices = tuple(_choice(name.strip()) for name in names.split(","))
-    written = [choice.name for choice in choices]
-    if len(set(written)) < len(written):
-        raise InvalidInputError(f"autoscalers: {names} names one twice")
-    return choices
-
-
-def _choice(text: str) -> Choice:
-    name, colon, number = text.partition(":")
-    if name not in AUTOSCALERS:
-        raise InvalidInputError(f"autoscaler {text!r}: must be one of {', '.join(AUTOSCALERS)}")
-    entry = AUTOSCALERS[name]
-    if not colon:
-        return Choice(text, entry)
-    if not entry.knob:
-        raise InvalidInputError(f"autoscaler {text!r}: {name} has nothing to set")
-    try:
-        value = float(number)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise InvalidInputError(f"autoscaler {text!r}: {entry.knob} must be a number above 0")
-    return Choice(text, entry, value)
-
-
-def _sojourn(problem: ScalingProblem, risk: float | None) -> ScalingPolicy:
+def _sojourn(problem: ScalingProblem, risk: float | None, **settings: Any) -> ScalingPolicy:
+    given = settings if risk is None else {**settings, "risk": risk}
     return SojournAutoscaler(
-        problem.settings if risk is None else replace(problem.settings, risk=risk),
+        replace(problem.settings, **given),
         min_replicas=problem.min_replicas,
         max_replicas=problem.max_replicas,
+        starts=problem.starts,
     )
 
 
+#: What a Ray sets that is to react at once to reports of every second.
+_FAST_RAY = {"upscale_delay_s": 0.0, "look_back_period_s": 10.0, "metrics_interval_s": 1.0}
+
+
 def _ray(problem: ScalingProblem, target: float, **settings: float) -> ScalingPolicy:
-    return RayDefault(RaySettings(target_ongoing_requests=target, **settings))
+    given = {**_FAST_RAY, **settings} if settings else {}
+    return RayDefault(RaySettings(target_ongoing_requests=target, **given))
 
 
 def _knative(problem: ScalingProblem, target: float | None, **settings: float) -> ScalingPolicy:
@@ -198,16 +144,28 @@ def _knative(problem: ScalingProblem, target: float | None, **settings: float) -
     return Knative(KnativeSettings(full_batch if target is None else target, **settings))
 
 
-def _mdc(problem: ScalingProblem, headroom: float) -> ScalingPolicy:
-    return MdcSizing(problem.profile, problem.objective, headroom)
+def _hpa(problem: ScalingProblem, share: float, **settings: Any) -> ScalingPolicy:
+    return KubernetesHpa(HpaSettings(share * problem.sla_rate_per_s, **settings))
+
+
+def _mdc(problem: ScalingProblem, headroom: float, look_back_s: float = 120) -> ScalingPolicy:
+    return MdcSizing(problem.profile, problem.objective, headroom, int(look_back_s))
 
 
 def _mark(problem: ScalingProblem, headroom: float) -> ScalingPolicy:
     return MarkProportional(problem.profile, problem.objective, problem.start_time_s, headroom)
 
 
-def _peak(problem: ScalingProblem, headroom: float) -> ScalingPolicy:
-    return PeakOfMinute(problem.sla_rate_per_s, headroom)
+def _mean(problem: ScalingProblem, share: float, interval_s: float = 60) -> ScalingPolicy:
+    return MeanLatencySizing(problem.profile, problem.objective, share, int(interval_s))
+
+
+def _p90(problem: ScalingProblem, share: float, **settings: Any) -> ScalingPolicy:
+    return LatencyThresholds(problem.objective, share, **settings)
+
+
+def _peak(problem: ScalingProblem, headroom: float, window_s: float = 60) -> ScalingPolicy:
+    return PeakOfMinute(problem.sla_rate_per_s, headroom, int(window_s))
 
 
 def _static(problem: ScalingProblem, count: float | None) -> ScalingPolicy:
@@ -225,9 +183,11 @@ def _oracle(problem: ScalingProblem, _: None) -> ScalingPolicy:
     return Clairvoyant(required, problem.start_time_s)
 
 
-_RISKS = (0.2, 0.05, 0.02, 0.01, 0.003, 0.001)
+_RISKS = (0.1, 0.01, 0.003)
 _CONCURRENCIES = (96.0, 48.0, 32.0, 24.0, 16.0, 8.0)
 _HEADROOMS = (0.8, 1.0, 1.2, 1.5, 2.0, 3.0)
+_RATE_SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.45, 0.3)
+_LATENCY_SHARES = (1.0, 0.8, 0.65, 0.5, 0.4, 0.3)
 
 _ENTRIES = (
     AutoscalerEntry(
@@ -244,7 +204,8 @@ _ENTRIES = (
         "ray",
         "Ray's default",
         "Ray",
-        "Ray Serve's own policy: ongoing requests per replica, averaged and delayed",
+        "Ray Serve's own policy: ongoing requests per replica, averaged and delayed; with further "
+        "settings, it scales out without a delay",
         _ray,
         knob="target_ongoing_requests",
         stock=2.0,
@@ -258,6 +219,16 @@ _ENTRIES = (
         _knative,
         knob="concurrency_target",
         curve=_CONCURRENCIES,
+    ),
+    AutoscalerEntry(
+        "hpa",
+        "Kubernetes' HPA",
+        "HPA",
+        "requests per second of a pod, doubling at most every 15 s, scaling in after 300 s",
+        _hpa,
+        knob="target_share",
+        stock=0.7,
+        curve=_RATE_SHARES,
     ),
     AutoscalerEntry(
         "mdc",
@@ -278,6 +249,26 @@ _ENTRIES = (
         knob="headroom",
         stock=1.2,
         curve=_HEADROOMS,
+    ),
+    AutoscalerEntry(
+        "mean",
+        "Mean latency",
+        "Mean latency",
+        "a queueing model's mean latency at the rate of the last minute, as in llm-d",
+        _mean,
+        knob="target_share",
+        stock=1.0,
+        curve=_LATENCY_SHARES,
+    ),
+    AutoscalerEntry(
+        "p90",
+        "P90 thresholds",
+        "P90 thresholds",
+        "one replica more or fewer by thresholds on the 90th percentile, as in Dynamo",
+        _p90,
+        knob="upper_share",
+        stock=1.0,
+        curve=_LATENCY_SHARES,
     ),
     AutoscalerEntry(
         "peak",

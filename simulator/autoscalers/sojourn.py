@@ -6,6 +6,8 @@ from typing import Any
 
 from autoscaler import Autoscaler, Decision
 from autoscaler.reports import AutoscalerSettings, ReplicaReport
+from autoscaler.standbys import StandbyAutoscaler, TwoTierStarts
+from policy.errors import InvalidInputError
 from simulator.faults import EPOCH_S, ReportFaults
 from simulator.scaling import FleetView
 
@@ -27,6 +29,8 @@ class SojournAutoscaler:
     name : str
     faults : ReportFaults, optional
         What goes wrong between the replicas and the controller.
+    starts : TwoTierStarts, optional
+        Decide on standbys as well; not together with `faults`.
 
     Attributes
     ----------
@@ -34,6 +38,11 @@ class SojournAutoscaler:
         The live autoscaler.
     decision : Decision or None
         Its last decision; None before the first.
+
+    Raises
+    ------
+    InvalidInputError
+        Both faults and standbys are given.
     """
 
     def __init__(
@@ -45,9 +54,13 @@ class SojournAutoscaler:
         report_lag_s: int = REPORT_LAG_S,
         name: str = "sojourn",
         faults: ReportFaults | None = None,
+        starts: TwoTierStarts | None = None,
     ) -> None:
+        if faults is not None and starts is not None:
+            raise InvalidInputError("sojourn: faults and standbys cannot be simulated together")
         self.name = name
         self.autoscaler = Autoscaler(settings)
+        self._two_tiers = None if starts is None else StandbyAutoscaler(starts, settings)
         self.decision: Decision | None = None
         self._bounds = (min_replicas, max_replicas)
         self._delayed: deque[list[ReplicaReport]] = deque(maxlen=report_lag_s + 1)
@@ -61,6 +74,11 @@ class SojournAutoscaler:
         demand = self.decision.demand_per_s if self.decision else None
         return math.nan if demand is None else demand
 
+    @property
+    def standbys(self) -> int:
+        """Standbys that there should be besides."""
+        return self.decision.standbys if self.decision else 0
+
     def replicas(self, view: FleetView) -> int:
         """Return how many replicas should be ordered."""
         now_s = view.now_s
@@ -73,9 +91,22 @@ class SojournAutoscaler:
                 return view.ordered
             self._save_or_restore(now_s, self._faults.save_period_s)
             now_s += EPOCH_S
+        min_replicas, max_replicas = self._bounds
+        if self._two_tiers is not None:
+            if len(self._delayed) == self._delayed.maxlen:
+                self._two_tiers.observe(self._delayed[0], now_s)
+            self.decision = self._two_tiers.decide(
+                now_s,
+                current_replicas=view.ordered,
+                current_standbys=view.standbys,
+                min_replicas=min_replicas,
+                max_replicas=max_replicas,
+                ready_replicas=view.ready,
+                waiting=view.ongoing if view.ready == 0 else 0.0,
+            )
+            return self.decision.replicas
         if len(self._delayed) == self._delayed.maxlen:
             self.autoscaler.observe(self._delayed[0], now_s)
-        min_replicas, max_replicas = self._bounds
         self.decision = self.autoscaler.decide(
             now_s,
             current_replicas=view.ordered,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from policy.errors import InvalidInputError
 from simulator.prediction import Predicted
@@ -64,35 +64,47 @@ def render(comparison: Comparison, setting: Setting, predicted: Predicted | None
     str
         HTML, the same for the same input.
     """
-    template = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    first = comparison.row(comparison.runs[0])
+    return (
+        environment()
+        .get_template("report.html")
+        .render(
+            setting=setting,
+            sla=comparison.objective.in_words(),
+            verdict=comparison.verdict(),
+            keeps_sla=first.keeps_sla,
+            rows=comparison.rows,
+            is_oracle=comparison.is_oracle,
+            percentiles=_percentiles(comparison),
+            columns={
+                "windows": comparison.seconds >= 2 * WINDOW_S,
+                "over_oracle": comparison.oracle is not None,
+                "energy": any(row.energy_j is not None for row in comparison.rows),
+                "scalings": any(row.scalings_per_hour for row in comparison.rows),
+            },
+            requests=float(comparison.runs[0].offered.sum()),
+            predicted=_predicted_and_simulated(predicted, comparison) if predicted else [],
+            sections=_sections(comparison, predicted),
+        )
     )
-    environment.filters |= {
+
+
+def environment() -> Environment:
+    """Return the environment of the pages' templates."""
+    pages = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    pages.filters |= {
         "percent": percent,
         "joules": in_joules,
         "times_oracle": times_oracle,
         "number": lambda value: "-" if value is None else three_digits(value),
     }
-    first = comparison.row(comparison.runs[0])
-    return environment.from_string(template).render(
-        setting=setting,
-        sla=comparison.objective.in_words(),
-        verdict=comparison.verdict(),
-        keeps_sla=first.keeps_sla,
-        rows=comparison.rows,
-        is_oracle=comparison.is_oracle,
-        percentiles=_percentiles(comparison),
-        columns={
-            "windows": comparison.seconds >= 2 * WINDOW_S,
-            "over_oracle": comparison.oracle is not None,
-            "energy": any(row.energy_j is not None for row in comparison.rows),
-            "scalings": any(row.scalings_per_hour for row in comparison.rows),
-        },
-        requests=float(comparison.runs[0].offered.sum()),
-        predicted=_predicted_and_simulated(predicted, comparison) if predicted else [],
-        sections=_sections(comparison, predicted),
-    )
+    return pages
 
 
 def save_report(
@@ -108,8 +120,19 @@ def save_report(
     InvalidInputError
         The file cannot be written.
     """
+    write_page(path, render(comparison, setting, predicted))
+
+
+def write_page(path: str | Path, page: str) -> None:
+    """Write a page to a file.
+
+    Raises
+    ------
+    InvalidInputError
+        The file cannot be written.
+    """
     try:
-        Path(path).write_text(render(comparison, setting, predicted), encoding="utf-8")
+        Path(path).write_text(page, encoding="utf-8")
     except OSError as error:
         raise InvalidInputError(f"report {path}: {error.strerror}") from error
 

@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 import shlex
 import signal
-import threading
 import time
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from deployments.config import ServiceConfig, load_service_config
 from deployments.config_check import check_service
+from deployments.local.machine import is_public
+from deployments.local.ray_token import ray_access
+from deployments.local.service import LocalService, local_service
 from deployments.routing import BALANCES, serve_environment, supervisor_environment
 from policy.errors import InvalidInputError
 from sojourn.output import json_option, print_json, say
-
-if TYPE_CHECKING:
-    from deployments.local import LocalService
-
 
 #: The config served if none is named.
 DEFAULT_CONFIG = Path("configs/digits.yaml")
@@ -31,7 +29,11 @@ TABLE_TIMEOUT_S = 10.0
 
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path), default=DEFAULT_CONFIG)
-@click.option("--host", help="Address to listen on; overrides the config.")
+@click.option(
+    "--host",
+    help="Address to listen on; overrides the config. Another one than 127.0.0.1 opens the service "
+    "to the network, and nothing else.",
+)
 @click.option(
     "--port", type=click.IntRange(1, 65535), help="Port to listen on; overrides the config."
 )
@@ -46,7 +48,8 @@ TABLE_TIMEOUT_S = 10.0
 @click.option(
     "--environment",
     is_flag=True,
-    help="Print the environment that `ray start` needs on your own cluster, and exit.",
+    help="Print the environment that `ray start` and `serve deploy` need on your own cluster, and "
+    "exit. Makes Ray's token if there is none.",
 )
 @json_option
 def command(
@@ -60,7 +63,11 @@ def command(
 ) -> int:
     """Serve the model of CONFIG (configs/digits.yaml) on this machine, until Ctrl-C."""
     if environment:
-        settings = {**serve_environment(balance=balance), **supervisor_environment()}
+        settings = {
+            **ray_access(),
+            **serve_environment(balance=balance),
+            **supervisor_environment(),
+        }
         for name, value in settings.items():
             click.echo(f"export {name}={shlex.quote(value)}")
         return 0
@@ -82,12 +89,10 @@ def command(
 
 
 def _serve(service: ServiceConfig, balance: str, as_json: bool) -> int:
-    from deployments.local import local_service  # imports Ray, which --check does not need
-
-    stop = threading.Event()
     started_s = time.monotonic()
+    interrupt = Interrupt()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: _interrupt(stop))
+        signal.signal(number, interrupt)
     try:
         with local_service(service, say, balance) as running:
             summary = _summary(service, running, time.monotonic() - started_s)
@@ -95,19 +100,40 @@ def _serve(service: ServiceConfig, balance: str, as_json: bool) -> int:
                 print_json(summary)
             else:
                 _print_summary(summary)
-            # From here on, a signal only ends the wait below.
-            stop.set()
-            signal.pause()
+            if is_public(service.http_host):
+                say(
+                    f"Port {service.http_port} is open to everyone who reaches {service.http_host}:"
+                    " requests, and the reports under /sojourn/. Everything else listens on this "
+                    "machine only."
+                )
+            running.wait()
     except KeyboardInterrupt:
         pass
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
     return 0
 
 
-def _interrupt(serving: threading.Event) -> None:
-    if not serving.is_set():
-        raise KeyboardInterrupt
+class Interrupt:
+    """A handler of signals that end the run: the first lets it stop, the second cuts that short.
+
+    Each raises `KeyboardInterrupt`, wherever the run is. Signals that follow at once count as one:
+    `timeout` signals a process and then its group. All others after the second are ignored, because
+    the run is then killing its processes.
+    """
+
+    #: Signals within this time are one.
+    TOGETHER_S = 1.0
+
+    def __init__(self) -> None:
+        self._left = 2
+        self._last_s = -self.TOGETHER_S
+
+    def __call__(self, number: int, frame: object) -> None:
+        """Handle a signal."""
+        now_s = time.monotonic()
+        if self._left and now_s >= self._last_s + self.TOGETHER_S:
+            self._left -= 1
+            self._last_s = now_s
+            raise KeyboardInterrupt
 
 
 def _summary(service: ServiceConfig, running: LocalService, start_s: float) -> dict[str, Any]:
@@ -141,7 +167,10 @@ def _policy(url: str) -> dict[str, Any]:
 
 def _print_summary(summary: dict[str, Any]) -> None:
     wait = summary["max_wait_ms"]
-    solving = "" if summary["table"] == "solved" else "; the policy table is still being solved"
+    solving = {
+        "solving": "; the policy table is still being solved",
+        "failed": "; the policy table could not be solved, see /sojourn/policy",
+    }.get(summary["table"], "")
     click.echo(f"{summary['model']} answers at {summary['url']} ({summary['start_s']:.0f} s)")
     click.echo(f"  SLA: {summary['sla']}")
     click.echo(
@@ -149,4 +178,9 @@ def _print_summary(summary: dict[str, Any]) -> None:
         + ("" if wait is None else f", or when the oldest has waited {wait:.3g} ms")
         + f" (the control limit now; it follows the load{solving})"
     )
+    click.echo(
+        "  after a change of the config: "
+        f"RAY_AUTH_MODE=token serve deploy -a {summary['dashboard']} CONFIG"
+    )
+    click.echo(f"  metrics for Prometheus: {summary['metrics_url']}")
     click.echo(f"Try it:\n\n{summary['curl']}\n\nCtrl-C stops it.")

@@ -4,9 +4,8 @@ import math
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import numpy as np
@@ -19,29 +18,27 @@ from policy.front import FrontCosts
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator.autoscalers import registry as catalog
+from simulator.autoscalers.choices import Choice, choose
 from simulator.engines.interface import Routing
 from simulator.experiments import (
-    FIXED,
     check_feasible,
     compare,
     least_predicted,
     poisson_scenario,
     predict_fixed,
     run_fixed,
+    with_trace,
 )
-from simulator.fleet import StartTime
+from simulator.fleet import Failures
 from simulator.policy_tables import NAMES, policy_table
-from simulator.prediction import Predicted
-from simulator.reporting.comparison import (
-    Comparison,
-    in_joules,
-    percent,
-    three_digits,
-    times_oracle,
-)
+from simulator.reporting.comparison import percent
 from simulator.scenario import Scenario
+from simulator.standbys import Standbys
+from simulator.start_time import StartTime
 from simulator.trace import load_trace
-from sojourn.output import existing_file, json_option, print_json, print_table, say
+from sojourn.commands import simulate_tuned
+from sojourn.commands.simulated_tables import content, print_comparison
+from sojourn.output import existing_file, json_option, print_json, say
 
 if TYPE_CHECKING:
     from simulator.reporting.report import Setting
@@ -66,6 +63,17 @@ _above_0 = click.FloatRange(min=0, min_open=True)
     help="Requests per second: CSV with the header second,requests, or its .gz.",
 )
 @click.option(
+    "--tune-on",
+    type=existing_file,
+    help="Instead of --trace: a trace on which each family of autoscalers is tuned over its grid.",
+)
+@click.option(
+    "--judge-on",
+    type=existing_file,
+    multiple=True,
+    help="A trace on which what was tuned is judged. May be repeated.",
+)
+@click.option(
     "--scale", type=_above_0, default=1.0, show_default=True, help="Factor on the trace's requests."
 )
 @click.option(
@@ -74,6 +82,37 @@ _above_0 = click.FloatRange(min=0, min_open=True)
     default=60.0,
     show_default=True,
     help="Time from ordering a replica until it serves requests.",
+)
+@click.option(
+    "--start-spread",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Standard deviation of the start time's logarithm; with 0 it is constant.",
+)
+@click.option(
+    "--failed-starts",
+    type=click.FloatRange(min=0, max=1, max_open=True),
+    default=0.0,
+    show_default=True,
+    help="Share of the starts that fail at their end and are tried again.",
+)
+@click.option(
+    "--standby-s",
+    type=click.FloatRange(min=0),
+    help="Let Sojourn keep standbys that serve after this time; --start-time-s is that of others.",
+)
+@click.option(
+    "--standby-price",
+    type=_above_0,
+    default=0.3,
+    show_default=True,
+    help="Price of a standby, as a share of a replica's.",
+)
+@click.option(
+    "--superpose",
+    is_flag=True,
+    help="Smooth the trace's rate before scaling, and draw Poisson arrivals, as of many services.",
 )
 @click.option(
     "--autoscaler",
@@ -112,6 +151,13 @@ _above_0 = click.FloatRange(min=0, min_open=True)
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Processes that tune and judge.",
+)
+@click.option(
     "--report",
     "report_file",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -125,8 +171,15 @@ def command(
     response_time_ms: float,
     percentile: float,
     trace_file: Path | None,
+    tune_on: Path | None,
+    judge_on: tuple[Path, ...],
     scale: float,
     start_time_s: float,
+    start_spread: float,
+    failed_starts: float,
+    standby_s: float | None,
+    standby_price: float,
+    superpose: bool,
     names: str,
     max_replicas: int,
     arrival_rate: float | None,
@@ -135,40 +188,55 @@ def command(
     batching: str,
     routing: str,
     seed: int,
+    jobs: int,
     report_file: Path | None,
     as_json: bool,
 ) -> None:
     """Simulate a fleet under its SLA, with the live service's own batching and autoscaling.
 
     On a trace, compare autoscalers on the same arrivals, with an oracle that knows them in advance.
+    With --tune-on and --judge-on, tune each autoscaler on one trace and judge it on others.
     With --arrival-rate and --replicas, compare a fixed fleet with what the model predicts.
     """
     for name, value in (
         ("response-time-ms", response_time_ms),
         ("scale", scale),
         ("start-time-s", start_time_s),
+        ("start-spread", start_spread),
         ("arrival-rate", arrival_rate or 0.0),
     ):
         if not math.isfinite(value):
             raise InvalidInputError(f"--{name}: must be a finite number, not {value}")
-    _check_mode(context, trace_file is not None)
+    _check_mode(context, trace_file is not None, tune_on is not None)
     if report_file is not None and not report_file.parent.is_dir():
         raise InvalidInputError(f"--report: there is no folder {report_file.parent}")
     profile = Profile.load(profile_file)
     objective = ServiceLevelObjective(response_time_ms, percentile)
-    choices = catalog.choose(names)
+    choices = choose(names)
     check_feasible(profile, objective)
     scenario = Scenario(
         profile=profile,
         objective=objective,
-        counts=np.ones(1) if trace_file is None else load_trace(trace_file).astype(np.float64),
-        scale=scale,
-        start_time=StartTime(start_time_s),
+        counts=np.ones(1),
+        start_time=StartTime(start_time_s, start_spread),
+        failures=Failures(failed_start_share=failed_starts),
+        standbys=None
+        if standby_s is None
+        else Standbys(StartTime(standby_s, start_spread), standby_price),
         seed=seed,
         routing=Routing(routing),
         batching=policy_table(profile, objective, batching),
         max_replicas=max_replicas,
     )
+    if tune_on is not None:
+        setting = _setting(context, scenario, (), f"the traces \N{MULTIPLICATION SIGN} {scale:g}")
+        simulate_tuned.run(
+            (tune_on, *judge_on), scenario, scale, superpose, jobs, _progress, setting,
+            report_file, as_json,
+        )  # fmt: skip
+        return
+    if trace_file is not None:
+        scenario = with_trace(scenario, load_trace(trace_file), scale, superpose)
     predicted = least = None
     if arrival_rate is None or replicas is None:
         with _progress() as tell:
@@ -188,9 +256,9 @@ def command(
         setting = _setting(context, scenario, () if replicas else choices, load)
         save_report(report_file, comparison, setting, predicted)
     if as_json:
-        print_json(_content(comparison, predicted, replicas, least))
+        print_json(content(comparison, predicted, replicas, least))
         return
-    _print(comparison, predicted, replicas, least)
+    print_comparison(comparison, predicted, replicas, least)
     if report_file is not None:
         say(f"Written to {report_file}.")
 
@@ -201,25 +269,44 @@ def _load_in_words(trace_file: Path | None, scale: float, arrival_rate: float | 
     return trace_file.name + (f" \N{MULTIPLICATION SIGN} {scale:g}" if scale != 1 else "")
 
 
-def _check_mode(context: click.Context, on_trace: bool) -> None:
-    """Check that the options of one mode are given, and none of the other's."""
+def _check_mode(context: click.Context, on_trace: bool, tunes: bool) -> None:
+    """Check that the options of one mode are given, and none of the others'."""
     given = {
         name
         for name in context.params
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
     fixed = {"arrival_rate": "--arrival-rate", "replicas": "--replicas", "requests": "--requests"}
-    traced = {"scale": "--scale", "start_time_s": "--start-time-s", "names": "--autoscaler"}
+    traced = {
+        "scale": "--scale",
+        "start_time_s": "--start-time-s",
+        "start_spread": "--start-spread",
+        "failed_starts": "--failed-starts",
+        "standby_s": "--standby-s",
+        "standby_price": "--standby-price",
+        "superpose": "--superpose",
+    }
+    tuned = {"judge_on": "--judge-on", "jobs": "--jobs"}
+    if tunes:
+        if "judge_on" not in given:
+            raise InvalidInputError("--tune-on: needs --judge-on FILE as well")
+        _reject(given, fixed | {"trace_file": "--trace", "names": "--autoscaler"}, "omit it")
+        return
+    _reject(given, tuned, "needs --tune-on")
     if on_trace:
-        wrong = [option for name, option in fixed.items() if name in given]
-        if wrong:
-            raise InvalidInputError(f"{wrong[0]}: applies to a fixed fleet; omit it or --trace")
+        _reject(given, fixed, "applies to a fixed fleet; omit it or --trace")
         return
     if not {"arrival_rate", "replicas"} <= given:
-        raise InvalidInputError("give --trace FILE, or --arrival-rate and --replicas")
-    wrong = [option for name, option in traced.items() if name in given]
-    if wrong:
-        raise InvalidInputError(f"{wrong[0]}: needs --trace")
+        raise InvalidInputError(
+            "give --trace FILE, or --tune-on and --judge-on, or --arrival-rate and --replicas"
+        )
+    _reject(given, traced | {"names": "--autoscaler"}, "needs --trace")
+
+
+def _reject(given: set[str], options: dict[str, str], why: str) -> None:
+    for name, option in options.items():
+        if name in given:
+            raise InvalidInputError(f"{option}: {why}")
 
 
 @contextmanager
@@ -236,99 +323,8 @@ def _progress() -> Iterator[Callable[[str, float], None]]:
         yield lambda label, done: bar.update(task, description=label, completed=done)
 
 
-def _content(
-    comparison: Comparison, predicted: Predicted | None, replicas: int | None, least: int | None
-) -> dict[str, Any]:
-    rows = {row.name: row.to_dict() for row in comparison.rows}
-    content: dict[str, Any] = {
-        "sla": asdict(comparison.objective),
-        "requests": int(comparison.runs[0].offered.sum()),
-        "seconds": comparison.seconds,
-        "autoscalers": {run.name: rows[run.name] for run in comparison.runs},
-        "verdict": comparison.verdict(),
-    }
-    if replicas is not None:
-        # At a constant rate the oracle runs the least number of replicas that meets the SLA.
-        rows[FIXED]["over_oracle"] = None if least is None else replicas / least
-        content["least_replicas"] = least
-        content["predicted"] = predicted and {
-            "service_level": predicted.service_level,
-            "response_percentiles_ms": {f"{p:g}": ms for p, ms in predicted.percentiles_ms},
-            "mean_power_w": predicted.mean_power_w,
-            "bottleneck": predicted.bottleneck,
-        }
-    return content
-
-
-def _print(
-    comparison: Comparison, predicted: Predicted | None, replicas: int | None, least: int | None
-) -> None:
-    if replicas is None:
-        _print_side_by_side(comparison)
-    else:
-        _print_beside_prediction(comparison, predicted)
-    for sentence in comparison.verdict():
-        click.echo(sentence)
-    if replicas is not None:
-        click.echo(
-            "According to the model, no allowed number of replicas meets the SLA."
-            if least is None
-            else f"According to the model, the SLA needs {least}, batching as a live replica does."
-        )
-
-
-def _print_side_by_side(comparison: Comparison) -> None:
-    requests = comparison.runs[0].offered.sum()
-    print_table(
-        (
-            "autoscaler",
-            "SLA",
-            "in time",
-            "minutes",
-            "replica-h",
-            "\N{MULTIPLICATION SIGN} oracle",
-            "energy",
-        ),
-        [
-            (
-                row.label,
-                "kept" if row.keeps_sla else "missed",
-                percent(row.service_level),
-                percent(row.compliant_windows),
-                three_digits(row.replica_seconds / 3600),
-                times_oracle(row),
-                in_joules(row.energy_j),
-            )
-            for row in comparison.rows
-        ],
-        title=f"{requests:,.0f} requests in {comparison.seconds / 60:.4g} minutes, "
-        f"{comparison.objective.in_words()}",
-    )
-
-
-def _print_beside_prediction(comparison: Comparison, predicted: Predicted | None) -> None:
-    (row,) = comparison.rows
-    seen = row.response_percentiles_ms
-    model = {} if predicted is None else {f"{p:g}": ms for p, ms in predicted.percentiles_ms}
-    model_power_w = None if predicted is None else predicted.mean_power_w
-    power_w = None if row.energy_j is None else row.energy_j / comparison.seconds
-    level = "-" if predicted is None else f"{predicted.service_level:.3%}"
-    lines: list[tuple[object, ...]] = [("in time", level, f"{row.service_level:.3%}")]
-    lines += [(f"p{p} ms", model.get(p, "-"), "-" if ms is None else ms) for p, ms in seen.items()]
-    if power_w is not None:
-        lines.append(("mean power W", "-" if model_power_w is None else model_power_w, power_w))
-    model_stage = "-" if predicted is None else predicted.bottleneck
-    lines.append(("bottleneck", model_stage, row.bottleneck))
-    print_table(
-        ("", "predicted", "simulated"),
-        lines,
-        title=f"{comparison.runs[0].offered.sum():,.0f} requests, {row.label}, "
-        f"{comparison.objective.in_words()}",
-    )
-
-
 def _setting(
-    context: click.Context, scenario: Scenario, choices: Sequence[catalog.Choice], load: str
+    context: click.Context, scenario: Scenario, choices: Sequence[Choice], load: str
 ) -> "Setting":
     """Describe what was simulated, and the command that repeats it."""
     from simulator.reporting.report import Setting
@@ -336,7 +332,7 @@ def _setting(
     profile, delays = scenario.profile, scenario.delays
     limits = scenario.replica_model().limits
     fleet = (
-        f"{scenario.start_time.median_s:g} s from order to service; at most "
+        f"{_starts_in_words(scenario)}; at most "
         f"{scenario.max_replicas}; all begin with the oracle's first number of replicas, static "
         "with its own"
     )
@@ -367,6 +363,19 @@ def _setting(
     )
 
 
+def _starts_in_words(scenario: Scenario) -> str:
+    start, failed = scenario.start_time, scenario.failures.failed_start_share
+    spread = f", lognormal with a spread of {start.spread:g}" if start.spread else ""
+    fails = f"; {percent(failed)} of them fail" if failed else ""
+    standbys = scenario.standbys
+    near = (
+        f"; {standbys.start_time.median_s:g} s for a standby, at {standbys.price:g} of the price"
+        if standbys
+        else ""
+    )
+    return f"{start.median_s:g} s from order to service{spread}{fails}{near}"
+
+
 def _batch_times_in_words(profile: Profile) -> str:
     if profile.latency_quantiles is None:
         return "exactly those of the profile"
@@ -385,5 +394,8 @@ def _command_line(context: click.Context) -> str:
         name = parameter.name or ""
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE and name != "as_json":
             value = context.params[name]
-            words += [parameter.opts[0], repr(value) if isinstance(value, float) else str(value)]
+            for each in value if isinstance(value, tuple) else (value,):
+                words.append(parameter.opts[0])
+                if each is not True:
+                    words.append(repr(each) if isinstance(each, float) else str(each))
     return shlex.join(words)

@@ -26,7 +26,9 @@ from deployments.control.observations import BATCHES_SHOWN
 from deployments.control.wait_correction import WaitCorrection
 from deployments.errors import BusyError, DeadlineError, DeviceError
 from deployments.http.inference_protocol import InferenceRequest, RequestedOutput
+from deployments.models.emulated import Emulated
 from deployments.service import InferenceService, load_service
+from deployments.warm_up import WarmUp
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile
 from tests.support.device_thread import end_device_thread
@@ -254,6 +256,53 @@ async def test_a_device_that_hangs_makes_the_replica_unhealthy_and_answers_its_r
         await end_device_thread(service.batcher)
         assert not service.ready, "a replica that hung is replaced even if its batch ends"
         assert service.answers[503] == 4
+
+
+@pytest.mark.parametrize(
+    ("sizes", "hang_after_s", "hangs"),
+    [({1}, 0.0001, False), (set(), 0.0001, True), (set(), 60.0, False)],
+)
+async def test_what_counts_as_a_hang_is_configured_and_a_first_compile_is_none(
+    sizes: set[int], hang_after_s: float, hangs: bool
+) -> None:
+    config = ModelConfig(
+        name="m", import_path="emulated", max_batch_size=4, hang_after_s=hang_after_s
+    )
+    model = Emulated(PROFILE.to_dict())
+    warm = WarmUp(compiles=True, not_run=frozenset(sizes))
+    service = InferenceService(config, model, PROFILE, warm=warm)
+    try:
+        await service.configure(parse_user_config({}))
+        asking = asyncio.create_task(infer(service))
+        await until_busy(service)
+        time.sleep(0.001)
+        assert service.stuck() == hangs
+        assert service.longest_batch_s == (config.compile_hang_after_s if sizes else hang_after_s)
+        await asking
+    finally:
+        await service.close()
+
+
+async def test_a_size_that_has_been_run_is_no_compile_any_more() -> None:
+    config = ModelConfig(name="m", import_path="emulated", max_batch_size=4)
+    warm = WarmUp(compiles=True, not_run=frozenset({1}))
+    service = InferenceService(config, Emulated(PROFILE.to_dict()), PROFILE, warm=warm)
+    try:
+        await service.configure(parse_user_config({}))
+        assert service.longest_batch_s == config.compile_hang_after_s
+        await infer(service)
+        await service.tick()
+        assert service.longest_batch_s == service.stuck_after_s
+    finally:
+        await service.close()
+
+
+async def test_a_draining_replica_is_not_ready_but_answers() -> None:
+    async with emulated_service(PROFILE) as service:
+        assert service.ready
+        service.begin_drain()
+        assert not service.ready
+        await infer(service)
 
 
 async def test_the_last_batches_are_explained() -> None:

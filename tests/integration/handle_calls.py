@@ -24,7 +24,7 @@ from autoscaler.scaled_deployments import log_key
 from deployments.config import ModelConfig, parse_user_config
 from deployments.errors import BusyError
 from deployments.http.inference_protocol import parse_request
-from deployments.local import deploy
+from deployments.local.cluster import deploy
 from deployments.service import load_service
 from tests.support.services import load_document, wait_for
 

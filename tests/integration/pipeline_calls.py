@@ -16,7 +16,8 @@ import psutil
 import yaml
 
 from deployments.config import ServiceConfig
-from deployments.local import deploy, local_service
+from deployments.local.cluster import deploy
+from deployments.local.service import local_service
 from tests.support.services import ROOT, free_port, wait_for
 
 NAME = "digits-pipeline"

@@ -138,6 +138,12 @@ def test_metrics_reach_the_clusters_prometheus_endpoint(service: Running) -> Non
 
 
 def test_a_killed_replica_is_replaced(service: Running) -> None:
+    # Even while the user_config is wrong: the new replica takes the last good one.
+    document = load_document("digits.yaml")
+    wrong = load_document("digits.yaml")
+    wrong["applications"][0]["deployments"][0]["user_config"]["sla"]["percentile"] = 100
+    service.redeploy(wrong)
+    assert wait_for(lambda: policy(service)["config_error"] is not None)
     example = httpx.get(f"{service.url}/sojourn/example").json()
     (victim,) = service.replicas()
     os.kill(victim, signal.SIGKILL)
@@ -149,3 +155,7 @@ def test_a_killed_replica_is_replaced(service: Running) -> None:
 
     assert wait_for(answers, timeout_s=90)
     assert victim not in service.replicas()
+    assert policy(service)["config_error"].endswith("; the last good user_config is in force")
+    assert policy(service)["sla_in_words"] == "99% of requests within 100 ms"
+    service.redeploy(document)
+    assert wait_for(lambda: policy(service)["config_error"] is None)

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from deployments.local.ray_token import ray_headers
 from tests.support.services import Running, load_document, serving, wait_for
 
 pytestmark = pytest.mark.integration
@@ -90,4 +91,5 @@ def version(service: Running) -> str:
 
 
 def status(service: Running) -> str:
-    return httpx.get(f"{service.summary['dashboard']}/api/serve/applications/").text
+    url = f"{service.summary['dashboard']}/api/serve/applications/"
+    return httpx.get(url, headers=ray_headers()).text

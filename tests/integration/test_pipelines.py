@@ -23,7 +23,12 @@ def seen() -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "tests.integration.pipeline_calls"],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "RAY_AUTH_MODE": "token",
+        },
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

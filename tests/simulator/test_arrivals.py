@@ -12,6 +12,8 @@ from simulator.arrivals import (
     WithinSecond,
     poisson_counts,
     scaled_counts,
+    smoothed_rate,
+    superposed_counts,
 )
 
 
@@ -98,3 +100,30 @@ def test_scaled_counts_are_right_on_average():
 def test_values_out_of_range_are_rejected(make):
     with pytest.raises(InvalidInputError, match="must be"):
         make()
+
+
+def test_a_superposed_trace_has_the_rate_of_the_trace_and_the_noise_of_a_poisson_process():
+    counts = seeded().poisson(2.0, 20_000)
+    drawn = superposed_counts(counts, 50.0, seeded(2))
+    assert drawn.mean() == pytest.approx(50 * counts.mean(), rel=0.01)
+    scaled = scaled_counts(counts, 50.0, seeded(2))
+    # A scaled trace has the variance 50 * 50 * 2, a superposed one 50 * 2 and what is left of it.
+    assert scaled.var() == pytest.approx(5000, rel=0.1)
+    assert drawn.var() == pytest.approx(100 + 5000 / 51, rel=0.1)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=60))
+def test_a_smoothed_rate_stays_within_the_counts(counts):
+    rate = smoothed_rate(counts, requests=10)
+    assert rate.shape == (len(counts),)
+    assert np.all((rate >= min(counts) - 1e-9) & (rate <= max(counts) + 1e-9))
+
+
+def test_a_busy_trace_is_left_as_it_is():
+    counts = np.array([500.0, 900.0, 700.0])
+    assert_array_equal(smoothed_rate(counts, requests=100), counts)
+
+
+def test_a_superposed_trace_is_scaled_by_more_than_0():
+    with pytest.raises(InvalidInputError, match="scale"):
+        superposed_counts([1.0], 0.0, seeded())

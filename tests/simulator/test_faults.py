@@ -20,9 +20,10 @@ from policy.profile import Profile
 from simulator.arrivals import WithinSecond
 from simulator.autoscalers.sojourn import SojournAutoscaler
 from simulator.faults import EPOCH_S, ReportFaults, random_faults
-from simulator.fleet import Failures, StartTime
+from simulator.fleet import Failures
 from simulator.scenario import Scenario
 from simulator.simulation import Simulation
+from simulator.start_time import StartTime
 from tests.support.reporting_fleet import Fleet
 
 #: About 70 requests per second and replica.

@@ -7,9 +7,10 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from simulator.fleet import Failures, StartTime
+from simulator.fleet import Failures
 from simulator.scenario import Scenario
 from simulator.simulation import Simulation
+from simulator.start_time import StartTime
 
 #: A batch of one takes 400 ms.
 SLOW = Profile("slow", "device", np.array([400.0]))

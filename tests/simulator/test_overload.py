@@ -11,9 +11,9 @@ from policy.profile import Profile
 from simulator.arrivals import WithinSecond, poisson_counts
 from simulator.autoscalers.fixed import FixedFleet
 from simulator.autoscalers.sojourn import SojournAutoscaler
-from simulator.fleet import StartTime
 from simulator.scenario import Scenario
 from simulator.simulation import simulate
+from simulator.start_time import StartTime
 from tests.support.profiles import GOOGLENET_P4
 
 SIZES = np.arange(1, 33)

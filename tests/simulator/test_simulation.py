@@ -10,10 +10,12 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from simulator.autoscalers.fixed import FixedFleet
 from simulator.autoscalers.sojourn import SojournAutoscaler
-from simulator.fleet import Failures, StartTime
+from simulator.fleet import Failures
 from simulator.scenario import Scenario
 from simulator.simulation import Simulation, simulate
+from simulator.start_time import StartTime
 
 ROOT = Path(__file__).parents[2]
 GOOGLENET_P4 = Profile.load(ROOT / "configs/profiles/googlenet-p4.json")
@@ -185,3 +187,20 @@ def test_a_replica_draws_its_idle_power_for_all_the_time_that_it_is_paid_for(eng
     run = simulate(scenario(profile=profile, failures=failures), UpAndDown(), engine=engine)
     assert run.energy_j.sum() == pytest.approx(8.0 * run.paid_replica_s, rel=1e-9)
     assert run.energy_j.max() > 2 * run.energy_j.min()
+
+
+def test_windows_without_requests_are_not_counted():
+    """Two of five minutes have requests, and one of these is overloaded."""
+    counts = np.repeat([50.0, 0.0, 0.0, 500.0, 0.0], 60)
+    given = Scenario(
+        Profile("model", "device", np.array([10.0])),
+        ServiceLevelObjective(100, 99),
+        counts,
+        batching=BatchingPolicy.from_control_limit(1, 1),
+        within_second="uniform",
+    )
+    run = simulate(given, FixedFleet(1))
+    assert run.judged().tolist() == [True, False, False, True, False]
+    assert run.compliant_windows == 0.5
+    empty = simulate(dataclasses.replace(given, counts=np.zeros(60)), FixedFleet(1))
+    assert empty.compliant_windows == 1

@@ -215,7 +215,7 @@ def test_report_of_a_fixed_fleet(tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--autoscaler", "hpa"], "must be one of sojourn, ray"),
+        (["--autoscaler", "horse"], "must be one of sojourn, ray"),
         (["--autoscaler", "ray,ray"], "names one twice"),
         (["--autoscaler", "oracle:2"], "nothing to set"),
         (["--autoscaler", "ray:many"], "target_ongoing_requests must be a number above 0"),
@@ -247,14 +247,55 @@ def test_a_user_error_is_one_line_and_status_2(capsys, trace, more, message):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ([], "give --trace FILE, or --arrival-rate and --replicas"),
-        (["--arrival-rate=5"], "give --trace FILE, or --arrival-rate and --replicas"),
+        ([], "give --trace FILE, or --tune-on and --judge-on, or --arrival"),
+        (["--arrival-rate=5"], "give --trace FILE, or --tune-on and --judge-on, or --arrival"),
         (["--arrival-rate=5", "--replicas=1", "--scale=2"], "--scale: needs --trace"),
         (["--arrival-rate=1e-9", "--replicas=1"], "longer than a year"),
     ],
 )
 def test_exactly_one_load_must_be_given(capsys, more, message):
     assert main(["simulate", f"--profile={PROFILE}", "--response-time-ms=50", *more]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_autoscalers_are_tuned_on_one_trace_and_judged_on_another(
+    capsys, trace, tmp_path, monkeypatch
+):
+    """With two families, because all of them take a minute."""
+    monkeypatch.setattr("sojourn.commands.simulate_tuned.FAMILIES", ("peak", "sojourn"))
+    judge, report = tmp_path / "judge.csv", tmp_path / "out.html"
+    judge.write_text("second,requests\n" + "\n".join(f"{s},{20 + s % 90}" for s in range(300)))
+    arguments = [word for word in on_trace(trace, "--scale=30") if "--trace" not in word]
+    arguments += [f"--tune-on={trace}", f"--judge-on={judge}", f"--report={report}"]
+    content = simulate(capsys, [*arguments, "--superpose", "--start-spread=0.3"])
+    assert content["tuned_on"] == str(trace)
+    judged = content["judged_on"][str(judge)]
+    assert set(judged["families"]) == {"peak", "sojourn"}
+    for family in judged["families"].values():
+        assert family["chosen"] in family["frontier"]
+        assert family["chosen"]["over_bound"] > family["chosen"]["over_oracle"] > 0
+    page = report.read_text(encoding="utf-8")
+    assert "Judged on" in page
+    assert "<svg" in page
+    assert "--superpose" in page
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ([], "--tune-on: needs --judge-on"),
+        (["--judge-on=TRACE"], "must not name the trace of --tune-on"),
+        (["--judge-on=TRACE", "--replicas=2"], "--replicas: omit it"),
+        (["--judge-on=TRACE", "--autoscaler=ray"], "--autoscaler: omit it"),
+    ],
+)
+def test_tuning_needs_another_trace_and_nothing_else(capsys, trace, more, message):
+    arguments = [word for word in on_trace(trace) if "--trace" not in word]
+    more = [word.replace("TRACE", str(trace)) for word in more]
+    assert main([*arguments, f"--tune-on={trace}", *more]) == 2
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.err.count("\n") == 1

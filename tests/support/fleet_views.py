@@ -3,6 +3,7 @@
 import numpy as np
 
 from autoscaler.reports import ReplicaReport
+from simulator.engines.kernel import BINS
 from simulator.scaling import FleetView, ScalingPolicy
 
 
@@ -13,6 +14,9 @@ def view(
     ongoing: float = 0.0,
     ready: int = 1,
     ordered: int | None = None,
+    standbys: int = 0,
+    refused: float = 0.0,
+    histogram: np.ndarray | None = None,
     start_times_s: tuple[float, ...] = (),
     reports: tuple[ReplicaReport, ...] = (),
 ) -> FleetView:
@@ -21,10 +25,12 @@ def view(
         now_s=now_s,
         ordered=ready if ordered is None else ordered,
         ready=ready,
+        standbys=standbys,
         offered=offered,
-        refused=0.0,
+        refused=refused,
         ongoing=ongoing,
         start_times_s=np.array(start_times_s),
+        histogram=np.zeros(BINS) if histogram is None else histogram,
         reports=lambda: list(reports),
     )
 

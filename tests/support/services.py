@@ -47,7 +47,7 @@ class Running:
         self.config.write_text(yaml.safe_dump(document))
         subprocess.run(
             [BIN / "serve", "deploy", "-a", self.summary["dashboard"], str(self.config)],
-            env={**os.environ, "RAY_AUTH_MODE": "disabled"},
+            env={**os.environ, "RAY_AUTH_MODE": "token"},
             check=True,
             capture_output=True,
             timeout=60,
@@ -61,10 +61,21 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(config: Path, document: dict[str, Any]) -> Iterator[Running]:
-    """Write `document` to `config` and serve it until the context ends; leave no process behind."""
+def serving(config: Path, document: dict[str, Any], *options: str) -> Iterator[Running]:
+    """Write `document` to `config` and serve it until the context ends; leave no process behind.
+
+    What the command says goes to a file beside `config`, with the suffix ``.log``.
+    """
     config.write_text(yaml.safe_dump(document))
-    command = [BIN / "sojourn", "serve", str(config), "--port", str(free_port()), "--json"]
+    command = [
+        BIN / "sojourn",
+        "serve",
+        str(config),
+        "--port",
+        str(free_port()),
+        "--json",
+        *options,
+    ]
     log = config.with_suffix(".log")
     with log.open("w") as stderr:
         process = subprocess.Popen(

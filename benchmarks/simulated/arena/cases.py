@@ -1,9 +1,7 @@
-"""The cases of `benchmarks.simulated.autoscaler`: traces, services, and contenders."""
+"""The cases of `benchmarks.simulated.autoscaler`: the service, the traces, their days."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from itertools import product
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,135 +9,178 @@ from numpy.typing import NDArray
 
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from simulator.autoscalers.registry import AUTOSCALERS
+from simulator.arena import Load
+from simulator.arrivals import WithinSecond, smoothed_rate
+from simulator.experiments import load_lateness_curve, with_trace
+from simulator.fleet import Failures
 from simulator.scenario import Scenario
+from simulator.start_time import StartTime
 from simulator.trace import load_trace
 
 FloatArray = NDArray[np.float64]
 
-START_TIMES_S = (10, 60, 300)
-#: The start time at which knobs are varied.
-CURVE_START_TIME_S = 60
 HOUR_S = 3600
-
-#: What a tuned Ray sets besides its target, to react at once to reports of every second.
-FAST_RAY = {"upscale_delay_s": 0.0, "look_back_period_s": 10.0, "metrics_interval_s": 1.0}
-
-
-@dataclass(frozen=True, eq=False)
-class Service:
-    """A model on a device, and the SLA of its requests.
-
-    Attributes
-    ----------
-    name : str
-    profile : Profile
-    objective : ServiceLevelObjective
-    """
-
-    name: str
-    profile: Profile
-    objective: ServiceLevelObjective
-
-
-@cache
-def sla_rate_per_s(service: Service) -> float:
-    """Return the highest rate at which one replica meets the SLA, as replicas report it."""
-    curve = Scenario(service.profile, service.objective, np.ones(1)).load_lateness_curve()
-    assert curve is not None
-    return curve.sla_rate_per_s
+DAY_S = 24 * HOUR_S
+START_TIMES_S = (10, 60, 300)
+#: The start time at which traces are run as they are, besides superposed.
+RAW_START_TIME_S = 60
+#: Start times are lognormal; one start in twenty takes 1.6 times the median or longer.
+START_SPREAD = 0.3
+FAILED_STARTS = 0.02
 
 
 @dataclass(frozen=True)
-class Slice:
-    """A part of a trace, scaled to a peak.
+class Part:
+    """A part of a file.
 
     Attributes
     ----------
+    file : str
+        Its name in the folder of the traces; empty for the synthetic load.
     begin_s, length_s : int
-    peak : int
-        How many replicas the busiest second needs after scaling.
+    name : str
+        What the report calls it.
     """
 
+    file: str
     begin_s: int
     length_s: int
-    peak: int
+    name: str
+
+    def counts(self, folder: Path | None) -> FloatArray:
+        """Read or generate the requests of each second, shape (length_s,)."""
+        whole = (
+            synthetic_day(self.begin_s + self.length_s, seed=7)
+            if folder is None or not self.file
+            else load_trace(folder / self.file).astype(float)
+        )
+        return whole[self.begin_s : self.begin_s + self.length_s]
+
+    def cut(self, hours: int) -> "Part":
+        """Return its first hours."""
+        return replace(self, length_s=min(self.length_s, hours * HOUR_S))
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A load, and the part of it that each service is given.
+    """A load, the part that autoscalers are tuned on, and the parts that they are judged on.
 
     Attributes
     ----------
     name : str
-    file : str or None
-        Its file in the folder of traces; None for the synthetic load.
-    slices : mapping of str to Slice
-        The part for each service, by the service's name.
+    tune_on : Part
+    judge_on : tuple of Part
+    peak : int
+        Replicas that the busiest second of the superposed tuning part needs, about.
     """
 
     name: str
-    file: str | None
-    slices: Mapping[str, Slice]
+    tune_on: Part
+    judge_on: tuple[Part, ...]
+    peak: int
 
-    def counts(self, service: Service, folder: Path | None) -> FloatArray:
-        """Read or generate the requests of each second, scaled to the slice's peak.
-
-        Returns
-        -------
-        FloatArray, shape (slice.length_s,)
-        """
-        part = self.slices[service.name]
-        whole = (
-            synthetic_day(2 * HOUR_S, seed=7)
-            if self.file is None or folder is None
-            else load_trace(folder / self.file).astype(float)
-        )
-        counts = whole[part.begin_s : part.begin_s + part.length_s]
-        peak_per_s = part.peak * sla_rate_per_s(service)
-        return counts * (peak_per_s / float(counts.max()))
+    def quick(self) -> "Trace":
+        """Return four hours of each part, with half the replicas."""
+        parts = tuple(part.cut(4) for part in self.judge_on[:1])
+        return Trace(self.name, self.tune_on.cut(4), parts, self.peak // 2)
 
 
-#: In full runs the slow service gets whole traces. The fast one, which takes twenty times the
-#: requests per second, gets parts of them. Quick runs take some hours, on the slow service alone.
+_TWITTER = ("twitter_2021_08_days1-2.csv.gz", "twitter_2021_08_days3-9.csv.gz")
+_NASA = ("nasa_1995_day5.csv.gz", "nasa_1995_days12-18.csv.gz")
 TRACES = (
     Trace(
         "twitter",
-        "twitter_2021_08_days1-2.csv.gz",
-        {"slow": Slice(0, 24 * HOUR_S, 20), "p4": Slice(6 * HOUR_S, 2400, 8)},
+        Part(_TWITTER[0], 0, DAY_S, "day 1"),
+        (Part(_TWITTER[0], DAY_S, DAY_S, "day 2"), Part(_TWITTER[1], 5 * DAY_S, DAY_S, "day 8")),
+        20,
     ),
     Trace(
         "nasa",
-        "nasa_1995_day5.csv.gz",
-        {"slow": Slice(0, 24 * HOUR_S, 40), "p4": Slice(14 * HOUR_S, 2400, 8)},
+        Part(_NASA[0], 0, DAY_S, "day 5"),
+        (Part(_NASA[1], 4 * DAY_S, DAY_S, "day 16"), Part(_NASA[1], 5 * DAY_S, DAY_S, "day 17")),
+        20,
     ),
-    Trace(
-        "azure code",
-        "azure_llm_2023_code.csv.gz",
-        {"slow": Slice(0, HOUR_S, 40), "p4": Slice(0, 2400, 8)},
-    ),
-    Trace(
-        "azure conversation",
-        "azure_llm_2023_conv.csv.gz",
-        {"slow": Slice(0, HOUR_S, 40), "p4": Slice(0, 2400, 8)},
+    *(
+        Trace(
+            f"azure {name}",
+            Part(f"azure_llm_2023_{short}.csv.gz", 0, HOUR_S // 2, "first half hour"),
+            (Part(f"azure_llm_2023_{short}.csv.gz", HOUR_S // 2, HOUR_S // 2, "second half hour"),),
+            40,
+        )
+        for name, short in (("code", "code"), ("conversation", "conv"))
     ),
 )
-QUICK_TRACES = tuple(
-    Trace(trace.name, trace.file, {"slow": Slice(begin_s, length_s, 20)})
-    for trace, begin_s, length_s in zip(
-        TRACES,
-        (4 * HOUR_S, 12 * HOUR_S, 0, 0),
-        (6 * HOUR_S, 4 * HOUR_S, HOUR_S, HOUR_S),
-        strict=True,
+SYNTHETIC = Trace(
+    "synthetic",
+    Part("", 0, 2 * HOUR_S, "first two hours"),
+    (Part("", 2 * HOUR_S, 2 * HOUR_S, "second two hours"),),
+    20,
+)
+
+
+def service(googlenet: Profile) -> tuple[Profile, ServiceLevelObjective]:
+    """Return GoogLeNet 20 times slower than on a P4, and its SLA: 99% within 500 ms."""
+    energy_mj = googlenet.energy_mj
+    slow = Profile(
+        googlenet.model,
+        f"{googlenet.device}, 20 times slower",
+        20 * googlenet.latency_ms,
+        None if energy_mj is None else 20 * energy_mj,
     )
-)
-SYNTHETIC = Trace("synthetic", None, {"slow": Slice(0, 2 * HOUR_S, 40), "p4": Slice(0, 2400, 8)})
-QUICK_SYNTHETIC = Trace("synthetic", None, {"slow": Slice(0, 2 * HOUR_S, 20)})
+    return slow, ServiceLevelObjective(500, 99)
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A tournament: a trace, superposed or as it is, at a start time and with a seed.
+
+    Attributes
+    ----------
+    trace : Trace
+    superposed : bool
+    start_time_s : int
+    seed : int
+    """
+
+    trace: Trace
+    superposed: bool
+    start_time_s: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Its name in tables."""
+        kind = "superposed" if self.superposed else "raw"
+        return f"{self.trace.name}, {kind}, {self.start_time_s} s to start"
+
+    def loads(
+        self, profile: Profile, objective: ServiceLevelObjective, folder: Path | None
+    ) -> list[Load]:
+        """Return the load to tune on, and those to judge on; one factor scales all of them."""
+        empty = Scenario(
+            profile,
+            objective,
+            np.ones(1),
+            start_time=StartTime(self.start_time_s, START_SPREAD),
+            failures=Failures(failed_start_share=FAILED_STARTS),
+            within_second=WithinSecond.UNIFORM if self.superposed else WithinSecond.LINEAR,
+            seed=self.seed,
+        )
+        tuned = self.trace.tune_on.counts(folder)
+        busiest = float((smoothed_rate(tuned) if self.superposed else tuned).max())
+        scale = self.trace.peak * load_lateness_curve(empty).sla_rate_per_s / busiest
+        parts: Sequence[Part] = (self.trace.tune_on, *self.trace.judge_on)
+        return [
+            Load(
+                f"{self.name}, seed {self.seed}, {part.name} ({part.begin_s}+{part.length_s} s)",
+                with_trace(empty, part.counts(folder), scale, self.superposed),
+            )
+            for part in parts
+        ]
 
 
 def synthetic_day(seconds: int, seed: int) -> FloatArray:
-    """Generate a day's load compressed into `seconds`: a daily swing, noise, bursts, clocked steps.
+    """Generate a day's load compressed into two hours: a swing, noise, bursts, clocked steps.
 
     Returns
     -------
@@ -148,74 +189,9 @@ def synthetic_day(seconds: int, seed: int) -> FloatArray:
     """
     random = np.random.default_rng(seed)
     time = np.arange(seconds)
-    rate = 10 - 6 * np.cos(2 * np.pi * time / seconds)
+    rate = 10 - 6 * np.cos(2 * np.pi * time / (2 * HOUR_S))
     # Bursts of half a minute at double the rate, four an hour; steps of two minutes, two an hour.
     for begin in np.flatnonzero(random.random(seconds) < 4 / HOUR_S):
         rate[begin : begin + 30] *= 2
     rate *= np.where(time % (HOUR_S // 2) < 120, 1.5, 1.0)
     return random.poisson(rate).astype(float)
-
-
-@dataclass(frozen=True)
-class Contender:
-    """An autoscaler with its settings.
-
-    Attributes
-    ----------
-    family : str
-        A name of `AUTOSCALERS`, whose oracle covers every second, or "window oracle".
-    knob : float or None
-        None for the default: as published, or as Sojourn ships.
-    settings : tuple of (str, float)
-        Further settings.
-    """
-
-    family: str
-    knob: float | None = None
-    settings: tuple[tuple[str, float], ...] = ()
-
-    @property
-    def label(self) -> str:
-        """The family's name with all that is set."""
-        parts = [] if self.knob is None else [f"{self.knob:g}"]
-        parts += [f"{name} {value:g}" for name, value in self.settings]
-        return f"{self.family} ({', '.join(parts)})" if parts else self.family
-
-
-#: The families with a knob, along which a curve is drawn.
-CURVES = tuple(name for name, entry in AUTOSCALERS.items() if entry.curve)
-#: Run in every cell, with default settings.
-ORACLES = (Contender("oracle"), Contender("window oracle"))
-STOCK = (*map(Contender, ("static", *CURVES)),)
-#: Tuned by a grid search at one start time; the best then runs in all cells.
-TUNED = ("ray", "knative")
-
-
-def curve(family: str, quick: bool) -> tuple[Contender, ...]:
-    """Return a family's contenders along its knob; for the tuned families, the grid."""
-    values = AUTOSCALERS[family].curve[:: 2 if quick else 1]
-    others: tuple[tuple[tuple[str, float], ...], ...] = ((),)
-    if family == "ray":
-        others = tuple(
-            tuple({**FAST_RAY, "downscale_delay_s": delay_s}.items()) for delay_s in (60.0, 600.0)
-        )
-    elif family == "knative":
-        others = ((), (("scale_down_delay_s", 300.0),))
-    return tuple(
-        Contender(family, *chosen) for chosen in product(values, others[: 1 if quick else 2])
-    )
-
-
-def services(googlenet: Profile) -> tuple[Service, ...]:
-    """Return the two services: GoogLeNet within 50 ms, and 20 times slower within 500 ms."""
-    energy_mj = googlenet.energy_mj
-    slow = Profile(
-        googlenet.model,
-        f"{googlenet.device}, 20 times slower",
-        20 * googlenet.latency_ms,
-        None if energy_mj is None else 20 * energy_mj,
-    )
-    return (
-        Service("slow", slow, ServiceLevelObjective(500, 99)),
-        Service("p4", googlenet, ServiceLevelObjective(50, 99)),
-    )

@@ -11,6 +11,7 @@ from deployments.control import background_solver
 from deployments.control.background_solver import BackgroundSolver
 from deployments.control.solve_request import SolveRequest, SolveResult
 from deployments.control.table_solver import work_conserving_table
+from deployments.errors import ChildError
 from policy.errors import InfeasibleError
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective, Weights
@@ -28,11 +29,13 @@ class Solves:
 
     def __init__(self) -> None:
         self.requests: list[SolveRequest] = []
+        self.limits_s: list[float] = []
         self.cancelled: list[SolveRequest] = []
         self._results: list[asyncio.Future[SolveResult]] = []
 
-    async def __call__(self, request: SolveRequest) -> SolveResult:
+    async def __call__(self, request: SolveRequest, time_limit_s: float) -> SolveResult:
         self.requests.append(request)
+        self.limits_s.append(time_limit_s)
         self._results.append(asyncio.get_running_loop().create_future())
         try:
             return await self._results[-1]
@@ -118,6 +121,82 @@ async def test_after_a_failure_the_old_table_stays_and_the_same_request_is_tried
     await solves.finish()
     assert solves.requests == [REQUEST, OTHER, OTHER]
     assert (solver.error, solver.in_progress) == (None, False)
+
+
+class Pauses:
+    """Sleep until the test says so."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._over = asyncio.Event()
+
+    async def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+        self._over.clear()
+        await self._over.wait()
+
+    async def end(self) -> None:
+        """End the pause."""
+        self._over.set()
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+async def test_a_solver_that_dies_is_started_again_after_longer_and_longer_pauses(
+    solves: Solves, caplog: pytest.LogCaptureFixture
+) -> None:
+    pauses = Pauses()
+    solver = BackgroundSolver(SLA, lambda: None, pauses)
+    solver.solve(REQUEST, SLA)
+    await asyncio.sleep(0)
+    failures = 12
+    for failure in range(1, failures + 1):
+        await solves.finish(ChildError("out of memory"))
+        report = solver.report()
+        assert (report["failures"], report["last_error"]) == (failure, "out of memory")
+        assert 0 < report["next_try_s"] <= pauses.seconds[-1]
+        assert (solver.in_progress, solver.error) == (True, None)
+        await pauses.end()
+        assert solver.report()["next_try_s"] is None
+    assert pauses.seconds == [min(2.0**n, 300) for n in range(failures)]
+    assert solves.limits_s == [min(120 * 2.0**n, 1800) for n in range(failures + 1)]
+    await solves.finish(curve=CURVE)
+    assert solver.report() == {"failures": failures, "last_error": None, "next_try_s": None}
+    assert solver.table is not None
+    assert solver.sla_capacity.curve == CURVE
+    assert not solver.in_progress
+
+
+async def test_an_unforeseen_error_is_a_failure_like_any_other(solves: Solves) -> None:
+    solver = BackgroundSolver(SLA, lambda: None, Pauses())
+    solver.solve(REQUEST, SLA)
+    await asyncio.sleep(0)
+    await solves.finish(MemoryError())
+    assert (solver.report()["last_error"], solver.failures) == ("MemoryError", 1)
+    assert solver.in_progress
+    await solver.close()
+
+
+async def test_what_has_no_solution_is_not_tried_again(solves: Solves) -> None:
+    pauses = Pauses()
+    solver = BackgroundSolver(SLA, lambda: None, pauses)
+    solver.solve(REQUEST, SLA)
+    await asyncio.sleep(0)
+    await solves.finish(InfeasibleError("needs energy"))
+    assert solver.report() == {"failures": 1, "last_error": "needs energy", "next_try_s": None}
+    assert (solver.in_progress, pauses.seconds) == (False, [])
+
+
+async def test_another_request_ends_the_pause(solves: Solves) -> None:
+    solver = BackgroundSolver(SLA, lambda: None, Pauses())
+    solver.solve(REQUEST, SLA)
+    await asyncio.sleep(0)
+    await solves.finish(ChildError("killed"))
+    solver.solve(OTHER, SLA)
+    assert solver.report()["last_error"] is None
+    await asyncio.sleep(0)
+    await solves.finish()
+    assert (solves.requests, solver.in_progress) == ([REQUEST, OTHER], False)
 
 
 async def test_a_smaller_capacity_counts_until_the_new_curve_is_solved(solves: Solves) -> None:

@@ -173,10 +173,10 @@ async def test_a_policy_for_bursts_is_in_force_until_something_else_is_asked_for
 ):
     call, solved = child_process.call, asyncio.Event()
 
-    async def answer(module, message):
+    async def answer(module, message, *limits):
         if module.endswith("burst_policy_process"):
             return FOUND.to_dict()
-        return await call(module, message)
+        return await call(module, message, *limits)
 
     def on_change():
         solved.set()

@@ -1,16 +1,14 @@
-"""Solve requests as JSON, and the files of their results."""
+"""Solve requests and their results as JSON."""
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from deployments.control.solve_request import SolveCache, SolveRequest, SolveResult
+from deployments.control.solve_request import SolveRequest, SolveResult
 from deployments.control.table_solver import work_conserving_table
-from policy.errors import InvalidInputError
 from policy.front import FrontCosts
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective, Weights
@@ -43,13 +41,6 @@ def test_another_front_or_number_of_cpus_is_solved_anew(other: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("curve", [None, CURVE])
-def test_a_stored_result_is_loaded(tmp_path: Path, curve: LoadLatenessCurve | None) -> None:
-    cache = SolveCache(tmp_path)
-    table = work_conserving_table(PROFILE, REQUEST.objective)
-    assert not cache.has_table(REQUEST)
-    cache.store_table(REQUEST, table)
-    assert cache.has_table(REQUEST)
-    with pytest.raises(InvalidInputError, match="curve: not stored"):
-        cache.load(REQUEST)
-    cache.store_curve(REQUEST, curve)
-    assert cache.load(REQUEST) == SolveResult(table, curve)
+def test_a_result_survives_json(curve: LoadLatenessCurve | None) -> None:
+    result = SolveResult(work_conserving_table(PROFILE, REQUEST.objective), curve)
+    assert SolveResult.from_dict(json.loads(json.dumps(result.to_dict()))) == result

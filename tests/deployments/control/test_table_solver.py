@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from deployments.control import table_solver as solver
-from deployments.control.solve_request import SolveRequest
+from deployments.control.solve_cache import SolveCache
+from deployments.control.solve_request import SolveRequest, SolveResult
+from deployments.errors import ChildError
 from policy.errors import InfeasibleError
 from policy.load_lateness import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective, Weights
@@ -25,55 +27,66 @@ def _own_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solver, "cache_folder", lambda: tmp_path)
 
 
+async def solve(request: SolveRequest) -> SolveResult:
+    return await solver.solve_in_subprocess(request, 60.0)
+
+
 async def test_the_child_process_solves_the_same_as_this_process() -> None:
-    result = await solver.solve_in_subprocess(REQUEST)
+    result = await solve(REQUEST)
     assert result.table == solve_table(PROFILE, REQUEST.objective)
     assert result.curve == solve_load_lateness_curve(PROFILE, SLA, 8)
 
 
 async def test_an_sla_that_no_rate_meets_has_no_curve() -> None:
-    result = await solver.solve_in_subprocess(
-        replace(REQUEST, sla=ServiceLevelObjective(1.4, 99.0))
-    )
+    result = await solve(replace(REQUEST, sla=ServiceLevelObjective(1.4, 99.0)))
     assert result.curve is None
     assert result.table == solve_table(PROFILE, REQUEST.objective)
 
 
 async def test_the_next_replica_loads_the_stored_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = await solver.solve_in_subprocess(REQUEST)
+    result = await solve(REQUEST)
     monkeypatch.setattr(sys, "executable", "/none")
-    assert await solver.solve_in_subprocess(REQUEST) == result
+    assert await solve(REQUEST) == result
     for other in (
         replace(REQUEST, objective=Weights(1.0, 3.0)),
         replace(REQUEST, sla=ServiceLevelObjective(9.5, 98.0)),
         replace(REQUEST, waiting_room=9),
     ):
-        with pytest.raises(FileNotFoundError):
-            await solver.solve_in_subprocess(other)
+        with pytest.raises(ChildError, match="did not start"):
+            await solve(other)
 
 
 @pytest.mark.slow
 async def test_a_changed_sla_keeps_a_table_that_does_not_depend_on_it(tmp_path: Path) -> None:
-    await solver.solve_in_subprocess(REQUEST)
-    table = tmp_path / REQUEST.table_name
+    await solve(REQUEST)
+    table = SolveCache(tmp_path).path(REQUEST.table_name)
     before = table.stat()
-    await solver.solve_in_subprocess(replace(REQUEST, sla=ServiceLevelObjective(9.5, 98.0)))
-    assert table.stat().st_mtime_ns == before.st_mtime_ns
+    await solve(replace(REQUEST, sla=ServiceLevelObjective(9.5, 98.0)))
+    assert table.stat().st_ino == before.st_ino
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damaged", [REQUEST.table_name, REQUEST.curve_name])
 async def test_a_damaged_file_is_solved_anew(tmp_path: Path, damaged: str) -> None:
-    result = await solver.solve_in_subprocess(REQUEST)
-    path = tmp_path / damaged
+    result = await solve(REQUEST)
+    path = SolveCache(tmp_path).path(damaged)
     path.write_text(path.read_text()[:50])
-    assert await solver.solve_in_subprocess(REQUEST) == result
+    assert await solve(REQUEST) == result
 
 
 async def test_the_child_process_reports_its_error() -> None:
     without_energy = Profile("m", "d", PROFILE.latency_ms)
     with pytest.raises(InfeasibleError, match="energy"):
-        await solver.solve_in_subprocess(replace(REQUEST, profile=without_energy))
+        await solve(replace(REQUEST, profile=without_energy))
+
+
+async def test_a_full_disk_costs_the_next_replica_time_but_not_this_one_its_table(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(solver, "cache_folder", lambda: Path("/dev/full"))
+    result = await solve(REQUEST)
+    assert result.table == solve_table(PROFILE, REQUEST.objective)
+    assert "not kept for other replicas" in caplog.text
 
 
 def test_the_first_table_starts_whenever_the_device_is_free() -> None:

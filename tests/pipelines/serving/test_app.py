@@ -124,6 +124,12 @@ async def test_what_a_model_has_a_pipeline_has(client):
     assert policy["stages"]["doubler"]["max_batch_size"] == 4
 
 
+async def test_a_draining_pipeline_is_not_ready_but_answers(client, service):
+    service.begin_drain()
+    assert (await client.get("/v2/health/ready")).status_code == 503
+    assert (await client.post(INFER, json=body([1, 2, 3]))).status_code == 200
+
+
 async def test_a_deadline_and_an_sla_that_cannot_be_met(client, service):
     answer = await client.post(INFER, json=body([1, 2, 3]), headers={"X-Request-Timeout-Ms": "0.5"})
     assert answer.status_code == 504

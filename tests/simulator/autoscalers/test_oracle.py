@@ -14,13 +14,11 @@ from simulator.autoscalers.fixed import fixed_at_peak
 from simulator.autoscalers.oracle import (
     Clairvoyant,
     clairvoyant_schedule,
-    repeat_per_second,
     required_replicas_by_second,
-    required_replicas_by_window,
 )
-from simulator.fleet import StartTime
 from simulator.scenario import Scenario
 from simulator.simulation import simulate
+from simulator.start_time import StartTime
 from tests.support.fleet_views import view
 
 FEW_SECONDS = st.lists(st.integers(0, 3), min_size=1, max_size=6)
@@ -108,35 +106,6 @@ def test_the_required_replicas_by_second_cover_each_second() -> None:
         required_replicas_by_second([1.0], 0)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20)), min_size=1, max_size=12),
-)
-def test_the_required_replicas_by_window_are_the_fewest_of_every_window(bounds) -> None:
-    fewest = np.array([count for count, _ in bounds])
-    low = np.array([max(0, count - margin) for count, margin in bounds])
-    high = np.array([count + margin for count, margin in bounds])
-    found = required_replicas_by_window(lambda replicas: replicas >= fewest, low, high)
-    assert found.tolist() == fewest.tolist()
-
-
-def test_a_window_that_never_complies_keeps_its_upper_bound() -> None:
-    found = required_replicas_by_window(lambda _: np.zeros(2, dtype=bool), [1, 1], [4, 9])
-    assert found.tolist() == [4, 9]
-
-
-def test_a_window_that_fails_because_of_its_neighbours_queue_is_raised() -> None:
-    """Alone, each window complies with 2; after a neighbour with 2 the second one needs 3."""
-
-    def complies(replicas: np.ndarray) -> np.ndarray:
-        return np.array([replicas[0] >= 2, replicas[1] >= (3 if replicas[0] <= 2 else 2)])
-
-    assert required_replicas_by_window(complies, [1, 1], [6, 6]).tolist() == [2, 3]
-
-
-def test_the_value_of_a_window_is_repeated_for_its_seconds() -> None:
-    assert repeat_per_second([2, 5], 70).tolist() == 60 * [2] + 10 * [5]
-
-
 def test_a_fleet_fixed_at_peak_costs_more_than_the_oracle() -> None:
     rng = np.random.default_rng(5)
     offered = rng.poisson(1000 + 800 * np.sin(np.arange(2000) / 300))
@@ -168,15 +137,3 @@ def test_a_simulated_fleet_follows_and_pays_for_the_schedule(start_time_s: int) 
     drained_s = run.paid_replica_s - oracle.replica_seconds
     assert 0 <= drained_s <= removed * 1e-3 * OBJECTIVE.response_time_ms
     assert run.compliant().all()
-
-
-def test_the_required_replicas_by_window_comply_and_one_fewer_does_not() -> None:
-    def complies(replicas: np.ndarray) -> np.ndarray:
-        schedule = Clairvoyant(repeat_per_second(replicas, OFFERED.size), 0)
-        return simulate(scenario(schedule.initial_replicas, 0), schedule).compliant()
-
-    found = required_replicas_by_window(complies, np.ones(4), np.full(4, 8))
-    assert complies(found).all()
-    for window in range(4):
-        fewer = found - (np.arange(4) == window)
-        assert not complies(fewer)[window]

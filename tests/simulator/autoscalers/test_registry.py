@@ -5,9 +5,10 @@ from autoscaler.settings import AutoscalerSettings
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from simulator.autoscalers.choices import FAMILIES, choose, grid
 from simulator.autoscalers.fixed import FixedFleet
 from simulator.autoscalers.ray_default import RayDefault
-from simulator.autoscalers.registry import AUTOSCALERS, DEFAULT, ORACLE, ScalingProblem, choose
+from simulator.autoscalers.registry import AUTOSCALERS, DEFAULT, ORACLE, ScalingProblem
 from simulator.autoscalers.sojourn import SojournAutoscaler
 
 PROBLEM = ScalingProblem(
@@ -27,7 +28,8 @@ def made(text: str):
 
 def test_the_names_are_those_of_the_command_line() -> None:
     assert list(AUTOSCALERS) == [
-        "sojourn", "ray", "knative", "mdc", "mark", "peak", "static", "oracle",
+        "sojourn", "ray", "knative", "hpa", "mdc", "mark", "mean", "p90", "peak", "static",
+        "oracle",
     ]  # fmt: skip
     assert {*DEFAULT, ORACLE} <= set(AUTOSCALERS)
     assert all(entry.name == name for name, entry in AUTOSCALERS.items())
@@ -93,3 +95,15 @@ def test_a_bad_choice_is_rejected_in_one_line(names: str, complaint: str) -> Non
 def test_a_static_fleet_has_a_whole_number_of_replicas() -> None:
     with pytest.raises(InvalidInputError, match="whole number"):
         made("static:2.5")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_grid_begins_with_the_stock_setting_and_repeats_nothing(family: str) -> None:
+    choices = grid(family)
+    assert (choices[0].value, choices[0].settings) == (None, ())
+    assert len({choice.name for choice in choices}) == len(choices) > 3
+    assert all(callable(choice.make(PROBLEM).replicas) for choice in choices)
+
+
+def test_every_family_with_a_knob_has_a_grid() -> None:
+    assert set(FAMILIES) == {name for name, entry in AUTOSCALERS.items() if entry.curve}

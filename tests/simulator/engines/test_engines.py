@@ -16,9 +16,10 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.table import PolicyTable
 from simulator.engines.interface import Routing
-from simulator.fleet import Failures, StartTime
+from simulator.fleet import Failures
 from simulator.scenario import Scenario
 from simulator.simulation import Simulation
+from simulator.start_time import StartTime
 
 DELAYS_MS = [0.0, 0.25, 3.0, 400.0]
 LATENCIES_MS = [[2.0] * 6, [1.0, 2.5, 3.0, 3.0, 8.0, 9.5], np.linspace(8, 30, 6)]

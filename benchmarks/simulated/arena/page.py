@@ -1,0 +1,119 @@
+"""The results of `benchmarks.simulated.autoscaler` as Markdown tables and plots."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from matplotlib.figure import Figure
+
+from benchmarks.simulated.arena.cases import Case
+from simulator.arena import Score
+from simulator.reporting.comparison import percent
+from simulator.reporting.tournament import draw_frontiers
+from simulator.tuning import GOAL, Tournament
+
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+COLORS = (
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b22222", "#6b4f3a"),
+    "#777777",
+)
+
+Result = tuple[Case, Tournament]
+
+
+def tables(results: Sequence[Result], plots: Mapping[str, Path] | None = None) -> str:
+    """Return a table for each trace, kind and start time; seeds are summed up as medians.
+
+    Parameters
+    ----------
+    results : sequence of (Case, Tournament)
+    plots : mapping of str to Path, optional
+        Plots by the name of their case, in the folder `images` beside the page.
+    """
+    parts = []
+    for name, same in _by_case(results).items():
+        first = same[0]
+        for judge, load in enumerate(first.judge_on):
+            day = load.rsplit(", ", 1)[1].split(" (")[0]
+            bound = median(t.bounds_over_oracle[judge] for t in same)
+            parts.append(f"**{name[0].upper()}{name[1:]}, {day}** (bound: {bound:.2f})\n")
+            parts.append(
+                "| tuned on another day | minutes held | × oracle | × bound | energy | scalings/h |"
+            )
+            parts.append("|---|---|---|---|---|---|")
+            families = [tuned.family for tuned in first.families]
+            rows = [
+                [t.families[number].chosen_on(judge) for t in same]
+                for number in range(len(families))
+            ]
+            rows.sort(key=lambda row: median(s.over_oracle for s in row))
+            parts += map(_row, rows)
+            beyond = [s for t in same for s in t.beyond(judge)]
+            parts.append("")
+            parts.append(_beyond(beyond))
+        if plots and name in plots:
+            parts.append(f"![{name}](images/{plots[name].name})\n")
+    return "\n".join(parts)
+
+
+def _by_case(results: Sequence[Result]) -> dict[str, list[Tournament]]:
+    by_case: dict[str, list[Tournament]] = {}
+    for case, tournament in results:
+        by_case.setdefault(case.name, []).append(tournament)
+    return by_case
+
+
+def _row(scores: Sequence[Score]) -> str:
+    held = median(s.held for s in scores)
+    low = min(s.interval[0] for s in scores)
+    high = max(s.interval[1] for s in scores)
+    cost = median(s.over_oracle for s in scores)
+    mark = "**" if held >= GOAL else ""
+    energies = [s.energy_over_oracle for s in scores if s.energy_over_oracle is not None]
+    return (
+        f"| {scores[0].outcome.label} | {mark}{percent(held)}{mark} "
+        f"[{percent(low)}, {percent(high)}] | {cost:.2f} | "
+        f"{median(s.over_bound for s in scores):.2f} | "
+        f"{median(energies) if energies else float('nan'):.2f} | "
+        f"{median(s.outcome.scalings_per_hour for s in scores):.0f} |"
+    )
+
+
+def _beyond(beyond: Sequence[Score]) -> str:
+    if not beyond:
+        return "Nothing lies beyond Sojourn's curve.\n"
+    named = ", ".join(
+        f"{s.outcome.label} ({percent(s.held)} at {s.over_oracle:.2f})" for s in beyond
+    )
+    return f"Beyond Sojourn's curve: {named}.\n"
+
+
+def insert(page: Path, text: str) -> None:
+    """Replace what is between the two marks of a page.
+
+    Raises
+    ------
+    ValueError
+        The page does not have the marks.
+    """
+    content = page.read_text()
+    before, _, rest = content.partition(BEGIN)
+    _, mark, after = rest.partition(END)
+    if not mark:
+        raise ValueError(f"{page}: has no {BEGIN} and {END}")
+    page.write_text(f"{before}{BEGIN}\n\n{text.strip()}\n\n{END}{after}")
+
+
+def draw(case: Case, tournament: Tournament, folder: Path) -> Path:
+    """Draw the frontiers on the first load judged, and return the file."""
+    figure = Figure(figsize=(9, 5), layout="constrained", dpi=110)
+    axes = figure.subplots()
+    draw_frontiers(
+        axes, tournament.families, 0, tournament.bounds_over_oracle[0], COLORS, goal="#999999"
+    )
+    axes.set_title(tournament.judge_on[0].split(" (")[0])
+    kind = "" if case.superposed else "_raw"
+    name = f"autoscaler_frontier_{case.trace.name.replace(' ', '_')}{kind}.png"
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / name)
+    return folder / name

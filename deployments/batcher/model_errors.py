@@ -1,0 +1,75 @@
+"""The exceptions of a model, for the person who wrote it: each kind is shown once, then counted."""
+
+import logging
+import traceback
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+logger = logging.getLogger("sojourn.batcher")
+
+_OUR_FRAMES = Path(__file__).parent
+#: Kinds that are told apart; a message or a line may differ each time.
+_MAX_KINDS = 1000
+
+
+class ModelErrors:
+    """Log a model's exceptions, and count them.
+
+    Two exceptions are of one kind if they have the same type and were raised at the same line. The
+    first is logged with its traceback, from the model's first frame on; later ones when their count
+    reaches 10, 100, 1,000 and so on.
+
+    Attributes
+    ----------
+    count : int
+        Exceptions so far, each blamed on one request.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._last: str | None = None
+        self._kinds: Counter[tuple[str, str, int]] = Counter()
+
+    def record(self, error: BaseException, rows: int) -> None:
+        """Log an exception, or count it.
+
+        Parameters
+        ----------
+        error : BaseException
+            What `Model.forward` raised.
+        rows : int
+            Rows of the request that it was raised on.
+        """
+        self.count += 1
+        frames = _model_frames(error.__traceback__)
+        where = traceback.extract_tb(frames)[-1:] if frames else []
+        file, line = (where[0].filename, where[0].lineno or 0) if where else ("", 0)
+        name = type(error).__name__
+        self._last = f"{name}: {error} ({Path(file).name}:{line})" if file else f"{name}: {error}"
+        kind = (name, file, line)
+        if kind not in self._kinds and len(self._kinds) >= _MAX_KINDS:
+            return
+        self._kinds[kind] += 1
+        count = self._kinds[kind]
+        if count == 1:
+            text = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
+            logger.error("the model failed on a request of %d rows\n%s", rows, text)
+        elif count >= 10 and set(str(count)[1:]) == {"0"} and str(count)[0] == "1":
+            logger.error("the model failed: %s, and %d like it", self._last, count - 1)
+
+    def report(self) -> dict[str, Any]:
+        """Return the number of failed requests and the last error, for JSON."""
+        return {"requests": self.count, "last": self._last}
+
+
+def _model_frames(frames: TracebackType | None) -> TracebackType | None:
+    """Return the frames from the model's first on: ours say nothing to the model's author."""
+    while (
+        frames is not None
+        and frames.tb_next is not None
+        and Path(frames.tb_frame.f_code.co_filename).parent == _OUR_FRAMES
+    ):
+        frames = frames.tb_next
+    return frames

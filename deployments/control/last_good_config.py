@@ -1,0 +1,87 @@
+"""A live `user_config` that is wrong: what a replica does with it.
+
+A replica that runs keeps the configuration it has. One that starts has none: it takes the last good
+one of its deployment from the cluster's store, so that a typo does not keep replicas from starting,
+neither for more load nor in place of a dead one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from deployments.config import parse_user_config
+from deployments.service import InferenceService
+from policy.errors import SojournError
+
+logger = logging.getLogger("sojourn.service")
+
+
+class LastGoodConfig:
+    """The last good `user_config` of a deployment, in a store that outlives the replica.
+
+    Parameters
+    ----------
+    application, deployment : str
+        Names of the Ray Serve application and deployment.
+    model : str
+        The model's name; another model of the same deployment has a configuration of its own.
+    read : callable
+        Returns the value of a key, or None. It may block, so a thread calls it.
+    save : callable
+        Has a key and a function whose result is to be saved under it; it does not wait.
+    """
+
+    def __init__(
+        self,
+        application: str,
+        deployment: str,
+        model: str,
+        read: Callable[[str], bytes | None],
+        save: Callable[[str, Callable[[], bytes]], object],
+    ) -> None:
+        self._key = f"user_config#{application}#{deployment}#{model}"
+        self._read = read
+        self._save = save
+
+    def keep(self, content: Mapping[str, Any]) -> None:
+        """Save a `user_config` that is in force."""
+        packed = orjson.dumps(content)
+        self._save(self._key, lambda: packed)
+
+    async def recall(self) -> dict[str, Any] | None:
+        """Return the last one that was saved; None if there is none."""
+        packed = await asyncio.to_thread(self._read, self._key)
+        if packed is None:
+            return None
+        content: dict[str, Any] = orjson.loads(packed)
+        return content
+
+
+async def apply_user_config(
+    service: InferenceService, content: Mapping[str, Any], last_good: LastGoodConfig
+) -> None:
+    """Apply a `user_config`, or say why not, and use the last good one.
+
+    Raises
+    ------
+    SojournError
+        It is invalid, the replica has no earlier one, and neither has its deployment.
+    """
+    try:
+        await service.configure(parse_user_config(content))
+    except SojournError as error:
+        if service.configured:
+            service.config_error = str(error)
+        else:
+            kept = await last_good.recall()
+            if kept is None:
+                raise
+            await service.configure(parse_user_config(kept))
+            service.config_error = f"{error}; the last good user_config is in force"
+        logger.error("user_config rejected, the previous one stays in force: %s", error)
+        return
+    service.config_error = None
+    last_good.keep(content)

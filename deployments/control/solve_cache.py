@@ -1,0 +1,196 @@
+"""Solutions kept on disk, so that the next replica with the same model and SLA need not solve.
+
+A file's name says what was solved *and* what computed it: the sources of the mathematics and the
+versions of its libraries. So changed code never finds what older code computed. The folder is the
+user's own; the files used longest ago leave it first.
+"""
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import stat
+import tempfile
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+import policy
+from deployments.control.solve_request import SolveRequest, SolveResult, curve_from_dict
+from policy.errors import InvalidInputError
+from policy.load_lateness import LoadLatenessCurve
+from policy.table import PolicyTable
+
+logger = logging.getLogger("sojourn.policy")
+
+#: The files together: a table has some 100 kB.
+MAX_BYTES = 64 << 20
+#: Libraries that the result depends on.
+_LIBRARIES = ("numpy", "scipy", "numba")
+
+
+class SolveCache:
+    """Solutions in a folder, a file for each table and each curve.
+
+    Parameters
+    ----------
+    folder : Path
+        An existing folder.
+    code : str, optional
+        What computes the solutions; by default `code_digest`.
+    max_bytes : int
+        The files used longest ago are deleted when all of them exceed this.
+    """
+
+    def __init__(self, folder: Path, code: str | None = None, max_bytes: int = MAX_BYTES) -> None:
+        self.folder = folder
+        self._code = code_digest() if code is None else code
+        self._max_bytes = max_bytes
+
+    def load(self, request: SolveRequest) -> SolveResult:
+        """Return the stored solution of `request`.
+
+        Raises
+        ------
+        InvalidInputError
+            A file is missing or damaged.
+        """
+        table = self.load_table(request)
+        path = self.path(request.curve_name)
+        try:
+            curve = curve_from_dict(json.loads(path.read_text()))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InvalidInputError(f"load-lateness curve: not stored ({error!r})") from error
+        _mark_used(path)
+        return SolveResult(table, curve)
+
+    def load_table(self, request: SolveRequest) -> PolicyTable:
+        """Return the stored table of `request`.
+
+        Raises
+        ------
+        InvalidInputError
+            The file is missing or damaged.
+        """
+        path = self.path(request.table_name)
+        table = PolicyTable.load(path, request.profile, request.objective)
+        _mark_used(path)
+        return table
+
+    def store_table(self, request: SolveRequest, table: PolicyTable) -> None:
+        """Store the table of `request`.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        """
+        self._write(request.table_name, json.dumps(table.to_dict()))
+
+    def store_curve(self, request: SolveRequest, curve: LoadLatenessCurve | None) -> None:
+        """Store the curve of `request`, or that there is none.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        """
+        self._write(request.curve_name, json.dumps(curve and asdict(curve)))
+
+    def path(self, name: str) -> Path:
+        """Return the file of a solution that this code computes."""
+        return self.folder / f"{self._code[:16]}-{name}"
+
+    def _write(self, name: str, text: str) -> None:
+        """Write a file atomically, since another replica may be reading it; then make room."""
+        path = self.path(name)
+        temporary = path.with_suffix(f".{os.getpid()}")
+        try:
+            temporary.write_text(text)
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        self._evict(kept=path)
+
+    def _evict(self, kept: Path) -> None:
+        """Delete the files used longest ago, but not `kept`, until the rest is small enough."""
+        files = []
+        for path in self.folder.iterdir():
+            with contextlib.suppress(OSError):  # another process may have deleted it
+                found = path.stat()
+                files.append((found.st_mtime_ns, found.st_size, path))
+        total = sum(size for _, size, _ in files)
+        for _, size, path in sorted(files):
+            if total <= self._max_bytes:
+                return
+            if path != kept:
+                path.unlink(missing_ok=True)
+                total -= size
+
+
+@functools.cache
+def cache_folder() -> Path:
+    """Create and return this user's cache folder.
+
+    It is ``sojourn/tables`` in ``$XDG_CACHE_HOME`` or ``~/.cache``. Where that cannot be, or is not
+    this user's alone, it is a temporary folder of this process.
+    """
+    try:
+        return _private_folder(_cache_home() / "sojourn" / "tables")
+    except (OSError, RuntimeError) as error:
+        logger.warning("solved tables are kept by this process only: %s", error)
+        return Path(tempfile.mkdtemp(prefix="sojourn-tables-"))
+
+
+def _cache_home() -> Path:
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification has relative paths ignored.
+    return Path(given) if given.startswith("/") else Path.home() / ".cache"
+
+
+def _private_folder(folder: Path) -> Path:
+    """Create `folder`, if need be, and return it.
+
+    Raises
+    ------
+    OSError
+        It cannot be created or written, or it is not a folder that this user owns.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise PermissionError(f"{folder} is not a folder of this user's own")
+    if stat.S_IMODE(found.st_mode) != 0o700:
+        folder.chmod(0o700)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"{folder} cannot be written")
+    return folder
+
+
+@functools.cache
+def code_digest() -> str:
+    """Return a hash of what computes solutions: our sources and the libraries' versions."""
+    root = Path(policy.__file__).parent
+    here = Path(__file__)
+    sources = [*root.rglob("*.py"), here.with_name("table_solver_process.py")]
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in _LIBRARIES]
+    return digest(root.parent, sources, [platform.python_version(), *versions])
+
+
+def digest(root: Path, sources: Iterable[Path], versions: Iterable[str]) -> str:
+    """Return a hash of files, by their path below `root` and content, and of versions."""
+    result = hashlib.sha256("\n".join(versions).encode())
+    for path in sorted(sources):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        result.update(f"{path.relative_to(root)} {content}\n".encode())
+    return result.hexdigest()
+
+
+def _mark_used(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        os.utime(path)

@@ -1,0 +1,242 @@
+"""The child process of a local run: it starts Ray and Serve, and deploys the application.
+
+It reads what to serve as one line of JSON from standard input, and writes lines of JSON to standard
+output: ``{"step": text}`` as it goes, and then the addresses or ``{"error": message}``. At the end
+of its input it stops Serve and Ray, or, before the service is ready, kills what it has started.
+"""
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO
+
+import psutil
+import ray
+from ray import serve
+from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
+from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
+
+from deployments.errors import StartError
+from deployments.local.descendants import adopted_orphans, descendants, end_descendants
+from deployments.local.machine import LOOPBACK
+from policy.errors import SojournError
+
+OBJECT_STORE_BYTES = 128 << 20
+READY_TIMEOUT_S = 120.0
+#: Replicas finish what they have accepted; see `deployments.replica.DRAIN_TIMEOUT_S`.
+SHUTDOWN_TIMEOUT_S = 35.0
+_POLL_S = 0.1
+
+
+def main() -> int:
+    """Serve what standard input says, until it ends."""
+    # What Ray prints must not mix with the answers.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    request = json.loads(sys.stdin.readline())
+    ended = _InputEnd()
+    with adopted_orphans():
+        ended.while_starting = True
+        ended.start()
+        try:
+            addresses = start(request, answers)
+        except SojournError as error:
+            _write(answers, error=str(error))
+            return 1
+        finally:
+            ended.while_starting = False
+        _write(answers, **addresses)
+        ended.join()
+        shut_down()
+    return 0
+
+
+class _InputEnd(threading.Thread):
+    """Wait for the end of standard input.
+
+    Attributes
+    ----------
+    while_starting : bool
+        Whether the process is to be ended at once then: nothing needs to be finished.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.while_starting = False
+
+    def run(self) -> None:
+        """Read to the end."""
+        while sys.stdin.read(1):
+            pass
+        if self.while_starting:
+            end_descendants()
+            os._exit(1)
+
+
+def _write(answers: TextIO, **content: object) -> None:
+    with suppress(BrokenPipeError):
+        answers.write(json.dumps(content) + "\n")
+        answers.flush()
+
+
+def start(request: dict[str, Any], answers: TextIO) -> dict[str, str]:
+    """Start Ray and Serve, deploy, and wait for the first answer.
+
+    Returns
+    -------
+    dict of str to str
+        The URLs of the `dashboard` and of the Prometheus metrics (`metrics_url`).
+
+    Raises
+    ------
+    StartError
+        One of them does not start.
+    """
+    _write(answers, step="starting Ray")
+    with _raise_as_start_error("Ray did not start"):
+        context = ray.init(
+            address="local",
+            include_dashboard=True,
+            object_store_memory=OBJECT_STORE_BYTES,
+            logging_level="ERROR",
+            log_to_driver=True,
+            configure_logging=True,
+        )
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    _write(answers, step=f"deploying {request['model']}")
+    with _raise_as_start_error("Serve did not start"):
+        serve.start(
+            proxy_location="HeadOnly", http_options={"host": LOOPBACK, "port": request["port"]}
+        )
+    dashboard = f"http://{context.address_info['webui_url']}"
+    deploy(request["document"], dashboard)
+    _wait_until_ready(request, dashboard)
+    (node,) = ray.nodes()
+    metrics_url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    return {"dashboard": dashboard, "metrics_url": metrics_url}
+
+
+def shut_down() -> None:
+    """Stop Serve, whose replicas finish what they have, then Ray, then whatever is left."""
+    if _gcs_runs():  # without it, every call waits for it
+        with suppress(Exception):
+            _shut_serve_down()
+        with suppress(Exception):
+            ray.shutdown()
+    end_descendants()
+
+
+def _gcs_runs() -> bool:
+    for process in descendants():
+        with suppress(psutil.Error):
+            if process.name() == "gcs_server":
+                return process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _shut_serve_down() -> None:
+    """Do what `serve.shutdown` does, but leave no call behind that Ray complains about.
+
+    `serve.shutdown` waits in a call to the controller for the controller to be killed. Ray then
+    reports that the call failed and will be repeated.
+    """
+    controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
+    ray.get(controller.graceful_shutdown.remote(wait=False), timeout=SHUTDOWN_TIMEOUT_S)
+    deadline_s = time.monotonic() + SHUTDOWN_TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        try:
+            ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
+        except ValueError:
+            return
+        time.sleep(_POLL_S)
+
+
+def deploy(document: dict[str, Any], dashboard: str) -> None:
+    """Deploy the content of a config file to a running cluster, as ``serve deploy`` does.
+
+    Parameters
+    ----------
+    document : dict
+        The parsed config file.
+    dashboard : str
+        URL of the cluster's dashboard.
+
+    Raises
+    ------
+    StartError
+        The cluster rejects the config or cannot be reached.
+    """
+    with _raise_as_start_error("the cluster did not accept the config"):
+        ServeSubmissionClient(dashboard).deploy_applications(document)
+
+
+def _wait_until_ready(request: dict[str, Any], dashboard: str) -> None:
+    """Wait until the model answers through HAProxy. Raise `StartError` if it does not start."""
+    model, where = request["model"], f"{request['address']}:{request['port']}"
+    ready = f"http://{where}{request['route_prefix']}/v2/models/{model}/ready"
+    deadline_s = time.monotonic() + READY_TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        with suppress(OSError), urllib.request.urlopen(ready, timeout=5) as answer:
+            if answer.status == 200:
+                return
+        failure = _deployment_failure(request["application"], dashboard)
+        if failure:
+            raise StartError(f"{model} did not start: {failure}")
+        time.sleep(_POLL_S)
+    raise StartError(f"{model} did not answer within {READY_TIMEOUT_S:g} s")
+
+
+def _deployment_failure(application: str, dashboard: str) -> str | None:
+    """Return why the application failed to deploy, or None if it has not failed."""
+    details = ServeSubmissionClient(dashboard).get_serve_details()
+    status = details["applications"].get(application, {})
+    if status.get("status") != "DEPLOY_FAILED":
+        return None
+    deployments = status.get("deployments", {}).values()
+    return last_error([status.get("message", ""), *(entry["message"] for entry in deployments)])
+
+
+def last_error(messages: list[str]) -> str:
+    """Return the line that names the error in Ray's messages about a failed deployment.
+
+    Parameters
+    ----------
+    messages : list of str
+        The messages of the application and its deployments; they contain tracebacks.
+
+    Returns
+    -------
+    str
+        The message of the last exception; if there is none, the last line.
+    """
+    lines = [line.strip() for message in messages for line in message.splitlines() if line.strip()]
+    for line in reversed(lines):
+        name, colon, message = line.partition(": ")
+        if colon and name.rpartition(".")[2].endswith(("Error", "Exception")):
+            return message
+    return lines[-1] if lines else "Ray gave no reason"
+
+
+@contextmanager
+def _raise_as_start_error(what: str) -> Iterator[None]:
+    """Raise any error as a `StartError` of one line that begins with `what`."""
+    try:
+        yield
+    except StartError:
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise StartError(f"{what}: {lines[-1].strip()}") from error
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    # Ray's own threads may hold the interpreter up.
+    os._exit(status)

@@ -1,0 +1,81 @@
+"""What a local run needs of this machine: memory, and free ports."""
+
+import ipaddress
+import socket
+import sys
+from contextlib import closing, suppress
+
+import psutil
+
+from deployments.config import ServiceConfig
+from deployments.errors import StartError
+
+#: Memory that Ray, Serve and one replica of a small model use.
+NEEDED_MEMORY_BYTES = 2 << 30
+LOOPBACK = "127.0.0.1"
+
+
+def check_machine(config: ServiceConfig) -> None:
+    """Raise `StartError` if `config` cannot be served here: one line says why, and what to do."""
+    if sys.platform != "linux":
+        raise StartError(f"Serve's HAProxy mode runs on Linux, not on {sys.platform}")
+    owner = _port_owner(config.http_host, config.http_port)
+    if owner is not None:
+        raise StartError(
+            f"port {config.http_port} of {config.http_host} is in use{owner}; free it or choose "
+            "another one with --port"
+        )
+    available = psutil.virtual_memory().available
+    if available < NEEDED_MEMORY_BYTES:
+        raise StartError(
+            f"only {available >> 20} MiB of memory are free; Ray and a replica need "
+            f"{NEEDED_MEMORY_BYTES >> 20} MiB"
+        )
+
+
+def _port_owner(host: str, port: int) -> str | None:
+    """Return None if `port` is free. Otherwise describe its owner, or return "" if unknown."""
+    with closing(socket.socket()) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if isinstance(error, PermissionError):
+                return " (no permission to listen there)"
+        else:
+            return None
+    with suppress(psutil.AccessDenied, psutil.NoSuchProcess):
+        for connection in psutil.net_connections("tcp"):
+            address = connection.laddr
+            if connection.status == psutil.CONN_LISTEN and address and address.port == port:
+                if connection.pid is None:
+                    break
+                name = psutil.Process(connection.pid).name()
+                return f" by {name} (process {connection.pid})"
+    return ""
+
+
+def free_port(wanted: int) -> int:
+    """Return `wanted` if that port is free, otherwise any free port."""
+    for port in (wanted, 0):
+        with closing(socket.socket()) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind((LOOPBACK, port))
+                return int(probe.getsockname()[1])
+    raise StartError("this machine has no free port")
+
+
+def is_public(host: str) -> bool:
+    """Return whether other machines can reach what listens on `host`."""
+    if host == "localhost":
+        return False
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return True
+
+
+def address_to_ask(host: str) -> str:
+    """Return where this machine reaches what listens on `host`."""
+    return LOOPBACK if host in ("", "*", "0.0.0.0", "::", "localhost") else host

@@ -1,0 +1,227 @@
+"""A local run: Ray with Serve in HAProxy mode on this machine, for as long as a context lasts.
+
+Ray runs in a child process (`deployments.local.cluster`) with a session of its own. So a Ctrl-C
+reaches this process only, no signal meets a handler of Ray's, and whatever has become of Ray, the
+end of the context ends every process.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Set
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from deployments.config import ServiceConfig
+from deployments.errors import StartError
+from deployments.local.descendants import adopted_orphans, descendants, end_descendants
+from deployments.local.environment import environment_of
+from deployments.local.machine import address_to_ask, check_machine
+from deployments.local.replica_output import shown
+
+#: How long Ray may take to finish requests and to stop, before its processes are killed.
+STOP_TIMEOUT_S = 45.0
+_CLOSE_TIMEOUT_S = 0.3
+#: The module that the child process runs.
+CLUSTER = "deployments.local.cluster"
+
+
+@dataclass(frozen=True)
+class LocalService:
+    """A local run.
+
+    Attributes
+    ----------
+    url : str
+        URL of the service, with its route prefix.
+    dashboard : str
+        URL of Ray's dashboard; also the address for ``serve deploy -a``.
+    metrics_url : str
+        URL of the Prometheus metrics.
+    wait : callable
+        Wait until Ray ends of its own accord; raise `StartError`.
+    """
+
+    url: str
+    dashboard: str
+    metrics_url: str
+    wait: Callable[[], None]
+
+
+@contextmanager
+def local_service(
+    config: ServiceConfig, report: Callable[[str], None], balance: str = "random"
+) -> Iterator[LocalService]:
+    """Serve `config` on this machine while the context lasts. Leave no process behind.
+
+    An exception that a signal handler raises ends the context. One more, raised while Ray stops,
+    has its processes killed at once.
+
+    Parameters
+    ----------
+    config : ServiceConfig
+        The model to serve and the address to listen on.
+    report : callable
+        Called with one line of text at each step, and, from another thread, with each line that a
+        replica prints.
+    balance : str
+        How HAProxy chooses a replica: a key of `deployments.routing.BALANCES`.
+
+    Yields
+    ------
+    LocalService
+        The running service.
+
+    Raises
+    ------
+    StartError
+        The port is in use, there is too little memory, or the model does not start.
+    """
+    check_machine(config)
+    before = descendants()
+    with ExitStack() as stack:
+        # Not below $TMPDIR, to keep it short: the path of a Unix socket is limited to 107 bytes.
+        directory = Path(tempfile.mkdtemp(prefix="sojourn-", dir="/tmp"))
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        stack.enter_context(adopted_orphans())
+        cluster = _Cluster(environment_of(config, directory, balance), report)
+        stack.callback(cluster.close)
+        stack.callback(_end_all, before, report)
+        stack.callback(cluster.stop)
+        yield cluster.start(config)
+
+
+class _Cluster:
+    """The child process that runs Ray.
+
+    Parameters
+    ----------
+    environment : dict
+        Its environment.
+    report : callable
+        Called with one line of text at each step.
+    """
+
+    def __init__(self, environment: dict[str, str], report: Callable[[str], None]) -> None:
+        self._environment = environment
+        self._report = report
+        self._last_lines: deque[str] = deque(maxlen=20)
+        self._process: subprocess.Popen[str] | None = None
+        self._ready = False
+        self._reader = threading.Thread(target=self._read_errors, daemon=True)
+
+    def start(self, config: ServiceConfig) -> LocalService:
+        """Start the process, and wait until the model answers.
+
+        Raises
+        ------
+        StartError
+            It does not.
+        """
+        process = self._process = subprocess.Popen(
+            [sys.executable, "-m", CLUSTER],
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # So that Ctrl-C reaches this process only.
+            start_new_session=True,
+        )
+        self._reader.start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        request = {
+            "document": config.document,
+            "application": config.application,
+            "model": config.args.model.name,
+            "address": address_to_ask(config.http_host),
+            "port": config.http_port,
+            "route_prefix": config.route_prefix,
+        }
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(request, default=str) + "\n")
+            process.stdin.flush()
+        for line in process.stdout:
+            event = json.loads(line)
+            if "error" in event:
+                raise StartError(event["error"])
+            if "step" in event:
+                self._report(event["step"])
+            else:
+                self._ready = True
+                url = f"http://{address_to_ask(config.http_host)}:{config.http_port}"
+                return LocalService(
+                    url + config.route_prefix,
+                    event["dashboard"],
+                    event["metrics_url"],
+                    self.wait,
+                )
+        raise StartError(f"Ray ended while it started{self._last_words()}")
+
+    def wait(self) -> None:
+        """Wait until the process ends.
+
+        Raises
+        ------
+        StartError
+            It ended.
+        """
+        assert self._process is not None
+        self._process.wait()
+        raise StartError(f"Ray ended{self._last_words()}")
+
+    def stop(self) -> None:
+        """Let Ray finish what it has, and wait for it; what is left is for the caller to kill."""
+        self._report("stopping")
+        if self._process is None or not self._ready:
+            return  # nothing has been accepted yet
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._report(f"Ray did not stop within {STOP_TIMEOUT_S:g} s; its processes are killed")
+
+    def close(self) -> None:
+        """Forget the process, which has ended."""
+        process = self._process
+        if process is None:
+            return
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_CLOSE_TIMEOUT_S)
+        self._reader.join(_CLOSE_TIMEOUT_S)
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+
+    def _read_errors(self) -> None:
+        assert self._process is not None
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            text = shown(line)
+            if text is not None:
+                self._report(text)
+            else:
+                self._last_lines.append(line.strip())
+
+    def _last_words(self) -> str:
+        self._reader.join(_CLOSE_TIMEOUT_S)
+        lines = [line for line in self._last_lines if line]
+        return f": {lines[-1]}" if lines else ""
+
+
+def _end_all(but: Set[psutil.Process], report: Callable[[str], None]) -> None:
+    left = end_descendants(but)
+    if left:
+        numbers = ", ".join(str(process.pid) for process in left)
+        report(f"processes that could not be ended: {numbers}")

@@ -1,0 +1,73 @@
+"""A wrong live `user_config`, on replicas that run and on replicas that start."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from deployments.config import ModelConfig
+from deployments.control.last_good_config import LastGoodConfig, apply_user_config
+from deployments.models.emulated import Emulated
+from deployments.service import InferenceService
+from policy.errors import InvalidInputError
+from policy.profile import Profile
+
+PROFILE = Profile.from_dict({"max_batch_size": 4, "latency_ms": {"per_request": 1, "fixed": 2}})
+GOOD: dict[str, Any] = {"sla": {"response_time_ms": 50, "percentile": 95}}
+WRONG: dict[str, Any] = {"sla": {"response_time_ms": -1}}
+#: Valid for itself, but a batch of one takes 3 ms.
+OUT_OF_REACH: dict[str, Any] = {"sla": {"response_time_ms": 2}, "policy": {"objective": "sla"}}
+
+
+class Store(dict[str, bytes]):
+    """A store in memory."""
+
+    def save(self, key: str, content: Callable[[], bytes]) -> None:
+        """Save at once."""
+        self[key] = content()
+
+
+def last_good(store: Store, model: str = "m") -> LastGoodConfig:
+    return LastGoodConfig("app", "Replica", model, store.get, store.save)
+
+
+def starting_service() -> InferenceService:
+    config = ModelConfig(name="m", import_path="emulated", max_batch_size=4)
+    return InferenceService(config, Emulated(PROFILE.to_dict()), PROFILE)
+
+
+@pytest.mark.parametrize("wrong", [WRONG, OUT_OF_REACH])
+async def test_a_starting_replica_takes_the_last_good_config_and_says_so(
+    wrong: dict[str, Any],
+) -> None:
+    store = Store()
+    running, starting = starting_service(), starting_service()
+    try:
+        await apply_user_config(running, GOOD, last_good(store))
+        assert running.config_error is None
+        await apply_user_config(running, wrong, last_good(store))
+        await apply_user_config(starting, wrong, last_good(store))
+        for service in (running, starting):
+            assert service.explain()["sla_in_words"] == "95% of requests within 50 ms"
+            assert service.config_error is not None
+        assert starting.config_error.endswith("; the last good user_config is in force")
+        await apply_user_config(starting, GOOD, last_good(store))
+        assert starting.config_error is None
+    finally:
+        await running.close()
+        await starting.close()
+
+
+async def test_without_a_good_config_a_replica_does_not_start() -> None:
+    store, service = Store(), starting_service()
+    with pytest.raises(InvalidInputError, match="response_time_ms"):
+        await apply_user_config(service, WRONG, last_good(store))
+    assert not service.configured
+    assert not store
+
+
+async def test_another_models_config_is_not_taken() -> None:
+    store, service = Store(), starting_service()
+    last_good(store, "another").keep(GOOD)
+    with pytest.raises(InvalidInputError):
+        await apply_user_config(service, WRONG, last_good(store))

@@ -1,0 +1,21 @@
+"""Addresses: who reaches them, and where this machine does."""
+
+import pytest
+
+from deployments.local.machine import address_to_ask, is_public
+
+
+@pytest.mark.parametrize(
+    ("host", "public", "asked"),
+    [
+        ("127.0.0.1", False, "127.0.0.1"),
+        ("127.0.0.2", False, "127.0.0.2"),
+        ("localhost", False, "127.0.0.1"),
+        ("0.0.0.0", True, "127.0.0.1"),
+        ("::", True, "127.0.0.1"),
+        ("192.0.2.7", True, "192.0.2.7"),
+        ("example.org", True, "example.org"),
+    ],
+)
+def test_who_reaches_an_address(host: str, public: bool, asked: str) -> None:
+    assert (is_public(host), address_to_ask(host)) == (public, asked)

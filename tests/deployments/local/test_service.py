@@ -1,0 +1,172 @@
+"""Local runs with a child process that is not Ray: how they start, fail, end and are ended."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deployments.config import ServiceConfig, load_service_config
+from deployments.errors import StartError
+from deployments.local import service as local
+from deployments.local.descendants import descendants
+from deployments.local.service import local_service
+from tests.support.services import free_port
+
+ROOT = Path(__file__).parents[3]
+CONFIG = ROOT / "configs/digits.yaml"
+
+
+@pytest.fixture
+def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ServiceConfig:
+    """Return a config to serve; the child process is `tests.support.local_cluster`."""
+    monkeypatch.setattr(local, "CLUSTER", "tests.support.local_cluster")
+    monkeypatch.setattr("deployments.local.machine.NEEDED_MEMORY_BYTES", 0)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    return load_service_config(CONFIG).model_copy(update={"http_port": free_port()})
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = descendants()
+    yield
+    assert descendants() == before
+
+
+def test_a_run_reports_its_steps_and_addresses_and_ends_every_process(
+    config: ServiceConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLUSTER", "orphan")
+    steps: list[str] = []
+    with local_service(config, steps.append) as running:
+        assert running.url == f"http://127.0.0.1:{config.http_port}"
+        assert running.metrics_url == "http://127.0.0.1:2/metrics"
+        orphans = [one for one in descendants() if one.ppid() == os.getpid()]
+        assert len(orphans) == 2, "the run adopts a process that has lost its parent"
+    assert steps == ["deploying digits", "stopping"]
+
+
+@pytest.mark.parametrize(
+    ("does", "message"),
+    [
+        ("orphan fails", "the model did not start: no weights"),
+        ("orphan dies", "Ray ended while it started: out of memory"),
+    ],
+)
+def test_a_run_that_does_not_start_says_why_and_leaves_nothing(
+    config: ServiceConfig, monkeypatch: pytest.MonkeyPatch, does: str, message: str
+) -> None:
+    monkeypatch.setenv("CLUSTER", does)
+    with pytest.raises(StartError, match=message), local_service(config, lambda line: None):
+        pass
+
+
+def test_a_run_whose_ray_ends_says_so_and_leaves_nothing(
+    config: ServiceConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLUSTER", "orphan crashes")
+    with (
+        pytest.raises(StartError, match="Ray ended"),
+        local_service(config, lambda line: None) as running,
+    ):
+        running.wait()
+
+
+def test_a_ray_that_does_not_stop_is_killed(
+    config: ServiceConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLUSTER", "orphan hangs")
+    monkeypatch.setattr(local, "STOP_TIMEOUT_S", 0.05)
+    steps: list[str] = []
+    with local_service(config, steps.append):
+        pass
+    assert steps[-1] == "Ray did not stop within 0.05 s; its processes are killed"
+
+
+def test_an_interrupt_while_ray_stops_kills_its_processes_at_once(
+    config: ServiceConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLUSTER", "orphan hangs")
+
+    def report(line: str) -> None:
+        if line == "stopping":
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt), local_service(config, report):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("does", "number", "signals"),
+    [
+        ("starts-for-ever", signal.SIGTERM, 1),
+        ("orphan", signal.SIGTERM, 1),
+        ("orphan hangs", signal.SIGINT, 2),
+    ],
+)
+def test_a_signal_ends_the_command_wherever_it_is(
+    config: ServiceConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    does: str,
+    number: signal.Signals,
+    signals: int,
+) -> None:
+    monkeypatch.setenv("CLUSTER", does)
+    source = (
+        "import sys; from deployments.local import machine, service;"
+        "from sojourn.commands import serve;"
+        "service.CLUSTER = 'tests.support.local_cluster'; machine.NEEDED_MEMORY_BYTES = 0;"
+        "serve.Interrupt.TOGETHER_S = 0.0; serve._summary = lambda *_: {};"
+        "serve._print_summary = lambda _: serve.say('ready');"
+        "serve.command.main(sys.argv[1:], 'serve', standalone_mode=False)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", source, str(CONFIG), "--port", str(config.http_port)],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    last = "deploying digits" if does == "starts-for-ever" else "ready"
+    lines = [process.stderr.readline().strip()]
+    while lines[-1] != last:
+        lines.append(process.stderr.readline().strip())
+    started = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    assert process.stderr.readline() == "stopping\n"
+    for _ in range(signals - 1):
+        process.send_signal(number)
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(10) == 0
+    _, alive = psutil.wait_procs(started, timeout=5)
+    assert not alive
+
+
+def test_a_port_in_use_is_reported_in_one_line() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        config = load_service_config(CONFIG).model_copy(update={"http_port": port})
+        with (
+            pytest.raises(StartError, match=rf"port {port} of 127.0.0.1 is in use by \w+"),
+            local_service(config, lambda line: None),
+        ):
+            pass
+
+
+def test_too_little_memory_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deployments.local.machine.NEEDED_MEMORY_BYTES", 1 << 60)
+    config = load_service_config(CONFIG).model_copy(update={"http_port": 0})
+    with (
+        pytest.raises(StartError, match=r"\d+ MiB of memory are free"),
+        local_service(config, lambda line: None),
+    ):
+        pass

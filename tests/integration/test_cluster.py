@@ -1,0 +1,71 @@
+"""The README's section on a cluster, run as written, by a user who has nothing set."""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.support.readme import blocks
+from tests.support.services import ROOT, wait_for
+
+pytestmark = pytest.mark.integration
+
+#: Where the config has the service listen.
+URL = "http://127.0.0.1:8000"
+TIMEOUT_S = 120
+
+Shell = Callable[[str], "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    """Run commands as a new login of a user without a token would; stop Ray at the end."""
+
+    def run(commands: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            ["bash", "-e", "-c", commands],
+            cwd=ROOT,
+            env={"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+
+    try:
+        yield run
+    finally:
+        run(".venv/bin/ray stop --force")
+
+
+def ours(home: Path) -> list[psutil.Process]:
+    """Return the processes of Ray that were started with `home`."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.name() in ("gcs_server", "raylet"):
+                found += [process] if process.environ().get("HOME") == str(home) else []
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_the_section_on_a_cluster_works_as_written(shell: Shell, tmp_path: Path) -> None:
+    (commands,) = blocks("sh")
+    started = shell(commands)
+    assert started.returncode == 0, started.stderr
+    assert "Traceback" not in started.stderr
+    ready = f"{URL}/v2/models/digits/ready"
+    assert wait_for(lambda: httpx.get(ready).status_code == 200, TIMEOUT_S)
+    # A second shell, with the first line only.
+    environment, _, _ = commands.partition("\n")
+    status = shell(f"{environment}\n.venv/bin/serve status")
+    assert "RUNNING" in status.stdout, status.stderr
+    # Without it, Ray turns the user away.
+    assert shell(".venv/bin/serve status").returncode != 0
+    assert len(ours(tmp_path)) == 2
+    assert shell(f"{environment}\n.venv/bin/ray stop").returncode == 0
+    assert not ours(tmp_path)
