@@ -1,20 +1,22 @@
 # One image for Ray's head and its workers. It is built on python:slim, not on rayproject/ray, whose own Python
 # environment has other versions than requirements.lock, with which Sojourn is tested.
-FROM python:3.11-slim-bookworm
+# For a release, pin it: --build-arg BASE=python:3.11-slim-bookworm@sha256:… (`docker buildx imagetools inspect` shows the
+# digest).
+ARG BASE=python:3.11-slim-bookworm
+FROM ${BASE}
 
 # For NVIDIA GPUs: --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu130
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 
 # Install into the system's Python, because KubeRay starts `ray` in a login shell, which resets a PATH set here.
-# Install only what the service needs, at the versions of the lock; the lock also lists the tests' packages.
+# Install only what the service needs, at the versions of the lock and with the hashes of requirements.hashes; torch comes
+# from its own index, which has a build for each kind of device, and takes CUDA's packages from there.
 WORKDIR /opt/sojourn
-COPY requirements.lock pyproject.toml ./
-RUN grep '^setuptools==' requirements.lock > /tmp/needed \
- && python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" >> /tmp/needed \
- && pip install --only-binary=:all: --no-deps --index-url "$TORCH_INDEX" "$(grep '^torch==' requirements.lock)" \
- && pip install --only-binary=:all: --constraint requirements.lock --requirement /tmp/needed \
- && rm /tmp/needed
+COPY requirements.lock requirements.hashes pyproject.toml ./
+RUN pip install --only-binary=:all: --no-deps --require-hashes --requirement requirements.hashes \
+ && pip install --only-binary=:all: --constraint requirements.lock --index-url "$TORCH_INDEX" "$(grep '^torch==' requirements.lock)" \
+ && pip check
 
 COPY README.md LICENSE ./
 COPY sojourn sojourn

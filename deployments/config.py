@@ -14,7 +14,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from autoscaler.reports import AutoscalerSettings
+from deployments.access.config import AccessConfig
 from deployments.batcher.limits import Limits, limits_for
+from deployments.observability.config import TracingConfig
 from deployments.routing import RETRIES
 from deployments.serve_document import Application, find_applications, unknown_key
 from policy.errors import InvalidInputError
@@ -160,6 +162,9 @@ class UserConfig(_Strict):
     policy: PolicyConfig = PolicyConfig()
     autoscaler: AutoscalerConfig = AutoscalerConfig()
     limits: LimitsConfig = LimitsConfig()
+    access: AccessConfig = AccessConfig()
+    #: None: no request is traced.
+    tracing: TracingConfig | None = None
 
     def sla_at_replica(self) -> ServiceLevelObjective:
         """Return what the way to the replica and back leaves of the SLA."""

@@ -11,11 +11,14 @@ the client. A model of your own may raise `RowsError` and any `RequestError`, im
     ├── RowsError                      some rows of a batch failed; maps each row to its error
     └── RequestError                   one request failed; carries its HTTP status
         ├── BadRequestError          400  the request is malformed
+        ├── UnauthorizedError        401  the request has no token, or an unknown one
+        ├── ForbiddenError           403  its token does not allow this
         ├── NotFoundError            404  no such model, version or path
         ├── MethodNotAllowedError    405  the path exists, but not for this method
         ├── TooLargeError            413  the body or its number of rows exceeds the limit
         ├── UnsupportedEncodingError 415  unknown Content-Encoding
         ├── CrowdedOutError          429  the batch failed and the retry queue is full
+        ├── RateLimitedError         429  the token has used its rate
         ├── ModelError               500  the model failed on this request
         ├── BusyError                503  this replica has no room; another may have
         ├── DeviceError              503  this replica's device hangs or is lost; another may answer
@@ -77,6 +80,50 @@ class BadRequestError(RequestError):
     status = 400
 
 
+class UnauthorizedError(RequestError):
+    """The request has no token, or one that is unknown.
+
+    Parameters
+    ----------
+    message : str
+    invalid : bool
+        Whether the request has a token, but not a valid one.
+
+    Attributes
+    ----------
+    challenge : str
+        The value of the ``WWW-Authenticate`` header (RFC 6750, section 3).
+    """
+
+    status = 401
+
+    def __init__(self, message: str, *, invalid: bool = False) -> None:
+        super().__init__(message)
+        self.challenge = 'Bearer realm="sojourn"' + (', error="invalid_token"' if invalid else "")
+
+
+class ForbiddenError(RequestError):
+    """The request's token does not allow this.
+
+    Parameters
+    ----------
+    message : str
+    scope : str
+        What the token would have to allow.
+
+    Attributes
+    ----------
+    challenge : str
+        The value of the ``WWW-Authenticate`` header (RFC 6750, section 3).
+    """
+
+    status = 403
+
+    def __init__(self, message: str, scope: str) -> None:
+        super().__init__(message)
+        self.challenge = f'Bearer realm="sojourn", error="insufficient_scope", scope="{scope}"'
+
+
 class NotFoundError(RequestError):
     """The model, version or path does not exist."""
 
@@ -120,6 +167,23 @@ class CrowdedOutError(RequestError):
     """
 
     status = 429
+
+
+class RateLimitedError(RequestError):
+    """The request's token has used its rate; HAProxy does not try another replica.
+
+    Parameters
+    ----------
+    message : str
+    retry_after_s : int
+        When the next request is allowed, for the ``Retry-After`` header.
+    """
+
+    status = 429
+
+    def __init__(self, message: str, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class ModelError(RequestError):

@@ -55,6 +55,16 @@ class ReplicaMetrics:
             description="Inference requests by HTTP status.",
             tag_keys=("status",),
         )
+        self._admitted = metrics.Counter(
+            "sojourn_admitted_requests_total",
+            description="Requests admitted by a token, by its name.",
+            tag_keys=("token",),
+        )
+        self._denied = metrics.Counter(
+            "sojourn_denied_requests_total",
+            description="Requests without access: 401 no valid token, 403 scope, 429 rate.",
+            tag_keys=("status",),
+        )
         self._batches = metrics.Counter(
             "sojourn_batches_total",
             description="Batches by the reason for which they started.",
@@ -119,6 +129,10 @@ class ReplicaMetrics:
         self._add(self._refused, batcher.refused_rows)
         for status, count in service.answers.items():
             self._add(self._answers, count, {"status": str(status)})
+        for token, count in service.access.admitted.items():
+            self._add(self._admitted, count, {"token": token})
+        for status, count in service.access.denied.items():
+            self._add(self._denied, count, {"status": str(status)})
         for reason, count in batcher.starts.items():
             self._add(self._batches, count, {"reason": reason.value})
         self._add(self._solver_failures, service.controller.solver_failures)

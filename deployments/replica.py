@@ -12,7 +12,7 @@ from ray import serve
 
 from autoscaler.ray import store as ray_store
 from deployments.config import DEPLOYMENT, ModelConfig
-from deployments.control.decision_reader import DecisionReader
+from deployments.control.decision_reader import DecisionReader, replicas_in
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.control.policy_controller import TICK_S
 from deployments.haproxy_view import HaproxyView, socket_path_on
@@ -106,9 +106,17 @@ class Replica:
             try:
                 self._service.compare_with_balancer(await self._haproxy.look())
                 self._metrics.flush(await self._service.tick())
+                await self._share_rates()
             except Exception:
                 # A failed tick must not prevent later ones.
                 logger.exception("the replica's periodic update failed")
+
+    async def _share_rates(self) -> None:
+        """Limit tokens to this replica's share of their rates."""
+        access = self._service.access
+        if access.limits_rates:
+            content = await self._decisions.content()
+            access.share_among(replicas_in(content), time.monotonic())
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Return this replica's statistics, which Ray passes to the autoscaler."""

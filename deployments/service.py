@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from autoscaler.reports import bottleneck_to_floats
+from deployments.access.control import AccessControl
 from deployments.batcher.asyncio_batcher import Batcher
 from deployments.batcher.front_meter import FrontMeter
 from deployments.batcher.placement import BatchPlacement
@@ -29,6 +30,7 @@ from deployments.http.inference_protocol import (
 )
 from deployments.inference_call import InferenceCall
 from deployments.models.base import Model, load_model
+from deployments.observability.tracing import RequestTrace, Tracing
 from deployments.profiling.measure import measure_profile
 from deployments.threads import limit_threads, threads_in_use
 from deployments.warm_up import WarmUp, warm_up
@@ -121,6 +123,10 @@ class InferenceService:
         Why the latest configuration was rejected; the adapter that reads configurations sets it.
     answers : Counter of int
         Inference requests by the HTTP status of their answer.
+    access : AccessControl
+        Who may use the service.
+    tracing : Tracing
+        Which requests are traced.
     shares_cpu : bool
         Whether batches are computed on the CPU that the event loop runs on.
     """
@@ -145,6 +151,8 @@ class InferenceService:
         self.config_error: str | None = None
         self.answers: Counter[int] = Counter()
         self._draining = False
+        self.access = AccessControl()
+        self.tracing = Tracing(config.name, config.version)
         self._refused_before = 0
         self._config = config
         self._model = model
@@ -246,7 +254,10 @@ class InferenceService:
         ------
         InfeasibleError
             The SLA allows less time than a batch of one takes. The old configuration stays.
+        InvalidInputError
+            Requests are to be traced, but the packages for that are not installed.
         """
+        self.tracing.configure(user_config.tracing)
         if self._controller is None:
             self._front_meter = FrontMeter.on_loop(asyncio.get_running_loop())
             self._controller = PolicyController(self._profile, user_config, self._advance)
@@ -262,6 +273,7 @@ class InferenceService:
         else:
             self._controller.configure(user_config)
             self.observer.sla = self._controller.sla_at_replica
+        self.access.configure(user_config.access)
         limits = user_config.limits
         self.signature = Signature(
             self._model.inputs, self._model.outputs, limits.max_rows_per_request
@@ -349,15 +361,23 @@ class InferenceService:
         self.answers[503] += 1
         return False
 
-    async def infer(self, request: InferenceRequest, arrival_s: float) -> Tensors:
+    async def infer(
+        self, request: InferenceRequest, arrival_s: float, trace: RequestTrace | None = None
+    ) -> Tensors:
         """Answer a checked request; cancelling the call gives it up.
 
         Parameters and errors are those of `infer_nowait` and of its outcome.
         """
-        return await outputs_of(lambda on_done: self.infer_nowait(request, arrival_s, on_done))
+        return await outputs_of(
+            lambda on_done: self.infer_nowait(request, arrival_s, on_done, trace)
+        )
 
     def infer_nowait(
-        self, request: InferenceRequest, arrival_s: float, on_done: Callable[[Outcome], None]
+        self,
+        request: InferenceRequest,
+        arrival_s: float,
+        on_done: Callable[[Outcome], None],
+        trace: RequestTrace | None = None,
     ) -> InferenceCall:
         """Have a checked request answered.
 
@@ -370,6 +390,8 @@ class InferenceService:
             Called once on the event loop, after this call has returned, with the outcome: the
             model's outputs, each of shape ``(rows, ...)``, or a `RequestError`. It is not called if
             the request is cancelled.
+        trace : RequestTrace, optional
+            Takes the times of its batches.
 
         Returns
         -------
@@ -395,6 +417,7 @@ class InferenceService:
         except RequestError as error:
             self.count_failure(error, request.rows, arrival_s, deadline_ms)
             raise
+        call.submission.trace = trace
         return call
 
     def count_failure(
@@ -498,6 +521,7 @@ class InferenceService:
 
     async def close(self) -> None:
         """End the device thread, and cancel an unfinished solve."""
+        self.tracing.close()
         if self._controller is not None:
             await self._controller.close()
         if self._batcher is not None:

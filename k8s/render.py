@@ -2,10 +2,12 @@
 """Generate the files in k8s/ that repeat other sources: the Serve config and Ray's environment.
 
 Run ``k8s/render.py`` after a change of configs/digits.yaml or deployments/routing.py.
-``k8s/render.py --check`` fails if a generated file is out of date.
+``k8s/render.py --check`` fails if a generated file is out of date. ``k8s/render.py --image
+REGISTRY/sojourn@sha256:…`` writes the overlay k8s/overlays/release, with that image.
 """
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,9 @@ HEADER = f"# Written by k8s/render.py from {SOURCE}; edit that.\n"
 GPUS_PER_REPLICA = 1
 #: Where the image has the program that runs HAProxy for Ray.
 HAPROXY = Path("/usr/local/bin/sojourn-haproxy")
+RELEASE = Path("k8s/overlays/release/kustomization.yaml")
+#: A tag may be moved to another image; a digest names one.
+_IMAGE = re.compile(r"([a-z0-9][a-z0-9._:/-]*)@(sha256:[0-9a-f]{64})")
 
 
 def render() -> dict[Path, str]:
@@ -50,11 +55,49 @@ def serve_config(gpus_per_replica: int = 0) -> dict[str, Any]:
     return config
 
 
+def release(image: str, base: str) -> str:
+    """Return the kustomization of `base` with an image.
+
+    Parameters
+    ----------
+    image : str
+        ``REGISTRY/NAME@sha256:DIGEST``.
+    base : str
+        ``base``, or the name of an overlay.
+
+    Raises
+    ------
+    ValueError
+        The image is not named by its digest.
+    """
+    found = _IMAGE.fullmatch(image)
+    if found is None:
+        raise ValueError(f"--image: must be REGISTRY/NAME@sha256:DIGEST, not {image!r}")
+    content = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": ["../../base" if base == "base" else f"../{base}"],
+        "images": [{"name": "sojourn", "newName": found[1], "digest": found[2]}],
+    }
+    return "# Written by k8s/render.py --image.\n" + yaml.safe_dump(content, sort_keys=False)
+
+
 def main() -> str | None:
     """Write the files or, with --check, report the first one that is out of date."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="only check for out-of-date files")
-    check = parser.parse_args().check
+    parser.add_argument("--image", help="only write the overlay `release`, with this image")
+    parser.add_argument("--of", default="base", choices=["base", "gpu"], help="what it is based on")
+    arguments = parser.parse_args()
+    if arguments.image is not None:
+        try:
+            content = release(arguments.image, arguments.of)
+        except ValueError as error:
+            return str(error)
+        (ROOT / RELEASE).parent.mkdir(exist_ok=True)
+        (ROOT / RELEASE).write_text(content)
+        return None
+    check = arguments.check
     sys.path.insert(0, str(ROOT))
     for path, content in render().items():
         file = ROOT / path

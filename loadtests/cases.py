@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from deployments.access.credentials import read_token
 from loadtests.answers import read_cases, write_cases
 from loadtests.made_cases import random_cases
 from loadtests.service import model_metadata
@@ -122,7 +123,7 @@ def main() -> str | None:
     """Write the requests for a model: ``python -m loadtests.cases URL MODEL FILE``."""
     url, model, path = sys.argv[1:]
     try:
-        prepare_cases(model_metadata(url, model), Path(path))
+        prepare_cases(model_metadata(url, model, read_token()), Path(path))
     except SojournError as error:
         return str(error)
     return None

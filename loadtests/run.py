@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from deployments.access.credentials import TOKEN_VARIABLE
 from deployments.errors import StartError
 from loadtests.records import Records
 from loadtests.schedule import Schedule
@@ -67,7 +68,11 @@ class Settings:
 
 
 def run(
-    url: str, schedule: Schedule, settings: Settings, prepare_cases: Callable[[Path], object]
+    url: str,
+    schedule: Schedule,
+    settings: Settings,
+    prepare_cases: Callable[[Path], object],
+    token: str | None = None,
 ) -> tuple[Records, list[dict[str, str]]]:
     """Run a load test and wait for it to end.
 
@@ -81,6 +86,8 @@ def run(
         All other settings; the files are in a temporary folder.
     prepare_cases : callable
         Writes the requests to the path that it is given.
+    token : str, optional
+        Sent with every request.
 
     Returns
     -------
@@ -117,7 +124,7 @@ def run(
                 *("--loglevel", "WARNING", "--logfile", str(log)),
             ],
             cwd=folder,
-            env=_environment(folder),
+            env=_environment(folder, token),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             # Ctrl-C reaches only this process, which then stops Locust cleanly.
@@ -134,9 +141,11 @@ def run(
         return Records.load(folder / settings.records), examples
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def _environment(folder: Path, token: str | None) -> dict[str, str]:
     # Ignore the user's own Locust settings, in the environment and in the home folder.
     kept = {key: value for key, value in os.environ.items() if not key.startswith("LOCUST_")}
+    if token is not None:
+        kept[TOKEN_VARIABLE] = token
     return kept | {"HOME": str(folder), SETTINGS_VARIABLE: str(folder / "settings.json")}
 
 

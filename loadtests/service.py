@@ -6,6 +6,7 @@ import urllib.request
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from deployments.access.credentials import TOKEN_VARIABLE, authorization
 from deployments.config import SLAConfig
 from loadtests.answers import Case
 from policy.errors import InvalidInputError
@@ -13,7 +14,7 @@ from policy.errors import InvalidInputError
 ASK_TIMEOUT_S = 10.0
 
 
-def model_metadata(url: str, model: str) -> dict[str, Any]:
+def model_metadata(url: str, model: str, token: str | None = None) -> dict[str, Any]:
     """Return the metadata of a model that the service hosts.
 
     Parameters
@@ -22,6 +23,8 @@ def model_metadata(url: str, model: str) -> dict[str, Any]:
         Root URL of the service, ``http://HOST:PORT``.
     model : str
         Name of the model.
+    token : str, optional
+        Sent to the service.
 
     Returns
     -------
@@ -31,16 +34,22 @@ def model_metadata(url: str, model: str) -> dict[str, Any]:
     Raises
     ------
     InvalidInputError
-        `url` is not a URL, no service answers there, or it has no such model.
+        `url` is not a URL, no service answers there, it wants another token, or it has no such
+        model.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidInputError(f"url: must be like http://127.0.0.1:8000, not {url!r}")
     try:
-        metadata = _get(f"{url}/v2/models/{quote(model, safe='')}")
+        metadata = _get(f"{url}/v2/models/{quote(model, safe='')}", token)
     except urllib.error.HTTPError as error:
         if error.code == 404:
             raise InvalidInputError(f"the service at {url} has no model {model!r}") from None
+        if error.code in (401, 403):
+            raise InvalidInputError(
+                f"the service at {url} wants a token for inference: give it with --token-file or "
+                f"in {TOKEN_VARIABLE}"
+            ) from None
         raise InvalidInputError(f"the service at {url} is not ready: HTTP {error.code}") from None
     except OSError as error:
         reason = getattr(error, "reason", error)
@@ -54,20 +63,25 @@ def model_metadata(url: str, model: str) -> dict[str, Any]:
     return metadata
 
 
-def service_sla(url: str) -> SLAConfig | None:
-    """Return the SLA in force, or None if the service does not report one."""
+def service_sla(url: str, token: str | None = None) -> SLAConfig | None:
+    """Return the SLA in force, or None if the service does not report one to this token."""
     try:
-        return SLAConfig.model_validate(_get(f"{url}/sojourn/policy")["sla"])
+        return SLAConfig.model_validate(_get(f"{url}/sojourn/policy", token)["sla"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _get(url: str | urllib.request.Request) -> Any:
-    with urllib.request.urlopen(url, timeout=ASK_TIMEOUT_S) as answer:
+def _get(url: str | urllib.request.Request, token: str | None) -> Any:
+    request = url if isinstance(url, urllib.request.Request) else urllib.request.Request(url)
+    for name, value in authorization(token).items():
+        request.add_header(name, value)
+    with urllib.request.urlopen(request, timeout=ASK_TIMEOUT_S) as answer:
         return json.load(answer)
 
 
-def recorded_outputs(url: str, model: str, case: Case) -> list[dict[str, Any]]:
+def recorded_outputs(
+    url: str, model: str, case: Case, token: str | None = None
+) -> list[dict[str, Any]]:
     """Send a request once and return the outputs of the answer, to be kept as the right ones.
 
     Raises
@@ -79,7 +93,7 @@ def recorded_outputs(url: str, model: str, case: Case) -> list[dict[str, Any]]:
         f"{url}/v2/models/{quote(model, safe='')}/infer", case.body, dict(case.headers)
     )
     try:
-        outputs: list[dict[str, Any]] = _get(request)["outputs"]
+        outputs: list[dict[str, Any]] = _get(request, token)["outputs"]
     except urllib.error.HTTPError as error:
         text = error.read(500).decode(errors="replace")
         raise InvalidInputError(f"the service answers HTTP {error.code}: {text}") from None

@@ -10,8 +10,12 @@ from geventhttpclient.client import HTTPClientPool
 from geventhttpclient.useragent import RetriesExceeded
 from locust import FastHttpUser
 
+from deployments.access.credentials import authorization, read_token
 from loadtests.answers import Case
 from loadtests.records import Outcome
+
+#: Sent with every request: the token in the environment.
+AUTHORIZATION = authorization(read_token())
 
 
 class InferenceUser(FastHttpUser):
@@ -44,7 +48,7 @@ class InferenceUser(FastHttpUser):
         with self.client.post(
             f"/v2/models/{self.model}/infer",
             data=case.body,  # type: ignore[arg-type]  # it takes bytes, too
-            headers=dict(case.headers),
+            headers={**case.headers, **AUTHORIZATION},
             name="infer",
             catch_response=True,
         ) as response:

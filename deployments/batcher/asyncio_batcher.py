@@ -30,6 +30,7 @@ from deployments.batcher.submission import Outcome, Submission, outputs_of
 from deployments.batcher.wake_timer import WakeTimer
 from deployments.errors import BusyError, CrowdedOutError, DeadlineError, DeviceError, RequestError
 from deployments.models.base import Model
+from deployments.observability.tracing import BatchTimes
 from policy.burstiness import COUNT_WINDOW_S
 
 logger = logging.getLogger("sojourn.batcher")
@@ -366,6 +367,7 @@ class Batcher:
         advanced = not on_loop and self.core.queue_length > self.placement.largest
         if advanced:
             self._advance_now()
+        _trace(batch, run, started_s)
         if isinstance(outcome, Failure):
             for place in failed:
                 culprit = _submission(batch.slices[place].request)
@@ -394,6 +396,22 @@ class Batcher:
             self._note_idle()
             if self.core.queue_length:
                 self.advance()
+
+
+def _trace(batch: Batch, run: BatchRun, started_s: float) -> None:
+    """Note the times of a batch for those of its requests that are traced."""
+    traces = [
+        submission.trace
+        for part in batch.slices
+        if (submission := _submission(part.request)).trace is not None
+    ]
+    if traces:
+        failed = isinstance(run.outcome, Failure)
+        times = BatchTimes(
+            started_s, time.monotonic(), run.duration_s, batch.size, batch.reason.value, failed
+        )
+        for trace in traces:
+            trace.batches.append(times)
 
 
 def _submission(request: Request) -> Submission:

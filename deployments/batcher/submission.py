@@ -9,6 +9,7 @@ from typing import Protocol
 from deployments.batcher.model_runner import Tensors, concatenate
 from deployments.batcher.requests import Request
 from deployments.errors import RequestError
+from deployments.observability.tracing import RequestTrace
 
 logger = logging.getLogger("sojourn.batcher")
 
@@ -36,9 +37,11 @@ class Submission(Request):
     ----------
     deadline_timer : asyncio.TimerHandle or None
         Runs at the request's own deadline.
+    trace : RequestTrace or None
+        Takes the times of its batches, if the request is traced.
     """
 
-    __slots__ = ("_on_cancel", "_on_done", "_parts", "_rows_done", "deadline_timer")
+    __slots__ = ("_on_cancel", "_on_done", "_parts", "_rows_done", "deadline_timer", "trace")
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class Submission(Request):
     ) -> None:
         Request.__init__(self, arrival_s, rows, inputs, deadline_s, priority)
         self.deadline_timer: asyncio.TimerHandle | None = None
+        self.trace: RequestTrace | None = None
         self._on_done: Callable[[Outcome], None] | None = on_done
         self._on_cancel = on_cancel
         self._parts: dict[int, Tensors] | None = None

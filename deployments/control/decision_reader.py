@@ -14,6 +14,13 @@ from autoscaler.scaled_deployments import log_key
 READ_PERIOD_S = 1.0
 
 
+def replicas_in(content: Mapping[str, Any]) -> int:
+    """Return the number of replicas after the newest decision; 1 if there is none."""
+    newest = content.get("newest") or {}
+    key = "target_replicas" if content.get("dry_run") else "replicas"
+    return max(1, int(newest.get(key) or 1))
+
+
 class DecisionReader:
     """Read the log that a deployment's autoscaler writes in Serve's controller.
 

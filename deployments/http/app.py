@@ -15,14 +15,18 @@ from typing import Any, ClassVar, Protocol
 import orjson
 from starlette.types import Receive, Scope, Send
 
+from deployments.access.control import AccessControl, scope_of
 from deployments.batcher.front_meter import FrontMeter
 from deployments.batcher.submission import Cancellable, Outcome
 from deployments.errors import (
     BusyError,
+    ForbiddenError,
     MethodNotAllowedError,
     ModelError,
     NotFoundError,
+    RateLimitedError,
     RequestError,
+    UnauthorizedError,
 )
 from deployments.http.disconnects import DisconnectWatch
 from deployments.http.inference_protocol import (
@@ -34,6 +38,7 @@ from deployments.http.inference_protocol import (
 )
 from deployments.http.openapi import openapi_document, tensor_metadata
 from deployments.http.request import (
+    AUTHORIZATION,
     HEADER_LENGTH,
     REQUEST_ID,
     Headers,
@@ -43,6 +48,10 @@ from deployments.http.request import (
     read_priority,
     read_timeout_ms,
 )
+from deployments.observability.request_ids import RequestIds
+from deployments.observability.request_info import TRACEPARENT, RequestInfo
+from deployments.observability.request_log import RequestLog
+from deployments.observability.tracing import RequestTrace, Tracing
 
 logger = logging.getLogger("sojourn.http")
 
@@ -74,6 +83,8 @@ class Service(Protocol):
     platform: str
     signature: Signature
     max_body_bytes: int
+    access: AccessControl
+    tracing: Tracing
 
     @property
     def front_meter(self) -> FrontMeter:
@@ -87,11 +98,17 @@ class Service(Protocol):
         """Return whether one more row can be answered in time. If not, count it as refused."""
 
     def infer_nowait(
-        self, request: InferenceRequest, arrival_s: float, on_done: Callable[[Outcome], None]
+        self,
+        request: InferenceRequest,
+        arrival_s: float,
+        on_done: Callable[[Outcome], None],
+        trace: RequestTrace | None = None,
     ) -> Cancellable:
         """Run a checked request, and call `on_done` with its outcome unless it is cancelled."""
 
-    async def infer(self, request: InferenceRequest, arrival_s: float) -> Tensors:
+    async def infer(
+        self, request: InferenceRequest, arrival_s: float, trace: RequestTrace | None = None
+    ) -> Tensors:
         """Run a checked request. `arrival_s` is when it could first have been read, in seconds."""
 
     def explain(self) -> Mapping[str, Any]:
@@ -122,6 +139,8 @@ class InferenceApp:
         The path of inference requests, without the application's prefix.
     unusual_fields : frozenset of bytes
         Header fields with which a request has to come to the app itself, in lower case.
+    request_ids : RequestIds
+        Makes ids for requests that have none.
     """
 
     unusual_fields: ClassVar[frozenset[bytes]] = frozenset()
@@ -137,6 +156,8 @@ class InferenceApp:
         self._autoscaler = autoscaler
         self._server_version = server_version
         self._watch = DisconnectWatch()
+        self.request_ids = RequestIds()
+        self._request_log = RequestLog(service.model_name)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request, or the server's lifespan events."""
@@ -149,28 +170,38 @@ class InferenceApp:
         arrival_s = scope.get(ARRIVAL) or time.monotonic()
         # This keeps the last of repeated fields; `_infer` rejects those where that matters.
         fields = dict(scope["headers"])
+        info = RequestInfo(
+            fields.get(REQUEST_ID) or self.request_ids.make(), fields.get(TRACEPARENT)
+        )
         try:
-            status, body, headers = await self._route(scope, fields, receive, arrival_s)
+            status, body, headers = await self._route(scope, fields, receive, arrival_s, info)
         except asyncio.CancelledError:
             # The client disconnected or the server is shutting down: nobody waits for an answer.
             return
         except Exception as error:
-            status, body, headers = self.failure(error)
+            status, body, headers = self.failure(error, info, arrival_s)
         headers.append((b"content-length", b"%d" % len(body)))
-        if REQUEST_ID in fields:
-            headers.append((REQUEST_ID, fields[REQUEST_ID]))
+        headers.append((REQUEST_ID, info.request_id))
         if scope["method"] == "HEAD":
             body = b""
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
     async def _route(
-        self, scope: Scope, fields: Mapping[bytes, bytes], receive: Receive, arrival_s: float
+        self,
+        scope: Scope,
+        fields: Mapping[bytes, bytes],
+        receive: Receive,
+        arrival_s: float,
+        info: RequestInfo,
     ) -> Answer:
         path = scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/")
         method = scope["method"]
+        info.token = self.service.access.admit(
+            fields.get(AUTHORIZATION), scope_of(path), time.monotonic()
+        )
         if path == self.infer_path and method == "POST":
-            return await self._infer(scope, fields, receive, arrival_s)
+            return await self._infer(scope, fields, receive, arrival_s, info)
         if path == "/sojourn/autoscaler":
             _check_method(method, *_READ_METHODS)
             return _json_answer(await self._autoscaler())
@@ -183,7 +214,7 @@ class InferenceApp:
         self._check_model(name, version)
         if verb == "infer":
             _check_method(method, "POST")
-            return await self._infer(scope, fields, receive, arrival_s)
+            return await self._infer(scope, fields, receive, arrival_s, info)
         _check_method(method, *_READ_METHODS)
         return (
             self._readiness_answer({"name": name})
@@ -252,7 +283,12 @@ class InferenceApp:
         )
 
     async def _infer(
-        self, scope: Scope, fields: Mapping[bytes, bytes], receive: Receive, arrival_s: float
+        self,
+        scope: Scope,
+        fields: Mapping[bytes, bytes],
+        receive: Receive,
+        arrival_s: float,
+        info: RequestInfo,
     ) -> Answer:
         service = self.service
         if len(fields) < len(scope["headers"]):
@@ -263,14 +299,24 @@ class InferenceApp:
         if not service.has_room(body, arrival_s):
             raise BusyError(FULL)
         request = parse_request(body, header_length, service.signature, timeout_ms, priority)
+        if service.tracing.on:
+            info.trace = service.tracing.begin(info.traceparent, info.request_id, arrival_s)
         task = asyncio.current_task()
         assert task is not None
         self._watch.add(task, receive)
+        status = 500
         try:
-            outputs = await service.infer(request, arrival_s)
+            outputs = await service.infer(request, arrival_s, info.trace)
+            answer = self.success(request, outputs)
+            status = answer[0]
+        except RequestError as error:
+            status = error.status
+            raise
         finally:
             self._watch.remove(task)
-        return self.success(request, outputs)
+            if info.trace is not None:
+                service.tracing.end(info.trace, status, request.rows, info.token)
+        return answer
 
     def success(self, request: InferenceRequest, outputs: Tensors) -> Answer:
         """Return the answer with a model's outputs.
@@ -294,17 +340,45 @@ class InferenceApp:
             return 200, body, [_JSON]
         return 200, body, [_BINARY, (HEADER_LENGTH, b"%d" % length)]
 
-    def failure(self, error: Exception) -> Answer:
-        """Return the answer to a request that failed; only a `RequestError` is explained."""
+    def failure(
+        self, error: Exception, info: RequestInfo | None = None, arrival_s: float = 0.0
+    ) -> Answer:
+        """Return the answer to a request that failed; only a `RequestError` is explained.
+
+        Parameters
+        ----------
+        error : Exception
+        info : RequestInfo, optional
+            The request; if given, its failure is logged.
+        arrival_s : float
+            When it arrived, by `time.monotonic`.
+        """
         if not isinstance(error, RequestError):
             logger.error("internal error while answering a request", exc_info=error)
-            return 500, b'{"error":"internal error while answering this request"}', [_JSON]
+            error = ModelError("internal error while answering this request")
+        if info is not None:
+            self.log_failure(error.status, str(error), info, arrival_s)
         headers = [_JSON]
-        if error.status in _ERROR_HEADERS:
+        if isinstance(error, UnauthorizedError | ForbiddenError):
+            headers.append((b"www-authenticate", error.challenge.encode()))
+        elif isinstance(error, RateLimitedError):
+            headers.append((b"retry-after", b"%d" % error.retry_after_s))
+        elif error.status in _ERROR_HEADERS:
             headers.append(_ERROR_HEADERS[error.status])
         elif isinstance(error, MethodNotAllowedError):
             headers.append((b"allow", ", ".join(error.allowed).encode()))
         return error.status, orjson.dumps({"error": str(error)}), headers
+
+    def log_failure(self, status: int, error: str, info: RequestInfo, arrival_s: float) -> None:
+        """Log a request that was refused or failed; too many lines are left out."""
+        self._request_log.failed(
+            status,
+            error,
+            info.request_id,
+            arrival_s,
+            token=info.token,
+            traceparent=info.traceparent,
+        )
 
 
 def _json_answer(content: Mapping[str, Any], status: int = 200) -> Answer:

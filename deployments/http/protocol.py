@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from deployments.access.control import INFERENCE
 from deployments.batcher.submission import Cancellable, Outcome
 from deployments.errors import BusyError, DeadlineError, RequestError
 from deployments.http.app import ARRIVAL, FULL, Answer, InferenceApp
@@ -24,6 +25,7 @@ from deployments.http.inference_protocol import InferenceRequest, parse_request
 from deployments.http.refusals import RefusalPacer
 from deployments.http.request import REQUEST_ID
 from deployments.http.request_head import END_OF_HEAD, RequestHead, RequestHeads
+from deployments.observability.request_info import RequestInfo
 
 _ID_LINE = REQUEST_ID + b": "
 
@@ -90,7 +92,7 @@ class InferenceProtocol(HttpToolsProtocol):
         self._in_message = False
         #: The request on the short way, from its head until it is answered.
         self._head: RequestHead | None = None
-        self._request_id: bytes | None = None
+        self._info = RequestInfo(b"")
         self._request: InferenceRequest | None = None
         self._call: Cancellable | None = None
         #: When it could first have been read, less the time for which its sender paused.
@@ -127,18 +129,29 @@ class InferenceProtocol(HttpToolsProtocol):
             super().data_received(data)
             return
         end = data.find(END_OF_HEAD)
-        head, request_id = hosted.heads.find(data, end) if end >= 0 else (None, None)
+        head, request_id, traceparent = (
+            hosted.heads.find(data, end) if end >= 0 else (None, None, None)
+        )
         service = hosted.app.service
-        if head is None or head.body_length > service.max_body_bytes:
+        start = end + len(END_OF_HEAD)
+        if (
+            head is None
+            or head.body_length > service.max_body_bytes
+            # The app denies it before the rest of its body has arrived.
+            or (
+                len(data) < start + head.body_length
+                and not service.access.allows(head.authorization, INFERENCE)
+            )
+        ):
             super().data_received(data)
             return
         if self.flow.write_paused:
             self._hold(data)
             return
-        self._head, self._request_id = head, request_id
+        self._head = head
+        self._info = RequestInfo(request_id or hosted.app.request_ids.make(), traceparent)
         self._last_read_s = now_s = time.monotonic()
         self._arrival_s = service.front_meter.request_read(now_s)
-        start = end + len(END_OF_HEAD)
         stop = start + head.body_length
         if len(data) < stop:
             self._chunks.append(data[start:])
@@ -177,18 +190,28 @@ class InferenceProtocol(HttpToolsProtocol):
         assert hosted is not None
         assert head is not None
         app = hosted.app
-        service = app.service
+        service, info = app.service, self._info
         try:
+            info.token = service.access.admit(head.authorization, INFERENCE, time.monotonic())
             if not service.has_room(body, self._arrival_s):
+                app.log_failure(BusyError.status, FULL, info, self._arrival_s)
                 start, end = hosted.refusal(self.server_state.default_headers)
                 hosted.pacer.add(self, start, end)
                 return
             self._request = parse_request(
                 body, head.header_length, service.signature, head.timeout_ms, head.priority
             )
-            self._call = service.infer_nowait(self._request, self._arrival_s, self._answered)
+            if service.tracing.on:
+                info.trace = service.tracing.begin(
+                    info.traceparent, info.request_id, self._arrival_s
+                )
+            self._call = service.infer_nowait(
+                self._request, self._arrival_s, self._answered, info.trace
+            )
         except Exception as error:
-            start, end = self._encode(app.failure(error))
+            answer = app.failure(error, info, self._arrival_s)
+            self._end_trace(answer[0])
+            start, end = self._encode(answer)
             hosted.pacer.add(self, start, end, too_late=isinstance(error, DeadlineError))
 
     def _answered(self, outcome: Outcome) -> None:
@@ -201,9 +224,18 @@ class InferenceProtocol(HttpToolsProtocol):
                 raise outcome
             answer = app.success(self._request, outcome)
         except Exception as error:
-            answer = app.failure(error)
+            answer = app.failure(error, self._info, self._arrival_s)
+        self._end_trace(answer[0])
         self._request = self._call = None
         self.write(*self._encode(answer))
+
+    def _end_trace(self, status: int) -> None:
+        """Make the spans of the request, if it is traced."""
+        info = self._info
+        if info.trace is not None:
+            assert self.hosted is not None
+            assert self._request is not None
+            self.hosted.app.service.tracing.end(info.trace, status, self._request.rows, info.token)
 
     def _go_on(self) -> None:
         held, self._held = self._held, b""
@@ -227,13 +259,11 @@ class InferenceProtocol(HttpToolsProtocol):
         """
         if self._head is None:
             return
-        request_id = self._request_id
-        self._head = self._request_id = None
+        self._head = None
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        if request_id is not None:
-            start = b"%b%b%b\r\n" % (start, _ID_LINE, request_id)
+        start = b"%b%b%b\r\n" % (start, _ID_LINE, self._info.request_id)
         if self._stopping:
             start += b"connection: close\r\n"
         self.transport.write(start + end)

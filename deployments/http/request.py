@@ -11,13 +11,17 @@ from deployments.http.parameters import check_priority, check_timeout_ms
 
 HEADER_LENGTH = b"inference-header-content-length"
 REQUEST_ID = b"x-request-id"
+AUTHORIZATION = b"authorization"
 _CONTENT_LENGTH = b"content-length"
 _CONTENT_ENCODING = b"content-encoding"
 _PRIORITY = b"x-request-priority"
 _TIMEOUT_MS = b"x-request-timeout-ms"
 
 #: Fields that change how a request is handled, so two different values would be ambiguous.
-_SINGLE_VALUED = (_CONTENT_ENCODING, _CONTENT_LENGTH, HEADER_LENGTH, _PRIORITY, _TIMEOUT_MS)
+_SINGLE_VALUED = (
+    *(_CONTENT_ENCODING, _CONTENT_LENGTH, HEADER_LENGTH, _PRIORITY, _TIMEOUT_MS),
+    AUTHORIZATION,
+)
 #: An unsigned JSON number; float() accepts more than that.
 _NUMBER = re.compile(rb"\d{1,20}(\.\d{1,20})?([eE][+-]?\d{1,4})?")
 _MAX_LENGTH_DIGITS = 18

@@ -1,7 +1,8 @@
 """The head of an ordinary inference request, parsed once for all requests with the same head.
 
-Clients and balancers send the same head with every request, but for a request id and sometimes the
-length of the body. So the bytes of a head, without its request id, are the key of what they say.
+Clients and balancers send the same head with every request, but for a request id, a `traceparent`
+and sometimes the length of the body. So the bytes of a head, without the first two, are the key of
+what they say.
 A head that was not seen before is parsed by llhttp, as uvicorn parses it.
 """
 
@@ -12,6 +13,7 @@ import httptools
 
 from deployments.errors import BadRequestError
 from deployments.http.request import (
+    AUTHORIZATION,
     REQUEST_ID,
     check_single_valued,
     read_content_length,
@@ -19,10 +21,12 @@ from deployments.http.request import (
     read_priority,
     read_timeout_ms,
 )
+from deployments.observability.request_info import TRACEPARENT
 
 END_OF_HEAD = b"\r\n\r\n"
-#: As HAProxy writes it. Other spellings are parsed with the rest of the head.
+#: As HAProxy writes them. Other spellings are parsed with the rest of the head.
 _REQUEST_ID_LINE = b"\r\n" + REQUEST_ID + b": "
+_TRACEPARENT_LINE = b"\r\n" + TRACEPARENT + b": "
 _PRINTABLE = re.compile(rb"[\x21-\x7e]+")
 #: Heads to remember, and the longest one, in bytes.
 _HEADS = 512
@@ -43,8 +47,10 @@ class RequestHead(NamedTuple):
     timeout_ms : float or None
         The deadline, in ms after arrival.
     priority : int
-    request_id : bytes or None
-        The request's id, unless it is in a line of its own that the key leaves out.
+    request_id, traceparent : bytes or None
+        These headers, unless they are in lines that the key leaves out.
+    authorization : bytes or None
+        The Authorization header.
     """
 
     body_length: int
@@ -52,6 +58,8 @@ class RequestHead(NamedTuple):
     timeout_ms: float | None
     priority: int
     request_id: bytes | None
+    traceparent: bytes | None = None
+    authorization: bytes | None = None
 
 
 class RequestHeads:
@@ -74,8 +82,8 @@ class RequestHeads:
         self._unusual = _UNUSUAL | unusual_fields
         self._heads: dict[bytes, RequestHead | None] = {}
 
-    def find(self, data: bytes, end: int) -> tuple[RequestHead | None, bytes | None]:
-        """Return the head at the start of `data`, and the request id.
+    def find(self, data: bytes, end: int) -> tuple[RequestHead | None, bytes | None, bytes | None]:
+        """Return the head at the start of `data`, and what its key leaves out.
 
         Parameters
         ----------
@@ -88,21 +96,23 @@ class RequestHeads:
         -------
         head : RequestHead or None
             None if the request is not ordinary.
-        request_id : bytes or None
+        request_id, traceparent : bytes or None
             None if it has none.
         """
-        at = data.find(_REQUEST_ID_LINE, 0, end)
-        if at < 0:
-            head = self._parsed(data[:end])
-            return head, None if head is None else head.request_id
-        start = at + len(_REQUEST_ID_LINE)
-        # The head's last line ends where the head does.
-        stop = data.find(b"\r\n", start, end + 2)
-        head = self._parsed(data[:at] + data[stop:end])
-        request_id = data[start:stop]
-        if head is None or head.request_id is not None or not _PRINTABLE.fullmatch(request_id):
-            return None, None
-        return head, request_id
+        key, request_id = _cut(data[:end], _REQUEST_ID_LINE)
+        key, traceparent = _cut(key, _TRACEPARENT_LINE)
+        head = self._parsed(key)
+        if head is None:
+            return None, None, None
+        if request_id is None:
+            request_id = head.request_id
+        elif head.request_id is not None or not _PRINTABLE.fullmatch(request_id):
+            return None, None, None
+        if traceparent is None:
+            traceparent = head.traceparent
+        elif head.traceparent is not None or not _PRINTABLE.fullmatch(traceparent):
+            return None, None, None
+        return head, request_id, traceparent
 
     def _parsed(self, key: bytes) -> RequestHead | None:
         try:
@@ -114,6 +124,18 @@ class RequestHeads:
                     self._heads.clear()
                 self._heads[key] = head
             return head
+
+
+def _cut(head: bytes, start_of_line: bytes) -> tuple[bytes, bytes | None]:
+    """Return a head without one of its lines, and the value in that line."""
+    at = head.find(start_of_line)
+    if at < 0:
+        return head, None
+    start = at + len(start_of_line)
+    stop = head.find(b"\r\n", start)
+    if stop < 0:  # the head's last line ends where the head does
+        stop = len(head)
+    return head[:at] + head[stop:], head[start:stop]
 
 
 class _Collector:
@@ -167,6 +189,8 @@ def parse_head(
             read_timeout_ms(fields),
             read_priority(fields),
             fields.get(REQUEST_ID),
+            fields.get(TRACEPARENT),
+            fields.get(AUTHORIZATION),
         )
     except BadRequestError:
         return None  # the app explains what is wrong

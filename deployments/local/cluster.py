@@ -179,7 +179,7 @@ def deploy(document: dict[str, Any], dashboard: str) -> None:
 def _wait_until_ready(request: dict[str, Any], dashboard: str) -> None:
     """Wait until the model answers through HAProxy. Raise `StartError` if it does not start."""
     model, where = request["model"], f"{request['address']}:{request['port']}"
-    ready = f"http://{where}{request['route_prefix']}/v2/models/{model}/ready"
+    ready = f"http://{where}{request['route_prefix']}/v2/health/ready"  # this needs no token
     deadline_s = time.monotonic() + READY_TIMEOUT_S
     while time.monotonic() < deadline_s:
         with suppress(OSError), urllib.request.urlopen(ready, timeout=5) as answer:

@@ -1,6 +1,5 @@
 """What a local run needs of this machine: memory, and free ports."""
 
-import ipaddress
 import socket
 import sys
 from contextlib import closing, suppress
@@ -64,16 +63,6 @@ def free_port(wanted: int) -> int:
                 probe.bind((LOOPBACK, port))
                 return int(probe.getsockname()[1])
     raise StartError("this machine has no free port")
-
-
-def is_public(host: str) -> bool:
-    """Return whether other machines can reach what listens on `host`."""
-    if host == "localhost":
-        return False
-    try:
-        return not ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return True
 
 
 def address_to_ask(host: str) -> str:

@@ -3,7 +3,7 @@
 import orjson
 from starlette.types import Message, Receive, Scope, Send
 
-from deployments.http.app import InferenceApp
+from deployments.http.app import Answer, InferenceApp
 from pipelines.serving.metrics import metrics_text
 from pipelines.serving.service import PipelineService, StageTimes, stage_times
 
@@ -33,16 +33,7 @@ class PipelineApp(InferenceApp):
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
             return
-        path = scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/")
-        reads = scope["method"] in ("GET", "HEAD")
-        service = self._pipeline_service
-        if path == _PATH and reads:
-            content = orjson.dumps(service.describe(), option=orjson.OPT_SERIALIZE_NUMPY)
-            await _send(scope, send, content, b"application/json")
-        elif path == _METRICS and reads:
-            text = metrics_text(service.model_name, service.pipeline.core)
-            await _send(scope, send, text, b"text/plain; version=0.0.4; charset=utf-8")
-        elif any(name == STAGE_TIMES for name, _ in scope["headers"]):
+        if any(name == STAGE_TIMES for name, _ in scope["headers"]):
             times: StageTimes = []
             token = stage_times.set(times)
             try:
@@ -52,11 +43,15 @@ class PipelineApp(InferenceApp):
         else:
             await super().__call__(scope, receive, send)
 
-
-async def _send(scope: Scope, send: Send, body: bytes, content_type: bytes) -> None:
-    headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+    def _server_answer(self, path: str, root_path: str) -> Answer:
+        service = self._pipeline_service
+        if path == _PATH:
+            content = orjson.dumps(service.describe(), option=orjson.OPT_SERIALIZE_NUMPY)
+            return 200, content, [(b"content-type", b"application/json")]
+        if path == _METRICS:
+            text = metrics_text(service.model_name, service.pipeline.core)
+            return 200, text, [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
+        return super()._server_answer(path, root_path)
 
 
 def _add_times(send: Send, times: StageTimes) -> Send:

@@ -7,8 +7,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from deployments.access.config import AccessConfig
 from deployments.config import SLAConfig, first_line, read_yaml
 from deployments.models.base import TensorSpec
+from deployments.observability.config import TracingConfig
 from deployments.serve_document import find_applications
 from pipelines.graph import compile_steps
 from pipelines.pipeline import MAX_PENDING
@@ -211,6 +213,9 @@ class PipelineUserConfig(_Strict):
     late: Literal["refuse", "serve"] = "refuse"
     max_rows_per_request: int = Field(default=256, ge=1)
     max_body_bytes: int = Field(default=4 << 20, ge=1)
+    access: AccessConfig = AccessConfig()
+    #: None: no request is traced.
+    tracing: TracingConfig | None = None
 
 
 class PipelineFile(_Strict):

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deployments.access.control import AccessControl
 from deployments.batcher.front_meter import FrontMeter
 from deployments.batcher.submission import Cancellable, Outcome
 from deployments.errors import ModelError, RequestError
 from deployments.http.inference_protocol import InferenceRequest, Signature, Tensors
 from deployments.models.base import TensorSpec
+from deployments.observability.tracing import RequestTrace, Tracing
 from pipelines.autoscaler import PipelineAutoscaler
 from pipelines.errors import StageError
 from pipelines.items import Flow
@@ -45,6 +47,10 @@ class PipelineService:
     ----------
     pipeline : Pipeline
         `start` starts it.
+    access : AccessControl
+        Who may use the service.
+    tracing : Tracing
+        Which requests are traced; their stages are not.
 
     Raises
     ------
@@ -57,6 +63,8 @@ class PipelineService:
     def __init__(self, config: PipelineConfig, user_config: PipelineUserConfig) -> None:
         self.model_name = config.name
         self.model_version = config.version
+        self.access = AccessControl()
+        self.tracing = Tracing(config.name, config.version)
         self._steps = config.build()
         self.pipeline = Pipeline(self._steps, max_pending=config.max_pending)
         self._inputs = tuple(tensor.spec for tensor in config.inputs)
@@ -81,6 +89,8 @@ class PipelineService:
 
     def configure(self, user_config: PipelineUserConfig) -> None:
         """Apply a configuration; it holds for the requests to come."""
+        self.tracing.configure(user_config.tracing)
+        self.access.configure(user_config.access)
         self.user_config = user_config
         self.pipeline.sla = user_config.sla.objective if user_config.late == "refuse" else None
         self.signature = Signature(self._inputs, self._outputs, user_config.max_rows_per_request)
@@ -120,6 +130,7 @@ class PipelineService:
 
     async def close(self) -> None:
         """End all workers."""
+        self.tracing.close()
         if self._autoscaler is not None:
             self._autoscaler.cancel()
         await self.pipeline.close()
@@ -150,7 +161,11 @@ class PipelineService:
         return room
 
     def infer_nowait(
-        self, request: InferenceRequest, arrival_s: float, on_done: Callable[[Outcome], None]
+        self,
+        request: InferenceRequest,
+        arrival_s: float,
+        on_done: Callable[[Outcome], None],
+        trace: RequestTrace | None = None,
     ) -> Cancellable:
         """Run a checked request, and call `on_done` with its outcome unless it is cancelled."""
 
@@ -169,7 +184,9 @@ class PipelineService:
         task.add_done_callback(self._calls.discard)
         return task
 
-    async def infer(self, request: InferenceRequest, arrival_s: float) -> Tensors:
+    async def infer(
+        self, request: InferenceRequest, arrival_s: float, trace: RequestTrace | None = None
+    ) -> Tensors:
         """Answer a checked request.
 
         Parameters
@@ -177,6 +194,8 @@ class PipelineService:
         request : InferenceRequest
         arrival_s : float
             When it reached this process, by `time.monotonic`.
+        trace : RequestTrace, optional
+            Not used: only the request as a whole has a span.
 
         Raises
         ------

@@ -10,6 +10,7 @@ import click
 import orjson
 from pydantic import ValidationError
 
+from deployments.access.credentials import read_token
 from deployments.config import SLAConfig, first_line
 from loadtests.answers import parse_case
 from loadtests.cases import prepare_cases
@@ -94,6 +95,11 @@ OUTPUT_FILES = ("report.json", "seconds.csv", "plot.png")
 @click.option(
     "--timeout-s", type=float, default=10.0, show_default=True, help="How long a client waits."
 )
+@click.option(
+    "--token-file",
+    type=existing_file,
+    help="File with the token to send.  [default: the one in $SOJOURN_TOKEN, if any]",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
     "--metrics-port", type=click.IntRange(1, 65535), help="Serve Prometheus metrics here."
@@ -124,6 +130,7 @@ def command(
     record: bool,
     connections: int,
     timeout_s: float,
+    token_file: Path | None,
     seed: int,
     metrics_port: int | None,
     metrics_host: str,
@@ -139,16 +146,17 @@ def command(
     if not 0 < timeout_s < float("inf"):
         raise InvalidInputError(f"timeout: must be above 0 s, not {timeout_s}")
     url = url.rstrip("/")
+    token = read_token(token_file)
     if make_cases is not None:
-        _make_cases(url, model, make_cases, images, record, seed)
+        _make_cases(url, model, token, make_cases, images, record, seed)
         return
     if images is not None or record:
         raise InvalidInputError("--images and --record need --make-cases")
     schedule = _schedule(rate, duration_s, shape, trace, speedup, seed)
     sla = parse_sla(threshold) if threshold is not None else None
-    metadata = model_metadata(url, model)
+    metadata = model_metadata(url, model, token)
     if sla is None:
-        sla = service_sla(url)
+        sla = service_sla(url, token)
     if sla is None:
         raise InvalidInputError(f"the service at {url} reports no SLA; give one with --sla")
     if out is not None:
@@ -164,9 +172,8 @@ def command(
     )
     say(f"loadtest: {schedule.arrivals_s.size} requests in {schedule.duration_s:g} s to {url}")
     say(f"loadtest: SLA: {sla.objective.in_words()}")
-    records, examples = run(
-        url, schedule, settings, functools.partial(prepare_cases, metadata, own=cases)
-    )
+    write_cases = functools.partial(prepare_cases, metadata, own=cases)
+    records, examples = run(url, schedule, settings, write_cases, token)
     result = {**report(records, schedule, sla), "wrong_answer_examples": examples}
     if out is not None:
         seconds = per_second(records, schedule, sla)
@@ -191,13 +198,19 @@ def command(
 
 
 def _make_cases(
-    url: str, model: str, number: int, images: Path | None, record: bool, seed: int
+    url: str,
+    model: str,
+    token: str | None,
+    number: int,
+    images: Path | None,
+    record: bool,
+    seed: int,
 ) -> None:
-    inputs = model_metadata(url, model)["inputs"]
+    inputs = model_metadata(url, model, token)["inputs"]
     made = random_cases(inputs, number, seed) if images is None else image_cases(inputs, images)
     for case in itertools.islice(made, number):
         if record:
-            case["outputs"] = recorded_outputs(url, model, parse_case(case))
+            case["outputs"] = recorded_outputs(url, model, parse_case(case), token)
         click.echo(orjson.dumps(case))
 
 

@@ -12,6 +12,7 @@ import click
 import numpy as np
 import orjson
 
+from deployments.access.exposure import check_exposure
 from deployments.models.base import TensorSpec
 from pipelines.errors import StageError
 from pipelines.pipeline import Pipeline
@@ -39,9 +40,14 @@ config_file = click.argument("file", type=existing_file)
 @click.option(
     "--port", type=click.IntRange(1, 65535), help="Port to listen on; overrides the config."
 )
+@click.option(
+    "--insecure", is_flag=True, help="Serve on a public address although no token is needed."
+)
 @click.option("--check", is_flag=True, help="Check the config file and exit.")
 @json_option
-def serve(file: Path, host: str | None, port: int | None, check: bool, as_json: bool) -> None:
+def serve(
+    file: Path, host: str | None, port: int | None, insecure: bool, check: bool, as_json: bool
+) -> None:
     """Serve the pipeline of FILE on this machine, without Ray, until Ctrl-C."""
     config = load_pipeline_file(file)
     steps = config.pipeline.build()
@@ -53,6 +59,7 @@ def serve(file: Path, host: str | None, port: int | None, check: bool, as_json: 
         config = config.model_copy(
             update={"http_host": host or config.http_host, "http_port": port or config.http_port}
         )
+    check_exposure(config.http_host, config.user_config.access, insecure)
     import uvloop  # only serving needs these
 
     from pipelines.serving.server import serve_pipeline

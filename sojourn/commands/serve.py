@@ -6,15 +6,18 @@ import json
 import shlex
 import signal
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import click
 
+from deployments.access.control import INFERENCE
+from deployments.access.credentials import TOKEN_VARIABLE, authorization, read_token
+from deployments.access.exposure import check_exposure, is_loopback
 from deployments.config import ServiceConfig, load_service_config
 from deployments.config_check import check_service
-from deployments.local.machine import is_public
 from deployments.local.ray_token import ray_access
 from deployments.local.service import LocalService, local_service
 from deployments.routing import BALANCES, serve_environment, supervisor_environment
@@ -44,6 +47,9 @@ TABLE_TIMEOUT_S = 10.0
     show_default=True,
     help="How HAProxy picks a replica.",
 )
+@click.option(
+    "--insecure", is_flag=True, help="Serve on a public address although no token is needed."
+)
 @click.option("--check", is_flag=True, help="Check the config file and exit.")
 @click.option(
     "--environment",
@@ -57,6 +63,7 @@ def command(
     host: str | None,
     port: int | None,
     balance: str,
+    insecure: bool,
     check: bool,
     environment: bool,
     as_json: bool,
@@ -76,15 +83,17 @@ def command(
             f"there is no {config} here; name a config, or write one with `sojourn init`"
         )
     service = load_service_config(config)
+    if host or port:
+        service = service.model_copy(
+            update={"http_host": host or service.http_host, "http_port": port or service.http_port}
+        )
+    if not check:
+        check_exposure(service.http_host, service.user_config.access, insecure)
     for note in check_service(service):
         say(note)
     if check:
         say(f"{config} is fine: {service.user_config.sla.objective.in_words()}")
         return 0
-    if host or port:
-        service = service.model_copy(
-            update={"http_host": host or service.http_host, "http_port": port or service.http_port}
-        )
     return _serve(service, balance, as_json)
 
 
@@ -100,7 +109,7 @@ def _serve(service: ServiceConfig, balance: str, as_json: bool) -> int:
                 print_json(summary)
             else:
                 _print_summary(summary)
-            if is_public(service.http_host):
+            if not is_loopback(service.http_host):
                 say(
                     f"Port {service.http_port} is open to everyone who reaches {service.http_host}:"
                     " requests, and the reports under /sojourn/. Everything else listens on this "
@@ -138,41 +147,57 @@ class Interrupt:
 
 def _summary(service: ServiceConfig, running: LocalService, start_s: float) -> dict[str, Any]:
     model, url = service.args.model.name, running.url
-    policy = _policy(url)
-    waited_until_s = time.monotonic() + TABLE_TIMEOUT_S
-    while policy["table"] == "solving" and time.monotonic() < waited_until_s:
-        time.sleep(0.2)
-        policy = _policy(url)
-    with urllib.request.urlopen(f"{url}/sojourn/example", timeout=5) as answer:
-        example = answer.read().decode()
-    return {
+    addresses = {
         "url": url,
         "dashboard": running.dashboard,
         "metrics_url": running.metrics_url,
         "model": model,
-        "sla": policy["sla_in_words"],
+        "sla": service.user_config.sla.objective.in_words(),
+        "start_s": start_s,
+    }
+    try:
+        policy = _get(f"{url}/sojourn/policy")
+    except urllib.error.HTTPError as error:
+        if error.code not in (401, 403):
+            raise
+        return addresses  # the rest needs a token
+    waited_until_s = time.monotonic() + TABLE_TIMEOUT_S
+    while policy["table"] == "solving" and time.monotonic() < waited_until_s:
+        time.sleep(0.2)
+        policy = _get(f"{url}/sojourn/policy")
+    example = json.dumps(_get(f"{url}/sojourn/example"), separators=(",", ":"))
+    closed = service.user_config.access.closed(INFERENCE)
+    token = f'-H "Authorization: Bearer ${TOKEN_VARIABLE}" ' if closed else ""
+    return {
+        **addresses,
         "table": policy["table"],
         "control_limit": policy["control_limit"],
         "max_wait_ms": policy["max_wait_ms"],
-        "start_s": start_s,
-        "curl": f"curl -s {url}/v2/models/{model}/infer -d {shlex.quote(example)}",
+        "curl": f"curl -s {token}{url}/v2/models/{model}/infer -d {shlex.quote(example)}",
     }
 
 
-def _policy(url: str) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{url}/sojourn/policy", timeout=5) as answer:
+def _get(url: str) -> dict[str, Any]:
+    request = urllib.request.Request(url, headers=authorization(read_token()))
+    with urllib.request.urlopen(request, timeout=5) as answer:
         content: dict[str, Any] = json.load(answer)
     return content
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
+    click.echo(f"{summary['model']} answers at {summary['url']} ({summary['start_s']:.0f} s)")
+    click.echo(f"  SLA: {summary['sla']}")
+    if "table" not in summary:
+        click.echo(
+            f"With a token for operations in {TOKEN_VARIABLE}, this would show the policy.\n\n"
+            "Ctrl-C stops it."
+        )
+        return
     wait = summary["max_wait_ms"]
     solving = {
         "solving": "; the policy table is still being solved",
         "failed": "; the policy table could not be solved, see /sojourn/policy",
     }.get(summary["table"], "")
-    click.echo(f"{summary['model']} answers at {summary['url']} ({summary['start_s']:.0f} s)")
-    click.echo(f"  SLA: {summary['sla']}")
     click.echo(
         f"  a batch starts when {summary['control_limit']} wait"
         + ("" if wait is None else f", or when the oldest has waited {wait:.3g} ms")

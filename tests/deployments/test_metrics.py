@@ -1,10 +1,13 @@
 """A replica's metrics, handed to recorders instead of Ray."""
 
+import contextlib
 import warnings
 from typing import Any
 
 import pytest
 
+from deployments.access.tokens import hash_token
+from deployments.errors import RequestError
 from deployments.service import InferenceService
 from policy.profile import Profile
 from tests.support.emulated_service import emulated_service, infer
@@ -74,3 +77,17 @@ async def test_counters_grow_by_what_is_new(recorded: dict[str, Recorder]) -> No
             exported.flush(await service.tick())
         assert recorded["sojourn_offered_rows_total"].values == {(): [2, 1]}
         assert len(recorded["sojourn_response_time_seconds"].values[()]) == 3
+
+
+async def test_who_was_admitted_and_who_was_not_is_counted(recorded: dict[str, Recorder]) -> None:
+    access = {"tokens": [{"name": "alice", "hash": hash_token("a"), "requests_per_s": 2}]}
+    async with emulated_service(PROFILE, access=access) as service:
+        exported = metrics.ReplicaMetrics(service)
+        for header in (b"Bearer a", b"Bearer a", b"Bearer a", None):
+            with contextlib.suppress(RequestError):
+                service.access.admit(header, "inference", 0.0)
+        exported.flush(await service.tick())
+        exported.flush(await service.tick())
+        assert recorded["sojourn_admitted_requests_total"].values == {("alice",): [2]}
+        denied = recorded["sojourn_denied_requests_total"].values
+        assert denied == {("429",): [1], ("401",): [1]}

@@ -16,7 +16,8 @@ def copied() -> list[str]:
 
 
 def test_python_is_the_projects():
-    (version,) = re.findall(r"^FROM python:(\d+\.\d+)", DOCKERFILE, flags=re.MULTILINE)
+    (version,) = re.findall(r"^ARG BASE=python:(\d+\.\d+)", DOCKERFILE, flags=re.MULTILINE)
+    assert re.findall(r"^FROM (.+)$", DOCKERFILE, flags=re.MULTILINE) == ["${BASE}"]
     assert PROJECT["project"]["requires-python"].startswith(f">={version},")
 
 
@@ -43,6 +44,34 @@ def test_versions_come_from_the_lock_alone():
     lock = (ROOT / "requirements.lock").read_text()
     build_tools = re.findall(r"^setuptools==.+$", lock, flags=re.MULTILINE)
     assert PROJECT["build-system"]["requires"] == build_tools
+
+
+def test_each_package_but_torch_is_installed_by_its_hash():
+    lines = (ROOT / "requirements.hashes").read_text().splitlines()
+    hashed = {}
+    for line in lines:
+        if not line.startswith("#"):
+            pin, digest = re.fullmatch(r"(\S+==\S+) --hash=sha256:([0-9a-f]{64})", line).groups()
+            hashed[pin] = digest
+    locked = set((ROOT / "requirements.lock").read_text().splitlines())
+    assert set(hashed) <= locked
+    hashed = {canonical(pin): digest for pin, digest in hashed.items()}
+    wanted = [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"]]
+    wanted += PROJECT["project"]["optional-dependencies"]["tracing"]
+    pins = {canonical(re.sub(r"\[.*\]", "", pin)) for pin in wanted}
+    assert {pin for pin in pins if pin not in hashed} == {f"torch=={torch_version()}"}
+    assert len(set(hashed.values())) == len(hashed) > len(pins)
+    assert "--require-hashes --requirement requirements.hashes" in DOCKERFILE
+
+
+def canonical(pin):
+    return pin.lower().replace("_", "-")
+
+
+def torch_version():
+    lock = (ROOT / "requirements.lock").read_text()
+    (version,) = re.findall(r"^torch==(.+)$", lock, flags=re.MULTILINE)
+    return version
 
 
 def test_it_runs_as_the_manifests_user():

@@ -1,6 +1,7 @@
 """The manifests build, are valid under KubeRay's schema, and agree with the project."""
 
 import gzip
+import re
 import shutil
 import subprocess
 import sys
@@ -31,15 +32,19 @@ needs_schema = pytest.mark.skipif(
 
 @cache
 def build(kustomization: str) -> dict[str, dict[str, Any]]:
-    """Return the resources of a kustomization, by kind."""
+    """Return the resources of a kustomization, by kind; those of one kind, by kind and name."""
     built = subprocess.run(
         ["kubectl", "kustomize", str(ROOT / kustomization)], capture_output=True, text=True
     )
     assert built.returncode == 0, built.stderr
     resources = [resource for resource in yaml.safe_load_all(built.stdout) if resource]
-    by_kind = {resource["kind"]: resource for resource in resources}
-    assert len(by_kind) == len(resources)
-    return by_kind
+    kinds = [resource["kind"] for resource in resources]
+    found = {
+        kind if kinds.count(kind) == 1 else f"{kind}/{resource['metadata']['name']}": resource
+        for kind, resource in zip(kinds, resources, strict=True)
+    }
+    assert len(found) == len(resources)
+    return found
 
 
 def cluster_of(kustomization: str) -> dict[str, Any]:
@@ -98,10 +103,53 @@ def test_generated_files_are_up_to_date():
 
 
 @needs_kubectl
+@pytest.mark.parametrize("based_on", ["base", "gpu"])
+def test_a_release_names_its_image_by_digest(based_on, tmp_path):
+    folder = tmp_path / "k8s"
+    shutil.copytree(ROOT / "k8s", folder)
+    image = "registry.example:5000/team/sojourn@sha256:" + "0123456789abcdef" * 4
+    render = [sys.executable, folder / "render.py"]
+    subprocess.run([*render, "--image", image, "--of", based_on], check=True)
+    built = subprocess.run(
+        ["kubectl", "kustomize", folder / "overlays/release"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.findall(r"image: (.+)", built.stdout) == [image, image]
+    for wrong in ("sojourn:0.1.0", "registry.example/sojourn@sha256:abc"):
+        refused = subprocess.run([*render, "--image", wrong], capture_output=True, text=True)
+        assert refused.returncode != 0
+        assert "must be REGISTRY/NAME@sha256:DIGEST" in refused.stderr
+
+
+@needs_kubectl
 @needs_schema
 @pytest.mark.parametrize("kustomization", KUSTOMIZATIONS)
 def test_the_rayservice_is_valid_under_kuberays_schema(kustomization):
     jsonschema.validate(build(kustomization)["RayService"], rayservice_schema())
+
+
+@needs_kubectl
+@pytest.mark.parametrize("kustomization", KUSTOMIZATIONS)
+def test_everything_else_is_valid_under_kubernetes_schemas(kustomization):
+    kubernetes = pytest.importorskip("kubernetes_validate")
+    resources = [r for r in build(kustomization).values() if r["kind"] != "RayService"]
+    pods = [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "pod", **pod["metadata"]},
+            "spec": pod["spec"],
+        }
+        for pod in pods_of(kustomization)
+    ]
+    version = kubernetes.latest_version()
+    for resource in (*resources, *pods):
+        kubernetes.validate(resource, version, strict=True)
+    misspelled = {**pods[0], "spec": {**pods[0]["spec"], "automountToken": False}}
+    with pytest.raises(kubernetes.ValidationError, match="automountToken"):
+        kubernetes.validate(misspelled, version, strict=True)
 
 
 @needs_kubectl
@@ -187,6 +235,88 @@ def test_pods_run_unprivileged(kustomization):
 
 @needs_kubectl
 @pytest.mark.parametrize("kustomization", KUSTOMIZATIONS)
+def test_containers_write_only_to_volumes(kustomization):
+    for pod in pods_of(kustomization):
+        spec = pod["spec"]
+        writable = {volume["name"] for volume in spec["volumes"] if "emptyDir" in volume}
+        for container in spec["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+            mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+            assert mounted.keys() == {"/tmp", "/home/ray"}
+            assert set(mounted.values()) <= writable
+    autoscaler = cluster_of(kustomization)["autoscalerOptions"]
+    assert autoscaler["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+@needs_kubectl
+@pytest.mark.parametrize("kustomization", KUSTOMIZATIONS)
+def test_only_rays_autoscaler_may_speak_to_kubernetes(kustomization):
+    head, workers = pods_of(kustomization)
+    assert all(pod["spec"]["automountServiceAccountToken"] is False for pod in (head, workers))
+    holders = {
+        volume["name"]
+        for pod in (head, workers)
+        for volume in pod["spec"]["volumes"]
+        for source in volume.get("projected", {}).get("sources", ())
+        if "serviceAccountToken" in source
+    }
+    assert holders == {"kubernetes-api"}
+    for pod in (head, workers):
+        for container in pod["spec"]["containers"]:
+            assert not holders & {mount["name"] for mount in container["volumeMounts"]}
+    mounts = cluster_of(kustomization)["autoscalerOptions"]["volumeMounts"]
+    (path,) = (mount["mountPath"] for mount in mounts if mount["name"] in holders)
+    assert path == "/var/run/secrets/kubernetes.io/serviceaccount"
+    assert holders <= {volume["name"] for volume in head["spec"]["volumes"]}
+
+
+@needs_kubectl
+@pytest.mark.parametrize("kustomization", KUSTOMIZATIONS)
+def test_a_worker_has_time_to_drain(kustomization):
+    _, workers = pods_of(kustomization)
+    (container,) = workers["spec"]["containers"]
+    script = container["lifecycle"]["preStop"]["exec"]["command"][-1]
+    (deadline_s,) = map(int, re.findall(r"--deadline-remaining-seconds (\d+)", script))
+    (waits_s,) = map(int, re.findall(r"^left=(\d+)$", script, re.MULTILINE))
+    # Serve ends a replica that has not finished by then, so the pod must not go before.
+    replica_s = graceful_shutdown_s()
+    assert replica_s < deadline_s <= waits_s < workers["spec"]["terminationGracePeriodSeconds"]
+    assert subprocess.run(["sh", "-n"], input=script, text=True).returncode == 0
+
+
+def graceful_shutdown_s() -> int:
+    """Return Serve's time limit for a replica that stops, without importing Ray."""
+    source = (ROOT / "deployments/replica.py").read_text()
+    (found,) = re.findall(r"graceful_shutdown_timeout_s=(\d+)", source)
+    return int(found)
+
+
+@needs_kubectl
+@pytest.mark.parametrize("kustomization", KUSTOMIZATIONS)
+def test_replicas_are_spread_and_kept(kustomization):
+    head, workers = pods_of(kustomization)
+    spread = workers["spec"]["topologySpreadConstraints"]
+    assert [rule["topologyKey"] for rule in spread] == [
+        "kubernetes.io/hostname",
+        "topology.kubernetes.io/zone",
+    ]
+    labels = workers["metadata"]["labels"]
+    for rule in spread:
+        assert rule["labelSelector"]["matchLabels"].items() <= labels.items()
+        # A replica on a crowded node is better than none.
+        assert rule["whenUnsatisfiable"] == "ScheduleAnyway"
+    for name, pod in (("sojourn-head", head), ("sojourn-replicas", workers)):
+        budget = build(kustomization)[f"PodDisruptionBudget/{name}"]["spec"]
+        # Kubernetes knows no controller of these pods whose scale a percentage could be taken of.
+        assert budget["minAvailable"] == 1
+        assert "maxUnavailable" not in budget
+        mine = budget["selector"]["matchLabels"].items()
+        matches = [mine <= other["metadata"]["labels"].items() for other in (head, workers)]
+        assert matches == [other is pod for other in (head, workers)]
+
+
+@needs_kubectl
+@pytest.mark.parametrize("kustomization", KUSTOMIZATIONS)
 def test_probed_ports_exist(kustomization):
     for pod in pods_of(kustomization):
         for container in pod["spec"]["containers"]:
@@ -198,7 +328,7 @@ def test_probed_ports_exist(kustomization):
 
 @needs_kubectl
 def test_network_policy_opens_only_the_service_to_everyone():
-    policy = build("k8s/base")["NetworkPolicy"]["spec"]
+    policy = build("k8s/base")["NetworkPolicy/sojourn"]["spec"]
     label = policy["podSelector"]["matchLabels"]
     for pod in pods_of("k8s/base"):
         assert label.items() <= pod["metadata"]["labels"].items()
@@ -214,3 +344,38 @@ def test_network_policy_opens_only_the_service_to_everyone():
         assert not {9101, 8404} & set(opened)
         assert not any(30000 <= port <= 41000 for port in opened)
         assert all("endPort" not in port for port in rule["ports"])
+
+
+@needs_kubectl
+def test_the_dashboard_is_for_the_operator_in_its_namespace():
+    policy = build("k8s/base")["NetworkPolicy/sojourn"]["spec"]
+    for port in (8265, 52365):
+        (rule,) = (
+            rule
+            for rule in policy["ingress"]
+            if port in [opened["port"] for opened in rule.get("ports", ())]
+        )
+        (peer,) = rule["from"]
+        names = peer["namespaceSelector"]["matchLabels"]
+        assert names == {"kubernetes.io/metadata.name": "kuberay-system"}
+        pods = peer["podSelector"]["matchLabels"]
+        assert pods == {"app.kubernetes.io/name": "kuberay-operator"}
+
+
+@needs_kubectl
+def test_pods_reach_each_other_and_names_and_the_head_kubernetes():
+    everyone = build("k8s/base")["NetworkPolicy/sojourn"]["spec"]
+    assert "Egress" in everyone["policyTypes"]
+    inside, names = everyone["egress"]
+    assert inside == {"to": [{"podSelector": everyone["podSelector"]}]}
+    assert {(port["port"], port["protocol"]) for port in names["ports"]} == {
+        (53, "UDP"),
+        (53, "TCP"),
+    }
+    head, workers = pods_of("k8s/base")
+    policy = build("k8s/base")["NetworkPolicy/sojourn-head"]["spec"]
+    chosen = policy["podSelector"]["matchLabels"].items()
+    assert chosen <= head["metadata"]["labels"].items()
+    assert not chosen <= workers["metadata"]["labels"].items()
+    assert policy["policyTypes"] == ["Egress"]
+    assert [port["port"] for port in policy["egress"][0]["ports"]] == [443, 6443]

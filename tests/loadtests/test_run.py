@@ -80,6 +80,19 @@ def test_random_requests_are_answered_and_recorded_ones_are_right(
     assert recorded["ok"] + recorded["wrong_answers"] == recorded["requests"]
 
 
+def test_a_closed_service_gets_its_token(start_service, loadtest, tmp_path, capfd, monkeypatch):
+    monkeypatch.delenv("SOJOURN_TOKEN", raising=False)
+    url = start_service(token="secret", sla={"response_time_ms": 250, "percentile": 95})
+    assert main(["loadtest", "--url", url, "--model", "echo"]) == 2
+    assert "wants a token for inference" in capfd.readouterr().err
+    (tmp_path / "token").write_text("secret\n")
+    options = ("--rate", "50", "--duration-s", "1", "--token-file", str(tmp_path / "token"))
+    status, report, said = loadtest(url, *options)
+    assert status == 0
+    assert report["ok"] == report["requests"] > 20
+    assert "95% of requests within 250 ms" in said
+
+
 def test_every_fault_is_found(start_service, loadtest):
     url = start_service(wrong=[10, 11, 12], busy=[20, 21], drop=[30], mute=[40])
     status, report, _ = loadtest(url, "--rate", "80", "--duration-s", "1", "--timeout-s", "1")

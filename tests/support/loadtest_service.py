@@ -3,7 +3,8 @@
 Run it as ``python loadtest_service.py PORT_FILE [OPTIONS_JSON]``. Like an emulated model, it echoes
 its input, after `delay_s`. The options list requests by number, from 1: `wrong` get a wrong value,
 `busy` a 503, `drop` a closed connection, `mute` no answer. With `stall` = [FIRST, SECONDS], nothing
-is answered for SECONDS from request FIRST on. At request `die_at` the service exits.
+is answered for SECONDS from request FIRST on. At request `die_at` the service exits. With `token`,
+a request without it gets a 401.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ options: dict[str, Any] = {
     "stall": None,
     "die_at": None,
     "sla": {"response_time_ms": 100, "percentile": 99},
+    "token": None,
 }
 options |= json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
 state = {"requests": 0, "stalled_until": 0.0}
@@ -70,8 +72,16 @@ async def infer(request):
     return web.json_response({"model_name": "echo", "outputs": [output]})
 
 
+@web.middleware
+async def check_token(request, handler):
+    wanted = options["token"]
+    if wanted is not None and request.headers.get("Authorization") != f"Bearer {wanted}":
+        return web.json_response({"error": "this needs a token"}, status=401)
+    return await handler(request)
+
+
 async def main():
-    app = web.Application()
+    app = web.Application(middlewares=[check_token])
     app.router.add_get("/v2/models/{model}", metadata)
     app.router.add_get("/sojourn/policy", policy)
     app.router.add_post("/v2/models/{model}/infer", infer)

@@ -2,13 +2,14 @@
 
 import asyncio
 import threading
+from typing import Any
 
 import orjson
 import pytest
 
 from autoscaler.scaled_deployments import log_key
 from deployments.control import decision_reader
-from deployments.control.decision_reader import DecisionReader
+from deployments.control.decision_reader import DecisionReader, replicas_in
 
 LOG = {"newest": {"replicas": 2}, "decisions": [{"replicas": 2}]}
 
@@ -24,6 +25,22 @@ async def test_the_log_of_this_deployment_is_read() -> None:
     kept = {log_key("shop", "Model"): orjson.dumps(LOG)}
     assert await DecisionReader("shop", "Model", kept.get).content() == LOG
     assert await DecisionReader("shop", "Other", kept.get).content() != LOG
+
+
+@pytest.mark.parametrize(
+    ("content", "replicas"),
+    [
+        ({"newest": {"replicas": 3, "target_replicas": 2}}, 3),
+        ({"newest": {"replicas": 3, "target_replicas": 2}, "dry_run": True}, 2),
+        ({"newest": {"replicas": 0}}, 1),
+        ({"newest": None}, 1),
+        ({}, 1),
+    ],
+)
+def test_the_newest_decision_tells_how_many_replicas_there_are(
+    content: dict[str, Any], replicas: int
+) -> None:
+    assert replicas_in(content) == replicas
 
 
 async def test_the_log_is_read_once_a_second_however_many_requests_ask(

@@ -27,6 +27,7 @@ from deployments.service import InferenceService
 from tests.support.doubles_service import Doubles, body, listening, make_service
 
 INFER = "/v2/models/doubles/infer"
+_MADE_ID = re.compile(rb"(?<=^x-request-id: )[0-9a-f]{16}-[0-9a-f]+")
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n")
 
 
@@ -81,9 +82,13 @@ async def read_answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 
 
 def normal(answer: tuple[bytes, bytes]) -> tuple[bytes, list[bytes], bytes]:
-    """Return the status line, the sorted header lines but the date, and the body."""
+    """Return the status line, the sorted header lines but the date, and the body.
+
+    Of a request id that the server made only the name is left.
+    """
     status, *lines = answer[0].strip().split(b"\r\n")
-    return status, sorted(line for line in lines if not line.startswith(b"date:")), answer[1]
+    kept = [_MADE_ID.sub(b"", line) for line in lines if not line.startswith(b"date:")]
+    return status, sorted(kept), answer[1]
 
 
 async def exchange(port: int, pieces: Sequence[bytes], answers: int) -> list[tuple[bytes, bytes]]:
@@ -428,9 +433,9 @@ async def test_a_request_arrives_when_it_could_first_have_been_read(
         arrivals: list[float] = []
         infer_nowait = served.service.infer_nowait
 
-        def recording(request: InferenceRequest, arrival_s: float, on_done: Any) -> Any:
+        def recording(request: InferenceRequest, arrival_s: float, *rest: Any) -> Any:
             arrivals.append(time.monotonic() - arrival_s)
-            return infer_nowait(request, arrival_s, on_done)
+            return infer_nowait(request, arrival_s, *rest)
 
         monkeypatch.setattr(served.service, "infer_nowait", recording)
         path = INFER if short else INFER + "/"

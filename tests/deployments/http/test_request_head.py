@@ -14,16 +14,19 @@ def head_of(*lines: str, start: str = "POST /v2/models/m/infer HTTP/1.1") -> byt
     return "\r\n".join([start, *lines]).encode("latin-1") + END_OF_HEAD
 
 
-def find(data: bytes, heads: RequestHeads | None = None) -> tuple[RequestHead | None, bytes | None]:
+def find(
+    data: bytes, heads: RequestHeads | None = None
+) -> tuple[RequestHead | None, bytes | None, bytes | None]:
     return (heads or RequestHeads(PATH)).find(data, data.index(END_OF_HEAD))
 
 
 def test_reads_what_the_batcher_needs() -> None:
     lines = ["X-Request-Timeout-Ms: 250", "X-Request-Priority: 1"]
-    lines += ["Inference-Header-Content-Length: 5"]
-    head, request_id = find(head_of(*LINES, *lines))
-    assert head == RequestHead(7, 5, 250, 1, None)
+    lines += ["Inference-Header-Content-Length: 5", "Authorization: Bearer abc"]
+    head, request_id, traceparent = find(head_of(*LINES, *lines))
+    assert head == RequestHead(7, 5, 250, 1, None, None, b"Bearer abc")
     assert request_id is None
+    assert traceparent is None
 
 
 @pytest.mark.parametrize("place", range(4))
@@ -32,10 +35,23 @@ def test_finds_the_request_id_wherever_and_however_it_is_written(place: int, nam
     heads = RequestHeads(PATH)
     for number in (b"1", b"2"):
         lines = [*LINES[:place], f"{name}: id-{number.decode()}", *LINES[place:]]
-        head, request_id = find(head_of(*lines), heads)
+        head, request_id, _ = find(head_of(*lines), heads)
         assert head is not None
         assert head.body_length == 7
         assert request_id == b"id-" + number
+
+
+@pytest.mark.parametrize("place", range(5))
+@pytest.mark.parametrize("name", ["traceparent", "Traceparent"])
+def test_finds_the_trace_beside_the_id(place: int, name: str) -> None:
+    heads = RequestHeads(PATH)
+    for number in ("1", "2"):
+        lines = [*LINES, "x-request-id: a"]
+        lines.insert(place, f"{name}: 00-{number}")
+        head, request_id, traceparent = find(head_of(*lines), heads)
+        assert head is not None
+        assert head.body_length == 7
+        assert (request_id, traceparent) == (b"a", b"00-" + number.encode())
 
 
 @pytest.mark.parametrize(
@@ -62,11 +78,14 @@ def test_finds_the_request_id_wherever_and_however_it_is_written(place: int, nam
         [*LINES, "x-request-id: a\nset-cookie: b"],
         [*LINES, "x-request-id: a", " folded"],
         [*LINES, "x-request-id: "],
+        [*LINES, "traceparent: a", "traceparent: b"],
+        [*LINES, "traceparent: a b"],
+        [*LINES, "Authorization: Bearer a", "Authorization: Bearer b"],
         [*LINES, "Bad Name: x"],
     ],
 )
 def test_leaves_unusual_requests_to_uvicorn(lines: list[str]) -> None:
-    assert find(head_of(*lines)) == (None, None)
+    assert find(head_of(*lines)) == (None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -84,14 +103,14 @@ def test_leaves_unusual_requests_to_uvicorn(lines: list[str]) -> None:
     ],
 )
 def test_leaves_other_methods_paths_and_versions_to_uvicorn(start: str) -> None:
-    assert find(head_of(*LINES, start=start)) == (None, None)
+    assert find(head_of(*LINES, start=start)) == (None, None, None)
 
 
 def test_many_different_heads_are_all_answered_right() -> None:
     heads = RequestHeads(PATH)
     for _ in range(2):
         for length in range(1100):
-            head, _ = find(head_of("Host: x", f"Content-Length: {length}"), heads)
+            head, *_ = find(head_of("Host: x", f"Content-Length: {length}"), heads)
             assert head is not None
             assert head.body_length == length
 
@@ -100,7 +119,7 @@ def test_many_different_heads_are_all_answered_right() -> None:
 def test_no_request_id_changes_what_else_the_head_says(text: str, place: int) -> None:
     """The law of the key: leaving out the id's line leaves out nothing else."""
     lines = [*LINES[:place], f"x-request-id: {text}", *LINES[place:]]
-    head, request_id = find(head_of(*lines))
+    head, request_id, _ = find(head_of(*lines))
     if head is not None:
         assert head == RequestHead(7, None, None, 0, None)
         assert request_id == text.encode("latin-1")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from deployments.local.machine import address_to_ask, is_public
+from deployments.access.exposure import is_loopback
+from deployments.local.machine import address_to_ask
 
 
 @pytest.mark.parametrize(
@@ -18,4 +19,4 @@ from deployments.local.machine import address_to_ask, is_public
     ],
 )
 def test_who_reaches_an_address(host: str, public: bool, asked: str) -> None:
-    assert (is_public(host), address_to_ask(host)) == (public, asked)
+    assert (not is_loopback(host), address_to_ask(host)) == (public, asked)

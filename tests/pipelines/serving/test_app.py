@@ -44,6 +44,15 @@ def body(*rows):
 INFER = "/v2/models/twice/infer"
 
 
+async def test_tokens_close_the_pipelines_own_paths_too(client, service):
+    service.configure(parse_user_config({"access": {"tokens": []}}))
+    for path in ("/sojourn/pipeline", "/sojourn/policy", "/metrics", "/v2"):
+        assert (await client.get(path)).status_code == 401
+    assert (await client.post(INFER, json=body([1, 2, 3]))).status_code == 401
+    assert (await client.get("/v2/health/ready")).status_code == 200
+    assert service.pipeline.core.offered == 0
+
+
 async def test_each_row_is_an_item(client):
     answer = await client.post(INFER, json=body([1, 2, 3], [4, 5, 6]))
     assert answer.status_code == 200

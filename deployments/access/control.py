@@ -1,0 +1,194 @@
+"""Decide which requests a replica answers: their tokens, scopes and rates.
+
+The check is the same on both ways of a request (`deployments.http`), and comes before anything that
+costs more: a request without access is not parsed, and does not count as load.
+"""
+
+import hmac
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from deployments.access.config import AccessConfig, Scope, TokenConfig
+from deployments.access.token_bucket import TokenBucket
+from deployments.access.tokens import bearer_token, digest_of
+from deployments.errors import ForbiddenError, RateLimitedError, UnauthorizedError
+
+INFERENCE: Scope = "inference"
+OPERATIONS: Scope = "operations"
+#: Probes of load balancers and Kubernetes carry no token, and learn only whether the model runs.
+_OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")
+_OPERATIONS_PATHS = ("/sojourn/", "/metrics/")
+#: A token is found by the first bytes of its hash; the whole hash is compared in constant time.
+#: How long the search takes reveals nothing of use: nobody can choose a token by its hash, or
+#: compute one from it.
+_INDEX_BYTES = 8
+
+
+def scope_of(path: str) -> Scope | None:
+    """Return what a token must allow for a path, without its prefix; None: the path is open."""
+    if path in _OPEN_PATHS:
+        return None
+    if f"{path}/".startswith(_OPERATIONS_PATHS):
+        return OPERATIONS
+    return INFERENCE
+
+
+@dataclass(slots=True)
+class _Token:
+    """A token as the check needs it."""
+
+    config: TokenConfig
+    digest: bytes
+    bucket: TokenBucket | None
+
+
+class AccessControl:
+    """Admit or deny requests by their Authorization header.
+
+    Parameters
+    ----------
+    config : AccessConfig, optional
+        By default, everything is open.
+
+    Attributes
+    ----------
+    admitted : Counter of str
+        Requests admitted, by the name of their token.
+    denied : Counter of int
+        Requests denied, by HTTP status.
+    """
+
+    def __init__(self, config: AccessConfig | None = None) -> None:
+        self.admitted: Counter[str] = Counter()
+        self.denied: Counter[int] = Counter()
+        self._replicas = 1
+        self._tokens: dict[bytes, _Token] = {}
+        self._closed: frozenset[Scope] = frozenset()
+        self.configure(config or AccessConfig())
+
+    def configure(self, config: AccessConfig) -> None:
+        """Apply a configuration; a token whose limit stays as it was keeps what it has used."""
+        before = self._tokens
+        self._closed = frozenset(scope for scope in (INFERENCE, OPERATIONS) if config.closed(scope))
+        self._tokens = {}
+        for token in config.tokens or ():
+            old = before.get(token.digest[:_INDEX_BYTES])
+            if old is not None and _limit(old.config) == _limit(token):
+                bucket = old.bucket
+            else:
+                bucket = self._make_bucket(token)
+            self._tokens[token.digest[:_INDEX_BYTES]] = _Token(token, token.digest, bucket)
+
+    @property
+    def limits_rates(self) -> bool:
+        """Whether a token has a limited rate."""
+        return any(token.bucket is not None for token in self._tokens.values())
+
+    def share_among(self, replicas: int, now_s: float) -> None:
+        """Limit tokens to this replica's share of their rates.
+
+        Parameters
+        ----------
+        replicas : int
+            Number of replicas of the service, which get equal shares of its requests.
+        now_s : float
+            On the clock of `admit`.
+        """
+        replicas = max(1, replicas)
+        if replicas == self._replicas:
+            return
+        self._replicas = replicas
+        for token in self._tokens.values():
+            if token.bucket is not None:
+                token.bucket.resize(*self._share(token.config), now_s)
+
+    def admit(self, authorization: bytes | None, scope: Scope | None, now_s: float) -> str | None:
+        """Admit a request, and count it.
+
+        Parameters
+        ----------
+        authorization : bytes or None
+            The value of its Authorization header.
+        scope : str or None
+            What its path needs (`scope_of`).
+        now_s : float
+            The time, on any steady clock.
+
+        Returns
+        -------
+        str or None
+            The name of its token; None if it needs none.
+
+        Raises
+        ------
+        UnauthorizedError
+            It has no token, or an unknown one.
+        ForbiddenError
+            Its token does not allow this.
+        RateLimitedError
+            Its token has used its rate.
+        """
+        if scope not in self._closed:
+            return None
+        try:
+            token = self._allowed(authorization, scope)
+            bucket = token.bucket
+            if bucket is not None and not bucket.take(now_s):
+                raise _rate_limited(token.config, bucket.wait_s(now_s))
+        except (UnauthorizedError, ForbiddenError, RateLimitedError) as error:
+            self.denied[error.status] += 1
+            raise
+        name = token.config.name
+        self.admitted[name] += 1
+        return name
+
+    def allows(self, authorization: bytes | None, scope: Scope) -> bool:
+        """Return whether a request has a token for `scope`, whatever its rate; nothing is counted.
+
+        For those whose bodies have not arrived yet.
+        """
+        if scope not in self._closed:
+            return True
+        try:
+            self._allowed(authorization, scope)
+        except (UnauthorizedError, ForbiddenError):
+            return False
+        return True
+
+    def _allowed(self, authorization: bytes | None, scope: Scope) -> _Token:
+        if authorization is None:
+            raise UnauthorizedError("this needs a token: send the header Authorization: Bearer …")
+        secret = bearer_token(authorization)
+        if secret is None:
+            raise UnauthorizedError("the header Authorization must be: Bearer, a space, the token")
+        digest = digest_of(secret)
+        token = self._tokens.get(digest[:_INDEX_BYTES])
+        if token is None or not hmac.compare_digest(token.digest, digest):
+            raise UnauthorizedError("the token is unknown or was revoked", invalid=True)
+        if scope not in token.config.scopes:
+            raise ForbiddenError(
+                f"the token {token.config.name!r} does not have the scope {scope}", scope
+            )
+        return token
+
+    def _make_bucket(self, token: TokenConfig) -> TokenBucket | None:
+        return None if token.requests_per_s is None else TokenBucket(*self._share(token))
+
+    def _share(self, token: TokenConfig) -> tuple[float, float]:
+        """Return this replica's part of a token's rate and burst."""
+        assert token.requests_per_s is not None
+        burst = token.requests_per_s if token.burst is None else token.burst
+        return token.requests_per_s / self._replicas, max(1.0, burst / self._replicas)
+
+
+def _limit(token: TokenConfig) -> tuple[float | None, float | None]:
+    return token.requests_per_s, token.burst
+
+
+def _rate_limited(token: TokenConfig, wait_s: float) -> RateLimitedError:
+    assert token.requests_per_s is not None
+    return RateLimitedError(
+        f"the token {token.name!r} is limited to {token.requests_per_s:g} requests per second",
+        retry_after_s=max(1, math.ceil(wait_s)),
+    )

@@ -1,0 +1,41 @@
+"""Refuse to open a service to a network by accident."""
+
+import ipaddress
+
+from deployments.access.config import AccessConfig
+from deployments.access.control import INFERENCE
+from policy.errors import InvalidInputError
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches `host`; names other than ``localhost`` do not."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check_exposure(host: str, access: AccessConfig, insecure: bool) -> None:
+    """Check that a service that others can reach knows whom to answer.
+
+    Parameters
+    ----------
+    host : str
+        The address to listen on.
+    access : AccessConfig
+    insecure : bool
+        Whether the user has accepted that anyone may use the service.
+
+    Raises
+    ------
+    InvalidInputError
+        `host` is not a loopback address, and inference needs no token.
+    """
+    if insecure or is_loopback(host) or access.closed(INFERENCE):
+        return
+    raise InvalidInputError(
+        f"host: anyone who reaches {host} could use the service; `sojourn token NAME` makes a "
+        "token, or --insecure serves without"
+    )

@@ -1,0 +1,37 @@
+"""Bearer tokens: made at random, stored as hashes.
+
+A token has 256 random bits. So its SHA-256 can be stored: nobody can guess the token from it, and
+a slow, salted hash, as passwords need, would cost every request milliseconds for nothing.
+"""
+
+import hashlib
+import re
+import secrets
+
+#: Lets scanners for leaked secrets recognize a token.
+PREFIX = "sojourn_"
+_RANDOM_BYTES = 32
+HASH_PREFIX = "sha256:"
+#: RFC 6750's ``b64token`` after the scheme, which is not case-sensitive.
+_BEARER = re.compile(rb"bearer +([A-Za-z0-9._~+/-]+=*) *", re.IGNORECASE)
+
+
+def make_token() -> str:
+    """Return a new random token."""
+    return PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
+
+
+def hash_token(token: str) -> str:
+    """Return the hash of a token as the config has it: ``sha256:`` and 64 hexadecimal digits."""
+    return HASH_PREFIX + digest_of(token.encode()).hex()
+
+
+def digest_of(token: bytes) -> bytes:
+    """Return the SHA-256 of a token, 32 bytes."""
+    return hashlib.sha256(token).digest()
+
+
+def bearer_token(authorization: bytes) -> bytes | None:
+    """Return the token in the value of an Authorization header, or None if it has none."""
+    found = _BEARER.fullmatch(authorization)
+    return None if found is None else found[1]

@@ -1,0 +1,161 @@
+"""Who is admitted: by token, scope and rate."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deployments.access.config import AccessConfig
+from deployments.access.control import AccessControl, scope_of
+from deployments.access.tokens import hash_token
+from deployments.errors import ForbiddenError, RateLimitedError, UnauthorizedError
+
+
+def config(*tokens: dict[str, Any], **more: Any) -> AccessConfig:
+    return AccessConfig.model_validate({"tokens": tokens, **more})
+
+
+def token(name: str, **more: Any) -> dict[str, Any]:
+    """Return a token whose secret is its name."""
+    return {"name": name, "hash": hash_token(name), **more}
+
+
+def bearer(secret: str) -> bytes:
+    return f"Bearer {secret}".encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "scope"),
+    [
+        ("/v2/health/live", None),
+        ("/v2/health/ready", None),
+        ("/v2/health/other", "inference"),
+        ("/v2", "inference"),
+        ("/v2/models/m/infer", "inference"),
+        ("/v2/models/m/ready", "inference"),
+        ("/sojourn/policy", "operations"),
+        ("/sojourn", "operations"),
+        ("/sojournal", "inference"),
+        ("/metrics", "operations"),
+        ("", "inference"),
+    ],
+)
+def test_each_path_has_its_scope(path: str, scope: str | None) -> None:
+    assert scope_of(path) == scope
+
+
+def test_without_tokens_everything_is_open() -> None:
+    control = AccessControl()
+    assert control.admit(None, "inference", 0) is None
+    assert control.admit(b"nonsense", "operations", 0) is None
+    assert control.allows(None, "inference")
+    assert not control.admitted
+    assert not control.denied
+
+
+def test_a_token_opens_its_scopes_only() -> None:
+    control = AccessControl(
+        config(
+            token("alice"),
+            token("ops", scopes=["operations"]),
+            token("both", scopes=["inference", "operations"]),
+        )
+    )
+    assert control.admit(bearer("alice"), "inference", 0) == "alice"
+    assert control.admit(bearer("ops"), "operations", 0) == "ops"
+    for scope in ("inference", "operations"):
+        assert control.admit(bearer("both"), scope, 0) == "both"
+    for secret, scope in (("alice", "operations"), ("ops", "inference")):
+        assert not control.allows(bearer(secret), scope)
+        with pytest.raises(ForbiddenError, match=f"{secret!r} does not have the scope {scope}"):
+            control.admit(bearer(secret), scope, 0)
+    assert control.admit(None, None, 0) is None
+    assert control.admitted == {"alice": 1, "ops": 1, "both": 2}
+    assert control.denied == {403: 2}
+
+
+@pytest.mark.parametrize("header", [None, b"", b"alice", b"Basic alice", b"Bearer mallory"])
+def test_strangers_are_told_how_to_come_in(header: bytes | None) -> None:
+    control = AccessControl(config(token("alice")))
+    with pytest.raises(UnauthorizedError) as caught:
+        control.admit(header, "inference", 0)
+    assert caught.value.challenge.startswith('Bearer realm="sojourn"')
+    assert ("invalid_token" in caught.value.challenge) == (header == b"Bearer mallory")
+    assert not control.allows(header, "inference")
+
+
+@given(st.binary(max_size=40))
+def test_no_other_bytes_are_a_token(secret: bytes) -> None:
+    control = AccessControl(config(token("alice")))
+    if secret.rstrip(b" ") != b"alice":
+        assert not control.allows(b"Bearer " + secret, "inference")
+
+
+def test_each_token_has_a_rate_of_its_own() -> None:
+    control = AccessControl(
+        config(token("slow", requests_per_s=2), token("fast", requests_per_s=10, burst=20))
+    )
+    assert control.limits_rates
+    taken = {"slow": 0, "fast": 0}
+    for tick in range(1000):  # 10 s, each token 100 times per second
+        for secret in taken:
+            try:
+                control.admit(bearer(secret), "inference", 0.01 * tick)
+            except RateLimitedError:
+                continue
+            taken[secret] += 1
+    assert taken == {"slow": 2 + 2 * 10 - 1, "fast": 20 + 10 * 10 - 1}
+    assert control.denied[429] == 2000 - sum(taken.values())
+
+
+def test_a_denied_request_uses_nothing_of_the_rate() -> None:
+    control = AccessControl(config(token("a", requests_per_s=1)))
+    for _ in range(5):
+        with pytest.raises(ForbiddenError):
+            control.admit(bearer("a"), "operations", 0)
+        assert control.allows(bearer("a"), "inference")
+    assert control.admit(bearer("a"), "inference", 0) == "a"
+
+
+def test_retry_after_says_when() -> None:
+    control = AccessControl(config(token("a", requests_per_s=0.1)))
+    control.admit(bearer("a"), "inference", 0)
+    with pytest.raises(RateLimitedError, match=r"limited to 0\.1 requests per second") as caught:
+        control.admit(bearer("a"), "inference", 3)
+    assert caught.value.retry_after_s == 7
+    control.admit(bearer("a"), "inference", 10)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 5])
+def test_replicas_share_a_rate(replicas: int) -> None:
+    """As many replicas as there are admit together what one would, whatever they began with."""
+    controls = [AccessControl(config(token("a", requests_per_s=10))) for _ in range(replicas)]
+    taken = 0
+    for control in controls:
+        control.share_among(replicas, 0.0)
+        for tick in range(10_000):  # 100 s
+            try:
+                control.admit(bearer("a"), "inference", 0.01 * tick)
+            except RateLimitedError:
+                continue
+            taken += 1
+    assert taken == pytest.approx(10 + 10 * 100, abs=replicas)
+
+
+def test_a_change_revokes_at_once_and_keeps_what_was_used() -> None:
+    limited = token("a", requests_per_s=1)
+    control = AccessControl(config(limited, token("b")))
+    control.admit(bearer("a"), "inference", 0)
+    control.configure(config(limited))
+    with pytest.raises(UnauthorizedError):
+        control.admit(bearer("b"), "inference", 0)
+    with pytest.raises(RateLimitedError):
+        control.admit(bearer("a"), "inference", 0)
+    control.configure(config(token("a", requests_per_s=5)))
+    control.admit(bearer("a"), "inference", 0)
+    control.configure(config())
+    with pytest.raises(UnauthorizedError):
+        control.admit(bearer("a"), "inference", 9)
+    control.configure(AccessConfig())
+    assert control.admit(None, "inference", 9) is None

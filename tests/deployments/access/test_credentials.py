@@ -1,0 +1,33 @@
+"""A client's token comes from a file or the environment."""
+
+from pathlib import Path
+
+import pytest
+
+from deployments.access.credentials import TOKEN_VARIABLE, authorization, read_token
+from policy.errors import InvalidInputError
+
+
+def test_a_file_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    assert read_token() is None
+    monkeypatch.setenv(TOKEN_VARIABLE, " from-env\n")
+    assert read_token() == "from-env"
+    file = tmp_path / "token"
+    file.write_text("from-file\n")
+    assert read_token(file) == "from-file"
+
+
+@pytest.mark.parametrize("content", [b"", b"two words", b"\xff\xfe\x00"])
+def test_a_file_holds_one_token(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(content)
+    with pytest.raises(InvalidInputError, match="token: "):
+        read_token(file)
+    with pytest.raises(InvalidInputError, match="No such file"):
+        read_token(tmp_path / "missing")
+
+
+def test_a_token_is_sent_as_a_bearer_token() -> None:
+    assert authorization("abc") == {"Authorization": "Bearer abc"}
+    assert authorization(None) == {}

@@ -1,0 +1,140 @@
+"""Tokens on both ways of a request: uvicorn's own protocol, and the short way."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from deployments.access.tokens import hash_token
+from deployments.config import parse_user_config
+from deployments.http.app import InferenceApp
+from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.service import InferenceService
+from tests.support.doubles_service import USER_CONFIG, body, listening, make_service
+
+INFER = "/v2/models/doubles/infer"
+WAYS = pytest.mark.parametrize(
+    "http", [HttpToolsProtocol, InferenceProtocol], ids=["asgi", "short way"]
+)
+
+
+def token(name: str, **more: Any) -> dict[str, Any]:
+    """Return a token whose secret is its name."""
+    return {"name": name, "hash": hash_token(name), **more}
+
+
+TOKENS = [
+    token("alice"),
+    token("ops", scopes=["operations"]),
+    token("slow", requests_per_s=0.001, burst=2),
+]
+
+
+@contextlib.asynccontextmanager
+async def closed_service(
+    http: type[asyncio.Protocol], **access: Any
+) -> AsyncIterator[tuple[InferenceService, httpx.AsyncClient]]:
+    async with make_service() as service:
+        content = {**USER_CONFIG, "access": {"tokens": TOKENS, **access}}
+        await service.configure(parse_user_config(content))
+        app = InferenceApp(service, "1")
+        InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
+        try:
+            async with (
+                listening(app, http) as (_, port),
+                httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+            ):
+                yield service, client
+        finally:
+            InferenceProtocol.hosted = None
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+@WAYS
+async def test_only_tokens_for_inference_may_infer(http: type[asyncio.Protocol]) -> None:
+    async with closed_service(http) as (service, client):
+        seen = []
+        for headers in ({}, bearer("mallory"), {"Authorization": "Basic YTpi"}, bearer("ops")):
+            answer = await client.post(INFER, json=body((1, 2)), headers=headers)
+            seen.append((answer.status_code, answer.headers["www-authenticate"]))
+            assert list(answer.json()) == ["error"]
+            assert "x-request-id" in answer.headers
+        realm = 'Bearer realm="sojourn"'
+        assert seen == [
+            (401, realm),
+            (401, realm + ', error="invalid_token"'),
+            (401, realm),
+            (403, realm + ', error="insufficient_scope", scope="inference"'),
+        ]
+        # Strangers are no load, for which replicas would be started.
+        assert service.batcher.offered_rows == 0
+        answer = await client.post(INFER, json=body((1, 2)), headers=bearer("alice"))
+        assert answer.json()["outputs"][0]["data"] == [2, 4]
+        assert service.access.admitted == {"alice": 1}
+        assert service.access.denied == {401: 3, 403: 1}
+
+
+@WAYS
+async def test_a_rate_is_refused_with_the_time_to_come_back(http: type[asyncio.Protocol]) -> None:
+    async with closed_service(http) as (service, client):
+        statuses = []
+        for _ in range(4):
+            answer = await client.post(INFER, json=body((1, 2)), headers=bearer("slow"))
+            statuses.append(answer.status_code)
+        assert statuses == [200, 200, 429, 429]
+        assert 900 < int(answer.headers["retry-after"]) <= 1000
+        assert "0.001 requests per second" in answer.json()["error"]
+        assert service.batcher.offered_rows == 2
+
+
+@WAYS
+async def test_a_stranger_is_denied_before_the_body(http: type[asyncio.Protocol]) -> None:
+    async with closed_service(http) as (_, client):
+        reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
+        head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+        writer.write(head.encode() + b"only the start")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_probes_need_no_token_and_everything_else_does() -> None:
+    async with closed_service(InferenceProtocol) as (_, client):
+        for path in ("/v2/health/live", "/v2/health/ready"):
+            assert (await client.get(path)).status_code == 200
+        metadata = ("/v2", "/v2/models/doubles", "/v2/models/doubles/ready")
+        operations = ("/sojourn/policy", "/sojourn/openapi.json", "/sojourn/example")
+        for paths, right, wrong in ((metadata, "alice", "ops"), (operations, "ops", "alice")):
+            for path in paths:
+                assert (await client.get(path)).status_code == 401
+                assert (await client.get(path, headers=bearer(wrong))).status_code == 403
+                assert (await client.get(path, headers=bearer(right))).status_code == 200
+        assert (await client.get("/nowhere")).status_code == 401
+        assert (await client.get("/nowhere", headers=bearer("alice"))).status_code == 404
+
+
+async def test_a_part_can_stay_open() -> None:
+    async with closed_service(InferenceProtocol, anonymous=["inference"]) as (service, client):
+        assert (await client.post(INFER, json=body((1, 2)))).status_code == 200
+        assert (await client.get("/sojourn/policy")).status_code == 401
+        assert not service.access.admitted
+
+
+@WAYS
+async def test_a_revoked_token_ends_on_an_open_connection(http: type[asyncio.Protocol]) -> None:
+    async with closed_service(http) as (service, client):
+        request = {"content": json.dumps(body((1, 2))), "headers": bearer("alice")}
+        assert (await client.post(INFER, **request)).status_code == 200
+        content = {**USER_CONFIG, "access": {"tokens": TOKENS[1:]}}
+        await service.configure(parse_user_config(content))
+        assert (await client.post(INFER, **request)).status_code == 401
+        await service.configure(parse_user_config(USER_CONFIG))
+        assert (await client.post(INFER, **request)).status_code == 200

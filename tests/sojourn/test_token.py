@@ -1,0 +1,73 @@
+"""`sojourn token` makes a token whose printed config admits it; `serve` wants one in public."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deployments.access.control import AccessControl
+from deployments.config import parse_user_config
+from policy.errors import SojournError
+from sojourn.cli import main
+
+
+def test_the_printed_lines_admit_the_printed_token(capsys):
+    options = ("--scope", "inference", "--scope", "operations", "--requests-per-s", "5")
+    assert main(["token", "alice", *options, "--burst", "9"]) == 0
+    out = capsys.readouterr().out
+    secret = out.split()[0]
+    lines = out[out.index("access:") : out.index("A client")]
+    config = parse_user_config(yaml.safe_load(lines))
+    (token,) = config.access.tokens
+    assert (token.name, token.requests_per_s, token.burst) == ("alice", 5, 9)
+    control = AccessControl(config.access)
+    for scope in ("inference", "operations"):
+        assert control.admit(f"Bearer {secret}".encode(), scope, 0) == "alice"
+    assert secret not in lines
+
+
+def test_a_file_holds_the_token_for_its_owner_alone(capsys, tmp_path):
+    file: Path = tmp_path / "alice.token"
+    assert main(["token", "alice", "--file", str(file), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    secret = file.read_text().strip()
+    assert secret not in json.dumps(shown)
+    control = AccessControl(parse_user_config({"access": {"tokens": [shown["config"]]}}).access)
+    assert control.allows(f"Bearer {secret}".encode(), "inference")
+    with pytest.raises(SojournError):
+        control.admit(f"Bearer {secret}".encode(), "operations", 0)
+    assert main(["token", "bob", "--file", str(file)]) == 2
+    assert "File exists" in capsys.readouterr().err
+    assert file.read_text().strip() == secret
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["a b"], "name"),
+        (["alice", "--requests-per-s", "0"], "requests_per_s"),
+        (["alice", "--burst", "3"], "burst needs requests_per_s"),
+        (["alice", "--scope", "all"], "--scope"),
+    ],
+)
+def test_mistakes_are_one_line(capsys, arguments, complaint):
+    assert main(["token", *arguments]) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    (line,) = error.splitlines()
+    assert complaint in line
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["serve", "configs/digits.yaml"], ["pipeline", "serve", "configs/digits-pipeline.yaml"]],
+    ids=["model", "pipeline"],
+)
+def test_a_public_address_needs_tokens(capsys, command):
+    assert main([*command, "--host", "0.0.0.0"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "anyone who reaches 0.0.0.0" in line
+    assert "--insecure" in line
