@@ -34,7 +34,8 @@ DRAIN_TIMEOUT_S = 20.0
     name=DEPLOYMENT,
     # The batcher queues and refuses requests, so Ray's own limit must never be reached.
     max_ongoing_requests=100_000,
-    health_check_period_s=5,
+    # Serve notices a dead replica at its next check, and only then starts another.
+    health_check_period_s=1,
     health_check_timeout_s=10,
     graceful_shutdown_timeout_s=60,
     # A replacement serves before the replica that it replaces stops, so that even one replica can

@@ -6,6 +6,8 @@ environment of ``ray start``, or of ``ray.init`` in a local run, but not that of
 """
 
 import resource
+import sysconfig
+from pathlib import Path
 
 from policy.errors import InvalidInputError
 
@@ -23,6 +25,9 @@ BALANCES = {
 MAX_CONNECTIONS = 16_384
 #: Files that HAProxy opens per client (client, server, and half a pipe each), and besides.
 _FILES_PER_CONNECTION, _OTHER_FILES = 2.5, 256
+
+#: The program that runs HAProxy for Ray, and starts it again: `deployments.haproxy.supervisor`.
+SUPERVISOR = "sojourn-haproxy"
 
 
 def open_files_limit() -> int:
@@ -82,4 +87,25 @@ def serve_environment(balance: str = "random", open_files: int = 1 << 16) -> dic
         "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
         # A draining replica stays reachable until every HAProxy has learned of it.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",
+        # Ray restarts its HAProxy after three failed checks, which come every 10 s otherwise.
+        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
     }
+
+
+def supervisor_environment(path: Path | None = None) -> dict[str, str]:
+    """Return the environment variable with which Ray runs `SUPERVISOR` as its HAProxy.
+
+    Parameters
+    ----------
+    path : Path, optional
+        Where the program is on every node; where it is installed with this Python by default.
+
+    Returns
+    -------
+    dict of str to str
+        Empty if it is not installed: HAProxy then runs alone.
+    """
+    installed = path or Path(sysconfig.get_path("scripts")) / SUPERVISOR
+    if path is None and not installed.is_file():
+        return {}
+    return {"RAY_SERVE_HAPROXY_BINARY_PATH": str(installed)}

@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("configs/digits.yaml")
 HEADER = f"# Written by k8s/render.py from {SOURCE}; edit that.\n"
 GPUS_PER_REPLICA = 1
+#: Where the image has the program that runs HAProxy for Ray.
+HAPROXY = Path("/usr/local/bin/sojourn-haproxy")
 RELEASE = Path("k8s/overlays/release/kustomization.yaml")
 #: A tag may be moved to another image; a digest names one.
 _IMAGE = re.compile(r"([a-z0-9][a-z0-9._:/-]*)@(sha256:[0-9a-f]{64})")
@@ -27,10 +29,14 @@ def render() -> dict[Path, str]:
     """Return the content of each generated file, by its path from the root."""
     from deployments.config import load_service_config
     from deployments.request_environment import request_environment
-    from deployments.routing import serve_environment
+    from deployments.routing import serve_environment, supervisor_environment
 
     service = load_service_config(ROOT / SOURCE)
-    settings = {**serve_environment(), **request_environment(service, own={})}
+    settings = {
+        **serve_environment(),
+        **request_environment(service, own={}),
+        **supervisor_environment(HAPROXY),
+    }
     variables = "".join(f"{name}={value}\n" for name, value in settings.items())
     source = f"# Written by k8s/render.py from deployments/ and {SOURCE}; edit that.\n"
     return {

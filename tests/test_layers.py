@@ -26,7 +26,11 @@ ADAPTERS = {
     "pipelines/serving/application.py",
     "pipelines/serving/replica.py",
 }
-TESTS_WITH_BENCHMARKS = ("tests/benchmarks/", "tests/support/echo_server.py")
+TESTS_WITH_BENCHMARKS = (
+    "tests/benchmarks/",
+    "tests/integration/test_faults.py",
+    "tests/support/echo_server.py",
+)
 
 
 def imported_modules(path: Path) -> set[str]:

@@ -15,20 +15,15 @@ from deployments.config import ServiceConfig
 from deployments.local.machine import LOOPBACK, free_port
 from deployments.local.ray_token import ray_access
 from deployments.request_environment import request_environment
-from deployments.routing import open_files_limit, serve_environment
+from deployments.routing import open_files_limit, serve_environment, supervisor_environment
 
 _BINARY_VARIABLE = "RAY_SERVE_HAPROXY_BINARY_PATH"
 _HAPROXY = r"""#!/bin/sh
 # Runs in HAProxy's place: its pages listen on this machine only, the service where it was asked to.
-# It waits for whole requests, for so long, as it can only send those to another replica; and keeps
-# the buffers for them.
 for argument; do
   if [ "$before" = -f ]; then
     sed -i -E -e 's/^( *bind )[*]?:([0-9]+)/\1{loopback}:\2/' \
-      -e 's/^( *bind ){pattern}:{port}( |$)/\1{host}:{port}\2/' \
-      -e 's/^( *)option abortonclose$/&\n\1option http-buffer-request/' \
-      -e 's/^( *)option redispatch 1$/&\n\1timeout http-request 30s/' \
-      -e 's/^( *)tune.bufsize .*/&\n\1tune.memory.hot-size 67108864/' "$argument"
+      -e 's/^( *bind ){pattern}:{port}( |$)/\1{host}:{port}\2/' "$argument"
   fi
   before=$argument
 done
@@ -53,7 +48,7 @@ def environment_of(config: ServiceConfig, directory: Path, balance: str) -> dict
     StartError
         No port is free, or Ray's token cannot be written.
     """
-    settings = serve_environment(balance=balance, open_files=open_files_limit())
+    settings = {**serve_environment(balance, open_files_limit()), **supervisor_environment()}
     haproxy = directory / "haproxy"
     binary = _haproxy_binary(settings)
     haproxy.write_text(haproxy_script(binary, config.http_host, config.http_port))

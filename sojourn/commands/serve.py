@@ -21,7 +21,12 @@ from deployments.config_check import check_service
 from deployments.local.ray_token import ray_access
 from deployments.local.service import LocalService, local_service
 from deployments.request_environment import request_environment
-from deployments.routing import BALANCES, open_files_limit, serve_environment
+from deployments.routing import (
+    BALANCES,
+    open_files_limit,
+    serve_environment,
+    supervisor_environment,
+)
 from policy.errors import InvalidInputError
 from sojourn.output import json_option, print_json, say
 
@@ -81,6 +86,7 @@ def command(
             **ray_access(),
             **serve_environment(balance, open_files),
             **request_environment(service, open_files=open_files),
+            **supervisor_environment(),
         }
         for name, value in settings.items():
             click.echo(f"export {name}={shlex.quote(value)}")

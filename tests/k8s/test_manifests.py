@@ -16,7 +16,7 @@ import yaml
 
 from deployments.config import load_service_config
 from deployments.request_environment import request_environment
-from deployments.routing import serve_environment
+from deployments.routing import serve_environment, supervisor_environment
 
 pytestmark = pytest.mark.slow
 
@@ -186,7 +186,11 @@ def test_gpu_overlay_asks_for_as_many_gpus_as_its_pods_have():
 def test_every_ray_container_has_the_serve_environment(kustomization):
     environment = build(kustomization)["ConfigMap"]
     service = load_service_config(ROOT / "configs/digits.yaml")
-    assert environment["data"] == {**serve_environment(), **request_environment(service, own={})}
+    assert environment["data"] == {
+        **serve_environment(),
+        **request_environment(service, own={}),
+        **supervisor_environment(Path("/usr/local/bin/sojourn-haproxy")),
+    }
     for pod in pods_of(kustomization):
         for container in pod["spec"]["containers"]:
             assert container["envFrom"] == [

@@ -1,0 +1,37 @@
+"""A model whose device fails on certain inputs, for the experiments."""
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deployments.models.emulated import Emulated
+
+#: Inputs that make the device raise an error, hang, or kill the process.
+ERROR, HANG, POISON = -1.0, -2.0, -3.0
+_HANG_S = 60.0
+
+
+class Culprits(Emulated):
+    """The emulated device, and three inputs that it cannot stand."""
+
+    def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Echo the batch, unless it holds one of the three.
+
+        Raises
+        ------
+        ArithmeticError
+            An input is `ERROR`.
+        """
+        values = set(np.asarray(batch["input"]).ravel().tolist())
+        if POISON in values:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if HANG in values:
+            time.sleep(_HANG_S)
+        if ERROR in values:
+            raise ArithmeticError("the device cannot compute this input")
+        return super().forward(batch)

@@ -1,0 +1,104 @@
+"""The experiments: what breaks, on which service, and the run of one."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.resilience import faults, strangers
+from benchmarks.resilience.load import Bystanders, Load
+from benchmarks.resilience.run import BEFORE_S, Fault, Run
+from benchmarks.resilience.service import Document, Service, emulated_document
+from benchmarks.resilience.tally import tally
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One row of the table.
+
+    Attributes
+    ----------
+    name : str
+    fault : callable
+        Does the harm; its docstring says what it is.
+    quick : bool
+        Whether it belongs to the short run.
+    document : callable
+        Makes the config of the service.
+    fatal : bool
+        Whether the service is of no use afterwards.
+    """
+
+    name: str
+    fault: Fault
+    quick: bool = False
+    document: Callable[[], Document] = emulated_document
+    fatal: bool = False
+
+
+EXPERIMENTS = (
+    Experiment("haproxy-killed", faults.haproxy, quick=True),
+    Experiment("haproxy-stopped", faults.haproxy_stopped),
+    Experiment("supervisor-killed", faults.haproxy_supervisor),
+    Experiment("haproxy-manager-killed", faults.haproxy_manager, quick=True),
+    Experiment("replica-stopped", faults.replica_stopped, quick=True),
+    Experiment("replica-killed", faults.one_replica, quick=True),
+    Experiment("all-replicas-killed", faults.all_replicas, quick=True),
+    Experiment("controller-killed", faults.controller, quick=True),
+    Experiment("workers-killed", faults.idle_workers),
+    Experiment("scaling", faults.scaling),
+    Experiment("upgrade", faults.upgrade),
+    Experiment("broken-upgrade", faults.broken_upgrade),
+    Experiment("bad-config", faults.bad_config),
+    Experiment("solver-killed", faults.solver),
+    Experiment("slow-headers", strangers.slow_headers),
+    Experiment("slow-bodies", strangers.slow_bodies, quick=True),
+    Experiment("idle-connections", strangers.idle_connections),
+    Experiment("bombs", strangers.bombs, quick=True),
+    Experiment("churn", strangers.churn),
+    Experiment("garbage", strangers.garbage),
+    Experiment("pipelining", strangers.pipelining),
+    Experiment("smuggling", strangers.smuggling, quick=True),
+    Experiment("overload", strangers.overload),
+    Experiment("device-errs", faults.erring_device, document=faults.culprit_document),
+    Experiment("device-hangs", faults.hanging_device, document=faults.culprit_document),
+    Experiment("poison", faults.poison, document=faults.culprit_document, fatal=True),
+    Experiment("gcs-killed", faults.gcs, fatal=True),
+    Experiment("service-terminated", faults.terminated, fatal=True),
+)
+
+
+def run_experiment(experiment: Experiment, service: Service, quick: bool) -> dict[str, Any]:
+    """Send load, do the harm, and return the row of the table.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    service : Service
+        With its replicas running.
+    quick : bool
+
+    Returns
+    -------
+    dict
+        The fields of a `Tally`, ``experiment``, ``fault`` and ``notes``.
+    """
+    target = service.target
+    bystanders = Bystanders(target, Load())
+    run = Run(service, quick)
+    bystanders.start()
+    try:
+        time.sleep(BEFORE_S)
+        run.begin()
+        experiment.fault(run)
+    finally:
+        bystanders.end()
+    counted = tally(
+        bystanders.requests, bystanders.doubled, run.fault_s, target.sla_s, target.percentile
+    )
+    return {
+        "experiment": experiment.name,
+        "fault": (experiment.fault.__doc__ or "").strip(),
+        **asdict(counted),
+        "notes": run.notes,
+    }

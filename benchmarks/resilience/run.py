@@ -1,0 +1,37 @@
+"""An experiment under way."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from benchmarks.resilience.service import Service
+
+#: How long the load runs before the fault.
+BEFORE_S = 3.0
+
+
+@dataclass
+class Run:
+    """One experiment under way.
+
+    Attributes
+    ----------
+    service : Service
+    fault_s : float
+        When the fault began, by ``time.monotonic``.
+    notes : list of str
+        What else was seen, for the table.
+    quick : bool
+    """
+
+    service: Service
+    quick: bool = False
+    fault_s: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Note that the fault begins now."""
+        self.fault_s = time.monotonic()
+
+
+Fault = Callable[[Run], None]

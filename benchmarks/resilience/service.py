@@ -1,0 +1,161 @@
+"""The service under test: `sojourn serve` with its processes, which the experiments harm."""
+
+import json
+import os
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from benchmarks.inputs import EMULATED_P4_CONFIG
+from benchmarks.live.local_service import running_replicas, running_service
+from benchmarks.resilience.load import Target
+from deployments.local.ray_token import ray_headers
+
+PORT = 8131
+READY_TIMEOUT_S = 90.0
+Document = dict[str, Any]
+
+
+def emulated_document(replicas: int = 2, **model: Any) -> Document:
+    """Return the config of the emulated GPU with a fixed number of replicas.
+
+    Parameters
+    ----------
+    replicas : int
+    **model
+        Changes to the model's section.
+    """
+    document: Document = yaml.safe_load(EMULATED_P4_CONFIG.read_text())
+    (application,) = document["applications"]
+    application["args"]["model"].update(model)
+    (deployment,) = application["deployments"]
+    del deployment["autoscaling_config"]
+    deployment["num_replicas"] = replicas
+    # The bystanders' large bodies are mostly blanks.
+    deployment["user_config"]["limits"] = {"max_body_bytes": 4 << 20}
+    return document
+
+
+@dataclass(frozen=True)
+class Service:
+    """A running service.
+
+    Attributes
+    ----------
+    target : Target
+    dashboard : str
+    process : psutil.Process
+        `sojourn serve`.
+    document : dict
+        The config that was deployed at the start.
+    """
+
+    target: Target
+    dashboard: str
+    process: psutil.Process
+    document: Document
+
+    def processes(self, is_it: Callable[[str, str], bool]) -> list[psutil.Process]:
+        """Return the processes whose name and command line `is_it` accepts."""
+        found = []
+        for process in self.process.children(recursive=True):
+            with suppress(psutil.Error):
+                if is_it(process.name(), " ".join(process.cmdline())):
+                    found.append(process)
+        return found
+
+    def replicas(self) -> list[psutil.Process]:
+        """Return the replicas, by process id."""
+        return self.processes(lambda _, command: command.startswith("ray::ServeReplica"))
+
+    def haproxies(self) -> list[psutil.Process]:
+        """Return the processes of HAProxy itself."""
+        return self.processes(lambda _, command: "/haproxy -db -f" in command.partition(" -sf")[0])
+
+    def supervisors(self) -> list[psutil.Process]:
+        """Return the processes that supervise HAProxy."""
+        return self.processes(lambda _, command: "sojourn-haproxy" in command)
+
+    def actors(self, name: str) -> list[psutil.Process]:
+        """Return the actors of Serve of a class, such as ``ServeController``."""
+        return self.processes(lambda _, command: command.startswith(f"ray::{name}"))
+
+    def solvers(self) -> list[psutil.Process]:
+        """Return the processes that solve policy tables."""
+        return self.processes(lambda _, command: "table_solver_process" in command)
+
+    def named(self, name: str) -> list[psutil.Process]:
+        """Return the processes with a name, such as ``gcs_server``."""
+        return self.processes(lambda found, _: found == name)
+
+    def deploy(self, document: Document) -> None:
+        """Deploy a config, as ``serve deploy`` does; raise `OSError` if it is rejected."""
+        request = urllib.request.Request(
+            f"{self.dashboard}/api/serve/applications/",
+            json.dumps(document).encode(),
+            {"Content-Type": "application/json", **ray_headers()},
+            method="PUT",
+        )
+        urllib.request.urlopen(request, timeout=30).close()
+
+    def wait_for_replicas(self, count: int, timeout_s: float = READY_TIMEOUT_S) -> bool:
+        """Wait until exactly `count` replicas run and the service answers."""
+        until_s = time.monotonic() + timeout_s
+        while time.monotonic() < until_s:
+            with suppress(OSError, ValueError, KeyError):
+                if len(running_replicas(self.dashboard)) == count and self.answers():
+                    return True
+            time.sleep(0.2)
+        return False
+
+    def wait_for_tables(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until no process solves policy tables, which takes a whole core."""
+        until_s = time.monotonic() + timeout_s
+        while time.monotonic() < until_s and self.solvers():
+            time.sleep(0.5)
+
+    def answers(self) -> bool:
+        """Return whether the model is ready, as the service says."""
+        target = self.target
+        url = f"http://{target.host}:{target.port}/v2/models/{target.model}/ready"
+        with suppress(OSError), urllib.request.urlopen(url, timeout=2) as answer:
+            return bool(answer.status == 200)
+        return False
+
+
+@contextmanager
+def serving(document: Document) -> Iterator[Service]:
+    """Serve a config while the context lasts."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "config.yaml"
+        config.write_text(yaml.safe_dump(document))
+        with running_service(config, PORT) as summary:
+            (process,) = (
+                child
+                for child in psutil.Process(os.getpid()).children()
+                if str(config) in child.cmdline()
+            )
+            (application,) = document["applications"]
+            (deployment,) = application["deployments"]
+            sla = deployment["user_config"]["sla"]
+            target = Target(
+                "127.0.0.1",
+                PORT,
+                application["args"]["model"]["name"],
+                1e-3 * sla["response_time_ms"],
+                sla["percentile"],
+            )
+            service = Service(target, summary["dashboard"], process, deepcopy(document))
+            if not service.wait_for_replicas(deployment["num_replicas"]):
+                raise SystemExit("the replicas did not start")
+            service.wait_for_tables()
+            yield service

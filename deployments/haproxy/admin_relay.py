@@ -1,0 +1,107 @@
+"""The admin socket that Ray and the replicas ask, in front of HAProxy's own.
+
+Ray believes that a HAProxy has started once ``show info`` tells the process id of what Ray started.
+That is the supervisor, so the relay answers with its id; everything else passes unchanged.
+"""
+
+import os
+import re
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+_PID = re.compile(rb"^Pid: \d+$", re.MULTILINE)
+_TIMEOUT_S = 1.0
+
+
+class AdminError(OSError):
+    """HAProxy's admin socket does not answer."""
+
+
+def ask(path: Path, command: bytes, timeout_s: float = _TIMEOUT_S) -> bytes:
+    """Return HAProxy's answer to a command.
+
+    Raises
+    ------
+    AdminError
+        It does not answer within `timeout_s`.
+    """
+    answer = bytearray()
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(timeout_s)
+            client.connect(str(path))
+            client.sendall(command + b"\n")
+            while part := client.recv(1 << 16):
+                answer += part
+    except OSError as error:
+        raise AdminError(f"{path}: {error}") from error
+    return bytes(answer)
+
+
+class AdminRelay:
+    """Answer commands at Ray's path for the admin socket.
+
+    Parameters
+    ----------
+    path : Path
+        The socket appears there, in place of a predecessor's, when `open` is called.
+    worker_socket : callable
+        Returns where HAProxy's own admin socket is.
+    own_commands : dict of bytes to callable
+        Commands that are not HAProxy's; each is called with the client's connection.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        worker_socket: Callable[[], Path],
+        own_commands: dict[bytes, Callable[[socket.socket], None]],
+    ) -> None:
+        self._path = path
+        self._worker_socket = worker_socket
+        self._own_commands = own_commands
+        self._listener = socket.socket(socket.AF_UNIX)
+
+    def open(self) -> int:
+        """Begin to listen, and return the file descriptor to poll."""
+        # Only the user who runs HAProxy may control it.
+        before = os.umask(0o177)
+        temporary = self._path.with_name(f"{os.getpid()}.new")
+        try:
+            temporary.unlink(missing_ok=True)
+            self._listener.bind(str(temporary))
+        finally:
+            os.umask(before)
+        self._listener.listen(64)
+        self._listener.setblocking(False)
+        temporary.rename(self._path)
+        return self._listener.fileno()
+
+    def answer_next(self) -> None:
+        """Accept one client and answer its command."""
+        with suppress(OSError):
+            client, _ = self._listener.accept()
+            with client:
+                client.settimeout(_TIMEOUT_S)
+                command = _read_line(client)
+                own = self._own_commands.get(command)
+                if own is not None:
+                    own(client)
+                    return
+                answer = ask(self._worker_socket(), command)
+                if command.startswith(b"show info"):
+                    answer = _PID.sub(b"Pid: %d" % os.getpid(), answer)
+                client.sendall(answer)
+
+    def close(self) -> None:
+        """Stop listening. The path stays: it may be a successor's by now."""
+        self._listener.close()
+
+
+def _read_line(client: socket.socket) -> bytes:
+    line = bytearray()
+    while not line.endswith(b"\n") and (part := client.recv(4096)):
+        line += part
+    return bytes(line).strip()

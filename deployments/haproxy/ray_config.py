@@ -1,0 +1,172 @@
+"""The HAProxy configuration that Ray writes, and what Sojourn changes in it.
+
+Ray renders the file anew for every change of the replicas and offers settings for only some of its
+lines. The supervisor hands HAProxy a changed copy:
+
+- HAProxy inherits its listening sockets (``bind fd@N``), so clients that connect while it is
+  started again wait in the socket's queue and are not refused.
+- Statistics and metrics are open to this machine only if the service itself is.
+- The admin socket, which Ray opens to every user of the machine, is the supervisor's alone.
+- Replicas are checked twice a second; `deployments.haproxy.server_checks` judges.
+- A request that cannot be connected to a replica goes to another within half a second.
+- Requests have to arrive in time, and are sent on when they are complete: only then can they be
+  sent to a second replica.
+- Buffers are kept for the next request.
+- Without any replica to send a request to, clients are told to try again (503, not 500).
+"""
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+#: How long a client may take to send a request, or as much of it as fits into a buffer.
+REQUEST_TIMEOUT_S = 30
+#: HAProxy keeps this much memory of each kind at hand; a large buffer is costly to ask for.
+HOT_MEMORY_BYTES = 64 << 20
+# What Ray's settings change is left alone: only lines with its defaults are replaced.
+
+#: How long HAProxy waits for a connection to a replica, and after a failure before the next try.
+#: Ray's setting has whole seconds only.
+CONNECT_TIMEOUT_MS = 250
+#: Failed checks in a row after which HAProxy itself leaves a replica out: after 15 s of silence.
+FALL = 20
+_CHECKS_AS_THEY_COME = "fall 2 rise 2 inter 5s check"
+_CONNECT_AS_IT_COMES = "timeout connect 5s\n"
+_MESSAGE = b'{"error":"no replica can be reached now; please retry"}'
+#: What clients are told if no replica can be reached.
+UNAVAILABLE = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\nRetry-After: 1\r\n\r\n%b" % (len(_MESSAGE), _MESSAGE)
+)
+_SOCKET = re.compile(r"^(\s*stats socket )(\S+) mode \d+ (.*)$", re.MULTILINE)
+_BIND = re.compile(r"^(\s*bind )(\S*):(\d+)( .*)?$", re.MULTILINE)
+_SECTION = re.compile(r"^(?=\S)", re.MULTILINE)
+
+
+class UnknownConfigError(ValueError):
+    """The configuration is not one that this version of Ray writes."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """An address to listen on.
+
+    Attributes
+    ----------
+    host : str
+        An IPv4 address or host name; empty for all interfaces.
+    port : int
+    """
+
+    host: str
+    port: int
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+@dataclass(frozen=True)
+class RayConfig:
+    """A configuration as Ray writes it.
+
+    Attributes
+    ----------
+    text : str
+    admin_socket : Path
+        Where Ray, and `deployments.haproxy_view`, ask HAProxy.
+    addresses : tuple of Address
+        What HAProxy is to listen on, in the order of the ``bind`` lines.
+    has_routes : bool
+        Whether any request is sent to a replica: not so when Ray has just started HAProxy.
+    """
+
+    text: str
+    admin_socket: Path
+    addresses: tuple[Address, ...]
+    has_routes: bool
+
+
+def parse(text: str) -> RayConfig:
+    """Read a configuration that Ray wrote.
+
+    Raises
+    ------
+    UnknownConfigError
+        It has no admin socket, or no frontend for HTTP.
+    """
+    socket = _SOCKET.search(text)
+    if socket is None:
+        raise UnknownConfigError("HAProxy's configuration has no admin socket")
+    sections = _SECTION.split(text)
+    service = next((part for part in sections if part.startswith("frontend http_frontend")), "")
+    bind = _BIND.search(service)
+    if bind is None:
+        raise UnknownConfigError("HAProxy's configuration has no frontend for HTTP")
+    own = Address(_host(bind[2]), int(bind[3]))
+    addresses = []
+    for found in _BIND.finditer(text):
+        address = Address(_host(found[2]), int(found[3]))
+        if not address.host and own.on_loopback:
+            address = Address(own.host, address.port)
+        addresses.append(address)
+    return RayConfig(text, Path(socket[2]), tuple(addresses), "\n    use_backend " in text)
+
+
+def amend(
+    config: RayConfig, worker_socket: Path, listeners: Mapping[Address, int], unavailable: Path
+) -> str:
+    """Return the configuration that HAProxy is to run.
+
+    Parameters
+    ----------
+    config : RayConfig
+    worker_socket : Path
+        Where HAProxy is to open its admin socket.
+    listeners : mapping of Address to int
+        An open file descriptor for each of `config.addresses`.
+    unavailable : Path
+        A file with `UNAVAILABLE`.
+
+    Returns
+    -------
+    str
+    """
+    addresses = iter(config.addresses)
+    text = _BIND.sub(
+        lambda found: f"{found[1]}fd@{listeners[next(addresses)]}{found[4] or ''}", config.text
+    )
+    text = _SOCKET.sub(
+        lambda found: f"{found[1]}{worker_socket} mode 600 {found[3]}", text, count=1
+    )
+    text = text.replace(_CONNECT_AS_IT_COMES, f"timeout connect {CONNECT_TIMEOUT_MS}ms\n", 1)
+    text = text.replace(_CHECKS_AS_THEY_COME, f"fall {FALL} rise 2 inter 500ms check")
+    text = re.sub(
+        r"^(\s*errorfile 503 ).*$", rf"\g<1>{unavailable}", text, count=1, flags=re.MULTILINE
+    )
+    if "timeout http-request" not in text:
+        limit = f"defaults\n    timeout http-request {REQUEST_TIMEOUT_S}s\n"
+        text = text.replace("defaults\n", limit, 1)
+    text = _after(text, "tune.bufsize", f"tune.memory.hot-size {HOT_MEMORY_BYTES}")
+    return _after(text, "option abortonclose", "option http-buffer-request")
+
+
+def _after(text: str, line: str, added: str) -> str:
+    """Return `text` with `added` after each line that begins with `line`, unless it is there."""
+    if added in text:
+        return text
+    return re.sub(
+        rf"^([ \t]*)({re.escape(line)}.*)$", rf"\1\2\n\1{added}", text, flags=re.MULTILINE
+    )
+
+
+def _host(written: str) -> str:
+    return "" if written == "*" else written

@@ -1,0 +1,90 @@
+"""The admin socket in front of HAProxy's."""
+
+import os
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from deployments.haproxy.admin_relay import AdminError, AdminRelay, ask
+
+INFO = b"Name: HAProxy\nPid: 4711\nMaxPid: 4711\n"
+
+
+@contextmanager
+def haproxy(path: Path, answers: dict[bytes, bytes]) -> Iterator[None]:
+    """Answer as many commands as there are answers."""
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path))
+    server.listen()
+
+    def run() -> None:
+        for _ in answers:
+            client, _ = server.accept()
+            with client:
+                client.sendall(answers[client.recv(100)])
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+        server.close()
+
+
+@contextmanager
+def relay(
+    folder: Path, commands: int, own: dict[bytes, Callable[[socket.socket], None]] | None = None
+) -> Iterator[Path]:
+    """Relay as many commands as are to come."""
+    path = folder / "admin.sock"
+    one = AdminRelay(path, lambda: folder / "7.sock", own or {})
+    listening = one.open()
+
+    def run() -> None:
+        for _ in range(commands):
+            os.set_blocking(listening, True)
+            one.answer_next()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield path
+    finally:
+        thread.join()
+        one.close()
+
+
+def test_only_the_process_id_is_changed(tmp_path: Path) -> None:
+    answers = {b"show info\n": INFO, b"show stat\n": b"Pid: 4711\n" + b"x" * 300_000}
+    with haproxy(tmp_path / "7.sock", answers), relay(tmp_path, 2) as path:
+        assert ask(path, b"show info") == INFO.replace(b"\nPid: 4711", b"\nPid: %d" % os.getpid())
+        assert ask(path, b"show stat") == answers[b"show stat\n"]
+
+
+def test_a_command_of_its_own_does_not_reach_haproxy(tmp_path: Path) -> None:
+    own = {b"hello": lambda client: client.sendall(b"world")}
+    with relay(tmp_path, 1, own) as path:
+        assert ask(path, b"hello") == b"world"
+
+
+def test_without_haproxy_the_answer_is_empty_and_the_relay_goes_on(tmp_path: Path) -> None:
+    with relay(tmp_path, 2) as path:
+        assert [ask(path, b"show info"), ask(path, b"show info")] == [b"", b""]
+
+
+def test_the_socket_is_for_its_user_alone_and_replaces_a_predecessors(tmp_path: Path) -> None:
+    (tmp_path / "admin.sock").write_text("")
+    with relay(tmp_path, 0) as path:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_ISSOCK(path.stat().st_mode)
+
+
+def test_nobody_at_the_socket_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(AdminError, match=r"none\.sock"):
+        ask(tmp_path / "none.sock", b"show info")

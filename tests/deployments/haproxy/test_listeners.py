@@ -1,0 +1,71 @@
+"""Sockets that outlive the process that opened them."""
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from deployments.haproxy.listeners import HAND_OVER, hand_over, open_listener, take_over
+from deployments.haproxy.ray_config import Address
+
+
+def serve_once(path: Path, answer: bytes | dict[Address, socket.socket]) -> threading.Thread:
+    """Answer one client at `path` with bytes, or hand these sockets over."""
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path))
+    server.listen()
+
+    def run() -> None:
+        with server:
+            client, _ = server.accept()
+            with client:
+                assert client.recv(100) == HAND_OVER + b"\n"
+                if isinstance(answer, bytes):
+                    client.sendall(answer)
+                else:
+                    hand_over(client, 42, Path("/run/42.sock"), answer)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_clients_that_wait_are_still_there_after_the_hand_over(tmp_path: Path) -> None:
+    listener = open_listener(Address("127.0.0.1", 0), shared=False)
+    port = listener.getsockname()[1]
+    address = Address("127.0.0.1", port)
+    path = tmp_path / "admin.sock"
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(b"waiting")
+        thread = serve_once(path, {address: listener})
+        predecessor = take_over(path)
+        thread.join()
+        listener.close()
+        assert predecessor is not None
+        assert (predecessor.pid, predecessor.worker_socket) == (42, Path("/run/42.sock"))
+        with predecessor.sockets[address] as taken:
+            taken.setblocking(True)
+            connection, _ = taken.accept()
+            with connection:
+                assert connection.recv(100) == b"waiting"
+
+
+@pytest.mark.parametrize("answer", [b"", b"Unknown command", b"{}", b'{"pid": 1}'])
+def test_another_program_at_the_socket_is_no_predecessor(tmp_path: Path, answer: bytes) -> None:
+    path = tmp_path / "admin.sock"
+    thread = serve_once(path, answer)
+    assert take_over(path) is None
+    thread.join()
+
+
+def test_nobody_at_the_socket_is_no_predecessor(tmp_path: Path) -> None:
+    assert take_over(tmp_path / "none.sock") is None
+
+
+def test_an_address_in_use_is_an_error_unless_it_is_shared() -> None:
+    with open_listener(Address("127.0.0.1", 0), shared=True) as first:
+        address = Address("127.0.0.1", first.getsockname()[1])
+        with pytest.raises(OSError, match="in use"):
+            open_listener(address, shared=False)
+        open_listener(address, shared=True).close()

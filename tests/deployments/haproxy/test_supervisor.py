@@ -1,0 +1,269 @@
+"""A real HAProxy under its supervisor, with the arguments and configuration that Ray gives it."""
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deployments.haproxy.admin_relay import AdminError, ask
+from deployments.haproxy.server_checks import Server, parse_servers
+from tests.support.haproxy_configs import ray_config
+from tests.support.readme import ROOT
+from tests.support.services import free_port, wait_for
+
+pytestmark = pytest.mark.slow
+
+
+class Replica:
+    """A server that answers with its port, unless it is told to be silent."""
+
+    def __init__(self) -> None:
+        silent = self.silent = threading.Event()
+        self.spoken = threading.Event()
+        self.spoken.set()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                if silent.is_set():
+                    replica.spoken.wait(30)
+                answer = str(replica.port).encode()
+                with suppress(OSError):
+                    self.send_response(200)
+                    self.send_header("Content-Length", str(len(answer)))
+                    self.end_headers()
+                    self.wfile.write(answer)
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        replica = self
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.port = self._server.server_port
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def fall_silent(self) -> None:
+        self.spoken.clear()
+        self.silent.set()
+
+    def speak(self) -> None:
+        self.silent.clear()
+        self.spoken.set()
+
+    def close(self) -> None:
+        self.speak()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Node:
+    """What Ray does on a node: writes a configuration, and starts HAProxy with it."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder = folder
+        self.ports = (free_port(), free_port(), free_port())
+        self.replicas = [Replica(), Replica()]
+        self._stack = stack
+        for replica in self.replicas:
+            stack.callback(replica.close)
+
+    def start(self, *arguments: str, routes: bool = True) -> psutil.Process:
+        """Start the supervisor, and wait until it says that it is the one in charge."""
+        process = self.launch(*arguments, routes=routes)
+        assert wait_for(lambda: self.pid() == process.pid)
+        return process
+
+    def launch(self, *arguments: str, routes: bool = True, extra: str = "") -> psutil.Process:
+        servers = [replica.port for replica in self.replicas] if routes else None
+        config = self.folder / "haproxy.cfg"
+        config.write_text(ray_config(self.folder, "127.0.0.1", self.ports, servers) + extra)
+        command = [sys.executable, "-m", "deployments.haproxy.supervisor"]
+        with (self.folder / "log").open("a") as log:
+            process = subprocess.Popen(
+                [*command, "-db", "-f", str(config), "-dR", *arguments], cwd=ROOT, stderr=log
+            )
+        self._stack.callback(process.wait)
+        self._stack.callback(process.kill)
+        return psutil.Process(process.pid)
+
+    def pid(self) -> int:
+        """Return what ``show info`` tells, as Ray asks it."""
+        with suppress(AdminError):
+            for line in ask(self.folder / "admin.sock", b"show info").splitlines():
+                if line.startswith(b"Pid: "):
+                    return int(line[5:])
+        return 0
+
+    def get(self, timeout_s: float = 10.0) -> tuple[int, bytes]:
+        client = http.client.HTTPConnection("127.0.0.1", self.ports[1], timeout=timeout_s)
+        try:
+            client.request("GET", "/")
+            answer = client.getresponse()
+            return answer.status, answer.read()
+        finally:
+            client.close()
+
+    def servers(self) -> list[Server]:
+        return parse_servers(ask(self.folder / "admin.sock", b"show stat -1 4 -1").decode())
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+
+def ended(process: psutil.Process) -> bool:
+    return bool(process.status() == psutil.STATUS_ZOMBIE)
+
+
+def haproxy_of(supervisor: psutil.Process) -> psutil.Process:
+    (child,) = supervisor.children()
+    return child
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with ExitStack() as stack:
+        yield Node(tmp_path, stack)
+
+
+def test_a_killed_haproxy_is_back_before_a_client_notices(node: Node) -> None:
+    supervisor = node.start()
+    first = haproxy_of(supervisor)
+    first.kill()
+    # Nobody is refused: the socket's queue holds those who connect meanwhile.
+    assert [node.get()[0] for _ in range(20)] == [200] * 20
+    assert haproxy_of(supervisor).pid != first.pid
+    assert node.pid() == supervisor.pid
+    assert "ended with status -9 and is started again" in node.log()
+
+
+def test_a_haproxy_that_hangs_is_replaced(node: Node) -> None:
+    supervisor = node.start()
+    first = haproxy_of(supervisor)
+    first.suspend()
+    assert node.get(timeout_s=20)[0] == 200
+    assert haproxy_of(supervisor).pid != first.pid
+
+
+def test_a_reload_loses_no_client_and_the_old_one_ends(node: Node) -> None:
+    old = node.start()
+    stop = threading.Event()
+    statuses: list[int] = []
+
+    def ask_again_and_again() -> None:
+        while not stop.is_set():
+            statuses.append(node.get()[0])
+
+    client = threading.Thread(target=ask_again_and_again)
+    client.start()
+    try:
+        new = node.start("-sf", str(old.pid), "-x", str(node.folder / "admin.sock"))
+        assert wait_for(partial(ended, old))
+    finally:
+        stop.set()
+        client.join()
+    assert set(statuses) == {200}
+    assert len(new.children()) == 1
+
+
+def test_the_requests_of_a_replica_that_stops_answering_are_sent_on(node: Node) -> None:
+    node.start()
+    silent, other = node.replicas
+    assert wait_for(lambda: [one.failures for one in node.servers()] == [0, 0])
+    silent.fall_silent()
+    answers = [node.get(timeout_s=5) for _ in range(10)]
+    assert answers == [(200, b"%d" % other.port)] * 10
+
+
+def test_replicas_that_all_fall_silent_are_not_left_out(node: Node) -> None:
+    """As on a machine without a CPU to spare."""
+    node.start()
+    assert wait_for(lambda: [one.failures for one in node.servers()] == [0, 0])
+    for replica in node.replicas:
+        replica.fall_silent()
+    assert wait_for(lambda: all(one.failures > 3 for one in node.servers()))
+    assert all(one.up for one in node.servers())
+    for replica in node.replicas:
+        replica.speak()
+    assert node.get(timeout_s=2)[0] == 200
+
+
+def test_without_replicas_clients_are_told_to_try_again(node: Node) -> None:
+    for replica in node.replicas:
+        replica.close()
+    node.start()
+    assert wait_for(lambda: node.get()[0] == 503)
+    assert b"please retry" in node.get()[1]
+
+
+def test_until_there_are_routes_the_predecessor_serves_on(node: Node) -> None:
+    first = node.start()
+    # Ray's actor has died, and its successor knows no application yet.
+    second = node.start(routes=False)
+    assert second.children() == []
+    assert node.get()[0] == 200
+    third = node.start("-sf", str(second.pid), "-x", str(node.folder / "admin.sock"))
+    assert node.get()[0] == 200
+    assert len(third.children()) == 1
+    for old in (first, second):
+        assert wait_for(partial(ended, old))
+
+
+def test_haproxy_ends_with_its_supervisor(node: Node) -> None:
+    supervisor = node.start()
+    haproxy = haproxy_of(supervisor)
+    supervisor.kill()
+    assert wait_for(lambda: not haproxy.is_running())
+    with pytest.raises(ConnectionRefusedError):
+        node.get()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_both_and_leaves_no_file(node: Node, number: int) -> None:
+    supervisor = node.start()
+    haproxy = haproxy_of(supervisor)
+    supervisor.send_signal(number)
+    assert wait_for(partial(ended, supervisor))
+    assert not haproxy.is_running()
+    assert not [*node.folder.glob("haproxy-*"), *node.folder.glob("[0-9]*.sock")]
+
+
+def test_a_configuration_that_haproxy_rejects_leaves_the_old_one_in_charge(node: Node) -> None:
+    old = node.start()
+    wrong = node.launch("-sf", str(old.pid), extra="nonsense\n")
+    assert wait_for(partial(ended, wrong))
+    assert node.pid() == old.pid
+    assert node.get()[0] == 200
+
+
+def test_a_port_in_use_is_said(node: Node) -> None:
+    with socket.create_server(("127.0.0.1", node.ports[1])):
+        supervisor = node.launch()
+        assert wait_for(partial(ended, supervisor))
+    assert "Address already in use" in node.log()
+
+
+def test_another_configuration_runs_unsupervised(node: Node, tmp_path: Path) -> None:
+    config = tmp_path / "other.cfg"
+    config.write_text("defaults\n mode http\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "deployments.haproxy.supervisor", "-c", "-f", str(config)],
+        cwd=ROOT,
+        env={**os.environ, "RAY_SERVE_HAPROXY_BINARY_PATH": "/not/used"},
+        capture_output=True,
+        text=True,
+    )
+    assert "HAProxy runs unsupervised: unknown argument '-c'" in done.stderr
+    assert "Configuration file has no error" in done.stdout

@@ -1,0 +1,112 @@
+"""Faults under load on a real Ray: what clients lose, and for how long.
+
+All tests share one service. `benchmarks.resilience` has more faults, for longer.
+"""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from benchmarks.resilience.load import Bystanders, Load, Target
+from benchmarks.resilience.service import emulated_document
+from benchmarks.resilience.tally import Outcome, Request
+from tests.support.services import Running, serving, wait_for
+
+pytestmark = pytest.mark.integration
+
+LOAD = Load(rate_per_s=40, large_every=0, idle_clients=20, idle_s=2)
+SLA_S = 0.5
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    config = tmp_path_factory.mktemp("faults") / "emulated.yaml"
+    with serving(config, emulated_document(replicas=2)) as running:
+        assert wait_for(lambda: len(running.replicas()) == 2)
+        yield running
+
+
+@contextmanager
+def load(service: Running) -> Iterator[Bystanders]:
+    address = urlsplit(service.url)
+    assert address.hostname
+    assert address.port
+    target = Target(address.hostname, address.port, "googlenet", SLA_S, 99)
+    bystanders = Bystanders(target, LOAD)
+    bystanders.start()
+    try:
+        assert wait_for(lambda: len(bystanders.requests) > LOAD.rate_per_s)
+        yield bystanders
+    finally:
+        bystanders.end()
+
+
+def newest(service: Running, part: str) -> psutil.Process | None:
+    """Return the youngest process of the service whose command line contains `part`."""
+    found = []
+    for child in service.process.children(recursive=True):
+        with suppress(psutil.Error):
+            if part in " ".join(child.cmdline()):
+                found.append(child)
+    return max(found, key=psutil.Process.create_time, default=None)
+
+
+def answered_from(bystanders: Bystanders, since_s: float, count: int) -> bool:
+    """Return whether `count` requests that were due since then have been answered right."""
+    right = [one for one in bystanders.requests if one.outcome is Outcome.RIGHT]
+    return sum(one.due_s > since_s for one in right) >= count
+
+
+def broken(bystanders: Bystanders) -> list[Request]:
+    """Return the requests that were neither answered right nor refused, as busy replicas do."""
+    return [
+        one
+        for one in bystanders.requests
+        if one.outcome is not Outcome.RIGHT and one.status not in (503, 504)
+    ]
+
+
+def test_a_killed_haproxy_loses_only_what_it_held(service: Running) -> None:
+    with load(service) as bystanders:
+        haproxy = newest(service, "bin/haproxy -db")
+        assert haproxy
+        haproxy.kill()
+        haproxy.wait(10)
+        killed_s = time.monotonic()
+        assert wait_for(lambda: answered_from(bystanders, killed_s, 80))
+    assert len(broken(bystanders)) < LOAD.rate_per_s
+    assert [one for one in broken(bystanders) if one.due_s > killed_s] == []
+
+
+def test_a_replica_that_stops_is_left_out_and_its_requests_are_sent_on(service: Running) -> None:
+    with load(service) as bystanders:
+        replica = next(iter(service.replicas().values()))
+        replica.send_signal(signal.SIGSTOP)
+        stopped_s = time.monotonic()
+        try:
+            assert wait_for(lambda: answered_from(bystanders, stopped_s + 2, 80))
+        finally:
+            replica.send_signal(signal.SIGCONT)
+    assert broken(bystanders) == []
+    took_s = {one.due_s: one.finished_s - one.due_s for one in bystanders.requests}
+    assert max(took_s.values()) < 3.5
+    after_s = [time_s for due_s, time_s in took_s.items() if due_s > stopped_s + 2.5]
+    assert max(after_s) < 3 * SLA_S
+
+
+def test_the_death_of_the_actor_that_manages_haproxy_is_not_noticed(service: Running) -> None:
+    with load(service) as bystanders:
+        manager = newest(service, "ray::HAProxyManager")
+        orphan = newest(service, "bin/haproxy -db")
+        assert manager
+        manager.kill()
+        # The successor has a HAProxy of its own once it knows the replicas.
+        assert wait_for(lambda: newest(service, "bin/haproxy -db") not in (None, orphan), 60)
+        assert wait_for(partial(answered_from, bystanders, time.monotonic(), 100))
+    assert broken(bystanders) == []
