@@ -49,7 +49,6 @@ from torch import nn
 import modelstore
 from benchmarks.arguments import json_option, quick_option
 from modelstore.client import ask, open_model
-from modelstore.digests import BLOCK_BYTES
 from modelstore.errors import StoreFullError, UnavailableError
 from sojourn.output import print_json, print_table, say
 
@@ -67,6 +66,8 @@ LARGE = ((16, 770), (16, 1694), (16, 3010), (32, 1704), (32, 3664), (32, 6408))
 #: The shape of the popularity of models; the paper does not print its own.
 PARETO_SHAPE = 1.0
 CONCURRENCIES = (1, 2, 4, 6, 8, 10)
+#: Size of the reads that the disk's best bandwidth is measured with.
+READ_BYTES = 8 << 20
 
 _SECOND_PROCESS = """
 import sys, modelstore
@@ -201,14 +202,14 @@ def best_preadv_bytes_per_s(path: Path) -> float:
 
 def preadv_bytes_per_s(path: Path, threads: int) -> float:
     """Return the bandwidth of so many threads that read every n-th block of a file."""
-    size_bytes = path.stat().st_size // BLOCK_BYTES * BLOCK_BYTES
-    buffers = [mmap.mmap(-1, BLOCK_BYTES) for _ in range(threads)]
+    size_bytes = path.stat().st_size // READ_BYTES * READ_BYTES
+    buffers = [mmap.mmap(-1, READ_BYTES) for _ in range(threads)]
     for buffer in buffers:
-        buffer.write(bytes(BLOCK_BYTES))
+        buffer.write(bytes(READ_BYTES))
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
 
     def read(first: int) -> None:
-        for offset in range(first * BLOCK_BYTES, size_bytes, threads * BLOCK_BYTES):
+        for offset in range(first * READ_BYTES, size_bytes, threads * READ_BYTES):
             os.preadv(descriptor, [buffers[first]], offset)
 
     def read_in_threads() -> None:
