@@ -23,10 +23,14 @@ class Hold:
     ----------
     descriptor : int
         The connected socket, which this object owns from here on.
+    source : str
+        The fastest tier that had all of the model when it was opened: ``host``, ``disk`` or
+        ``remote``.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, source: str) -> None:
         self._descriptor = descriptor
+        self.source = source
 
     def close(self) -> None:
         """Give the model back."""
@@ -99,7 +103,7 @@ def open_model(
                 continue
             files = _files_of(message, descriptors)
             connection.settimeout(None)
-            return Hold(connection.detach()), files
+            return Hold(connection.detach(), str(message["source"])), files
     except BaseException:
         connection.close()
         raise

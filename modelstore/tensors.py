@@ -7,6 +7,7 @@ write copies the page and is seen by this `load_state_dict` alone.
 import mmap
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,24 @@ class _Mapping(mmap.mmap):
     hold: Hold
 
 
+@dataclass(frozen=True)
+class AttachedModel:
+    """A model's tensors on shared memory.
+
+    Attributes
+    ----------
+    tensors : dict of str to torch.Tensor
+        The tensors of all of the model's files, by name. The store keeps the model in memory until
+        the last of them is gone.
+    source : str
+        The fastest tier that had all of the model when it was opened: ``host``, ``disk`` or
+        ``remote``.
+    """
+
+    tensors: dict[str, torch.Tensor]
+    source: str
+
+
 def load_state_dict(
     name: str,
     device: str | torch.device = "cpu",
@@ -87,6 +106,19 @@ def load_state_dict(
     StoreError
         The store refused the model, or there is no store.
     """
+    tensors = attach(name, on_progress, socket_path).tensors
+    if torch.device(device).type != "cpu":
+        return {key: tensor.to(device) for key, tensor in tensors.items()}
+    return tensors
+
+
+def attach(
+    name: str, on_progress: OnProgress | None = None, socket_path: Path | None = None
+) -> AttachedModel:
+    """Attach to a model of this machine's store, and say where the model was.
+
+    Parameters and errors are those of `load_state_dict`.
+    """
     hold, files = open_model(name, on_progress, socket_path)
     tensors: dict[str, torch.Tensor] = {}
     try:
@@ -98,9 +130,7 @@ def load_state_dict(
     finally:
         for file in files:
             os.close(file.descriptor)
-    if torch.device(device).type != "cpu":
-        return {key: tensor.to(device) for key, tensor in tensors.items()}
-    return tensors
+    return AttachedModel(tensors, hold.source)
 
 
 def _tensors_of(file: SharedFile, hold: Hold) -> dict[str, torch.Tensor]:
