@@ -133,13 +133,15 @@ class Model(ABC):
         """Load the model on `device`, which is ``cpu`` or ``cuda``.
 
         A model that names a second parameter `weights` is given
-        `deployments.models.weights.load_weights`, which reads a safetensors file or attaches to
+        `deployments.models.weights.WeightsLoader`, which reads a safetensors file or attaches to
         weights that all replicas of this machine share::
 
             def load(self, device, weights=load_weights):
                 with torch.device("meta"):
                     self.network = Network()
-                self.network.load_state_dict(weights("store:resnet50@2"), assign=True)
+                self.network.load_state_dict(weights("resnet50.safetensors"), assign=True)
+
+        The config's `weights` names another file, or ``store://resnet50@2``, in its place.
         """
 
     @abstractmethod
@@ -206,7 +208,12 @@ class Model(ABC):
         }
 
 
-def load_model(import_path: str, options: Mapping[str, Any], device: str) -> Model:
+def load_model(
+    import_path: str,
+    options: Mapping[str, Any],
+    device: str,
+    weights: LoadWeights | None = None,
+) -> Model:
     """Import a model class, construct the model with its options, and load it.
 
     Parameters
@@ -217,6 +224,9 @@ def load_model(import_path: str, options: Mapping[str, Any], device: str) -> Mod
         Keyword arguments of the constructor.
     device : str
         ``cpu`` or ``cuda``.
+    weights : callable, optional
+        What a `load` that asks for weights is given; by default
+        `deployments.models.weights.load_weights`.
 
     Returns
     -------
@@ -235,7 +245,7 @@ def load_model(import_path: str, options: Mapping[str, Any], device: str) -> Mod
         raise InvalidInputError(f"device: must be {' or '.join(DEVICES)}, not {device!r}")
     model = make_model(import_path, options)
     with _raise_as_start_error(import_path):
-        _load(model, device)
+        _load(model, device, weights)
     _check_specs(model, import_path)
     return model
 
@@ -250,7 +260,7 @@ def make_model(import_path: str, options: Mapping[str, Any]) -> Model:
     StartError
         The constructor failed; the message contains that of the model.
     """
-    model_class = _find_class(MODELS.get(import_path, import_path))
+    model_class = find_model_class(import_path)
     _check_options(model_class, import_path, options)
     with _raise_as_start_error(import_path):
         return model_class(**options)
@@ -268,18 +278,37 @@ def _raise_as_start_error(import_path: str) -> Iterator[None]:
         ) from error
 
 
-def _load(model: Model, device: str) -> None:
+def asks_for_weights(model: Model | type[Model]) -> bool:
+    """Tell whether a model's `load` has a parameter `weights`."""
+    return "weights" in inspect.signature(model.load).parameters
+
+
+def _load(model: Model, device: str, weights: LoadWeights | None) -> None:
     """Load a model, with a source of weights if its `load` asks for one."""
-    if "weights" not in inspect.signature(model.load).parameters:
+    if not asks_for_weights(model):
         model.load(device)
         return
-    # Imported by name: it needs torch, and this module is used where torch may not be.
-    source = importlib.import_module("deployments.models.weights")
+    if weights is None:
+        # Imported by name: it may need torch, and this module is used where torch may not be.
+        weights = importlib.import_module("deployments.models.weights").load_weights
     load: Callable[..., None] = model.load
-    load(device, weights=source.load_weights)
+    load(device, weights=weights)
 
 
-def _find_class(import_path: str) -> type[Model]:
+def find_model_class(import_path: str) -> type[Model]:
+    """Import a model's class.
+
+    Parameters
+    ----------
+    import_path : str
+        ``package.module:Class``, or a short name from `MODELS`.
+
+    Raises
+    ------
+    InvalidInputError
+        The path does not name a model class that can be constructed.
+    """
+    import_path = MODELS.get(import_path, import_path)
     module_name, colon, class_name = import_path.partition(":")
     if not colon or not module_name or not class_name:
         raise InvalidInputError(
