@@ -23,6 +23,8 @@ logger = logging.getLogger("ray.serve")
 _NAMESPACE = "sojourn"
 #: Ray needs seconds to start a process, on a busy node many.
 _START_TIMEOUT_S = 60.0
+#: A manager answers within milliseconds; one that hangs is as good as none.
+_ANSWER_TIMEOUT_S = 5.0
 
 
 @ray.remote(num_cpus=0, max_restarts=-1)
@@ -76,7 +78,7 @@ def open_store(settings: ManagerSettings) -> Path:
 
 def _answers(socket_path: Path) -> bool:
     try:
-        ask("stats", socket_path=socket_path)
+        ask("stats", socket_path=socket_path, timeout_s=_ANSWER_TIMEOUT_S)
     except UnavailableError:
         return False
     return True

@@ -109,15 +109,23 @@ def open_model(
         raise
 
 
-def ask(do: str, name: str | None = None, socket_path: Path | None = None, **options: Any) -> Any:
+def ask(
+    do: str,
+    name: str | None = None,
+    socket_path: Path | None = None,
+    *,
+    timeout_s: float | None = None,
+    **options: Any,
+) -> Any:
     """Ask the manager for `stats` or to `verify`, or to `pin`, `unpin` or `evict` a model.
 
     Raises
     ------
     StoreError
-        The manager refused, or there is none.
+        The manager refused, there is none, or it has not answered within `timeout_s`.
     """
     with wire.connect(socket_path or wire.default_socket()) as connection:
+        connection.settimeout(timeout_s)
         _send(connection, {"do": do, "name": name, **options})
         message, _ = _receive(connection)
         return message["result"]
