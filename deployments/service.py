@@ -28,7 +28,7 @@ from deployments.http.inference_protocol import (
     claimed_rows,
 )
 from deployments.inference_call import InferenceCall
-from deployments.models.base import Model, asks_for_weights, find_model_class, load_model
+from deployments.models.base import Model, check_weights, find_model_class, load_model
 from deployments.models.weights import WeightsLoader
 from deployments.profiling.kept_profile import KeptProfile
 from deployments.profiling.measure import measure_profile
@@ -555,11 +555,7 @@ def load_service(
     with start.split.phase("imports"):
         device = resolve_device(config.device)
         model_class = find_model_class(config.import_path)
-    if config.weights is not None and not asks_for_weights(model_class):
-        raise InvalidInputError(
-            f"model {config.import_path}: weights: its `load` must have a second parameter "
-            "`weights`"
-        )
+    check_weights(model_class, config.import_path, config.weights)
     with start.split.phase("model"):
         model = load_model(config.import_path, config.options, device, start.weights)
     with start.split.phase("profile"):

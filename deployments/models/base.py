@@ -278,14 +278,27 @@ def _raise_as_start_error(import_path: str) -> Iterator[None]:
         ) from error
 
 
-def asks_for_weights(model: Model | type[Model]) -> bool:
-    """Tell whether a model's `load` has a parameter `weights`."""
+def check_weights(model: Model | type[Model], import_path: str, weights: str | None) -> None:
+    """Check that a model for which the config names weights asks for them.
+
+    Raises
+    ------
+    InvalidInputError
+        It does not.
+    """
+    if weights is not None and not _asks_for_weights(model):
+        raise InvalidInputError(
+            f"model {import_path}: weights: its `load` must have a second parameter `weights`"
+        )
+
+
+def _asks_for_weights(model: Model | type[Model]) -> bool:
     return "weights" in inspect.signature(model.load).parameters
 
 
 def _load(model: Model, device: str, weights: LoadWeights | None) -> None:
     """Load a model, with a source of weights if its `load` asks for one."""
-    if not asks_for_weights(model):
+    if not _asks_for_weights(model):
         model.load(device)
         return
     if weights is None:
