@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from modelstore.client import ask, list_models
-from tests.support.model_stores import publish
+from tests.support.model_stores import is_up, publish
 from tests.support.services import Running, load_document, serving, wait_for
 from tests.support.store_model import LAYERS, WIDTH, layer_weights
 
@@ -134,13 +134,7 @@ def test_a_manager_that_is_killed_comes_back_and_takes_over_the_memory(service: 
     manager.wait(10)
     victim = min(service.replicas())
 
-    def back() -> bool:
-        try:
-            return bool(list_models(socket_path)) or True
-        except Exception:
-            return False
-
-    assert wait_for(back, timeout_s=60)
+    assert wait_for(lambda: is_up(socket_path), timeout_s=60)
     psutil.Process(victim).kill()
     assert wait_for(
         lambda: victim not in service.replicas() and len(service.replicas()) == 2, timeout_s=60
