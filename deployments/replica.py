@@ -120,7 +120,7 @@ class Replica:
             gc.freeze()
             self._metrics_task = asyncio.create_task(self._tick_forever())
             self._start_time_s = time.monotonic() - self._started_s
-            service.start.split.ready()
+            self._service.start.split.ready()
 
     async def _tick_forever(self) -> None:
         while True:
