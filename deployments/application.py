@@ -22,4 +22,5 @@ def build(args: dict[str, Any]) -> serve.Application:
         `args` are invalid. The message names the first problem and what is allowed.
     """
     checked = parse_args(args)
-    return Replica.bind(checked.model.model_dump())  # type: ignore[attr-defined]
+    store = checked.store and checked.store.model_dump(mode="json")
+    return Replica.bind(checked.model.model_dump(), store)  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ replaces every replica if `args` change, but hands a changed `user_config` to th
 So everything that is tuned live (SLA, policy, autoscaler, limits) is in `user_config`, once.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -19,6 +20,9 @@ from deployments.batcher.limits import Limits, limits_for
 from deployments.observability.config import TracingConfig
 from deployments.routing import RETRIES
 from deployments.serve_document import Application, find_applications, unknown_key
+from modelstore.names import STORE_PREFIX, ModelName
+from modelstore.settings import ManagerSettings
+from modelstore.wire import default_socket
 from policy.errors import InvalidInputError
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
@@ -44,6 +48,9 @@ class ModelConfig(_Strict):
     options: dict[str, Any] = Field(default_factory=dict)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     max_batch_size: int = Field(default=32, ge=1, le=1024)
+    #: The file or ``store://[framework/]name[@version]`` that is loaded instead of the weights that
+    #: the model asks for.
+    weights: str | None = None
     #: A profile file or its content. None: the model's own profile, or one measured at the start.
     profile: str | dict[str, Any] | None = None
     #: How long a starting replica may run batches of all sizes, if the model compiles for each.
@@ -52,6 +59,16 @@ class ModelConfig(_Strict):
     hang_after_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     #: The same for the first batch of a size that a model compiles for and the warm-up left out.
     compile_hang_after_s: float = Field(default=300.0, gt=0, allow_inf_nan=False)
+
+    @field_validator("weights")
+    @classmethod
+    def _names_a_model(cls, value: str | None) -> str | None:
+        if value is not None and value.startswith(STORE_PREFIX):
+            try:
+                ModelName.parse(value.removeprefix(STORE_PREFIX))
+            except InvalidInputError as error:
+                raise ValueError(str(error)) from None
+        return value
 
     def load_profile(self) -> Profile | None:
         """Return the profile in the config, if there is one.
@@ -68,10 +85,42 @@ class ModelConfig(_Strict):
         return Profile.from_dict(self.profile)
 
 
+class StoreConfig(_Strict):
+    """The model store of each node. The first replica on a node starts its manager.
+
+    A manager that runs keeps its settings. Each remote has a manager of its own.
+    """
+
+    #: URL below which the models lie: file://, https://, s3://, …
+    remote: str = Field(pattern=r"^[a-z0-9]+://")
+    host_bytes: int = Field(default=8_000_000_000, ge=1)
+    disk_bytes: int = Field(default=50_000_000_000, ge=0)
+    #: Folder of the disk tier. None: one for this remote below ~/.cache/sojourn.
+    disk: Path | None = None
+    eviction: Literal["lru", "lcu", "reload-time"] = "lru"
+    #: Drop a model from memory with its last user.
+    eager: bool = False
+
+    def settings(self) -> ManagerSettings:
+        """Return the manager's settings on this machine."""
+        place = hashlib.sha256(self.remote.encode()).hexdigest()[:12]
+        return ManagerSettings(
+            remote=self.remote,
+            disk=self.disk or Path.home() / f".cache/sojourn/store-{place}",
+            host_bytes=self.host_bytes,
+            disk_bytes=self.disk_bytes,
+            socket=default_socket().with_name(f"store-{place}.sock"),
+            eviction=self.eviction,
+            eager=self.eager,
+        )
+
+
 class ReplicaArgs(_Strict):
     """`args` of the application; a change replaces every replica."""
 
     model: ModelConfig
+    #: None: replicas start no manager, and use the one that the user started, if they need one.
+    store: StoreConfig | None = None
 
 
 class SLAConfig(_Strict):

@@ -14,7 +14,7 @@ from typing import Any
 
 from deployments.config import ModelConfig, ServiceConfig, UserConfig
 from deployments.errors import StartError
-from deployments.models.base import make_model
+from deployments.models.base import check_weights, make_model
 from policy.errors import InfeasibleError, SojournError
 from policy.load_lateness import solve_load_lateness_curve
 
@@ -93,6 +93,7 @@ def check_model(model_config: ModelConfig, user_config: UserConfig) -> None:
         The model cannot be constructed, the profile is wrong, or the SLA is out of reach.
     """
     model = make_model(model_config.import_path, model_config.options)
+    check_weights(model, model_config.import_path, model_config.weights)
     profile = model_config.load_profile() or model.profile()
     if profile is None or user_config.limits.late == "serve":
         return

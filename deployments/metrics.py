@@ -143,6 +143,12 @@ class ReplicaMetrics:
             tag_keys=("stage",),
         )
 
+        self._start = metrics.Gauge(
+            "sojourn_start_seconds",
+            description="What the replica's start was spent on, by phase.",
+            tag_keys=("phase",),
+        )
+
     def flush(self, seen: Observations) -> None:
         """Hand to Ray what was observed since the last call."""
         service = self._service
@@ -184,6 +190,9 @@ class ReplicaMetrics:
         limiting = controller.bottleneck
         for stage in BOTTLENECKS:
             self._bottleneck.set(float(stage == limiting), {"stage": stage})
+
+        for phase, seconds in self._service.start.split.seconds().items():
+            self._start.set(seconds, {"phase": phase})
 
     def _add(
         self, counter: metrics.Counter, total: int, tags: Mapping[str, str] | None = None

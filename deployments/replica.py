@@ -12,7 +12,7 @@ from ray import serve
 
 from autoscaler.ray import store as ray_store
 from deployments.batcher.death_journal import journal_directory
-from deployments.config import DEPLOYMENT, ModelConfig
+from deployments.config import DEPLOYMENT, ModelConfig, StoreConfig
 from deployments.control.decision_reader import DecisionReader, replicas_in
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.control.policy_controller import TICK_S
@@ -21,13 +21,31 @@ from deployments.http.app import InferenceApp
 from deployments.loop_watchdog import LoopWatchdog
 from deployments.metrics import ReplicaMetrics
 from deployments.middleware import open_fast_path
+from deployments.profiling.kept_profile import KeptProfile
 from deployments.ray_replica import call_when_draining, confine_to_node
 from deployments.service import load_service
+from deployments.service_start import ServiceStart
+from deployments.start_split import StartSplit, process_busy_s
+from deployments.store_actor import open_store
 
 logger = logging.getLogger("ray.serve")
 
 #: How long a stopping replica waits for accepted requests; below `graceful_shutdown_timeout_s`.
 DRAIN_TIMEOUT_S = 20.0
+
+
+def _kept_profile() -> KeptProfile | None:
+    """Return where the replicas of this version of the deployment on this node share a profile."""
+    context = serve.get_replica_context()
+    if context.code_version is None:
+        return None
+    node = ray.get_runtime_context().get_node_id()
+    key = f"profile/{context.app_name}/{context.deployment}/{context.code_version}/{node}"
+
+    def write(content: bytes) -> None:
+        ray_store.store().save(key, lambda: content)
+
+    return KeptProfile(lambda: ray_store.read(key), write)
 
 
 @serve.deployment(
@@ -48,8 +66,9 @@ DRAIN_TIMEOUT_S = 20.0
 class Replica:
     """One replica: a model on a device, behind a batcher and an HTTP interface."""
 
-    def __init__(self, model: dict[str, Any]) -> None:
+    def __init__(self, model: dict[str, Any], store: dict[str, Any] | None = None) -> None:
         started_s = time.monotonic()
+        start = ServiceStart(StartSplit(process_busy_s()))
         confine_to_node()
         # Serve gives handlers to its own logger only.
         logging.getLogger("sojourn").parent = logger
@@ -59,7 +78,11 @@ class Replica:
         journals = journal_directory(
             node_id, context.app_name, context.deployment, config.model_dump_json()
         )
-        self._service = load_service(config, cpus, journals)
+        start.kept_profile = _kept_profile()
+        if store is not None:
+            with start.split.phase("store"):
+                start.store_socket = open_store(StoreConfig.model_validate(store).settings())
+        self._service = load_service(config, cpus, journals, start)
         call_when_draining(self._service.begin_drain)
         self._started_s = started_s
         self._start_time_s: float | None = None
@@ -103,6 +126,7 @@ class Replica:
                 asyncio.create_task(self._haproxy.watch()),
             ]
             self._start_time_s = time.monotonic() - self._started_s
+            self._service.start.split.ready()
 
     async def _tick_forever(self) -> None:
         while True:

@@ -21,7 +21,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from deployments.config import ModelConfig, ServiceConfig
-from deployments.models.base import MODELS, Model, TensorSpec, find_class
+from deployments.models.base import MODELS, Model, TensorSpec, find_model_class
 from deployments.routing import max_connections
 from policy.errors import SojournError
 
@@ -168,5 +168,5 @@ def request_environment(
 
 
 if __name__ == "__main__":
-    found = traits_of(find_class(json.loads(sys.argv[1])["import_path"]))
+    found = traits_of(find_model_class(json.loads(sys.argv[1])["import_path"]))
     sys.stdout.write(json.dumps(asdict(found)))

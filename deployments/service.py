@@ -33,9 +33,12 @@ from deployments.http.inference_protocol import (
     claimed_rows,
 )
 from deployments.inference_call import InferenceCall
-from deployments.models.base import Model, load_model
+from deployments.models.base import Model, check_weights, find_model_class, load_model
+from deployments.models.weights import WeightsLoader
 from deployments.observability.tracing import RequestTrace, Tracing
+from deployments.profiling.kept_profile import KeptProfile
 from deployments.profiling.measure import measure_profile
+from deployments.service_start import ServiceStart
 from deployments.threads import limit_threads, threads_in_use
 from deployments.warm_up import WarmUp, warm_up
 from policy.errors import InvalidInputError
@@ -67,9 +70,13 @@ def resolve_device(device: str) -> str:
 
 
 def profile_of(
-    config: ModelConfig, model: Model, device: str, cpus: float | None = None
+    config: ModelConfig,
+    model: Model,
+    device: str,
+    cpus: float | None = None,
+    kept: KeptProfile | None = None,
 ) -> Profile:
-    """Return the profile in the config, else the model's own, else measure one.
+    """Return the profile in the config, else the model's own, else the one kept, else measure one.
 
     Parameters
     ----------
@@ -80,6 +87,8 @@ def profile_of(
         ``cpu`` or ``cuda``.
     cpus : float, optional
         CPUs of this process, to be noted in a profile that is measured here.
+    kept : KeptProfile, optional
+        Where a profile that is measured here is kept.
 
     Raises
     ------
@@ -87,6 +96,8 @@ def profile_of(
         The profile in the config is invalid.
     """
     profile = config.load_profile() or model.profile()
+    if profile is None and kept is not None:
+        profile = kept.load()
     if profile is None:
         profile = measure_profile(
             model,
@@ -96,6 +107,8 @@ def profile_of(
             budget_s=PROFILE_BUDGET_S,
         )
         profile = replace(profile, cpus=cpus)
+        if kept is not None:
+            kept.save(profile)
     return profile
 
 
@@ -122,10 +135,12 @@ class InferenceService:
         Directory in which the replicas of this model on this machine tell each other what they
         were computing when they died (`deployments.batcher.death_journal`); by default, they do
         not.
+    start : ServiceStart, optional
+        What the start takes.
 
     Attributes
     ----------
-    cpus : float
+    cpus, start : float, ServiceStart
         As above.
     config_error : str or None
         Why the latest configuration was rejected; the adapter that reads configurations sets it.
@@ -155,8 +170,10 @@ class InferenceService:
         cpus: float = 1.0,
         warm: WarmUp | None = None,
         journals: Path | None = None,
+        start: ServiceStart | None = None,
     ) -> None:
         self.cpus = cpus
+        self.start = start or ServiceStart()
         self.model_name = config.name
         self.model_version = config.version
         self.signature = Signature(model.inputs, model.outputs, max_rows=1)
@@ -346,6 +363,8 @@ class InferenceService:
         self._not_run.difference_update(record.size for record in seen.batches)
         self.batcher.refresh()
         self.batcher.expire(time.monotonic() - 1e-3 * self._max_timeout_ms)
+        if seen.response_times_s:
+            self.start.split.answered(seen.response_times_s[0])
         await self.controller.tick(seen)
         self._place_batches()
         return seen
@@ -492,6 +511,7 @@ class InferenceService:
             **controller.sla_capacity.to_floats(),
             **bottleneck_to_floats(controller.bottleneck),
             **controller.user_config.autoscaler.settings().to_floats(),
+            **self.start.to_floats(),
         }
 
     def explain(self) -> Mapping[str, Any]:
@@ -507,6 +527,7 @@ class InferenceService:
             "balancer_wait_ms": 1e3 * self.observer.balancer_wait.wait_s,
             "cpus": self.cpus,
             "cpus_note": self.cpus_note,
+            "start": self.start.explain(),
             "largest_batch_on_event_loop": self._placement.largest,
             "model_errors": batcher.model_errors.report(),
             "last_batches": self._explain_batches(),
@@ -576,7 +597,10 @@ class InferenceService:
 
 
 def load_service(
-    config: ModelConfig, cpus: float | None = None, journals: Path | None = None
+    config: ModelConfig,
+    cpus: float | None = None,
+    journals: Path | None = None,
+    start: ServiceStart | None = None,
 ) -> InferenceService:
     """Load a model, warm it up, and return its service.
 
@@ -589,27 +613,38 @@ def load_service(
         default, all that it may run on, and its threads stay as they are.
     journals : Path, optional
         As in `InferenceService`.
+    start : ServiceStart, optional
+        Where the start is timed, and where the model store is.
 
     Raises
     ------
     InvalidInputError
-        The model or its profile cannot be loaded, or the profile exceeds `max_batch_size`.
+        The model or its profile cannot be loaded, the profile exceeds `max_batch_size`, or the
+        config names weights and the model does not ask for any.
     """
     if cpus is None:
         cpus = float(len(os.sched_getaffinity(0)))
     else:
         limit_threads(cpus)
-    device = resolve_device(config.device)
-    model = load_model(config.import_path, config.options, device)
-    profile = profile_of(config, model, device, cpus)
+    start = start or ServiceStart()
+    start.weights = WeightsLoader(config.weights, start.store_socket, start.split)
+    with start.split.phase("imports"):
+        device = resolve_device(config.device)
+        model_class = find_model_class(config.import_path)
+    check_weights(model_class, config.import_path, config.weights)
+    with start.split.phase("model"):
+        model = load_model(config.import_path, config.options, device, start.weights)
+    with start.split.phase("profile"):
+        profile = profile_of(config, model, device, cpus, start.kept_profile)
     if profile.max_batch_size > config.max_batch_size:
         raise InvalidInputError(
             f"model: the profile goes to batch size {profile.max_batch_size}, which exceeds "
             f"max_batch_size {config.max_batch_size}"
         )
-    warm = warm_up(model, profile.latency_ms.tolist(), config.warm_up_s)
+    with start.split.phase("warm_up"):
+        warm = warm_up(model, profile.latency_ms.tolist(), config.warm_up_s)
     service = InferenceService(
-        config, model, profile, device=device, cpus=cpus, warm=warm, journals=journals
+        config, model, profile, device=device, cpus=cpus, warm=warm, journals=journals, start=start
     )
     if service.cpus_note is not None:
         logger.warning("%s", service.cpus_note)

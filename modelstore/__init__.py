@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from modelstore.errors import StoreError
     from modelstore.manager import Manager
     from modelstore.settings import ManagerSettings
-    from modelstore.tensors import load_state_dict
+    from modelstore.tensors import attach, load_state_dict
 
-__all__ = ["Manager", "ManagerSettings", "StoreError", "load_state_dict", "open_model"]
+__all__ = ["Manager", "ManagerSettings", "StoreError", "attach", "load_state_dict", "open_model"]
 
 _MODULES = {
     "Manager": "modelstore.manager",
     "ManagerSettings": "modelstore.settings",
     "StoreError": "modelstore.errors",
+    "attach": "modelstore.tensors",
     "load_state_dict": "modelstore.tensors",
     "open_model": "modelstore.client",
 }

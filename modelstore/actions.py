@@ -61,12 +61,19 @@ class Drop:
 
 @dataclass(frozen=True)
 class Granted:
-    """The model is in the tier and stays there until the holder leaves."""
+    """The model is in the tier and stays there until the holder leaves.
+
+    Attributes
+    ----------
+    source : Tier
+        The fastest tier that had all of the model when it was opened.
+    """
 
     holder: Hashable
     name: ModelName
     tier: Tier
     manifest: Manifest
+    source: Tier
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,14 @@ class Hold:
     ----------
     descriptor : int
         The connected socket, which this object owns from here on.
+    source : str
+        The fastest tier that had all of the model when it was opened: ``host``, ``disk`` or
+        ``remote``.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, source: str) -> None:
         self._descriptor = descriptor
+        self.source = source
 
     def close(self) -> None:
         """Give the model back."""
@@ -99,21 +103,29 @@ def open_model(
                 continue
             files = _files_of(message, descriptors)
             connection.settimeout(None)
-            return Hold(connection.detach()), files
+            return Hold(connection.detach(), str(message["source"])), files
     except BaseException:
         connection.close()
         raise
 
 
-def ask(do: str, name: str | None = None, socket_path: Path | None = None, **options: Any) -> Any:
+def ask(
+    do: str,
+    name: str | None = None,
+    socket_path: Path | None = None,
+    *,
+    timeout_s: float | None = None,
+    **options: Any,
+) -> Any:
     """Ask the manager for `stats` or to `verify`, or to `pin`, `unpin` or `evict` a model.
 
     Raises
     ------
     StoreError
-        The manager refused, or there is none.
+        The manager refused, there is none, or it has not answered within `timeout_s`.
     """
     with wire.connect(socket_path or wire.default_socket()) as connection:
+        connection.settimeout(timeout_s)
         _send(connection, {"do": do, "name": name, **options})
         message, _ = _receive(connection)
         return message["result"]

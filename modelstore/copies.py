@@ -1,6 +1,7 @@
 """The copies between tiers, as functions for the manager's threads."""
 
 import errno
+import os
 import time
 from collections.abc import Callable
 
@@ -8,7 +9,7 @@ from modelstore.actions import Copy, Fault, Tier
 from modelstore.digests import StreamCheck
 from modelstore.disk import Disk
 from modelstore.errors import FetchError, StoreError, UntrustedFileError
-from modelstore.host_memory import HostMemory
+from modelstore.host_memory import HostMemory, write_at
 from modelstore.names import ModelName
 from modelstore.remote import Remote
 from modelstore.safetensors_header import header_end, read_header
@@ -75,11 +76,11 @@ class Copier:
             elif self._take_over and self._memory.take_over(blob):
                 pass
             elif order.source is Tier.DISK:
-                with self._memory.fill(blob) as buffer:
-                    self._disk.read(blob, buffer, report)
+                with self._memory.fill(blob) as descriptor:
+                    self._disk.read(blob, descriptor, report)
             else:
-                with self._memory.fill(blob) as buffer:
-                    self._stream(order, name, file, buffer, report)
+                with self._memory.fill(blob) as descriptor:
+                    self._stream(order, name, file, descriptor, report)
         except StoreError as error:
             if order.source is Tier.DISK and isinstance(error, UntrustedFileError):
                 self._disk.drop(blob)
@@ -102,7 +103,7 @@ class Copier:
         order: Copy,
         name: ModelName,
         file: str,
-        buffer: memoryview,
+        descriptor: int,
         progress: Callable[[int], None],
     ) -> None:
         """Read a blob from the remote straight into memory, past a disk that has no room."""
@@ -110,12 +111,12 @@ class Copier:
         for part in self._remote.read(name, file, 0):
             begin = check.done_bytes
             check.update(part)
-            buffer[begin : check.done_bytes] = part
+            write_at(descriptor, part, begin)
             progress(check.done_bytes)
         check.finish()
         size_bytes = order.blob.size_bytes
-        end = header_end(bytes(buffer[:8]), size_bytes)
-        read_header(bytes(buffer[:end]), size_bytes)
+        end = header_end(os.pread(descriptor, 8, 0), size_bytes)
+        read_header(os.pread(descriptor, end, 0), size_bytes)
 
 
 def _throttled(progress: Callable[[int], None]) -> Callable[[int], None]:

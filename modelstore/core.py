@@ -7,7 +7,7 @@ section 4.1.
 
 from collections import Counter
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from modelstore.actions import Action, Drop, Fault, Granted, Progress, Refused, Resolve, Tier
@@ -21,10 +21,11 @@ from policy.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class _Open:
-    """A holder that waits for its model."""
+    """A holder that waits for its model, which was in `source` when its room was taken."""
 
     name: ModelName
     tier: Tier
+    source: Tier = Tier.REMOTE
 
 
 @dataclass(frozen=True)
@@ -292,7 +293,9 @@ class StoreCore:
             del self._opens[holder]
             self._leases[holder] = _Lease(waiting.name, waiting.tier, manifest)
             self._counts["granted"] += 1
-            self._actions.append(Granted(holder, waiting.name, waiting.tier, manifest))
+            self._actions.append(
+                Granted(holder, waiting.name, waiting.tier, manifest, waiting.source)
+            )
 
     def _place(self, holder: Hashable, waiting: _Open, manifest: Manifest, new: list[Blob]) -> bool:
         """Take room for a model and order what is missing; return False if it has to wait."""
@@ -320,18 +323,20 @@ class StoreCore:
             entry.references += 1
             entry.uses += 1
             entry.last_use = self._open_number
-        self._count_hit(waiting.tier, manifest)
+        self._opens[holder] = replace(waiting, source=self._count_hit(waiting.tier, manifest))
         self._transfers.fill_all(new, waiting.tier)
         return True
 
-    def _count_hit(self, tier: Tier, manifest: Manifest) -> None:
+    def _count_hit(self, tier: Tier, manifest: Manifest) -> Tier:
+        """Count in which tiers a model is and is not; return the fastest that has it."""
         for below in self._spaces:
             if below < tier:
                 continue
             if self._complete(manifest, below):
                 self._hits[below] += 1
-                return
+                return below
             self._misses[below] += 1
+        return Tier.REMOTE
 
     def _complete(self, manifest: Manifest, tier: Tier) -> bool:
         entries = (self._spaces[tier].get(blob) for blob in manifest.blobs)

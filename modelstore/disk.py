@@ -2,21 +2,24 @@
 
 A file comes in through `partial/`, where a broken download stays to be resumed, and is renamed
 into `blobs/` once its length, digest and format were found right and it is on the disk (fsync).
-Beside it lie the digests of its blocks, which every later read checks.
+Beside it lie the tags of its blocks, which every later read checks.
 """
 
 import errno
 import json
+import mmap
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from modelstore.digests import BLOCK_BYTES, BlockDigests, StreamCheck
+from modelstore.digests import BLOCK_BYTES, BlockTags, StreamCheck
 from modelstore.errors import FetchError, UntrustedFileError
+from modelstore.host_memory import write_at
 from modelstore.names import Blob, Manifest, ModelName
 from modelstore.safetensors_header import header_end, read_header
 from policy.errors import InvalidInputError
@@ -42,7 +45,7 @@ class Disk:
     root : Path
         Folder of this tier, made if missing.
     check_reads : bool
-        Whether `read` checks the blocks' digests.
+        Whether `read` checks the blocks' tags.
     """
 
     def __init__(self, root: Path, check_reads: bool = True) -> None:
@@ -51,6 +54,7 @@ class Disk:
         self._manifests = root / "manifests"
         for folder in (self._blobs, self._partial, self._manifests):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._buffers = threading.local()
         self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="store-read")
 
     def close(self) -> None:
@@ -100,7 +104,7 @@ class Disk:
         path = self._partial / blob.sha256
         resumed = path.exists()
         try:
-            digests = self._receive(blob, path, stream, progress)
+            tags = self._receive(blob, path, stream, progress)
         except OSError:
             path.unlink(missing_ok=True)
             raise
@@ -110,17 +114,23 @@ class Disk:
                 raise
             # The earlier part may be what was wrong.
             try:
-                digests = self._receive(blob, path, stream, progress)
+                tags = self._receive(blob, path, stream, progress)
             except UntrustedFileError:
                 path.unlink()
                 raise
-        blocks = json.dumps([digest.hex() for digest in digests.digests]).encode()
-        _write(self._blobs / f"{blob.sha256}.blocks", blocks)
+        _write(self._blobs / f"{blob.sha256}.blocks", json.dumps(tags.to_dict()).encode())
         os.rename(path, self._blobs / blob.sha256)
         _sync_folder(self._blobs)
 
-    def read(self, blob: Blob, buffer: memoryview, progress: Progress) -> None:
-        """Read a blob into a buffer of whole pages and, unless told not to, check every block.
+    def read(self, blob: Blob, target: int, progress: Progress) -> None:
+        """Copy a blob into a memory file and, unless told not to, check every block.
+
+        Parameters
+        ----------
+        blob : Blob
+        target : int
+            Descriptor of the memory file.
+        progress : callable
 
         Raises
         ------
@@ -129,11 +139,11 @@ class Disk:
         OSError
             The disk failed.
         """
-        digests = self._block_digests(blob)
+        tags = self._block_tags(blob)
         descriptor = self._open(blob)
         blocks = [
-            self._pool.submit(self._read_block, descriptor, blob, digests, index, buffer)
-            for index in range(len(digests.digests))
+            self._pool.submit(self._read_block, descriptor, blob, tags, index, target)
+            for index in range(len(tags.tags))
         ]
         try:
             done_bytes = 0
@@ -141,7 +151,7 @@ class Disk:
                 done_bytes += block.result()
                 progress(done_bytes)
         finally:
-            # None may go on into a buffer, or from a descriptor, that is no longer this blob's.
+            # None may go on with descriptors that are no longer this blob's.
             for block in blocks:
                 block.cancel()
             wait(blocks)
@@ -150,10 +160,10 @@ class Disk:
     def verify(self, blob: Blob) -> bool:
         """Read a blob again and tell whether it is whole; delete it if not."""
         try:
-            digests = self._block_digests(blob)
+            tags = self._block_tags(blob)
             with open(self._blobs / blob.sha256, "rb") as file:
-                for index in range(len(digests.digests)):
-                    digests.check(blob, index, memoryview(file.read(BLOCK_BYTES)))
+                for index in range(len(tags.tags)):
+                    tags.check(blob, index, memoryview(file.read(BLOCK_BYTES)))
                 if not file.read(1):
                     return True
         except UntrustedFileError:
@@ -166,7 +176,7 @@ class Disk:
         (self._blobs / blob.sha256).unlink(missing_ok=True)
         (self._blobs / f"{blob.sha256}.blocks").unlink(missing_ok=True)
 
-    def _receive(self, blob: Blob, path: Path, stream: Stream, progress: Progress) -> BlockDigests:
+    def _receive(self, blob: Blob, path: Path, stream: Stream, progress: Progress) -> BlockTags:
         check = StreamCheck(blob)
         with open(path, "a+b") as file:
             file.seek(0)
@@ -182,24 +192,24 @@ class Disk:
                     f"file {blob.sha256[:12]}: broke off after {check.done_bytes} of "
                     f"{blob.size_bytes} bytes; the next open resumes it"
                 )
-            digests = check.finish()
+            tags = check.finish()
             file.flush()
             file.seek(0)
             head = file.read(8)
             file.seek(0)
             read_header(file.read(header_end(head, blob.size_bytes)), blob.size_bytes)
             os.fsync(file.fileno())
-        return digests
+        return tags
 
-    def _block_digests(self, blob: Blob) -> BlockDigests:
+    def _block_tags(self, blob: Blob) -> BlockTags:
         try:
-            listed = json.loads((self._blobs / f"{blob.sha256}.blocks").read_bytes())
-            digests = BlockDigests(tuple(bytes.fromhex(digest) for digest in listed))
-        except (OSError, ValueError, TypeError) as error:
+            saved = json.loads((self._blobs / f"{blob.sha256}.blocks").read_bytes())
+            tags = BlockTags.from_dict(saved)
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise UntrustedFileError(f"cached file {blob.sha256[:12]}: {error}") from error
-        if len(digests.digests) != -(-blob.size_bytes // BLOCK_BYTES):
-            raise UntrustedFileError(f"cached file {blob.sha256[:12]}: digests are missing")
-        return digests
+        if len(tags.tags) != -(-blob.size_bytes // BLOCK_BYTES):
+            raise UntrustedFileError(f"cached file {blob.sha256[:12]}: tags are missing")
+        return tags
 
     def _open(self, blob: Blob) -> int:
         """Open a blob past the page cache, which would keep a second copy of it in memory."""
@@ -215,23 +225,32 @@ class Disk:
             raise UntrustedFileError(f"cached file {blob.sha256[:12]} is gone") from error
 
     def _read_block(
-        self, descriptor: int, blob: Blob, digests: BlockDigests, index: int, buffer: memoryview
+        self, descriptor: int, blob: Blob, tags: BlockTags, index: int, target: int
     ) -> int:
         begin = index * BLOCK_BYTES
         length = min(BLOCK_BYTES, blob.size_bytes - begin)
         # O_DIRECT takes whole sectors, and stops at the end of the file.
-        sectors_end = begin + -(-length // _SECTOR_BYTES) * _SECTOR_BYTES
-        done = 0
-        while done < length:
-            with buffer[begin + done : sectors_end] as rest:
-                got = os.preadv(descriptor, [rest], begin + done)
-            done += got
-            if got == 0 or (done < length and got % _SECTOR_BYTES):
-                raise UntrustedFileError(f"cached file {blob.sha256[:12]} is truncated")
-        if self._check_reads:
-            with buffer[begin : begin + length] as block:
-                digests.check(blob, index, block)
+        sectors_bytes = -(-length // _SECTOR_BYTES) * _SECTOR_BYTES
+        with memoryview(self._buffer()) as buffer:
+            done = 0
+            while done < length:
+                with buffer[done:sectors_bytes] as rest:
+                    got = os.preadv(descriptor, [rest], begin + done)
+                done += got
+                if got == 0 or (done < length and got % _SECTOR_BYTES):
+                    raise UntrustedFileError(f"cached file {blob.sha256[:12]} is truncated")
+            with buffer[:length] as block:
+                if self._check_reads:
+                    tags.check(blob, index, block)
+                write_at(target, block, begin)
         return length
+
+    def _buffer(self) -> mmap.mmap:
+        """Return this thread's buffer: a mapping, because O_DIRECT needs whole pages."""
+        buffer: mmap.mmap | None = getattr(self._buffers, "block", None)
+        if buffer is None:
+            buffer = self._buffers.block = mmap.mmap(-1, BLOCK_BYTES)
+        return buffer
 
 
 def _write(path: Path, content: bytes) -> None:

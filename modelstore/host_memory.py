@@ -7,7 +7,6 @@ weights, and the next manager can take them over from there.
 
 import fcntl
 import hashlib
-import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,10 +31,10 @@ class HostMemory:
         self.taken_over = 0
 
     @contextmanager
-    def fill(self, blob: Blob) -> Iterator[memoryview]:
-        """Provide a buffer for a blob's bytes. On success they are sealed; on error, freed.
+    def fill(self, blob: Blob) -> Iterator[int]:
+        """Provide a memory file for a blob's bytes. On success it is sealed; on error, freed.
 
-        The buffer is a whole number of pages, because a disk is read in whole sectors.
+        Write to it with `write_at`: to map fresh memory costs more than to copy into it.
 
         Raises
         ------
@@ -44,11 +43,8 @@ class HostMemory:
         """
         descriptor = os.memfd_create(_name(blob), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            room_bytes = -(-blob.size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
-            os.ftruncate(descriptor, room_bytes)
-            with mmap.mmap(descriptor, room_bytes) as mapping, memoryview(mapping) as view:
-                yield view
             os.ftruncate(descriptor, blob.size_bytes)
+            yield descriptor
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
         except BaseException:
             os.close(descriptor)
@@ -85,6 +81,20 @@ class HostMemory:
         """Free all blobs."""
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
+
+
+def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+    """Write all of `data` to a file at an offset.
+
+    Raises
+    ------
+    OSError
+        There is no memory.
+    """
+    with memoryview(data) as view:
+        done = 0
+        while done < len(view):
+            done += os.pwrite(descriptor, view[done:], offset + done)
 
 
 def is_sealed(descriptor: int) -> bool:

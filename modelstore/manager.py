@@ -252,18 +252,22 @@ class Manager:
                 self._pool.submit(self._resolve, name)
             case Drop(blob, tier):
                 (self._memory if tier is Tier.HOST else self._disk).drop(blob)
-            case Granted(_Client() as client, name, _, manifest):
-                self._grant(client, name, manifest)
+            case Granted(_Client() as client):
+                self._grant(client, action)
             case Refused(_Client() as client, error):
                 self._reply_error(client, error)
             case Progress(_Client() as client, done_bytes, total_bytes):
                 if client.wants_progress:
                     self._send(client, {"progress": [done_bytes, total_bytes]})
 
-    def _grant(self, client: _Client, name: ModelName, manifest: Manifest) -> None:
-        files = [[file, blob.sha256, blob.size_bytes] for file, blob in manifest.files]
-        descriptors = [self._memory.descriptor(blob) for _, blob in manifest.files]
-        self._send(client, {"granted": str(name), "files": files}, descriptors)
+    def _grant(self, client: _Client, granted: Granted) -> None:
+        contents = granted.manifest.files
+        message = {
+            "granted": str(granted.name),
+            "source": granted.source.name.lower(),
+            "files": [[file, blob.sha256, blob.size_bytes] for file, blob in contents],
+        }
+        self._send(client, message, [self._memory.descriptor(blob) for _, blob in contents])
 
     # Other threads' work. Each reports by an event that the loop's thread runs.
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from modelstore.errors import UnknownModelError
 from policy.errors import InvalidInputError
 
+#: Before a model's name where a file could be named, too.
+STORE_PREFIX = "store://"
 DEFAULT_FRAMEWORK = "pytorch"
 DEFAULT_VERSION = "1"
 #: The file beside a model's files that lists their digests, as `sha256sum` writes it.

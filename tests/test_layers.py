@@ -23,6 +23,7 @@ ADAPTERS = {
     "deployments/rand_router.py",
     "deployments/ray_replica.py",
     "deployments/replica.py",
+    "deployments/store_actor.py",
     "pipelines/serving/application.py",
     "pipelines/serving/replica.py",
 }

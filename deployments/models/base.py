@@ -137,13 +137,15 @@ class Model(ABC):
         """Load the model on `device`, which is ``cpu`` or ``cuda``.
 
         A model that names a second parameter `weights` is given
-        `deployments.models.weights.load_weights`, which reads a safetensors file or attaches to
+        `deployments.models.weights.WeightsLoader`, which reads a safetensors file or attaches to
         weights that all replicas of this machine share::
 
             def load(self, device, weights=load_weights):
                 with torch.device("meta"):
                     self.network = Network()
-                self.network.load_state_dict(weights("store:resnet50@2"), assign=True)
+                self.network.load_state_dict(weights("resnet50.safetensors"), assign=True)
+
+        The config's `weights` names another file, or ``store://resnet50@2``, in its place.
         """
 
     @abstractmethod
@@ -210,7 +212,12 @@ class Model(ABC):
         }
 
 
-def load_model(import_path: str, options: Mapping[str, Any], device: str) -> Model:
+def load_model(
+    import_path: str,
+    options: Mapping[str, Any],
+    device: str,
+    weights: LoadWeights | None = None,
+) -> Model:
     """Import a model class, construct the model with its options, and load it.
 
     Parameters
@@ -221,6 +228,9 @@ def load_model(import_path: str, options: Mapping[str, Any], device: str) -> Mod
         Keyword arguments of the constructor.
     device : str
         ``cpu`` or ``cuda``.
+    weights : callable, optional
+        What a `load` that asks for weights is given; by default
+        `deployments.models.weights.load_weights`.
 
     Returns
     -------
@@ -239,7 +249,7 @@ def load_model(import_path: str, options: Mapping[str, Any], device: str) -> Mod
         raise InvalidInputError(f"device: must be {' or '.join(DEVICES)}, not {device!r}")
     model = make_model(import_path, options)
     with _raise_as_start_error(import_path):
-        _load(model, device)
+        _load(model, device, weights)
     _check_specs(model, import_path)
     return model
 
@@ -254,7 +264,7 @@ def make_model(import_path: str, options: Mapping[str, Any]) -> Model:
     StartError
         The constructor failed; the message contains that of the model.
     """
-    model_class = find_class(import_path)
+    model_class = find_model_class(import_path)
     _check_options(model_class, import_path, options)
     with _raise_as_start_error(import_path):
         return model_class(**options)
@@ -272,19 +282,38 @@ def _raise_as_start_error(import_path: str) -> Iterator[None]:
         ) from error
 
 
-def _load(model: Model, device: str) -> None:
+def check_weights(model: Model | type[Model], import_path: str, weights: str | None) -> None:
+    """Check that a model for which the config names weights asks for them.
+
+    Raises
+    ------
+    InvalidInputError
+        It does not.
+    """
+    if weights is not None and not _asks_for_weights(model):
+        raise InvalidInputError(
+            f"model {import_path}: weights: its `load` must have a second parameter `weights`"
+        )
+
+
+def _asks_for_weights(model: Model | type[Model]) -> bool:
+    return "weights" in inspect.signature(model.load).parameters
+
+
+def _load(model: Model, device: str, weights: LoadWeights | None) -> None:
     """Load a model, with a source of weights if its `load` asks for one."""
-    if "weights" not in inspect.signature(model.load).parameters:
+    if not _asks_for_weights(model):
         model.load(device)
         return
-    # Imported by name: it needs torch, and this module is used where torch may not be.
-    source = importlib.import_module("deployments.models.weights")
+    if weights is None:
+        # Imported by name: it may need torch, and this module is used where torch may not be.
+        weights = importlib.import_module("deployments.models.weights").load_weights
     load: Callable[..., None] = model.load
-    load(device, weights=source.load_weights)
+    load(device, weights=weights)
 
 
-def find_class(import_path: str) -> type[Model]:
-    """Import a model class.
+def find_model_class(import_path: str) -> type[Model]:
+    """Import a model's class.
 
     Parameters
     ----------
@@ -294,7 +323,7 @@ def find_class(import_path: str) -> type[Model]:
     Raises
     ------
     InvalidInputError
-        There is no such class, or it is no complete model.
+        The path does not name a model class that can be constructed.
     """
     import_path = MODELS.get(import_path, import_path)
     module_name, colon, class_name = import_path.partition(":")

@@ -56,8 +56,8 @@ class Digits(Model):
         CPU threads that torch may use in this process. One is best for so small a network, and lets
         a machine run as many replicas as it has cores.
     weights : str or None
-        A safetensors file for this network, or ``store:NAME`` for a model of this machine's store.
-        None means the file that comes with Sojourn.
+        A safetensors file for this network, or ``store://NAME`` for a model of this machine's
+        store. None means the file that comes with Sojourn.
 
     Raises
     ------

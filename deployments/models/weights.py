@@ -3,39 +3,93 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from safetensors.torch import load_file
-
 import modelstore
+from deployments.start_split import StartSplit
+from modelstore.names import STORE_PREFIX
+from policy.errors import InvalidInputError
 
 if TYPE_CHECKING:
     import torch
 
-STORE_PREFIX = "store:"
 
-
-def load_weights(source: str | Path) -> "dict[str, torch.Tensor]":
-    """Load a model's tensors on the CPU.
+class WeightsLoader:
+    """What `Model.load` may ask for: it maps a source of weights to tensors.
 
     Parameters
     ----------
-    source : str or Path
-        A safetensors file, or ``store:[framework/]name[@version]`` for a model of the store. Its
-        memory is shared with all processes of this machine that load it from there.
+    configured : str or None
+        The source that the config names; it is loaded instead of the one that the model asks for.
+    socket_path : Path or None
+        Socket of the model store's manager; None means that of this user.
+    split : StartSplit or None
+        Where the time of loading is counted.
 
-    Returns
-    -------
-    dict of str to torch.Tensor
-        For ``load_state_dict(assign=True)`` of a module made on the meta device, which copies
-        nothing.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no such file.
-    modelstore.errors.StoreError
-        The store refused the model, or there is no store.
+    Attributes
+    ----------
+    source : str or None
+        The source that was loaded last.
+    found_in : str or None
+        Where its weights were: ``file``, or the tier of the store: ``host``, ``disk``, ``remote``.
     """
-    name = str(source)
-    if name.startswith(STORE_PREFIX):
-        return modelstore.load_state_dict(name.removeprefix(STORE_PREFIX))
-    return load_file(source)
+
+    def __init__(
+        self,
+        configured: str | None = None,
+        socket_path: Path | None = None,
+        split: StartSplit | None = None,
+    ) -> None:
+        self._configured, self._socket_path = configured, socket_path
+        self._split = split or StartSplit()
+        self._asked_for: str | None = None
+        self.source: str | None = None
+        self.found_in: str | None = None
+
+    def __call__(self, source: str | Path) -> "dict[str, torch.Tensor]":
+        """Load a model's tensors on the CPU.
+
+        Parameters
+        ----------
+        source : str or Path
+            A safetensors file, or ``store://[framework/]name[@version]`` for a model of the store,
+            whose memory is shared with all processes of this machine that load it from there. The
+            config's `weights` replaces it.
+
+        Returns
+        -------
+        dict of str to torch.Tensor
+            For ``load_state_dict(assign=True)`` of a module made on the meta device, which copies
+            nothing.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is no such file.
+        InvalidInputError
+            The config names one source, and the model asks for a second.
+        modelstore.errors.StoreError
+            The store refused the model, or there is no store.
+        """
+        if self._configured is not None:
+            if self._asked_for not in (None, str(source)):
+                raise InvalidInputError(
+                    f"weights: {self._configured!r} cannot replace both {self._asked_for!r} and "
+                    f"{str(source)!r}; name the model's sources in its options instead"
+                )
+            self._asked_for = str(source)
+            source = self._configured
+        self.source = str(source)
+        with self._split.phase("imports"):
+            from safetensors.torch import load_file  # here, because models need not use torch
+        with self._split.phase("weights"):
+            if self.source.startswith(STORE_PREFIX):
+                name = self.source.removeprefix(STORE_PREFIX)
+                attached = modelstore.attach(name, socket_path=self._socket_path)
+                self.found_in = attached.source
+                return attached.tensors
+            self.found_in = "file"
+            return load_file(source)
+
+
+def load_weights(source: str | Path) -> "dict[str, torch.Tensor]":
+    """Load a model's tensors on the CPU, as `WeightsLoader` does without a config."""
+    return WeightsLoader()(source)

@@ -9,10 +9,13 @@ import yaml
 
 from deployments.config import (
     AUTOSCALING_POLICY,
+    StoreConfig,
     load_service_config,
     load_service_configs,
+    parse_args,
     parse_user_config,
 )
+from modelstore.wire import default_socket
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
@@ -96,6 +99,7 @@ def write(tmp_path: Path, content: object) -> Path:
 
 SLA = {"response_time_ms": 100, "percentile": 99}
 REPLICA = {"name": "Replica", "user_config": {"sla": SLA}}
+MODEL = {"name": "m", "import_path": "digits"}
 APPLICATION = {
     "name": "a",
     "import_path": "deployments.application:build",
@@ -178,3 +182,30 @@ def test_the_replicas_and_their_cpus_are_read(tmp_path: Path) -> None:
 def test_a_missing_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="No such file"):
         load_service_config(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("weights", ["store://tf/net@2", "store://digits", "a/file", None])
+def test_weights_are_a_model_of_the_store_or_a_file(weights: str | None) -> None:
+    assert parse_args({"model": {**MODEL, "weights": weights}}).model.weights == weights
+
+
+def test_a_wrong_name_of_weights_or_a_wrong_store_is_rejected() -> None:
+    with pytest.raises(InvalidInputError, match=r"model\.weights: model name: '\.\.' must be"):
+        parse_args({"model": {**MODEL, "weights": "store://../digits"}})
+    with pytest.raises(InvalidInputError, match=r"store\.remote"):
+        parse_args({"model": MODEL, "store": {"remote": "models/"}})
+    with pytest.raises(InvalidInputError, match=r"store\.evict"):
+        parse_args({"model": MODEL, "store": {"remote": "s3://models", "eviction": "random"}})
+
+
+def test_each_remote_has_a_manager_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SOJOURN_STORE", raising=False)
+    one, same, other = (
+        StoreConfig(remote=remote, host_bytes=host_bytes).settings()
+        for remote, host_bytes in (("s3://a", 1), ("s3://a", 2), ("s3://b", 1))
+    )
+    assert (one.socket, one.disk) == (same.socket, same.disk)
+    assert len({one.socket, other.socket}) == len({one.disk, other.disk}) == 2
+    assert one.socket.parent == default_socket().parent
+    # The path of a Unix socket is limited to 107 bytes.
+    assert len(one.socket.name) < 30

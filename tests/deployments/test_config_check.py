@@ -29,6 +29,7 @@ def test_a_model_and_an_sla_in_reach_pass() -> None:
         ({"import_path": "deployments.models.emulated:Emulate"}, "has no 'Emulate'"),
         ({"import_path": "no_such_module:Model"}, "no module named 'no_such_module'"),
         ({"options": {"profil": 1}}, "options: .*; the options are: "),
+        ({"weights": "store://m"}, "second parameter `weights`"),
     ],
 )
 def test_a_model_that_cannot_be_constructed(changes: dict[str, Any], message: str) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import json
 import os
 
 import numpy as np
@@ -10,7 +11,7 @@ import safetensors.numpy
 
 from modelstore import digests as digests_module
 from modelstore import disk as disk_module
-from modelstore.digests import StreamCheck
+from modelstore.digests import BlockTags, StreamCheck
 from modelstore.disk import Disk
 from modelstore.errors import FetchError, UntrustedFileError
 from modelstore.host_memory import HostMemory, is_sealed
@@ -39,8 +40,8 @@ def disk(tmp_path):
 def read(disk, progress=lambda done: None):
     memory = HostMemory()
     try:
-        with memory.fill(BLOB) as buffer:
-            disk.read(BLOB, buffer, progress)
+        with memory.fill(BLOB) as target:
+            disk.read(BLOB, target, progress)
         descriptor = memory.descriptor(BLOB)
         assert is_sealed(descriptor)
         return os.pread(descriptor, BLOB.size_bytes + 1, 0)
@@ -68,6 +69,24 @@ def test_one_wrong_byte_is_found_and_nothing_is_left_behind(disk, tmp_path, posi
     assert len(os.listdir("/proc/self/fd")) == before
     assert not disk.verify(BLOB)
     assert not path.exists()
+
+
+@pytest.mark.parametrize("other", [1, 5])
+def test_blocks_that_changed_places_are_found(disk, tmp_path, other):
+    path = tmp_path / "blobs" / BLOB.sha256
+    swapped = bytearray(CONTENT)
+    swapped[:BLOCK_BYTES] = CONTENT[other * BLOCK_BYTES : (other + 1) * BLOCK_BYTES]
+    swapped[other * BLOCK_BYTES : (other + 1) * BLOCK_BYTES] = CONTENT[:BLOCK_BYTES]
+    path.write_bytes(swapped)
+    with pytest.raises(UntrustedFileError, match="corrupted"):
+        read(disk)
+
+
+@pytest.mark.parametrize("saved", ["[]", "{", '{"key": "00"}', '{"key": "00", "tags": ["00"]}'])
+def test_tags_that_are_damaged_count_as_a_damaged_file(disk, tmp_path, saved):
+    (tmp_path / "blobs" / f"{BLOB.sha256}.blocks").write_text(saved)
+    with pytest.raises(UntrustedFileError):
+        read(disk)
 
 
 def test_without_checks_a_read_still_notices_a_truncated_file(tmp_path, disk):
@@ -135,7 +154,12 @@ def test_a_stream_check_does_not_depend_on_how_the_bytes_are_cut():
     whole.update(CONTENT)
     for begin in range(0, len(CONTENT), 777):
         cut.update(CONTENT[begin : begin + 777])
-    assert whole.finish() == cut.finish()
+    tags = whole.finish()
+    for found in (tags, cut.finish()):
+        for index in range(len(found.tags)):
+            block = CONTENT[index * BLOCK_BYTES : (index + 1) * BLOCK_BYTES]
+            found.check(BLOB, index, memoryview(block))
+    assert BlockTags.from_dict(json.loads(json.dumps(tags.to_dict()))) == tags
 
 
 def test_a_stream_check_refuses_one_byte_more_or_less():

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from modelstore.host_memory import HostMemory, is_sealed
+from modelstore.host_memory import HostMemory, is_sealed, write_at
 from modelstore.names import Blob
 
 CONTENT = b"weights" * 1000
@@ -27,8 +27,8 @@ ALL = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEA
 
 
 def fill(memory):
-    with memory.fill(BLOB) as buffer:
-        buffer[: len(CONTENT)] = CONTENT
+    with memory.fill(BLOB) as descriptor:
+        write_at(descriptor, CONTENT, 0)
 
 
 def test_filled_memory_is_sealed_and_has_the_blobs_size():

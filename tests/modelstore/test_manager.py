@@ -167,6 +167,15 @@ def test_a_descriptor_sent_by_a_client_is_closed(tmp_path, remote):
         wait_until(lambda: len(os.listdir("/proc/self/fd")) == before)
 
 
+def test_a_manager_that_does_not_answer_is_not_waited_for(tmp_path):
+    path = tmp_path / "store.sock"
+    with wire.make_socket() as listener:
+        listener.bind(str(path))
+        listener.listen()
+        with pytest.raises(UnavailableError, match="does not answer"):
+            ask("stats", socket_path=path, timeout_s=0.01)
+
+
 def test_pin_and_evict(tmp_path, remote):
     with manager_thread(settings_for(tmp_path)) as store:
         with pytest.raises(UnknownModelError, match="warm it"):

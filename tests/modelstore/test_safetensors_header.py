@@ -93,6 +93,8 @@ def test_a_truncated_file_is_refused(size):
         (file_of(b"\xff\xff"), "not JSON"),
         (file_of(b"[" * 100_000), "not JSON"),
         (file_of(b'{"a":1,"a":2}'), "twice"),
+        (file_of(b'{"a":1,"a":2}', padding=5), "twice"),
+        (file_of(b'{"a":{"dtype":"U8","shape":[0],"shape":[0],"data_offsets":[0,0]}}'), "twice"),
         (file_of({"__metadata__": {"a": 1}}), "metadata"),
         (struct.pack("<Q", MAX_HEADER_BYTES + 1) + bytes(20), "limit"),
         (struct.pack("<Q", 2**64 - 1), "limit"),

@@ -84,6 +84,11 @@ def test_a_module_made_on_the_meta_device_takes_them_without_a_copy(store):
     assert torch.allclose(network(inputs), inputs @ state["weight"].T)
 
 
+def test_saving_one_tensor_does_not_save_the_file(store, tmp_path):
+    bias = modelstore.load_state_dict("m", socket_path=store)["bias"]
+    assert bias.untyped_storage().nbytes() == bias.nbytes
+
+
 def test_the_model_is_held_until_the_last_tensor_is_gone(store):
     state = modelstore.load_state_dict("m", socket_path=store)
     bias = state["bias"][2:5]

@@ -5,12 +5,19 @@ import pytest
 import safetensors.numpy
 import torch
 
+from deployments.config import ModelConfig
 from deployments.models.base import Model, TensorSpec, load_model
 from deployments.models.digits import WEIGHTS, Digits
-from deployments.models.weights import load_weights
+from deployments.models.weights import WeightsLoader, load_weights
+from deployments.service import load_service
+from deployments.service_start import ServiceStart
+from deployments.start_split import StartSplit
 from modelstore.client import ask
 from modelstore.errors import UnavailableError
+from policy.errors import InvalidInputError
 from tests.support.model_stores import manager_thread, publish, settings_for
+
+PROFILE = {"latency_ms": [1.0, 2.0]}
 
 
 @pytest.fixture
@@ -45,11 +52,11 @@ def test_a_model_gets_a_source_of_weights_only_if_it_asks(store):
     assert plain.loaded_on == "cpu"
     model = load_model(f"{__name__}:AsksForWeights", {}, "cpu")
     assert isinstance(model, AsksForWeights)
-    assert model.weights("store:digits").keys() == load_weights(WEIGHTS).keys()
+    assert model.weights("store://digits").keys() == load_weights(WEIGHTS).keys()
 
 
 def test_digits_from_the_store_answers_as_from_its_file(store):
-    shared = load_model("digits", {"weights": "store:digits"}, "cpu")
+    shared = load_model("digits", {"weights": "store://digits"}, "cpu")
     own = load_model("digits", {}, "cpu")
     batch = own.example(3)
     assert ask("stats", socket_path=store)["leases"] == 1
@@ -65,7 +72,49 @@ def test_a_model_takes_weights_that_a_test_hands_it():
     np.testing.assert_allclose(model.forward(model.example(1))["probabilities"], 0.1)
 
 
+def test_the_config_replaces_what_the_model_asks_for(store):
+    loader = WeightsLoader("store://digits", store)
+    state = loader("a-file-that-is-not-there.safetensors")
+    assert state.keys() == load_weights(WEIGHTS).keys()
+    assert (loader.source, loader.found_in) == ("store://digits", "remote")
+    loader("a-file-that-is-not-there.safetensors")
+    assert loader.found_in == "host"
+    with pytest.raises(InvalidInputError, match="cannot replace both"):
+        loader("another.safetensors")
+
+
+def test_loading_a_file_is_timed_and_named(tmp_path):
+    split = StartSplit()
+    loader = WeightsLoader(str(WEIGHTS), split=split)
+    assert loader("other").keys() == load_weights(WEIGHTS).keys()
+    assert (loader.source, loader.found_in) == (str(WEIGHTS), "file")
+    split.ready()
+    assert split.seconds()["weights"] > 0
+
+
+def test_a_service_tells_where_its_weights_came_from(store):
+    config = ModelConfig(
+        name="digits", import_path="digits", weights="store://digits", profile=PROFILE
+    )
+    for found_in, hit in (("remote", 0.0), ("host", 1.0)):
+        service = load_service(config, start=ServiceStart(store_socket=store))
+        assert service.start.explain()["weights_found_in"] == found_in
+        assert service.start.to_floats() == {"store_hit": hit}
+    assert (
+        load_service(
+            ModelConfig(name="digits", import_path="digits", profile=PROFILE)
+        ).start.to_floats()
+        == {}
+    )
+
+
+def test_weights_in_the_config_of_a_model_that_takes_none_are_an_error():
+    config = ModelConfig(name="m", import_path=f"{__name__}:OnlyDevice", weights="file")
+    with pytest.raises(InvalidInputError, match="second parameter `weights`"):
+        load_service(config)
+
+
 def test_a_store_that_is_not_there_is_one_line_for_the_user(tmp_path, monkeypatch):
     monkeypatch.setenv("SOJOURN_STORE", str(tmp_path / "nobody.sock"))
     with pytest.raises(UnavailableError, match="sojourn store serve"):
-        load_model("digits", {"weights": "store:digits"}, "cpu")
+        load_model("digits", {"weights": "store://digits"}, "cpu")

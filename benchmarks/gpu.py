@@ -1,0 +1,322 @@
+"""Measure what only a GPU can show: batch times and energy, predictions, copies. Without Ray.
+
+    python -m benchmarks.gpu [--quick] [--needs] [--json]
+
+One command for a machine that has a GPU, Python 3.11 or 3.12, PyTorch, and the packages that
+``--needs`` lists. Without a GPU it runs on the CPU, and what needs one is null. It takes under
+eight minutes; with ``--quick``, two.
+
+- ``profiles``: a convolutional network and a transformer block: time and energy (NVML) of a batch
+  by its size, and how far each is from a line over the batch size, as a share of the value.
+- ``service``: the digits behind our batcher and ASGI app on uvicorn. Poisson arrivals come at 0.3,
+  0.6 and 0.9 of the rate that the replica says it can take within its SLA: predicted and measured
+  percentiles, and mean power. `greedy` starts a batch whenever the device is free; `policy` keeps
+  the SLA with the least energy, or if energy is not known, with the least time of the device.
+- ``store``: attaching to the model store by size, loading from it to the GPU beside a copy of the
+  same bytes from pinned memory (``host_to_gpu_fraction``), and first loads from the disk.
+  ``gpu_tier`` is null: the store shares no GPU memory between processes yet.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import click
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+import modelstore
+from benchmarks.arguments import json_option, quick_option
+from benchmarks.inputs import ROOT
+from benchmarks.model_store import manager, publish, timed
+from benchmarks.peers.open_loop import open_loop
+from benchmarks.peers.protocols import OpenInference, Workload, example_rows
+from benchmarks.peers.servers import HOST, PORT
+from deployments.models.base import Model, TensorSpec
+from deployments.profiling.energy import best_meter
+from deployments.profiling.measure import measure_profile
+from loadtests.records import Outcome
+from loadtests.schedule import Step, poisson_schedule
+from modelstore.client import ask
+from sojourn.output import print_json, print_table, say
+
+MB = 1_000_000
+#: What is needed besides PyTorch, numpy, safetensors and pydantic. All are wheels: of 19 MB without
+#: scipy, numba and llvmlite, which images for PyTorch often have.
+NEEDS = (
+    *("anyio", "cffi", "click", "cryptography", "h11", "httptools", "idna", "llvmlite"),
+    *("markdown-it-py", "mdurl", "numba", "nvidia-ml-py", "obstore", "orjson"),
+    *("prometheus_client", "psutil", "pycparser", "Pygments", "PyYAML", "rich", "scipy"),
+    *("starlette", "threadpoolctl", "uvicorn", "uvloop"),
+)
+LOADS = (0.3, 0.6, 0.9)
+PERCENTILES = (50, 95, 99)
+SLA = {"response_time_ms": 50, "percentile": 99}
+OBJECTIVES = {
+    "greedy": {"objective": "weights", "latency_weight": 1, "energy_weight": 0},
+    "policy": {"objective": "sla"},
+}
+
+
+class TorchModel(Model):
+    """A torch network as a model; its output is one number per row."""
+
+    outputs = (TensorSpec("y", "FP32", ()),)
+
+    def __init__(self, network: nn.Module, shape: tuple[int, ...]) -> None:
+        self.inputs = (TensorSpec("x", "FP32", shape),)
+        self._network = network
+
+    def load(self, device: str) -> None:
+        """Put the network on the device."""
+        self._device = torch.device(device)
+        self._network.to(self._device).eval()
+
+    def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return the mean of the network's outputs for each row."""
+        with torch.inference_mode():
+            rows = torch.from_numpy(batch["x"]).to(self._device)
+            return {"y": self._network(rows).flatten(1).mean(1).cpu().numpy()}
+
+
+def networks() -> dict[str, TorchModel]:
+    """Return the networks that are profiled, with random weights."""
+    widths = (3, 32, 64, 128, 256)
+    convolutions: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        convolutions += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.ReLU()]
+    block = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True)
+    return {
+        "convolutional": TorchModel(nn.Sequential(*convolutions), (3, 96, 96)),
+        "transformer_block": TorchModel(block, (64, 512)),
+    }
+
+
+def line_error(values: NDArray[np.float64]) -> float:
+    """Return the largest distance of values from a line over the batch size, relatively."""
+    sizes = np.arange(1, values.size + 1)
+    weights = 1 / values
+    line = np.polyval(np.polyfit(sizes, values, 1, w=weights), sizes)
+    return float(np.max(np.abs(line / values - 1)))
+
+
+def profiles(device: str, quick: bool) -> dict[str, Any]:
+    """Measure the profile of each network."""
+    meter, note = best_meter(device)
+    results = {}
+    for name, model in networks().items():
+        model.load(device)
+        profile = measure_profile(
+            model,
+            model_name=name,
+            device=device,
+            max_batch_size=8 if quick else 32,
+            budget_s=4.0 if quick else 40.0,
+            energy_meter=meter,
+            energy_note=note,
+        )
+        energy = profile.energy_mj
+        results[name] = {
+            "latency_ms": profile.latency_ms.tolist(),
+            "latency_line_error": line_error(profile.latency_ms),
+            "energy_mj": None if energy is None else energy.tolist(),
+            "energy_line_error": None if energy is None else line_error(energy),
+            "idle_power_w": profile.idle_power_w,
+            "energy_source": note,
+        }
+    return results
+
+
+@contextmanager
+def serving(device: str, objective: str) -> Iterator[None]:
+    """Serve the digits under an objective."""
+    config = json.dumps({"sla": SLA, "policy": OBJECTIVES[objective]})
+    command = [sys.executable, "-m", "benchmarks.peers.device_server", "digits", str(PORT), device]
+    process = subprocess.Popen([*command, config])
+    try:
+        for _ in range(600):
+            if process.poll() is not None:
+                raise click.ClickException("the server did not start")
+            try:
+                if said()["table"] == "solved":
+                    break
+            except OSError:
+                pass
+            time.sleep(0.1)
+        yield
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def said() -> dict[str, Any]:
+    """Return what the replica says of itself."""
+    with urlopen(f"http://{HOST}:{PORT}/sojourn/policy", timeout=5) as answer:
+        content: dict[str, Any] = json.load(answer)
+    return content
+
+
+def under_load(workload: Workload, rate_per_s: float, run_s: float, device: str) -> dict[str, Any]:
+    """Send Poisson load; return predicted and measured percentiles, and the mean power."""
+    meter, _ = best_meter(device)
+    begin_mj, begin_s = None if meter is None else meter.read_mj(), time.monotonic()
+    arrivals_s = poisson_schedule([Step(run_s, rate_per_s)], seed=1).arrivals_s
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(open_loop, workload, arrivals_s)
+        # The prediction that counts is the one made under the load.
+        time.sleep(0.9 * run_s)
+        policy = said()
+        run = running.result()
+    power_w = None
+    if meter is not None and begin_mj is not None:
+        power_w = 1e-3 * (meter.read_mj() - begin_mj) / (time.monotonic() - begin_s)
+    answered = run.records.outcome == Outcome.OK
+    times_ms = run.records.response_ms[answered]
+    measured = np.percentile(times_ms, PERCENTILES).tolist() if times_ms.size else None
+    return {
+        "rate_per_s": rate_per_s,
+        "predicted_ms": policy["predicted_ms"],
+        "measured_ms": measured and dict(zip(map(str, PERCENTILES), measured, strict=True)),
+        "answered_fraction": float(np.mean(answered)),
+        "mean_power_w": power_w,
+        "control_limit": policy["control_limit"],
+    }
+
+
+def service(device: str, quick: bool) -> dict[str, Any]:
+    """Measure the digits under both objectives and all loads."""
+    workload = Workload("digits", OpenInference(), example_rows("digits", 64))
+    run_s = 3.0 if quick else 20.0
+    results: dict[str, Any] = {"sla": SLA}
+    for objective in OBJECTIVES:
+        with serving(device, objective):
+            under_load(workload, 200.0, run_s, device)
+            capacity_per_s = said()["sla_rate_per_s"]
+            if capacity_per_s is None:
+                say(f"{objective}: the replica found no rate that keeps its SLA")
+            results[objective] = {
+                str(load): under_load(workload, load * capacity_per_s, run_s, device)
+                for load in LOADS
+                if capacity_per_s is not None
+            }
+    return results
+
+
+def store(device: str, quick: bool) -> dict[str, Any]:
+    """Measure loads from the model store by size."""
+    sizes = (20, 100) if quick or device == "cpu" else (20, 1000, 5000)
+    results: dict[str, Any] = {"attach_ms": {}, "cold_ms": {}, "host_to_gpu_fraction": None}
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        paths = {f"m{mb}": publish(folder / "remote", f"m{mb}", 64, mb * MB) for mb in sizes}
+        with manager(folder, host_bytes=3 * sizes[-1] * MB):
+            for name, path in paths.items():
+                size = str(path.stat().st_size)
+                modelstore.load_state_dict(name)
+                while ask("stats")["leases"]:
+                    time.sleep(0.01)
+                ask("evict", name)
+                attach = partial(modelstore.load_state_dict, name)
+                results["cold_ms"][size] = 1e3 * timed(attach)
+                results["attach_ms"][size] = 1e3 * min(timed(attach) for _ in range(5))
+            if device == "cuda":
+                name, path = next(reversed(paths.items()))
+                results["host_to_gpu_fraction"] = _host_to_gpu_fraction(name, path)
+    results["gpu_tier"] = None
+    return results
+
+
+def _host_to_gpu_fraction(name: str, path: Path) -> float:
+    """Return the bandwidth of a load from host memory to the GPU over that of a pinned copy."""
+    size_bytes = path.stat().st_size
+
+    def load() -> None:
+        modelstore.load_state_dict(name, device="cuda")
+        torch.cuda.synchronize()
+
+    pinned = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
+
+    def copy() -> None:
+        pinned.to("cuda", non_blocking=True)
+        torch.cuda.synchronize()
+
+    return min(timed(copy) for _ in range(5)) / min(timed(load) for _ in range(5))
+
+
+def machine(device: str) -> dict[str, Any]:
+    """Describe the machine."""
+    return {
+        "device": torch.cuda.get_device_name() if device == "cuda" else platform.machine(),
+        "cuda": torch.version.cuda,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+    }
+
+
+@click.command()
+@quick_option("Use smaller batches and models, and shorter runs.")
+@click.option(
+    "--needs",
+    is_flag=True,
+    help="List the packages that this needs, with their versions, and exit.",
+)
+@json_option
+def main(quick: bool, needs: bool, as_json: bool) -> None:
+    """Measure on the GPU, or on the CPU what does not need one."""
+    if needs:
+        pins = (ROOT / "requirements.lock").read_text().splitlines()
+        for pin in pins:
+            if pin.partition("==")[0] in NEEDS:
+                click.echo(pin)
+        return
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    results: dict[str, Any] = {"quick": quick, "machine": machine(device)}
+    for title, part in (("Profiles", profiles), ("Service", service), ("Store", store)):
+        say(f"{title} on {device} …")
+        results[part.__name__] = part(device, quick)
+    if as_json:
+        print_json(results)
+        return
+    print_table(("machine", "value"), list(results["machine"].items()))
+    print_table(
+        ("network", "time, distance from a line", "energy, the same"),
+        [
+            (name, found["latency_line_error"], found["energy_line_error"] or "not measured")
+            for name, found in results["profiles"].items()
+        ],
+    )
+    print_table(
+        ("objective", "load", "predicted p99 ms", "measured p99 ms", "mean W"),
+        [
+            (
+                objective,
+                load,
+                found["predicted_ms"].get("99", "none"),
+                (found["measured_ms"] or {}).get("99", "none"),
+                found["mean_power_w"] or "not measured",
+            )
+            for objective in OBJECTIVES
+            for load, found in results["service"][objective].items()
+        ],
+    )
+    print_table(("bytes", "attach, ms"), list(results["store"]["attach_ms"].items()))
+
+
+if __name__ == "__main__":
+    main()

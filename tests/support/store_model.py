@@ -1,0 +1,35 @@
+"""A network that is large enough for its weights to stand out in a process's memory."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from deployments.models.base import LoadWeights, Model, TensorSpec
+from deployments.models.weights import load_weights
+
+WIDTH = 2048
+LAYERS = 6
+
+
+class Layers(Model):
+    """Linear layers, each of the identity times its number."""
+
+    inputs = outputs = (TensorSpec("x", "FP32", (WIDTH,)),)
+
+    def load(self, device: str, weights: LoadWeights = load_weights) -> None:
+        with torch.device("meta"):
+            self._network = nn.Sequential(
+                *(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS))
+            )
+        self._network.load_state_dict(weights("layers.safetensors"), assign=True)
+
+    def forward(self, batch: Any) -> dict[str, Any]:
+        with torch.inference_mode():
+            return {"x": self._network(torch.from_numpy(np.array(batch["x"]))).numpy()}
+
+
+def layer_weights() -> dict[str, np.ndarray]:
+    """Return the weights that `Layers` loads."""
+    return {f"{i}.weight": (i + 1) * np.eye(WIDTH, dtype=np.float32) for i in range(LAYERS)}
