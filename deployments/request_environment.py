@@ -127,8 +127,8 @@ def _imported_traits(config: ModelConfig) -> RequestTraits:
 
 
 def request_environment(
-    config: ServiceConfig,
-    traits: RequestTraits | None = None,
+    services: Sequence[ServiceConfig],
+    traits: Sequence[RequestTraits] | None = None,
     own: Mapping[str, str] | None = None,
     open_files: int = 1 << 16,
 ) -> dict[str, str]:
@@ -136,9 +136,10 @@ def request_environment(
 
     Parameters
     ----------
-    config : ServiceConfig
-    traits : RequestTraits, optional
-        Those of its model; read by default.
+    services : sequence of ServiceConfig
+        The models behind one HAProxy: the buffer is that of the largest request.
+    traits : sequence of RequestTraits, optional
+        Those of the models; read by default.
     own : mapping of str to str, optional
         What the user has set, which is left as it is; by default, this process's environment.
     open_files : int
@@ -148,23 +149,27 @@ def request_environment(
     -------
     dict of str to str
     """
-    traits = read_traits(config.args.model) if traits is None else traits
+    if traits is None:
+        traits = [read_traits(service.args.model) for service in services]
     own = os.environ if own is None else own
-    wanted = config.user_config.limits.retry_body_bytes
-    if wanted is None:
-        needed_bytes = max(MIN_BUFFER_BYTES, min(traits.row_bytes + _REST_BYTES, _MAX_BUFFER_BYTES))
-    else:
-        needed_bytes = wanted + _REST_BYTES
+    needed_bytes = max(map(_needed_bytes, services, traits))
     buffer_bytes = -(-needed_bytes // 1024) * 1024
     connections = max(_BUFFER_MEMORY_BYTES // buffer_bytes, _MIN_CONNECTIONS)
     environment = {
         "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(buffer_bytes),
         "RAY_SERVE_HAPROXY_MAXCONN": str(min(connections, max_connections(open_files))),
     }
-    if not traits.idempotent:
+    if not all(each.idempotent for each in traits):
         # An empty response is that of a replica that died, perhaps while it computed the request.
         environment["RAY_SERVE_HAPROXY_RETRY_ON"] = "503 conn-failure"
     return {name: own.get(name, value) for name, value in environment.items()}
+
+
+def _needed_bytes(service: ServiceConfig, traits: RequestTraits) -> int:
+    wanted = service.user_config.limits.retry_body_bytes
+    if wanted is None:
+        return max(MIN_BUFFER_BYTES, min(traits.row_bytes + _REST_BYTES, _MAX_BUFFER_BYTES))
+    return wanted + _REST_BYTES
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def render() -> dict[Path, str]:
     service = load_service_config(ROOT / SOURCE)
     settings = {
         **serve_environment(),
-        **request_environment(service, own={}),
+        **request_environment([service], own={}),
         **supervisor_environment(HAPROXY),
     }
     variables = "".join(f"{name}={value}\n" for name, value in settings.items())

@@ -109,14 +109,18 @@ def start(request: dict[str, Any], answers: TextIO) -> dict[str, str]:
             configure_logging=True,
         )
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    _write(answers, step=f"deploying {request['model']}")
+    names = ", ".join(application["model"] for application in request["applications"])
+    _write(answers, step=f"deploying {names}")
     with _raise_as_start_error("Serve did not start"):
         serve.start(
             proxy_location="HeadOnly", http_options={"host": LOOPBACK, "port": request["port"]}
         )
     dashboard = f"http://{context.address_info['webui_url']}"
     deploy(request["document"], dashboard)
-    _wait_until_ready(request, dashboard)
+    deadline_s = time.monotonic() + READY_TIMEOUT_S
+    where = f"http://{request['address']}:{request['port']}"
+    for application in request["applications"]:
+        _wait_until_ready(application, where, dashboard, deadline_s)
     (node,) = ray.nodes()
     metrics_url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
     return {"dashboard": dashboard, "metrics_url": metrics_url}
@@ -176,16 +180,17 @@ def deploy(document: dict[str, Any], dashboard: str) -> None:
         ServeSubmissionClient(dashboard).deploy_applications(document)
 
 
-def _wait_until_ready(request: dict[str, Any], dashboard: str) -> None:
-    """Wait until the model answers through HAProxy. Raise `StartError` if it does not start."""
-    model, where = request["model"], f"{request['address']}:{request['port']}"
-    ready = f"http://{where}{request['route_prefix']}/v2/health/ready"  # this needs no token
-    deadline_s = time.monotonic() + READY_TIMEOUT_S
+def _wait_until_ready(
+    application: dict[str, str], where: str, dashboard: str, deadline_s: float
+) -> None:
+    """Wait until a model answers through HAProxy. Raise `StartError` if it does not start."""
+    model = application["model"]
+    ready = f"{where}{application['route_prefix']}/v2/health/ready"  # this needs no token
     while time.monotonic() < deadline_s:
         with suppress(OSError), urllib.request.urlopen(ready, timeout=5) as answer:
             if answer.status == 200:
                 return
-        failure = _deployment_failure(request["application"], dashboard)
+        failure = _deployment_failure(application["application"], dashboard)
         if failure:
             raise StartError(f"{model} did not start: {failure}")
         time.sleep(_POLL_S)

@@ -11,10 +11,9 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from deployments.config import ServiceConfig
 from deployments.local.machine import LOOPBACK, free_port
 from deployments.local.ray_token import ray_access
-from deployments.request_environment import request_environment
+from deployments.local.run import LocalRun
 from deployments.routing import open_files_limit, serve_environment, supervisor_environment
 
 _BINARY_VARIABLE = "RAY_SERVE_HAPROXY_BINARY_PATH"
@@ -31,12 +30,12 @@ exec {haproxy} "$@"
 """
 
 
-def environment_of(config: ServiceConfig, directory: Path, balance: str) -> dict[str, str]:
+def environment_of(run: LocalRun, directory: Path, balance: str) -> dict[str, str]:
     """Return the environment of a local run's processes.
 
     Parameters
     ----------
-    config : ServiceConfig
+    run : LocalRun
         What is served, and where.
     directory : Path
         An empty folder of the run's own.
@@ -51,12 +50,12 @@ def environment_of(config: ServiceConfig, directory: Path, balance: str) -> dict
     settings = {**serve_environment(balance, open_files_limit()), **supervisor_environment()}
     haproxy = directory / "haproxy"
     binary = _haproxy_binary(settings)
-    haproxy.write_text(haproxy_script(binary, config.http_host, config.http_port))
+    haproxy.write_text(haproxy_script(binary, run.http_host, run.http_port))
     haproxy.chmod(0o700)
     return {
         **os.environ,
         **settings,
-        **request_environment(config, open_files=open_files_limit()),
+        **run.environment,
         **ray_access(),
         # Ray then takes 127.0.0.1 for the node's address, and its processes listen there only.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",

@@ -6,7 +6,6 @@ from contextlib import closing, suppress
 
 import psutil
 
-from deployments.config import ServiceConfig
 from deployments.errors import StartError
 
 #: Memory that Ray, Serve and one replica of a small model use.
@@ -14,15 +13,20 @@ NEEDED_MEMORY_BYTES = 2 << 30
 LOOPBACK = "127.0.0.1"
 
 
-def check_machine(config: ServiceConfig) -> None:
-    """Raise `StartError` if `config` cannot be served here: one line says why, and what to do."""
+def check_machine(host: str, port: int) -> None:
+    """Raise `StartError` if nothing can be served here: one line says why, and what to do.
+
+    Parameters
+    ----------
+    host, port : str, int
+        Where to listen.
+    """
     if sys.platform != "linux":
         raise StartError(f"Serve's HAProxy mode runs on Linux, not on {sys.platform}")
-    owner = _port_owner(config.http_host, config.http_port)
+    owner = _port_owner(host, port)
     if owner is not None:
         raise StartError(
-            f"port {config.http_port} of {config.http_host} is in use{owner}; free it or choose "
-            "another one with --port"
+            f"port {port} of {host} is in use{owner}; free it or choose another one with --port"
         )
     available = psutil.virtual_memory().available
     if available < NEEDED_MEMORY_BYTES:

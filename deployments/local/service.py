@@ -14,17 +14,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
 
-from deployments.config import ServiceConfig
 from deployments.errors import StartError
 from deployments.local.descendants import adopted_orphans, descendants, end_descendants
 from deployments.local.environment import environment_of
 from deployments.local.machine import address_to_ask, check_machine
 from deployments.local.replica_output import shown
+from deployments.local.run import LocalRun
 
 #: How long Ray may take to finish requests and to stop, before its processes are killed.
 STOP_TIMEOUT_S = 45.0
@@ -35,12 +35,12 @@ CLUSTER = "deployments.local.cluster"
 
 @dataclass(frozen=True)
 class LocalService:
-    """A local run.
+    """A running local run.
 
     Attributes
     ----------
-    url : str
-        URL of the service, with its route prefix.
+    urls : tuple of str
+        The URL of each application, with its route prefix.
     dashboard : str
         URL of Ray's dashboard; also the address for ``serve deploy -a``.
     metrics_url : str
@@ -49,25 +49,30 @@ class LocalService:
         Wait until Ray ends of its own accord; raise `StartError`.
     """
 
-    url: str
+    urls: tuple[str, ...]
     dashboard: str
     metrics_url: str
     wait: Callable[[], None]
 
+    @property
+    def url(self) -> str:
+        """The URL of the first application, or of the only one."""
+        return self.urls[0]
+
 
 @contextmanager
 def local_service(
-    config: ServiceConfig, report: Callable[[str], None], balance: str = "random"
+    run: LocalRun, report: Callable[[str], None], balance: str = "random"
 ) -> Iterator[LocalService]:
-    """Serve `config` on this machine while the context lasts. Leave no process behind.
+    """Serve `run` on this machine while the context lasts. Leave no process behind.
 
     An exception that a signal handler raises ends the context. One more, raised while Ray stops,
     has its processes killed at once.
 
     Parameters
     ----------
-    config : ServiceConfig
-        The model to serve and the address to listen on.
+    run : LocalRun
+        What to serve, and where to listen.
     report : callable
         Called with one line of text at each step, and, from another thread, with each line that a
         replica prints.
@@ -84,18 +89,18 @@ def local_service(
     StartError
         The port is in use, there is too little memory, or the model does not start.
     """
-    check_machine(config)
+    check_machine(run.http_host, run.http_port)
     before = descendants()
     with ExitStack() as stack:
         # Not below $TMPDIR, to keep it short: the path of a Unix socket is limited to 107 bytes.
         directory = Path(tempfile.mkdtemp(prefix="sojourn-", dir="/tmp"))
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
         stack.enter_context(adopted_orphans())
-        cluster = _Cluster(environment_of(config, directory, balance), report)
+        cluster = _Cluster(environment_of(run, directory, balance), report)
         stack.callback(cluster.close)
         stack.callback(_end_all, before, report)
         stack.callback(cluster.stop)
-        yield cluster.start(config)
+        yield cluster.start(run)
 
 
 class _Cluster:
@@ -117,8 +122,8 @@ class _Cluster:
         self._ready = False
         self._reader = threading.Thread(target=self._read_errors, daemon=True)
 
-    def start(self, config: ServiceConfig) -> LocalService:
-        """Start the process, and wait until the model answers.
+    def start(self, run: LocalRun) -> LocalService:
+        """Start the process, and wait until all applications answer.
 
         Raises
         ------
@@ -139,12 +144,10 @@ class _Cluster:
         assert process.stdin is not None
         assert process.stdout is not None
         request = {
-            "document": config.document,
-            "application": config.application,
-            "model": config.args.model.name,
-            "address": address_to_ask(config.http_host),
-            "port": config.http_port,
-            "route_prefix": config.route_prefix,
+            "document": run.document,
+            "applications": [asdict(application) for application in run.applications],
+            "address": address_to_ask(run.http_host),
+            "port": run.http_port,
         }
         with suppress(BrokenPipeError):
             process.stdin.write(json.dumps(request, default=str) + "\n")
@@ -157,9 +160,9 @@ class _Cluster:
                 self._report(event["step"])
             else:
                 self._ready = True
-                url = f"http://{address_to_ask(config.http_host)}:{config.http_port}"
+                url = f"http://{address_to_ask(run.http_host)}:{run.http_port}"
                 return LocalService(
-                    url + config.route_prefix,
+                    tuple(url + application.route_prefix for application in run.applications),
                     event["dashboard"],
                     event["metrics_url"],
                     self.wait,

@@ -221,10 +221,13 @@ class PipelineUserConfig(_Strict):
 class PipelineFile(_Strict):
     """The parts of a config file that concern the pipeline."""
 
+    application: str
+    route_prefix: str
     http_host: str
     http_port: int
     pipeline: PipelineConfig
     user_config: PipelineUserConfig
+    document: dict[str, Any]
 
 
 def build_steps(steps: Sequence[StepConfig]) -> list[Step]:
@@ -308,8 +311,11 @@ def _pipeline_file(document: Any) -> PipelineFile:
     (application,) = found
     http_options = document.get("http_options") or {}
     return PipelineFile(
+        application=application.content.get("name", "default"),
+        route_prefix=(application.content.get("route_prefix") or "/").rstrip("/"),
         http_host=http_options.get("host", "127.0.0.1"),
         http_port=http_options.get("port", 8000),
         pipeline=parse_args(application.content.get("args")),
         user_config=parse_user_config(application.user_config),
+        document=document,
     )

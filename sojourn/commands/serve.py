@@ -1,4 +1,4 @@
-"""`sojourn serve`: serve a model on this machine under its SLA, until Ctrl-C."""
+"""`sojourn serve`: serve models and pipelines on this machine under their SLAs, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import signal
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,9 @@ import click
 from deployments.access.control import INFERENCE
 from deployments.access.credentials import TOKEN_VARIABLE, authorization, read_token
 from deployments.access.exposure import check_exposure, is_loopback
-from deployments.config import ServiceConfig, load_service_config
-from deployments.config_check import check_service
 from deployments.local.ray_token import ray_access
+from deployments.local.run import LocalRun
 from deployments.local.service import LocalService, local_service
-from deployments.request_environment import request_environment
 from deployments.routing import (
     BALANCES,
     open_files_limit,
@@ -29,6 +29,7 @@ from deployments.routing import (
 )
 from policy.errors import InvalidInputError
 from sojourn.output import json_option, print_json, say
+from sojourn.served import Served, load_served_file
 
 #: The config served if none is named.
 DEFAULT_CONFIG = Path("configs/digits.yaml")
@@ -74,52 +75,63 @@ def command(
     environment: bool,
     as_json: bool,
 ) -> int:
-    """Serve the model of CONFIG (configs/digits.yaml) on this machine, until Ctrl-C."""
+    """Serve what CONFIG (configs/digits.yaml) describes on this machine, until Ctrl-C."""
     if config == DEFAULT_CONFIG and not config.exists():
         raise InvalidInputError(
             f"there is no {config} here; name a config, or write one with `sojourn init`"
         )
-    service = load_service_config(config)
+    file = load_served_file(config, check=not environment)
     if environment:
-        open_files = open_files_limit()
         settings = {
             **ray_access(),
-            **serve_environment(balance, open_files),
-            **request_environment(service, open_files=open_files),
+            **serve_environment(balance, open_files_limit()),
+            **file.run.environment,
             **supervisor_environment(),
         }
         for name, value in settings.items():
             click.echo(f"export {name}={shlex.quote(value)}")
         return 0
-    if host or port:
-        service = service.model_copy(
-            update={"http_host": host or service.http_host, "http_port": port or service.http_port}
-        )
+    run = replace(
+        file.run, http_host=host or file.run.http_host, http_port=port or file.run.http_port
+    )
     if not check:
-        check_exposure(service.http_host, service.user_config.access, insecure)
-    for note in check_service(service):
+        for application in file.applications:
+            check_exposure(run.http_host, application.access, insecure)
+    for note in file.notes:
         say(note)
     if check:
-        say(f"{config} is fine: {service.user_config.sla.objective.in_words()}")
+        slas = "; ".join(
+            f"{served.model}: {application.sla}" if len(file.applications) > 1 else application.sla
+            for served, application in zip(run.applications, file.applications, strict=True)
+        )
+        say(f"{config} is fine: {slas}")
         return 0
-    return _serve(service, balance, as_json)
+    return _serve(run, file.applications, balance, as_json)
 
 
-def _serve(service: ServiceConfig, balance: str, as_json: bool) -> int:
+def _serve(run: LocalRun, applications: Sequence[Served], balance: str, as_json: bool) -> int:
     started_s = time.monotonic()
     interrupt = Interrupt()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt)
     try:
-        with local_service(service, say, balance) as running:
-            summary = _summary(service, running, time.monotonic() - started_s)
+        with local_service(run, say, balance) as running:
+            start_s = time.monotonic() - started_s
+            summaries = [
+                _summary(served.model, url, application, running, start_s)
+                for served, url, application in zip(
+                    run.applications, running.urls, applications, strict=True
+                )
+            ]
             if as_json:
-                print_json(summary)
+                print_json(summaries[0] if len(summaries) == 1 else {"models": summaries})
             else:
-                _print_summary(summary)
-            if not is_loopback(service.http_host):
+                for summary in summaries:
+                    _print_summary(summary)
+                click.echo("Ctrl-C stops it.")
+            if not is_loopback(run.http_host):
                 say(
-                    f"Port {service.http_port} is open to everyone who reaches {service.http_host}:"
+                    f"Port {run.http_port} is open to everyone who reaches {run.http_host}:"
                     " requests, and the reports under /sojourn/. Everything else listens on this "
                     "machine only."
                 )
@@ -153,36 +165,41 @@ class Interrupt:
             raise KeyboardInterrupt
 
 
-def _summary(service: ServiceConfig, running: LocalService, start_s: float) -> dict[str, Any]:
-    model, url = service.args.model.name, running.url
+def _summary(
+    model: str, url: str, application: Served, running: LocalService, start_s: float
+) -> dict[str, Any]:
     addresses = {
         "url": url,
         "dashboard": running.dashboard,
         "metrics_url": running.metrics_url,
         "model": model,
-        "sla": service.user_config.sla.objective.in_words(),
+        "sla": application.sla,
         "start_s": start_s,
     }
     try:
-        policy = _get(f"{url}/sojourn/policy")
+        policy = {} if application.is_pipeline else _solved_policy(url)
+        example = json.dumps(_get(f"{url}/sojourn/example"), separators=(",", ":"))
     except urllib.error.HTTPError as error:
         if error.code not in (401, 403):
             raise
         return addresses  # the rest needs a token
+    closed = application.access.closed(INFERENCE)
+    token = f'-H "Authorization: Bearer ${TOKEN_VARIABLE}" ' if closed else ""
+    return {
+        **addresses,
+        **policy,
+        "curl": f"curl -s {token}{url}/v2/models/{model}/infer -d {shlex.quote(example)}",
+    }
+
+
+def _solved_policy(url: str) -> dict[str, Any]:
+    """Return what to tell of the policy, once its table is solved or that takes too long."""
+    policy = _get(f"{url}/sojourn/policy")
     waited_until_s = time.monotonic() + TABLE_TIMEOUT_S
     while policy["table"] == "solving" and time.monotonic() < waited_until_s:
         time.sleep(0.2)
         policy = _get(f"{url}/sojourn/policy")
-    example = json.dumps(_get(f"{url}/sojourn/example"), separators=(",", ":"))
-    closed = service.user_config.access.closed(INFERENCE)
-    token = f'-H "Authorization: Bearer ${TOKEN_VARIABLE}" ' if closed else ""
-    return {
-        **addresses,
-        "table": policy["table"],
-        "control_limit": policy["control_limit"],
-        "max_wait_ms": policy["max_wait_ms"],
-        "curl": f"curl -s {token}{url}/v2/models/{model}/infer -d {shlex.quote(example)}",
-    }
+    return {name: policy[name] for name in ("table", "control_limit", "max_wait_ms")}
 
 
 def _get(url: str) -> dict[str, Any]:
@@ -195,25 +212,27 @@ def _get(url: str) -> dict[str, Any]:
 def _print_summary(summary: dict[str, Any]) -> None:
     click.echo(f"{summary['model']} answers at {summary['url']} ({summary['start_s']:.0f} s)")
     click.echo(f"  SLA: {summary['sla']}")
-    if "table" not in summary:
-        click.echo(
-            f"With a token for operations in {TOKEN_VARIABLE}, this would show the policy.\n\n"
-            "Ctrl-C stops it."
-        )
+    if "curl" not in summary:
+        click.echo(f"With a token for operations in {TOKEN_VARIABLE}, this would show the policy.")
         return
-    wait = summary["max_wait_ms"]
-    solving = {
-        "solving": "; the policy table is still being solved",
-        "failed": "; the policy table could not be solved, see /sojourn/policy",
-    }.get(summary["table"], "")
-    click.echo(
-        f"  a batch starts when {summary['control_limit']} wait"
-        + ("" if wait is None else f", or when the oldest has waited {wait:.3g} ms")
-        + f" (the control limit now; it follows the load{solving})"
-    )
+    if "table" in summary:
+        click.echo(_policy_in_words(summary))
     click.echo(
         "  after a change of the config: "
         f"RAY_AUTH_MODE=token serve deploy -a {summary['dashboard']} CONFIG"
     )
     click.echo(f"  metrics for Prometheus: {summary['metrics_url']}")
-    click.echo(f"Try it:\n\n{summary['curl']}\n\nCtrl-C stops it.")
+    click.echo(f"Try it:\n\n{summary['curl']}\n")
+
+
+def _policy_in_words(summary: dict[str, Any]) -> str:
+    wait = summary["max_wait_ms"]
+    solving = {
+        "solving": "; the policy table is still being solved",
+        "failed": "; the policy table could not be solved, see /sojourn/policy",
+    }.get(summary["table"], "")
+    return (
+        f"  a batch starts when {summary['control_limit']} wait"
+        + ("" if wait is None else f", or when the oldest has waited {wait:.3g} ms")
+        + f" (the control limit now; it follows the load{solving})"
+    )

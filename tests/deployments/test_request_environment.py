@@ -45,7 +45,7 @@ def config_of(import_path: str, **limits: object) -> ServiceConfig:
 
 
 def buffer_bytes(config: ServiceConfig, traits: RequestTraits) -> int:
-    environment = request_environment(config, traits, own={})
+    environment = request_environment([config], [traits], own={})
     return int(environment["RAY_SERVE_HAPROXY_TUNE_BUFSIZE"])
 
 
@@ -84,13 +84,13 @@ def test_the_config_and_the_users_own_setting_win() -> None:
     config = config_of("digits", retry_body_bytes=20_000_000)
     assert 20_008_192 < buffer_bytes(config, RequestTraits(256)) < 21_000_000
     own = {"RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "16384"}
-    environment = request_environment(config, RequestTraits(256), own)
+    environment = request_environment([config], [RequestTraits(256)], own)
     assert environment["RAY_SERVE_HAPROXY_TUNE_BUFSIZE"] == "16384"
 
 
 def test_larger_buffers_leave_memory_for_fewer_connections() -> None:
     connections = [
-        int(request_environment(config_of("digits"), traits, {})["RAY_SERVE_HAPROXY_MAXCONN"])
+        int(request_environment([config_of("digits")], [traits], {})["RAY_SERVE_HAPROXY_MAXCONN"])
         for traits in (RequestTraits(256), RequestTraits(IMAGE_BYTES), RequestTraits(8 << 20))
     ]
     assert connections == [16384, 1736, 256]
@@ -99,6 +99,15 @@ def test_larger_buffers_leave_memory_for_fewer_connections() -> None:
 def test_what_may_have_run_is_not_sent_again_for_a_model_that_is_not_idempotent() -> None:
     name = "RAY_SERVE_HAPROXY_RETRY_ON"
     config = config_of("digits")
-    assert name not in request_environment(config, RequestTraits(), {})
+    assert name not in request_environment([config], [RequestTraits()], {})
     traits = RequestTraits(idempotent=False)
-    assert request_environment(config, traits, {})[name] == "503 conn-failure"
+    assert request_environment([config], [traits], {})[name] == "503 conn-failure"
+
+
+def test_models_behind_one_haproxy_share_the_largest_buffer_and_the_strictest_rule() -> None:
+    services = [config_of("digits"), config_of("emulated-p4")]
+    traits = [RequestTraits(256), RequestTraits(IMAGE_BYTES, idempotent=False)]
+    together = request_environment(services, traits, {})
+    alone = request_environment(services[1:], traits[1:], {})
+    assert together == alone
+    assert together["RAY_SERVE_HAPROXY_RETRY_ON"] == "503 conn-failure"

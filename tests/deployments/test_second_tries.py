@@ -66,7 +66,7 @@ def fleet(tmp_path: Path, *arguments: str) -> Iterator[tuple[str, list[Replica]]
 
 def _start_haproxy(folder: Path, ports: list[int]) -> tuple["subprocess.Popen[bytes]", str]:
     service = load_service_config(ROOT / "configs/digits.yaml")
-    settings = {**serve_environment(), **request_environment(service, traits_of(Fragile), {})}
+    settings = {**serve_environment(), **request_environment([service], [traits_of(Fragile)], {})}
     value = {name.removeprefix("RAY_SERVE_HAPROXY_"): value for name, value in settings.items()}
     listener = folder / "front.sock"
     servers = "".join(f" server r{port} 127.0.0.1:{port}\n" for port in ports)

@@ -8,15 +8,14 @@ import copy
 import json
 import os
 import sys
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import psutil
 import yaml
 
-from deployments.config import ServiceConfig
 from deployments.local.cluster import deploy
+from deployments.local.run import LocalRun, ServedApplication
 from deployments.local.service import local_service
 from tests.support.services import ROOT, free_port, wait_for
 
@@ -36,18 +35,11 @@ def main() -> None:
     """Serve, ask, kill a worker, ask again, change the SLA, and ask again."""
     document = yaml.safe_load((ROOT / "configs/digits-pipeline.yaml").read_text())
     document["http_options"]["port"] = port = free_port()
-    config = SimpleNamespace(
-        http_host="127.0.0.1",
-        http_port=port,
-        application=NAME,
-        route_prefix="",
-        args=SimpleNamespace(model=SimpleNamespace(name=NAME)),
-        document=document,
-    )
+    run = LocalRun("127.0.0.1", port, (ServedApplication(NAME, NAME, ""),), document)
     before = stage_workers()
     observed: dict[str, Any] = {}
     with (
-        local_service(cast(ServiceConfig, config), lambda line: None) as service,
+        local_service(run, lambda line: None) as service,
         httpx.Client(base_url=service.url, timeout=30) as client,
     ):
         request = client.get("/sojourn/example").json()

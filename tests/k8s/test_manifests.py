@@ -188,7 +188,7 @@ def test_every_ray_container_has_the_serve_environment(kustomization):
     service = load_service_config(ROOT / "configs/digits.yaml")
     assert environment["data"] == {
         **serve_environment(),
-        **request_environment(service, own={}),
+        **request_environment([service], own={}),
         **supervisor_environment(Path("/usr/local/bin/sojourn-haproxy")),
     }
     for pod in pods_of(kustomization):

@@ -26,7 +26,8 @@ def main() -> None:
             " start_new_session=True, stdout=subprocess.PIPE).stdout.readline()"
         )
         subprocess.run([sys.executable, "-c", start, _SLEEPER], check=True)
-    answer({"step": f"deploying {request['model']}"})
+    names = [application["model"] for application in request["applications"]]
+    answer({"step": f"deploying {', '.join(names)}"})
     if "fails" in words:
         answer({"error": "the model did not start: no weights"})
         return

@@ -93,7 +93,8 @@ def serving(config: Path, document: dict[str, Any], *options: str) -> Iterator[R
         summary = json.loads("".join(lines))
         started = running.children(recursive=True)
         try:
-            yield Running(summary["url"], summary, running, config)
+            first = summary.get("models", [summary])[0]
+            yield Running(first["url"], summary, running, config)
         finally:
             started += running.children(recursive=True)
             process.send_signal(signal.SIGINT)

@@ -7,6 +7,7 @@ import pytest
 
 from deployments.config import load_service_config
 from deployments.local.environment import environment_of, haproxy_script
+from deployments.local.run import run_of
 
 CONFIG = Path(__file__).parents[3] / "configs/digits.yaml"
 #: The lines in which Ray's template says where HAProxy listens.
@@ -49,7 +50,7 @@ def test_haproxy_listens_where_it_was_asked_to_and_otherwise_on_this_machine_onl
 def test_the_users_own_haproxy_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_SERVE_HAPROXY_BINARY_PATH", "/opt/haproxy")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
-    environment = environment_of(load_service_config(CONFIG), tmp_path, "random")
+    environment = environment_of(run_of([load_service_config(CONFIG)]), tmp_path, "random")
     script = Path(environment["RAY_SERVE_HAPROXY_BINARY_PATH"])
     assert script.parent == tmp_path
     assert 'exec /opt/haproxy "$@"' in script.read_text()
@@ -58,7 +59,7 @@ def test_the_users_own_haproxy_is_kept(tmp_path: Path, monkeypatch: pytest.Monke
 def test_rays_token_is_on_unless_the_user_has_turned_it_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = load_service_config(CONFIG)
+    config = run_of([load_service_config(CONFIG)])
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     assert environment_of(config, tmp_path, "random")["RAY_AUTH_MODE"] == "token"

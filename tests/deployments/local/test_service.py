@@ -6,15 +6,17 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-from deployments.config import ServiceConfig, load_service_config
+from deployments.config import load_service_config
 from deployments.errors import StartError
 from deployments.local import service as local
 from deployments.local.descendants import descendants
+from deployments.local.run import LocalRun, run_of
 from deployments.local.service import local_service
 from tests.support.services import free_port
 
@@ -23,13 +25,13 @@ CONFIG = ROOT / "configs/digits.yaml"
 
 
 @pytest.fixture
-def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ServiceConfig:
+def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> LocalRun:
     """Return a config to serve; the child process is `tests.support.local_cluster`."""
     monkeypatch.setattr(local, "CLUSTER", "tests.support.local_cluster")
     monkeypatch.setattr("deployments.local.machine.NEEDED_MEMORY_BYTES", 0)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
-    return load_service_config(CONFIG).model_copy(update={"http_port": free_port()})
+    return replace(run_of([load_service_config(CONFIG)]), http_port=free_port())
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +42,7 @@ def _leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_run_reports_its_steps_and_addresses_and_ends_every_process(
-    config: ServiceConfig, monkeypatch: pytest.MonkeyPatch
+    config: LocalRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLUSTER", "orphan")
     steps: list[str] = []
@@ -60,7 +62,7 @@ def test_a_run_reports_its_steps_and_addresses_and_ends_every_process(
     ],
 )
 def test_a_run_that_does_not_start_says_why_and_leaves_nothing(
-    config: ServiceConfig, monkeypatch: pytest.MonkeyPatch, does: str, message: str
+    config: LocalRun, monkeypatch: pytest.MonkeyPatch, does: str, message: str
 ) -> None:
     monkeypatch.setenv("CLUSTER", does)
     with pytest.raises(StartError, match=message), local_service(config, lambda line: None):
@@ -68,7 +70,7 @@ def test_a_run_that_does_not_start_says_why_and_leaves_nothing(
 
 
 def test_a_run_whose_ray_ends_says_so_and_leaves_nothing(
-    config: ServiceConfig, monkeypatch: pytest.MonkeyPatch
+    config: LocalRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLUSTER", "orphan crashes")
     with (
@@ -79,7 +81,7 @@ def test_a_run_whose_ray_ends_says_so_and_leaves_nothing(
 
 
 def test_a_ray_that_does_not_stop_is_killed(
-    config: ServiceConfig, monkeypatch: pytest.MonkeyPatch
+    config: LocalRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLUSTER", "orphan hangs")
     monkeypatch.setattr(local, "STOP_TIMEOUT_S", 0.05)
@@ -90,7 +92,7 @@ def test_a_ray_that_does_not_stop_is_killed(
 
 
 def test_an_interrupt_while_ray_stops_kills_its_processes_at_once(
-    config: ServiceConfig, monkeypatch: pytest.MonkeyPatch
+    config: LocalRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLUSTER", "orphan hangs")
 
@@ -112,7 +114,7 @@ def test_an_interrupt_while_ray_stops_kills_its_processes_at_once(
     ],
 )
 def test_a_signal_ends_the_command_wherever_it_is(
-    config: ServiceConfig,
+    config: LocalRun,
     monkeypatch: pytest.MonkeyPatch,
     does: str,
     number: signal.Signals,
@@ -154,7 +156,7 @@ def test_a_port_in_use_is_reported_in_one_line() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        config = load_service_config(CONFIG).model_copy(update={"http_port": port})
+        config = replace(run_of([load_service_config(CONFIG)]), http_port=port)
         with (
             pytest.raises(StartError, match=rf"port {port} of 127.0.0.1 is in use by \w+"),
             local_service(config, lambda line: None),
@@ -164,7 +166,7 @@ def test_a_port_in_use_is_reported_in_one_line() -> None:
 
 def test_too_little_memory_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deployments.local.machine.NEEDED_MEMORY_BYTES", 1 << 60)
-    config = load_service_config(CONFIG).model_copy(update={"http_port": 0})
+    config = replace(run_of([load_service_config(CONFIG)]), http_port=0)
     with (
         pytest.raises(StartError, match=r"\d+ MiB of memory are free"),
         local_service(config, lambda line: None),

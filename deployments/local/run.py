@@ -1,0 +1,65 @@
+"""What a local run serves."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deployments.config import ServiceConfig
+from deployments.request_environment import request_environment
+from deployments.routing import open_files_limit
+
+
+@dataclass(frozen=True)
+class ServedApplication:
+    """One application of a config file.
+
+    Attributes
+    ----------
+    application : str
+        Its name.
+    model : str
+        Name of the model, or of the pipeline, that it serves.
+    route_prefix : str
+        Where it answers, without a slash at the end.
+    """
+
+    application: str
+    model: str
+    route_prefix: str
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """A config file as a local run takes it.
+
+    Attributes
+    ----------
+    http_host, http_port : str, int
+        Where to listen.
+    applications : tuple of ServedApplication
+    document : mapping
+        The content of the file.
+    environment : mapping of str to str
+        HAProxy's settings that follow from the applications.
+    """
+
+    http_host: str
+    http_port: int
+    applications: tuple[ServedApplication, ...]
+    document: Mapping[str, Any]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def run_of(services: Sequence[ServiceConfig]) -> LocalRun:
+    """Return the local run of the models in a config file."""
+    first = services[0]
+    return LocalRun(
+        first.http_host,
+        first.http_port,
+        tuple(
+            ServedApplication(service.application, service.args.model.name, service.route_prefix)
+            for service in services
+        ),
+        first.document,
+        request_environment(services, open_files=open_files_limit()),
+    )

@@ -1,0 +1,108 @@
+"""What a config file serves: any number of models, and a pipeline."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from deployments.access.config import AccessConfig
+from deployments.config import IMPORT_PATH, load_service_configs, read_yaml
+from deployments.config_check import check_service
+from deployments.local.run import LocalRun, ServedApplication, run_of
+from pipelines.serving.config import IMPORT_PATH as PIPELINE_IMPORT_PATH
+from pipelines.serving.config import load_pipeline_file
+
+
+@dataclass(frozen=True)
+class Served:
+    """One application of a config file.
+
+    Attributes
+    ----------
+    sla : str
+        Its SLA in words.
+    access : AccessConfig
+        Who may use it.
+    is_pipeline : bool
+    """
+
+    sla: str
+    access: AccessConfig
+    is_pipeline: bool = False
+
+
+@dataclass(frozen=True)
+class ServedFile:
+    """A config file.
+
+    Attributes
+    ----------
+    run : LocalRun
+        What a local run takes of it.
+    applications : tuple of Served
+        In the order of ``run.applications``.
+    notes : tuple of str
+        What may be meant, but should be known.
+    """
+
+    run: LocalRun
+    applications: tuple[Served, ...]
+    notes: tuple[str, ...] = ()
+
+
+def load_served_file(path: Path, *, check: bool = True) -> ServedFile:
+    """Read a config file of models, of a pipeline, or of both.
+
+    Parameters
+    ----------
+    path : Path
+    check : bool
+        Whether to check what takes seconds: the imports of models, and their SLAs.
+
+    Raises
+    ------
+    SojournError
+        The file is wrong; one line says where, and what is allowed.
+    """
+    document = read_yaml(path)
+    listed = document.get("applications") if isinstance(document, dict) else None
+    built_by = {
+        entry.get("import_path")
+        for entry in (listed if isinstance(listed, list) else [])
+        if isinstance(entry, dict)
+    }
+    if PIPELINE_IMPORT_PATH not in built_by:
+        return _models(path, check)
+    pipeline = _pipeline(path)
+    if IMPORT_PATH not in built_by:
+        return pipeline
+    models = _models(path, check)
+    run = LocalRun(
+        models.run.http_host,
+        models.run.http_port,
+        models.run.applications + pipeline.run.applications,
+        models.run.document,
+        models.run.environment,
+    )
+    return ServedFile(run, models.applications + pipeline.applications, models.notes)
+
+
+def _models(path: Path, check: bool) -> ServedFile:
+    services = load_service_configs(path)
+    return ServedFile(
+        run_of(services),
+        tuple(
+            Served(service.user_config.sla.objective.in_words(), service.user_config.access)
+            for service in services
+        ),
+        tuple(note for service in services if check for note in check_service(service)),
+    )
+
+
+def _pipeline(path: Path) -> ServedFile:
+    file = load_pipeline_file(path)
+    file.pipeline.build()
+    application = ServedApplication(file.application, file.pipeline.name, file.route_prefix)
+    config = file.user_config
+    return ServedFile(
+        LocalRun(file.http_host, file.http_port, (application,), file.document),
+        (Served(config.sla.objective.in_words(), config.access, is_pipeline=True),),
+    )

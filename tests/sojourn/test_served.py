@@ -1,0 +1,76 @@
+"""What a config file serves."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from policy.errors import InvalidInputError, SojournError
+from sojourn.cli import main
+from sojourn.served import load_served_file
+from tests.support.readme import ROOT
+
+CONFIGS = ROOT / "configs"
+
+
+def test_one_model() -> None:
+    file = load_served_file(CONFIGS / "digits.yaml", check=False)
+    (served,) = file.run.applications
+    assert (served.application, served.model, served.route_prefix) == ("digits", "digits", "")
+    assert file.applications[0].sla == "99% of requests within 100 ms"
+    assert file.run.environment["RAY_SERVE_HAPROXY_TUNE_BUFSIZE"] == "65536"
+
+
+def test_two_models() -> None:
+    file = load_served_file(CONFIGS / "two-models.yaml", check=False)
+    assert [served.route_prefix for served in file.run.applications] == ["/digits", "/googlenet"]
+    assert [served.sla for served in file.applications] == [
+        "99% of requests within 100 ms",
+        "99% of requests within 500 ms",
+    ]
+
+
+def test_a_pipeline_beside_a_model(tmp_path: Path) -> None:
+    pipeline, model = (
+        yaml.safe_load((CONFIGS / name).read_text())
+        for name in ("digits-pipeline.yaml", "digits.yaml")
+    )
+    model["applications"][0]["route_prefix"] = "/model"
+    both = {**model, "applications": [*pipeline["applications"], *model["applications"]]}
+    path = tmp_path / "both.yaml"
+    path.write_text(yaml.safe_dump(both))
+    file = load_served_file(path, check=False)
+    assert [served.model for served in file.run.applications] == ["digits", "digits-pipeline"]
+    assert [served.is_pipeline for served in file.applications] == [False, True]
+    assert len(file.run.document["applications"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("applications: 7", "applications: missing"),
+        ("applications: [7]", "applications.0: must be a mapping"),
+        ("applications: [{import_path: 'pipelines.serving.application:build'}]", "deployments: "),
+        ("", "applications: missing"),
+    ],
+)
+def test_files_that_are_wrong(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(content)
+    with pytest.raises(SojournError, match=message) as caught:
+        load_served_file(path, check=False)
+    assert isinstance(caught.value, InvalidInputError)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("two-models.yaml", "digits: 99% of requests within 100 ms; googlenet: 99% of requests"),
+        ("digits-pipeline.yaml", "is fine: 99% of requests within 100 ms"),
+    ],
+)
+def test_check_names_every_sla(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--check", str(CONFIGS / name)]) == 0
+    assert said in capsys.readouterr().err
