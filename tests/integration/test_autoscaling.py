@@ -16,6 +16,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from deployments.local.ray_token import ray_headers
 from tests.support.services import BIN, Running, load_document, serving, wait_for
 
 pytestmark = pytest.mark.integration
@@ -139,7 +140,8 @@ def newest(service: Running) -> dict[str, Any]:
 
 def deployment_of(service: Running) -> dict[str, Any]:
     """Return the status of the deployment from Serve's API."""
-    details = httpx.get(f"{service.summary['dashboard']}/api/serve/applications/").json()
+    url = f"{service.summary['dashboard']}/api/serve/applications/"
+    details = httpx.get(url, headers=ray_headers()).json()
     deployment: dict[str, Any] = details["applications"]["googlenet"]["deployments"]["Replica"]
     return deployment
 
