@@ -90,7 +90,7 @@ def test_a_public_address_opens_the_service_and_nothing_else_and_errors_of_the_m
         "import_path": "brittle:Brittle",
     }
     config = tmp_path / "brittle.yaml"
-    with serving(config, document, "--host", "0.0.0.0") as service:
+    with serving(config, document, "--host", "0.0.0.0", "--insecure") as service:
         port = httpx.URL(service.url).port
         assert {address for address in listening(service) if address[0] not in LOOPBACK} == {
             ("0.0.0.0", port)

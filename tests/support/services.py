@@ -88,6 +88,8 @@ def serving(config: Path, document: dict[str, Any], *options: str) -> Iterator[R
             if line.rstrip() == "}":
                 break
         else:
+            process.stdout.close()
+            process.wait(STOP_TIMEOUT_S)
             raise AssertionError(f"sojourn serve did not come up: {log.read_text()}")
         running = psutil.Process(process.pid)
         summary = json.loads("".join(lines))
