@@ -334,6 +334,7 @@ def test_settings_come_with_the_reports():
     assert fleet.autoscaler.settings.burst_factor == 3.0
 
 
+@pytest.mark.slow
 def test_a_changed_sla_acts_at_once_in_both_directions():
     fleet = Fleet(1)
     before = fleet.run(1200, 2.5 * PER_REPLICA).replicas

@@ -65,6 +65,7 @@ def test_a_deployment_without_replicas_stays_so_until_a_request_waits(offered: O
     assert run(offered, policy, range(1010, 1012), target=0, min_replicas=0, waiting=3) >= 1
 
 
+@pytest.mark.slow
 def test_a_woken_replica_is_kept_until_its_first_request(offered: Offered) -> None:
     """Ray starts a first replica itself; the waking request has not been counted yet."""
     policy = SojournAutoscalingPolicy()

@@ -72,7 +72,9 @@ def test_nothing_listens_beyond_this_machine_and_nothing_is_left_without_the_gcs
         assert len(lost) == 2
         for process in lost:
             process.kill()
-    assert config.with_suffix(".log").read_text().splitlines() == [
+    said = config.with_suffix(".log").read_text().splitlines()
+    # A connection of somebody else may use the port that Ray tries first for a replica.
+    assert [line for line in said if "Retrying" not in line] == [
         "starting Ray",
         "deploying digits",
         "stopping",

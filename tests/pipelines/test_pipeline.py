@@ -166,6 +166,7 @@ async def test_the_times_of_the_stages():
     assert all(wait_ms >= 0 and service_ms >= 0 for _, wait_ms, service_ms in flow.stage_times)
 
 
+@pytest.mark.slow
 async def test_an_smdp_stage_solves_its_table():
     profile = Profile("m", "d", latency_ms=[5.0, 5.5, 6.0, 6.5])
     stage = Stage(Batched, place="loop", batch_size=4, policy="smdp", profile=profile)

@@ -46,6 +46,7 @@ def test_highest_rate_that_meets_the_sla(profile, response_time_ms, room):
     assert at_capacity or level(profile, policy, 1.001 * rate, response_time_ms, room) < 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("profile", "response_time_ms", "room"), BELOW_CAPACITY)
 def test_no_control_limit_takes_more_than_the_work_conserving_policy(
     profile, response_time_ms, room
@@ -175,6 +176,7 @@ def test_the_equations_solved_are_bounded_whatever_the_waiting_room(monkeypatch,
     assert limits <= 10
 
 
+@pytest.mark.slow
 def test_a_large_room_changes_little():
     """It is taken as one of 512, which refuses what the larger would serve in time."""
     exact = evaluate(P4, work_conserving(P4), 0.98 * P4.capacity_per_s, waiting_room=1024)

@@ -37,6 +37,7 @@ def test_a_service_level_goes_to_the_constrained_search():
     assert one.percentile_ms <= 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("energy_weight", [0.0, 1.0, 500.0])
 @pytest.mark.parametrize("load", [0.1, 0.9])
 @pytest.mark.parametrize("method", ["policy_iteration", "relative_value_iteration"])

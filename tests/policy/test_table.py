@@ -56,6 +56,7 @@ def test_beyond_the_grid_batches_are_of_the_highest_throughput():
     assert policy.batch_size(50) == 2
 
 
+@pytest.mark.slow
 def test_between_the_rates_the_cost_is_near_the_optimum():
     for load in np.random.default_rng(5).uniform(0.01, 0.98, 12):
         rate = load * CAPACITY
@@ -65,6 +66,7 @@ def test_between_the_rates_the_cost_is_near_the_optimum():
         assert found.mean_response_ms + found.mean_power_w <= 1.01 * best.average_cost
 
 
+@pytest.mark.slow
 def test_where_the_control_limit_rises_the_cost_is_as_near_the_optimum():
     """From 1 to 2 at a load near 0.08: in one cell up to there, 13% would be lost below it."""
     for load in np.linspace(0.05, 0.1, 201):
@@ -81,11 +83,13 @@ def test_at_the_lowest_rate_of_the_grid_one_request_is_started(energy_weight):
     assert len(table.rates_per_s) >= 64
 
 
+@pytest.mark.slow
 def test_the_max_wait_is_in_every_policy():
     table = solve_table(GOOGLENET_P4, Weights(1, 1, max_wait_ms=8), [100.0, 1000.0])
     assert {policy.max_wait_ms for policy in table.policies} == {8}
 
 
+@pytest.mark.slow
 def test_every_rate_that_can_keep_the_objective_does():
     objective = ServiceLevelObjective(10, 99)
     table = solve_table(GOOGLENET_P4, objective, np.linspace(0.1, 0.9, 9) * CAPACITY)

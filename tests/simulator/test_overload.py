@@ -93,6 +93,7 @@ def test_in_overload_a_replica_spares_its_front_small_batches() -> None:
     assert front_overloaded(1.5, None, retries=0) >= 0.9
 
 
+@pytest.mark.slow
 def test_replicas_keep_answering_in_time_until_those_that_are_ordered_serve() -> None:
     scenario, possible_per_s = overloaded("in proportion", 3.5, seconds=150)
     counts = scenario.counts.copy()

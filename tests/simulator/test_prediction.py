@@ -34,6 +34,7 @@ def test_without_refusals_each_replica_is_one_queue():
         assert response_ms == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_it_agrees_with_the_estimator_for_the_same_policy():
     estimator = BatchQueueEstimator(PROFILE, DELAYS, waiting_room=96)
     rate_per_s = 3.9 * PROFILE.capacity_per_s

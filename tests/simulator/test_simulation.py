@@ -67,6 +67,7 @@ def test_the_same_seed_gives_the_same_run(engine):
     assert content(other) != content(first)
 
 
+@pytest.mark.slow
 def test_every_autoscaler_sees_the_same_arrivals():
     logs = []
     for replicas in (2, 6):

@@ -55,6 +55,7 @@ def test_keys_and_alternatives(capsys, estimator):
     }
 
 
+@pytest.mark.slow
 def test_more_replicas_with_fewer_requests_in_time_are_explained(capsys):
     """The SLA is kept with either number; the larger saves what it may."""
     assert main(arguments(rate=3000, response_time_ms=50)) == 0

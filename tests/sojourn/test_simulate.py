@@ -301,6 +301,7 @@ def test_tuning_needs_another_trace_and_nothing_else(capsys, trace, more, messag
     assert captured.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_trace_that_ships_with_sojourn(capsys):
     trace = CONFIGS / "traces" / "azure_llm_2023_conv.csv.gz"
     content = simulate(capsys, on_trace(trace, "--autoscaler=static:1"))

@@ -61,6 +61,7 @@ def test_mistakes_are_one_line(capsys, arguments, complaint):
     assert complaint in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [["serve", "configs/digits.yaml"], ["pipeline", "serve", "configs/digits-pipeline.yaml"]],

@@ -94,6 +94,7 @@ def test_while_the_past_is_short_the_demand_allows_for_a_burst():
     )
 
 
+@pytest.mark.slow
 def test_last_value_wins_on_a_random_walk():
     rng = np.random.default_rng(6)
     walk = 1000 * np.exp(np.cumsum(rng.normal(0, 0.002, 43_200)))

@@ -117,6 +117,7 @@ def test_values_out_of_range_are_refused(call):
         call()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arrival_rate_per_s", "replicas", "response_time_ms", "waiting_room", "error"),
     [

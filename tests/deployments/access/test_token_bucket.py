@@ -27,6 +27,7 @@ def test_never_more_than_the_rate_and_the_burst_allow(
             assert last - first + 1 <= allowed
 
 
+@pytest.mark.slow
 @given(rates, bursts, gaps)
 def test_what_is_refused_may_happen_after_the_wait_and_not_before(
     rate: float, burst: float, waits: list[float]

@@ -40,6 +40,7 @@ def expected(response_time_ms: float, percentile: float) -> float:
     return solve_load_lateness_curve(PROFILE, objective, room).sla_rate_per_s
 
 
+@pytest.mark.slow
 async def test_the_rate_under_the_sla_is_reported_once_it_is_solved() -> None:
     async with emulated_service(PROFILE, sla={"response_time_ms": 20, "percentile": 95}) as service:
         assert report_of(service).curve is None

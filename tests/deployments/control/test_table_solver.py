@@ -43,6 +43,7 @@ async def test_an_sla_that_no_rate_meets_has_no_curve() -> None:
     assert result.table == solve_table(PROFILE, REQUEST.objective)
 
 
+@pytest.mark.slow
 async def test_the_next_replica_loads_the_stored_result(monkeypatch: pytest.MonkeyPatch) -> None:
     result = await solve(REQUEST)
     monkeypatch.setattr(sys, "executable", "/none")
@@ -80,6 +81,7 @@ async def test_the_child_process_reports_its_error() -> None:
         await solve(replace(REQUEST, profile=without_energy))
 
 
+@pytest.mark.slow
 async def test_a_full_disk_costs_the_next_replica_time_but_not_this_one_its_table(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

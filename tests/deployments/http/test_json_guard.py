@@ -35,6 +35,7 @@ SPECS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(SPECS, st.integers(1, 300), st.booleans(), st.booleans(), st.text('[{",\\a', max_size=5))
 def test_valid_requests_pass_and_fit(

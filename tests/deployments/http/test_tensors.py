@@ -86,6 +86,7 @@ def test_names_the_problem_of_raw_strings(raw: bytes, size: Any, problem: str) -
         codec_of(STRINGS).from_binary(memoryview(raw), 0, size, [1, 2])
 
 
+@pytest.mark.slow
 @given(raw=st.binary(max_size=40), rows=st.integers(1, 3))
 @settings(derandomize=True, max_examples=200)
 def test_raw_strings_are_read_in_full_or_rejected(raw: bytes, rows: int) -> None:

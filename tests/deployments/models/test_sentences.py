@@ -90,6 +90,7 @@ def test_a_single_padded_group_gives_the_same_embeddings(model, one_by_one):
     np.testing.assert_allclose(together, one_by_one[:10], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_padding_to_a_multiple_changes_no_embedding(one_by_one):
     rounded = load(pad_to_multiple_of=16)
     shapes = padded_shapes(rounded, TEXTS)

@@ -184,6 +184,7 @@ def tables(draw):
     return BatchingPolicy((*actions, 6), draw(st.one_of(st.none(), st.floats(0, 20))))
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(tables(), st.floats(0.05, 0.9), st.one_of(st.none(), st.integers(4, 30)))
 def test_every_request_is_counted_once_under_any_table(policy, traffic_intensity, waiting_room):

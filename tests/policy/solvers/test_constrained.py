@@ -64,6 +64,7 @@ def test_no_policy_in_time_takes_less_power(
         assert solution.service_level >= percentile / 100 - 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "start",
     [
@@ -210,6 +211,7 @@ def test_without_energy_the_device_busy_time_is_the_least():
     assert solution.device_busy_fraction < 0.9 * greedy.device_busy_fraction
 
 
+@pytest.mark.slow
 def test_the_sla_is_kept_at_all_loads_up_to_one():
     kept = []
     for traffic_intensity in np.linspace(0.01, 0.99, 8):

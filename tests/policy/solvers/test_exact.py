@@ -133,6 +133,7 @@ def test_at_low_load_a_rare_long_queue_is_split():
     assert 0 < actions[32] < 32
 
 
+@pytest.mark.slow
 def test_a_batch_that_saves_energy_is_started_even_if_it_cannot_keep_up():
     """Above 4 the batch time jumps: 4 has the highest throughput, 8 the least energy."""
     profile = Profile("m", "d", np.array([1, 1, 1, 1, 6, 6, 6, 6.0]), np.full(8, 10.0))

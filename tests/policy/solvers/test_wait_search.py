@@ -18,6 +18,7 @@ QUANTILES = LatencyQuantiles(
 VARYING = replace(GOOGLENET_P4, latency_quantiles=QUANTILES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [0.1, 0.6])
 def test_a_policy_found_coarsely_keeps_the_sla_and_no_longer_wait_does(load):
     rate, objective = load * GOOGLENET_P4.capacity_per_s, ServiceLevelObjective(20, 99)
@@ -27,6 +28,7 @@ def test_a_policy_found_coarsely_keeps_the_sla_and_no_longer_wait_does(load):
     assert evaluate(VARYING, longer, rate).service_level(20) < 0.99
 
 
+@pytest.mark.slow
 def test_a_coarse_evaluation_is_cautious():
     rate = 0.6 * GOOGLENET_P4.capacity_per_s
     policy = solve(VARYING, rate, ServiceLevelObjective(20, 99)).policy
