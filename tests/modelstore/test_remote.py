@@ -80,6 +80,7 @@ def test_a_broken_download_is_resumed_where_it_broke_off(tmp_path, http):
     disk.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["500", "cut", "hang"])
 def test_a_remote_that_fails_is_an_error_and_works_again_later(tmp_path, http, fault):
     url, behaviour = http

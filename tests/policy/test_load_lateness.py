@@ -62,6 +62,7 @@ def test_no_control_limit_takes_more_than_the_work_conserving_policy(
     assert level(profile, solution.policy, rate, response_time_ms, room) < 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.3, 0.66, 0.87, 0.92, 1.0, 1.07, 1.3])
 @pytest.mark.parametrize(("profile", "response_time_ms", "room"), CASES)
 def test_late_share_between_the_multiples(profile, response_time_ms, room, share):

@@ -44,6 +44,7 @@ def overloaded(device: str, factor: float, seconds: int) -> tuple[Scenario, floa
     return scenario, possible_per_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1.05, 1.5, 4.0, 10.0])
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_replica_in_overload_answers_in_time_what_is_possible(device: str, factor: float) -> None:

@@ -31,12 +31,14 @@ async def solve(request: SolveRequest) -> SolveResult:
     return await solver.solve_in_subprocess(request, 60.0)
 
 
+@pytest.mark.slow
 async def test_the_child_process_solves_the_same_as_this_process() -> None:
     result = await solve(REQUEST)
     assert result.table == solve_table(PROFILE, REQUEST.objective)
     assert result.curve == solve_load_lateness_curve(PROFILE, SLA, 8)
 
 
+@pytest.mark.slow
 async def test_an_sla_that_no_rate_meets_has_no_curve() -> None:
     result = await solve(replace(REQUEST, sla=ServiceLevelObjective(1.4, 99.0)))
     assert result.curve is None

@@ -64,6 +64,7 @@ def padded_shapes(model, texts):
     return shapes
 
 
+@pytest.mark.slow
 def test_similarities_are_those_published_by_sentence_transformers(model):
     """The example of the quickstart on sbert.net, with this model."""
     texts = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]

@@ -88,6 +88,7 @@ LEAVING_SOME = BatchingPolicy(tuple(n if n < 4 else 4 if n < 8 else 8 for n in r
 PADDED = tuple(0 if n < 4 else 4 if n < 8 else 8 if n < 16 else 16 for n in range(17))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("profile", "policy", "traffic_intensity", "waiting_room"),
     [
