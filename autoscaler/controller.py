@@ -12,6 +12,7 @@ demand is never ordered twice, however long starts take and however often they f
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autoscaler.decision import Decision
@@ -24,6 +25,19 @@ from autoscaler.sizing.sla_rate_correction import MIN_CORRECTION
 from policy.errors import InvalidInputError
 
 _STATE_VERSION = 6
+
+
+#: Ordered replicas that have not started after this many starts' time, and this long, are stuck.
+_STUCK_AFTER_STARTS, _STUCK_AFTER_S = 2.0, 30.0
+
+
+@dataclass(frozen=True)
+class _Shortage:
+    """Since when fewer replicas have served than were ordered, and how many of either."""
+
+    since_s: float
+    ready: int
+    ordered: int
 
 
 class Autoscaler:
@@ -42,6 +56,7 @@ class Autoscaler:
         self._waiting_since_s: float | None = None
         #: When a request last waited for a first replica, or such a replica was starting.
         self._last_waiting_s = -math.inf
+        self._shortage: _Shortage | None = None
 
     @property
     def settings(self) -> AutoscalerSettings:
@@ -113,6 +128,7 @@ class Autoscaler:
         if ready_replicas is not None:
             start_times.track(now_s, current_replicas, ready_replicas)
             self._monitor.expect(now_s, ready_replicas)
+            self._note_shortage(now_s, current_replicas, ready_replicas)
         decision = self._decide(
             now_s, current_replicas, min_replicas, max_replicas, ready_replicas, waiting
         )
@@ -150,6 +166,12 @@ class Autoscaler:
         required, remark = sizing.required(status.demand_per_s)
         remark = (remark or self._model_remark()) + _bottleneck_remark(status.bottleneck)
         remark += _report_remark(status)
+        stuck = self._stuck_replicas(now_s)
+        if stuck:
+            remark += (
+                f"; only {ready_replicas} of {current_replicas} serve: {stuck} do not start "
+                "(is there room for them on the cluster?)"
+            )
         self._guard.observe(now_s, status.demand_per_s, self._hold_s())
         self._guard.first_fleet = self._guard.first_fleet or current
         # Replicas that serve are assumed to carry their share of the load, even before their first
@@ -177,7 +199,10 @@ class Autoscaler:
             arrival_rate_per_s=status.offered_per_s,
             forecast_per_s=status.forecast.expected_per_s,
             required_replicas=required,
-            predicted_service_level=sizing.service_level(status.demand_per_s, max(1, replicas)),
+            predicted_service_level=sizing.service_level(
+                status.demand_per_s, max(1, replicas - stuck)
+            ),
+            stuck_replicas=stuck,
             backlog=status.backlog,
             demand_per_s=status.demand_per_s,
             method=status.forecast.method,
@@ -260,6 +285,25 @@ class Autoscaler:
         if settings.hold_s is not None:
             return settings.hold_s
         return measured_hold_s(self._monitor.start_times.horizon_s, settings.window_s)
+
+    def _note_shortage(self, now_s: float, ordered: int, ready: int) -> None:
+        """Note since when replicas have been missing without another one starting to serve."""
+        if ready >= ordered:
+            self._shortage = None
+        elif self._shortage is None or ready > self._shortage.ready:
+            self._shortage = _Shortage(now_s, ready, ordered)
+        else:
+            self._shortage = replace(self._shortage, ready=ready, ordered=ordered)
+
+    def _stuck_replicas(self, now_s: float) -> int:
+        """Return how many ordered replicas have not started for much longer than starts take."""
+        shortage = self._shortage
+        if shortage is None:
+            return 0
+        patience_s = _STUCK_AFTER_STARTS * self._monitor.start_times.horizon_s + _STUCK_AFTER_S
+        if now_s < shortage.since_s + patience_s:
+            return 0
+        return shortage.ordered - shortage.ready
 
     def _note_waiting(self, now_s: float, waiting: float) -> None:
         if waiting <= 0:

@@ -19,7 +19,8 @@ class Decision:
     required_replicas : int or None
         Replicas that the demand requires now, before the scale-in hold.
     predicted_service_level : float or None
-        Predicted fraction of requests in time, with `replicas` replicas at `demand_per_s`.
+        Predicted fraction of requests in time, with `replicas` replicas at `demand_per_s`, less
+        those that are stuck.
     backlog : float
         Requests that wait in the replicas' queues beyond what is normal.
     horizon_s : float
@@ -46,6 +47,8 @@ class Decision:
         Replicas that serve but do not report; their share of the load is extrapolated.
     report_interval_s : float or None
         Time between two reports of a replica; None if unknown.
+    stuck_replicas : int
+        Replicas ordered that have not started for much longer than a start takes.
     standbys : int
         Standbys that there should be besides (`autoscaler.standbys`); the Ray adapters order none.
     bottleneck : str or None
@@ -70,5 +73,6 @@ class Decision:
     hold_s: float = 0.0
     silent_replicas: int = 0
     report_interval_s: float | None = None
+    stuck_replicas: int = 0
     standbys: int = 0
     bottleneck: str | None = None

@@ -148,15 +148,17 @@ class ScaledDeployment:
             max_replicas=max_replicas,
             waiting=waiting,
         )
-        self._log_missing_reports(decision)
+        self._log_trouble(decision)
         if self.dry_run:
             decision = replace(decision, reason=f"dry run: would {decision.reason}")
         return decision
 
-    def _log_missing_reports(self, decision: Decision) -> None:
-        """Log once that reports are missing or slow, and once that they are complete again."""
+    def _log_trouble(self, decision: Decision) -> None:
+        """Log once that replicas do not start or do not report in time, and once that all do."""
         trouble = ""
-        if decision.silent_replicas:
+        if decision.stuck_replicas:
+            trouble = "some replicas do not start; is there room for them on the cluster?"
+        elif decision.silent_replicas:
             trouble = "some replicas serve but do not report; their share of the load is estimated"
         elif (decision.report_interval_s or 0.0) >= SLOW_INTERVAL_S:
             trouble = "reports come too slowly; set metrics_interval_s: 1 in the autoscaling_config"
@@ -167,7 +169,7 @@ class ScaledDeployment:
             if trouble:
                 logger.warning("%s: %s", self.deployment, trouble)
             else:
-                logger.info("%s: all replicas report in time again", self.deployment)
+                logger.info("%s: all replicas serve and report in time again", self.deployment)
 
     def record(self, now_s: float, target_replicas: int, decision: Decision) -> bool:
         """Add `decision` to the log, and save the state if it is due.

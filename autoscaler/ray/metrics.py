@@ -44,6 +44,10 @@ _GAUGES = {
     "backlog": ("backlog_requests", "Requests that wait beyond what is normal."),
     "horizon_s": ("horizon_seconds", "How far the forecast looks ahead."),
     "silent_replicas": ("silent_replicas", "Replicas that serve but do not report."),
+    "stuck_replicas": (
+        "stuck_replicas",
+        "Replicas ordered that have not started for much longer than a start takes.",
+    ),
     "report_interval_s": ("report_interval_seconds", "Time between two reports of a replica."),
 }
 
