@@ -27,20 +27,20 @@ _BATCH_SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
 
 #: Counters of rows: what they count, and their total.
 _ROWS: dict[str, tuple[str, Callable[[InferenceService], int]]] = {
-    "offered": ("Rows that reached this replica.", lambda service: service.batcher.offered_rows),
-    "refused": ("Rows that this replica refused.", lambda service: service.batcher.refused_rows),
+    "offered": ("Rows that reached this replica.", lambda service: service.batcher.rows.offered),
+    "refused": ("Rows that this replica refused.", lambda service: service.batcher.rows.refused),
     "late": ("Rows that were answered too late.", lambda service: service.observer.late_rows),
     "pruned": (
         "Rows that were dropped from the queue because they would have been too late.",
-        lambda service: service.batcher.pruned_rows,
+        lambda service: service.batcher.rows.pruned,
     ),
     "refused_too_late": (
         "Rows that no replica could have answered in time when they were read.",
-        lambda service: service.batcher.refused_too_late_rows,
+        lambda service: service.batcher.rows.refused_too_late,
     ),
     "cancelled": (
         "Rows of requests whose clients left.",
-        lambda service: service.batcher.cancelled_rows,
+        lambda service: service.batcher.rows.cancelled,
     ),
 }
 

@@ -358,7 +358,7 @@ class InferenceService:
         if self.stuck():
             self.batcher.lose_device("the device of this replica does not answer")
         seen = self.observer.take(
-            self.batcher.arrival_counts.take(time.monotonic()), shares_cpu=self.shares_cpu
+            self.batcher.rows.arrivals.take(time.monotonic()), shares_cpu=self.shares_cpu
         )
         self._not_run.difference_update(record.size for record in seen.batches)
         self.batcher.refresh()
@@ -499,9 +499,9 @@ class InferenceService:
         """Return what the autoscaler is told of this replica: counters, gauges and settings."""
         batcher, controller = self.batcher, self.controller
         return {
-            "offered_total": batcher.offered_rows,
-            "refused_total": batcher.refused_rows,
-            "completed_total": batcher.completed_rows,
+            "offered_total": batcher.rows.offered,
+            "refused_total": batcher.rows.refused,
+            "completed_total": batcher.rows.completed,
             "queue_length": batcher.core.queue_length,
             "full_batch_size": batcher.core.limits.max_batch_size,
             "full_batch_ms": batcher.core.limits.latency_ms[-1],
@@ -533,12 +533,12 @@ class InferenceService:
             "last_batches": self._explain_batches(),
             "batches_started": {reason.value: count for reason, count in batcher.starts.items()},
             "rows": {
-                "offered": batcher.offered_rows,
-                "refused": batcher.refused_rows,
-                "completed": batcher.completed_rows,
+                "offered": batcher.rows.offered,
+                "refused": batcher.rows.refused,
+                "completed": batcher.rows.completed,
                 "late": self.observer.late_rows,
-                "deadline_missed": batcher.deadline_missed_rows,
-                "expired": batcher.expired_rows,
+                "deadline_missed": batcher.rows.deadline_missed,
+                "expired": batcher.rows.expired,
             },
             **self.controller.explain(),
         }

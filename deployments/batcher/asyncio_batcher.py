@@ -12,11 +12,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from deployments.batcher.arrival_counts import ArrivalCounts
 from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.core import Batch, BatcherCore, Refusal, Request, StartReason
 from deployments.batcher.death_guard import DeathGuard
 from deployments.batcher.death_journal import DeathJournal
+from deployments.batcher.delivery import deliver_failure, deliver_outputs, trace_batch
 from deployments.batcher.device import DeviceThread
 from deployments.batcher.loop_run import run_on_loop
 from deployments.batcher.model_errors import ModelErrors
@@ -28,12 +28,11 @@ from deployments.batcher.model_runner import (
     Tensors,
 )
 from deployments.batcher.placement import BatchPlacement
-from deployments.batcher.submission import Outcome, Submission, outputs_of
+from deployments.batcher.row_counts import RowCounts
+from deployments.batcher.submission import Outcome, Submission, outputs_of, submission_of
 from deployments.batcher.wake_timer import WakeTimer
 from deployments.errors import BusyError, CrowdedOutError, DeadlineError, DeviceError, RequestError
 from deployments.models.base import Model
-from deployments.observability.tracing import BatchTimes
-from policy.burstiness import COUNT_WINDOW_S
 
 logger = logging.getLogger("sojourn.batcher")
 
@@ -73,16 +72,8 @@ class Batcher:
         Why the device is lost, which means that this replica must be replaced; None while it works.
     starts : Counter of StartReason
         Batches started.
-    offered_rows, refused_rows, completed_rows : int
-        Rows that reached this batcher; those refused or crowded out; those answered with outputs.
-    deadline_missed_rows, expired_rows : int
-        Rows dropped because their request's own deadline, or the SLA's, passed or could not be met.
-    pruned_rows, refused_too_late_rows : int
-        Those among them that had waited in the queue, and those that were never let in.
-    cancelled_rows : int
-        Rows of requests that were given up, for instance because their clients left.
-    arrival_counts : ArrivalCounts
-        `offered_rows` by windows of `policy.burstiness.COUNT_WINDOW_S`.
+    rows : RowCounts
+        What became of the rows that reached this batcher.
     """
 
     def __init__(
@@ -98,15 +89,7 @@ class Batcher:
         self.placement = placement or BatchPlacement()
         self.lost_reason: str | None = None
         self.starts: Counter[StartReason] = Counter()
-        self.offered_rows = 0
-        self.refused_rows = 0
-        self.completed_rows = 0
-        self.deadline_missed_rows = 0
-        self.expired_rows = 0
-        self.pruned_rows = 0
-        self.refused_too_late_rows = 0
-        self.cancelled_rows = 0
-        self.arrival_counts = ArrivalCounts(COUNT_WINDOW_S)
+        self.rows = RowCounts()
         self._model = model
         self._on_batch = on_batch
         self._deaths = DeathGuard(core, journal, idempotent=model.idempotent)
@@ -189,8 +172,7 @@ class Batcher:
         submission = Submission(
             inputs, rows, arrival_s, deadline_s, priority, on_done, self._give_up
         )
-        self.offered_rows += rows
-        self.arrival_counts.count(arrival_s, rows)
+        self.rows.arrived(rows, arrival_s)
         refusal = self.core.arrive(time.monotonic(), submission)
         if refusal is not None:
             raise self._refuse(refusal, rows)
@@ -205,21 +187,14 @@ class Batcher:
 
     def _refuse(self, refusal: Refusal, rows: int) -> RequestError:
         """Count a refused request, and return the error for its sender."""
-        if self.lost_reason is None:
-            # No other replica could answer in time, so this is no sign of too few replicas.
-            if refusal is Refusal.HOPELESS:
-                self.deadline_missed_rows += rows
-                self.refused_too_late_rows += rows
-                return DeadlineError(
-                    "the request's deadline is shorter than its own processing time"
-                )
-            if refusal is Refusal.EXPIRED:
-                self.expired_rows += rows
-                self.refused_too_late_rows += rows
-                return DeadlineError(TOO_LATE)
-        self.refused_rows += rows
         if self.lost_reason is not None:
+            self.rows.refused += rows
             return DeviceError(self.lost_reason)
+        self.rows.turned_away(refusal, rows)
+        if refusal is Refusal.HOPELESS:
+            return DeadlineError("the request's deadline is shorter than its own processing time")
+        if refusal is Refusal.EXPIRED:
+            return DeadlineError(TOO_LATE)
         if refusal is Refusal.DEADLINE:
             return BusyError("this replica cannot answer before the request's deadline")
         return BusyError(
@@ -227,7 +202,7 @@ class Batcher:
         )
 
     def _give_up(self, submission: Submission) -> None:
-        self.cancelled_rows += submission.rows
+        self.rows.cancelled += submission.rows
         self.core.cancel(submission)
         self.advance()
 
@@ -242,23 +217,20 @@ class Batcher:
         The status is 504, and not the 503 of a refusal: HAProxy would try another replica, too
         late.
         """
-        submission = _submission(request)
+        submission = submission_of(request)
         if submission.done:
             return
         self.core.cancel(request)
-        self.pruned_rows += request.rows
+        self.rows.dropped(request)
         if request.deadline_s < math.inf:
-            self.deadline_missed_rows += request.rows
             message = message or "the request's deadline cannot be met"
-        else:
-            self.expired_rows += request.rows
         submission.finish(DeadlineError(message or TOO_LATE))
 
     def _crowd_out(self, request: Request) -> None:
         """Answer a suspected request with a `CrowdedOutError`."""
-        submission = _submission(request)
+        submission = submission_of(request)
         if not submission.done:
-            self.refused_rows += request.rows
+            self.rows.refused += request.rows
             submission.finish(
                 CrowdedOutError("the batch failed and the retry queue is full; try again later")
             )
@@ -284,12 +256,11 @@ class Batcher:
         DeadlineError
             No replica can answer the request in time any more.
         """
-        self.offered_rows += rows
-        self.arrival_counts.count(arrival_s, rows)
+        self.rows.arrived(rows, arrival_s)
         refusal = self.core.refuse(rows, now_s, arrival_s)
         if refusal is not Refusal.FULL or self.lost_reason is not None:
             raise self._refuse(refusal, rows)
-        self.refused_rows += rows
+        self.rows.refused += rows
 
     def refresh(self) -> None:
         """Learn of other replicas on this machine; to be called every second or so."""
@@ -324,10 +295,10 @@ class Batcher:
             # Any of them may be the reason; the others are free to go elsewhere.
             for part in self._batch.slices:
                 error = self._deaths.device_lost(part.request, reason)
-                _submission(part.request).finish(error)
+                submission_of(part.request).finish(error)
             self._batch = None
         for request in waiting:
-            _submission(request).finish(DeviceError(reason))
+            submission_of(request).finish(DeviceError(reason))
         self.advance()
 
     async def drain(self) -> None:
@@ -371,7 +342,7 @@ class Batcher:
 
     def _start_batch(self) -> bool:
         """Start a batch if the core has one; return whether this thread ran it."""
-        batch = self._deaths.next_batch(time.monotonic(), _answer)
+        batch = self._deaths.next_batch(time.monotonic())
         while self.core.deadline_missed:
             self._miss_deadline(self.core.deadline_missed.pop())
         while self.core.crowded_out:
@@ -421,18 +392,11 @@ class Batcher:
         advanced = not on_loop and self.core.queue_length > self.placement.largest
         if advanced:
             self._advance_now()
-        _trace(batch, run, started_s)
+        trace_batch(batch, run, started_s)
         if isinstance(outcome, Failure):
-            for place in failed:
-                culprit = _submission(batch.slices[place].request)
-                culprit.finish(outcome.blamed.get(place, outcome.error))
+            deliver_failure(batch, outcome, failed)
         else:
-            for (request, start, stop), outputs in zip(batch.slices, outcome, strict=True):
-                submission = _submission(request)
-                if not submission.done:
-                    self.completed_rows += stop - start
-                    if submission.add_outputs(start, stop, outputs):
-                        self._deaths.answered(submission)
+            self.rows.completed += deliver_outputs(batch, outcome, self._deaths.answered)
         oldest_s = min([part.request.arrival_s for part in batch.slices])
         self._on_batch(
             BatchRecord(
@@ -451,29 +415,3 @@ class Batcher:
             self._note_idle()
             if self.core.queue_length:
                 self.advance()
-
-
-def _trace(batch: Batch, run: BatchRun, started_s: float) -> None:
-    """Note the times of a batch for those of its requests that are traced."""
-    traces = [
-        submission.trace
-        for part in batch.slices
-        if (submission := _submission(part.request)).trace is not None
-    ]
-    if traces:
-        failed = isinstance(run.outcome, Failure)
-        times = BatchTimes(
-            started_s, time.monotonic(), run.duration_s, batch.size, batch.reason.value, failed
-        )
-        for trace in traces:
-            trace.batches.append(times)
-
-
-def _answer(request: Request, error: RequestError) -> None:
-    _submission(request).finish(error)
-
-
-def _submission(request: Request) -> Submission:
-    """Return a request of the core as what it is here."""
-    assert isinstance(request, Submission)
-    return request

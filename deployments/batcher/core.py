@@ -27,6 +27,7 @@ test comes an ordinary batch, if one is due.
 import math
 from collections.abc import Collection, Sequence
 
+from deployments.batcher.admission import Admission
 from deployments.batcher.arrival_rate import ArrivalRate
 from deployments.batcher.bisection import BatchBisection
 from deployments.batcher.limits import Limits
@@ -55,7 +56,6 @@ __all__ = [
 # latency if that is more: timers fire late, and batch latency varies.
 _SLACK_MS = 2.0
 _SLACK_SHARE = 0.1
-_MAX_REFUSED_SHARE = 0.999
 
 
 class BatcherCore:
@@ -89,6 +89,7 @@ class BatcherCore:
     """
 
     def __init__(self, table: PolicySource, limits: Limits, rate_window_s: float = 5.0) -> None:
+        self._admission = Admission(limits)
         self.use(table, limits)
         self.arrival_rate = ArrivalRate(rate_window_s)
         self.wake_at_s: float | None = None
@@ -101,12 +102,16 @@ class BatcherCore:
         self._device_busy = False
         self._device_free_s = -math.inf
         self._draining = False
-        self._refused_share = 0.0
 
     def use(self, table: PolicySource, limits: Limits) -> None:
         """Replace the policy table and the limits; the queue stays."""
         self.table = table
-        self.limits = limits
+        self._admission.limits = limits
+
+    @property
+    def limits(self) -> Limits:
+        """The limits in force."""
+        return self._admission.limits
 
     @property
     def queue_length(self) -> int:
@@ -118,13 +123,13 @@ class BatcherCore:
         """Whether a batch is on the device."""
         return self._device_busy
 
+    @property
+    def _busy_until_s(self) -> float | None:
+        """When the batch on the device will be done; None without one."""
+        return self._device_free_s if self._device_busy else None
+
     def has_room(self, rows: int, now_s: float, arrival_s: float | None = None) -> bool:
         """Return whether `rows` more rows may wait: there is room, and they will be done in time.
-
-        A request that is larger than the waiting room, or that takes too long on an idle device,
-        may wait if nothing else does: it would never be served otherwise. Suspected rows have a
-        room of their own, of the same size: they must not keep out the requests that fill up their
-        tests.
 
         Parameters
         ----------
@@ -133,57 +138,22 @@ class BatcherCore:
         arrival_s : float, optional
             When the request reached the replica, from which its time counts; `now_s` by default.
         """
-        if self._draining:
-            return False
-        limits, queued = self.limits, self._queue.rows
-        if queued and queued + rows > limits.waiting_room:
-            return False
-        ahead = self.queue_length
-        if limits.admit_within_ms == math.inf:
-            return True
-        if arrival_s is None:
-            arrival_s = now_s
-        if not (ahead or self._device_busy):
-            alone_ms = self._processing_ms(rows)
-            left_ms = limits.admit_within_ms - 1e3 * (now_s - arrival_s)
-            if alone_ms <= limits.admit_within_ms:
-                return alone_ms <= left_ms
-            return not self._is_expired(rows, now_s, arrival_s)
-        # Later arrivals may fill up the last batch, so it counts as full.
-        batches = -(-(ahead + rows) // limits.max_batch_size)
-        if not ahead and batches * limits.latency_ms[-1] > limits.admit_within_ms:
-            return not self._is_expired(rows, now_s, arrival_s)
-        full = batches * limits.max_batch_size
-        within_ms = limits.admit_within_ms - self._time_lost_in_tries_ms()
-        return self._completion_s(now_s, full) <= arrival_s + 1e-3 * within_ms
-
-    def _is_expired(self, rows: int, now_s: float, arrival_s: float) -> bool:
-        """Return whether a request waited so long to be read that a free device is too late."""
-        done_s = now_s + 1e-3 * self._latency_ms(rows)
-        return arrival_s < min(now_s, done_s - 1e-3 * self.limits.answer_within_ms)
-
-    def _time_lost_in_tries_ms(self) -> float:
-        """Return what nearly all requests have lost at most, being refused elsewhere before.
-
-        A replica cannot see for how long a request has been tried. If all replicas refuse the share
-        p that this one does, a request comes after j refusals or more with probability p^j: j is
-        such that no more come later than may be late. At most half of the time between a full
-        batch's latency and the limit is set aside.
-        """
-        limits, share = self.limits, self._refused_share
-        if share <= limits.late_share_allowed:
-            return 0.0
-        tries = math.log(limits.late_share_allowed) / math.log(min(share, _MAX_REFUSED_SHARE))
-        spare_ms = max(0.0, limits.admit_within_ms - limits.latency_ms[-1])
-        return min(limits.try_ms * min(tries, limits.retries), spare_ms / 2)
+        return not self._draining and self._admission.admits(
+            rows,
+            queued=self._queue.rows,
+            ahead=self.queue_length,
+            device_free_s=self._busy_until_s,
+            now_s=now_s,
+            arrival_s=now_s if arrival_s is None else arrival_s,
+        )
 
     def refuse(self, rows: int, now_s: float, arrival_s: float) -> Refusal:
         """Count a request for which there is no room, and return why."""
         self.arrival_rate.count(now_s, rows)
-        if not self._draining and self._is_expired(rows, now_s, arrival_s):
+        if not self._draining and self._admission.is_expired(rows, now_s, arrival_s):
             # No replica refuses it to have it tried elsewhere: that would be too late.
             return Refusal.EXPIRED
-        self._refused_share += (1.0 - self._refused_share) * rows / self.arrival_rate.weight
+        self._admission.count_refused(rows, self.arrival_rate.weight)
         return Refusal.FULL
 
     def policy(self, now_s: float) -> BatchingPolicy:
@@ -198,25 +168,15 @@ class BatcherCore:
         if not self.has_room(request.rows, now_s, request.arrival_s):
             return self.refuse(request.rows, now_s, request.arrival_s)
         self.arrival_rate.count(now_s, request.rows)
-        self._refused_share -= self._refused_share * request.rows / self.arrival_rate.weight
+        self._admission.count_admitted(request.rows, self.arrival_rate.weight)
         if request.deadline_s < math.inf:
             ahead = 0 if request.priority else self.queue_length
-            if self._completion_s(now_s, ahead + request.rows) > request.deadline_s:
-                alone_s = now_s + 1e-3 * self._processing_ms(request.rows)
+            done_s = self._admission.completion_s(ahead + request.rows, now_s, self._busy_until_s)
+            if done_s > request.deadline_s:
+                alone_s = self._admission.completion_s(request.rows, now_s, None)
                 return Refusal.HOPELESS if alone_s > request.deadline_s else Refusal.DEADLINE
         self._queue.append(request)
         return None
-
-    def _completion_s(self, now_s: float, rows: int) -> float:
-        """Return when `rows` rows can be done at the earliest, in batches of the largest size."""
-        start_s = max(now_s, self._device_free_s) if self._device_busy else now_s
-        return start_s + 1e-3 * self._processing_ms(rows)
-
-    def _processing_ms(self, rows: int) -> float:
-        """Return how long the device takes for `rows` rows, in batches of the largest size."""
-        latency_ms = self.limits.latency_ms
-        batches, rest = divmod(rows, len(latency_ms))
-        return batches * latency_ms[-1] + (latency_ms[rest - 1] if rest else 0.0)
 
     def cancel(self, request: Request) -> None:
         """Give up the rows of `request` that are not on the device yet."""
@@ -348,7 +308,7 @@ class BatcherCore:
                 slices, under_test = self._take_test(now_s, policy.max_batch_size)
                 reason = StartReason.SEARCH
             elif size:
-                slices = self._take(size, now_s + 1e-3 * self._latency_ms(size))
+                slices = self._take(size, now_s + 1e-3 * self.limits.batch_latency_ms(size))
             else:
                 self.wake_at_s = self._latest_start_s(policy)
                 return None
@@ -356,7 +316,7 @@ class BatcherCore:
                 # Smaller than decided if deadlines were missed; the rest still goes now.
                 size = sum([part.stop - part.start for part in slices])
                 self._device_busy = True
-                self._device_free_s = now_s + 1e-3 * self._latency_ms(size)
+                self._device_free_s = now_s + 1e-3 * self.limits.batch_latency_ms(size)
                 return Batch(tuple(slices), size, reason, under_test)
         return None
 
@@ -389,7 +349,7 @@ class BatcherCore:
         # The last suspect runs alone: a row that filled up its batch might be the culprit instead.
         if suspects and not is_last_suspect:
             size = max(size, min(max_rows, size + self._queue.rows))
-        done_s = now_s + 1e-3 * self._latency_ms(size)
+        done_s = now_s + 1e-3 * self.limits.batch_latency_ms(size)
         tested = []
         for part in suspects:
             if part.request.deadline_s < done_s:
@@ -428,10 +388,6 @@ class BatcherCore:
         deadline_s = self._queue.earliest_deadline_s()
         if deadline_s == math.inf:
             return due_s
-        latency_ms = self._latency_ms(min(self._queue.rows, policy.max_batch_size))
+        latency_ms = self.limits.batch_latency_ms(min(self._queue.rows, policy.max_batch_size))
         slack_ms = max(_SLACK_MS, _SLACK_SHARE * latency_ms)
         return min(due_s, deadline_s - 1e-3 * (latency_ms + slack_ms))
-
-    def _latency_ms(self, size: int) -> float:
-        latency_ms = self.limits.latency_ms
-        return latency_ms[min(size, len(latency_ms)) - 1]

@@ -5,12 +5,10 @@ and is cleared if it is innocent. One that has seen two is answered 500. A model
 idempotent gets no second try at all.
 """
 
-from collections.abc import Callable
-
 from deployments.batcher.core import BatcherCore
 from deployments.batcher.death_journal import MAX_DEATHS, DeathJournal
 from deployments.batcher.requests import Batch, Request
-from deployments.batcher.submission import Submission
+from deployments.batcher.submission import Submission, submission_of
 from deployments.errors import DeviceError, ReplicaDiedError, RequestError
 
 
@@ -35,16 +33,10 @@ class DeathGuard:
         self._idempotent = idempotent
         self._max_deaths = MAX_DEATHS if idempotent else 1
 
-    def next_batch(
-        self, now_s: float, answer: Callable[[Request, RequestError], None]
-    ) -> Batch | None:
+    def next_batch(self, now_s: float) -> Batch | None:
         """Return the core's next batch that may run, and note that it runs.
 
-        Parameters
-        ----------
-        now_s : float
-        answer : callable
-            Called with each request that is not computed again, and with its error.
+        A request that is not computed again gets its error.
         """
         batch = self._core.next_batch(now_s)
         journal = self._journal
@@ -55,9 +47,9 @@ class DeathGuard:
             alone = []
             recalled = False
             for place, part in enumerate(batch.slices):
-                deaths = journal.deaths.get(_digest(part.request), 0)
+                deaths = journal.deaths.get(submission_of(part.request).digest, 0)
                 if deaths >= self._max_deaths:
-                    answer(part.request, self._error(deaths))
+                    submission_of(part.request).finish(self._error(deaths))
                     self._core.cancel(part.request)
                     recalled = True
                 elif deaths:
@@ -67,7 +59,7 @@ class DeathGuard:
             self._core.recall(batch, alone)
             batch = self._core.next_batch(now_s)
         if batch is not None:
-            journal.begin([_digest(part.request) for part in batch.slices])
+            journal.begin([submission_of(part.request).digest for part in batch.slices])
         return batch
 
     def batch_ended(self) -> None:
@@ -88,7 +80,7 @@ class DeathGuard:
         deaths = 1
         if self._journal is not None:
             self._journal.device_lost()
-            deaths += self._journal.deaths.get(_digest(request), 0)
+            deaths += self._journal.deaths.get(submission_of(request).digest, 0)
         return self._error(deaths) if deaths >= self._max_deaths else DeviceError(reason)
 
     def refresh(self) -> None:
@@ -111,8 +103,3 @@ class DeathGuard:
         return ReplicaDiedError(
             "a replica was lost while it computed this request, which may not be computed twice"
         )
-
-
-def _digest(request: Request) -> int:
-    assert isinstance(request, Submission)
-    return request.digest

@@ -60,6 +60,10 @@ class Limits:
         """Largest batch."""
         return len(self.latency_ms)
 
+    def batch_latency_ms(self, size: int) -> float:
+        """Return how long a batch of `size` rows takes; none is larger than the largest."""
+        return self.latency_ms[min(size, len(self.latency_ms)) - 1]
+
 
 def batch_size_within(profile: Profile, sla: ServiceLevelObjective) -> int:
     """Return the largest batch that a device should run under an SLA.

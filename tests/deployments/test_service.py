@@ -329,7 +329,7 @@ async def test_draining_answers_accepted_requests() -> None:
         await asyncio.sleep(0)
         assert await service.drain(timeout_s=10.0)
         assert all(task.done() for task in asking)
-        assert service.batcher.completed_rows == 9
+        assert service.batcher.rows.completed == 9
         with pytest.raises(BusyError):
             await infer(service)
 
@@ -369,7 +369,7 @@ async def test_a_callback_gets_the_outcome_and_what_it_gives_up_is_not_counted_a
         outputs = await answered
         assert not isinstance(outputs, Exception)
         assert outputs["output"].tolist() == [[1.0]]
-        assert service.batcher.cancelled_rows == 1
+        assert service.batcher.rows.cancelled == 1
         assert service.autoscaling_stats()["answered_total"] == 1
 
 

@@ -282,7 +282,7 @@ async def test_a_device_given_up_fails_its_batch_and_every_waiting_request_at_on
         model.gate.set()
         await end_device_thread(batcher)
         await batcher.drain()
-        assert (batcher.completed_rows, model.batches) == (0, [[1]])
+        assert (batcher.rows.completed, model.batches) == (0, [[1]])
 
 
 async def test_a_model_that_ends_the_thread_loses_the_device(on_loop: bool) -> None:
@@ -347,7 +347,7 @@ async def test_crowded_out_requests_get_an_answer_and_count_as_refused() -> None
         assert str(crowded_out[0]) == (
             "the batch failed and the retry queue is full; try again later"
         )
-        assert len(crowded_out) == batcher.refused_rows > 0
+        assert len(crowded_out) == batcher.rows.refused > 0
     for value, result in zip((-1, 2, 3, 4, -5, 6, 7, 8), results, strict=True):
         if isinstance(result, dict):
             assert result["y"].tolist() == [value**2]
@@ -405,7 +405,7 @@ async def test_a_full_batcher_refuses_at_once_and_counts_it() -> None:
             await ask(batcher, 4)
         model.gate.set()
         await asyncio.gather(first, second)
-        assert (batcher.offered_rows, batcher.refused_rows, batcher.completed_rows) == (4, 1, 3)
+        assert (batcher.rows.offered, batcher.rows.refused, batcher.rows.completed) == (4, 1, 3)
 
 
 async def test_a_request_whose_deadline_passes_is_answered_at_once_and_not_computed() -> None:
@@ -423,7 +423,7 @@ async def test_a_request_whose_deadline_passes_is_answered_at_once_and_not_compu
             await batcher.submit(inputs, 1, now_s, deadline_s=now_s)
         model.gate.set()
         await first
-        assert (batcher.deadline_missed_rows, batcher.refused_rows) == (2, 0)
+        assert (batcher.rows.deadline_missed, batcher.rows.refused) == (2, 0)
     assert model.batches == [[1]]
 
 

@@ -354,7 +354,7 @@ def test_every_accepted_row_is_served_once_and_in_order(
 
 def test_the_time_that_a_request_waited_to_be_read_counts() -> None:
     core = make_core(batch_ms=10.0)
-    core.limits = replace(core.limits, admit_within_ms=97.0, answer_within_ms=100.0)
+    core.use(core.table, replace(core.limits, admit_within_ms=97.0, answer_within_ms=100.0))
     assert core.has_room(1, 1.0, arrival_s=1.0 - 0.087)
     assert not core.has_room(1, 1.0, arrival_s=1.0 - 0.088)
     assert core.arrive(1.0, Request(1.0 - 0.088, 1)) is Refusal.FULL
@@ -380,7 +380,7 @@ def test_no_request_is_admitted_that_would_be_admitted_only_without_its_age(
     age_ms: float, rows: int, ahead: int
 ) -> None:
     core = make_core(batch_ms=10.0)
-    core.limits = replace(core.limits, admit_within_ms=50.0, answer_within_ms=60.0)
+    core.use(core.table, replace(core.limits, admit_within_ms=50.0, answer_within_ms=60.0))
     if ahead:
         core.arrive(1.0, Request(1.0, ahead))
     if core.has_room(rows, 1.0, arrival_s=1.0 - 1e-3 * age_ms):

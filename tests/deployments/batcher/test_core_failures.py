@@ -390,7 +390,9 @@ def test_an_overloaded_device_with_poison_still_answers_most_in_time() -> None:
 
     def answers_in_time(poison_fraction: float) -> int:
         core = make_core(max_batch_size=32, waiting_room=32)
-        core.limits = type(core.limits)(84.0, 32, [FIXED_MS + ROW_MS * b for b in range(1, 33)])
+        core.use(
+            core.table, type(core.limits)(84.0, 32, [FIXED_MS + ROW_MS * b for b in range(1, 33)])
+        )
         random = np.random.default_rng(1)
         due_s = np.cumsum(random.exponential(1 / 727, 6000)).tolist()
         poison = set(np.flatnonzero(random.uniform(size=6000) < poison_fraction).tolist())

@@ -75,7 +75,7 @@ async def test_only_tokens_for_inference_may_infer(http: type[asyncio.Protocol])
             (403, realm + ', error="insufficient_scope", scope="inference"'),
         ]
         # Strangers are no load, for which replicas would be started.
-        assert service.batcher.offered_rows == 0
+        assert service.batcher.rows.offered == 0
         answer = await client.post(INFER, json=body((1, 2)), headers=bearer("alice"))
         assert answer.json()["outputs"][0]["data"] == [2, 4]
         assert service.access.admitted == {"alice": 1}
@@ -92,7 +92,7 @@ async def test_a_rate_is_refused_with_the_time_to_come_back(http: type[asyncio.P
         assert statuses == [200, 200, 429, 429]
         assert 900 < int(answer.headers["retry-after"]) <= 1000
         assert "0.001 requests per second" in answer.json()["error"]
-        assert service.batcher.offered_rows == 2
+        assert service.batcher.rows.offered == 2
 
 
 @WAYS

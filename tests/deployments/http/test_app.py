@@ -171,7 +171,7 @@ async def test_a_full_replica_answers_503_with_retry_after(
     assert set(statuses) == {200, 503}
     refused = next(answer for answer in answers if answer.status_code == 503)
     assert refused.headers["retry-after"] == "1"
-    assert service.batcher.offered_rows - service.batcher.refused_rows == 3 * statuses.count(200)
+    assert service.batcher.rows.offered - service.batcher.rows.refused == 3 * statuses.count(200)
 
 
 async def test_a_binary_request_gets_a_binary_response(client: httpx.AsyncClient) -> None:

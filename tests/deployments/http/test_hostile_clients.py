@@ -188,7 +188,7 @@ async def test_bodies_beyond_the_budget_are_refused_before_they_are_read(
                 # The connection is of use once the rest of the body has come.
                 writer.write(b" " * 199_999 + GOOD)
                 assert (await answer(reader))[0] == 200
-        assert service.batcher.refused_rows == 2
+        assert service.batcher.rows.refused == 2
         assert service.answers == {503: 2, 200: 2}
     while service.bodies.used_bytes:
         await asyncio.sleep(0)

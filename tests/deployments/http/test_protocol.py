@@ -166,7 +166,7 @@ async def test_a_full_replica_refuses_as_over_uvicorn() -> None:
             served.service.batcher.core.drain()
             two = post(body((1, 2), (3, 4)), "x-request-id: abc")
             answers += await exchange(served.port, [two], 1)
-            assert (served.service.batcher.offered_rows, served.service.batcher.refused_rows) == (
+            assert (served.service.batcher.rows.offered, served.service.batcher.rows.refused) == (
                 2,
                 2,
             )
@@ -235,7 +235,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_harms_nobody() -> 
         leaver.transport.abort()
         ((head, _),) = await exchange(served.port, [post(body((1, 2)))], 1)
         assert head.startswith(b"HTTP/1.1 200")
-        assert served.service.batcher.offered_rows == 1
+        assert served.service.batcher.rows.offered == 1
 
 
 async def test_without_a_hosted_app_everything_goes_to_asgi() -> None:

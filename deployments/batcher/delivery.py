@@ -1,0 +1,60 @@
+"""What a batch that ended means to the senders of its requests."""
+
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from deployments.batcher.model_runner import BatchRun, Failure, Tensors
+from deployments.batcher.requests import Batch
+from deployments.batcher.submission import Submission, submission_of
+from deployments.observability.tracing import BatchTimes
+
+
+def deliver_outputs(
+    batch: Batch, outputs: Sequence[Tensors], on_answered: Callable[[Submission], None]
+) -> int:
+    """Hand over the outputs of a batch.
+
+    Parameters
+    ----------
+    batch : Batch
+    outputs : sequence of mapping of str to ndarray
+        The outputs of each slice of `batch`.
+    on_answered : callable
+        Called with each request whose last rows these are.
+
+    Returns
+    -------
+    int
+        Rows whose senders still wait for them.
+    """
+    rows = 0
+    for (request, start, stop), part in zip(batch.slices, outputs, strict=True):
+        submission = submission_of(request)
+        if not submission.done:
+            rows += stop - start
+            if submission.add_outputs(start, stop, part):
+                on_answered(submission)
+    return rows
+
+
+def deliver_failure(batch: Batch, failure: Failure, failed: Collection[int]) -> None:
+    """Tell the senders of the slices at the places `failed` why the model failed."""
+    for place in failed:
+        culprit = submission_of(batch.slices[place].request)
+        culprit.finish(failure.blamed.get(place, failure.error))
+
+
+def trace_batch(batch: Batch, run: BatchRun, started_s: float) -> None:
+    """Note the times of a batch for those of its requests that are traced."""
+    traces = [
+        submission.trace
+        for part in batch.slices
+        if (submission := submission_of(part.request)).trace is not None
+    ]
+    if traces:
+        failed = isinstance(run.outcome, Failure)
+        times = BatchTimes(
+            started_s, time.monotonic(), run.duration_s, batch.size, batch.reason.value, failed
+        )
+        for trace in traces:
+            trace.batches.append(times)

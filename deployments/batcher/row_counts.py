@@ -1,0 +1,65 @@
+"""What became of the rows that reached a batcher."""
+
+import math
+from dataclasses import dataclass, field
+
+from deployments.batcher.arrival_counts import ArrivalCounts
+from deployments.batcher.requests import Refusal, Request
+from policy.burstiness import COUNT_WINDOW_S
+
+
+@dataclass(slots=True)
+class RowCounts:
+    """Counts of rows, by what became of them.
+
+    Attributes
+    ----------
+    offered, refused, completed : int
+        Rows that reached the batcher; those refused or crowded out; those answered with outputs.
+    deadline_missed, expired : int
+        Rows dropped because their request's own deadline, or the SLA's, passed or could not be met.
+    pruned, refused_too_late : int
+        Those among them that had waited in the queue, and those that were never let in.
+    cancelled : int
+        Rows of requests that were given up, for instance because their clients left.
+    arrivals : ArrivalCounts
+        `offered` by windows of `policy.burstiness.COUNT_WINDOW_S`.
+    """
+
+    offered: int = 0
+    refused: int = 0
+    completed: int = 0
+    deadline_missed: int = 0
+    expired: int = 0
+    pruned: int = 0
+    refused_too_late: int = 0
+    cancelled: int = 0
+    arrivals: ArrivalCounts = field(default_factory=lambda: ArrivalCounts(COUNT_WINDOW_S))
+
+    def arrived(self, rows: int, arrival_s: float) -> None:
+        """Count rows that reached the batcher."""
+        self.offered += rows
+        self.arrivals.count(arrival_s, rows)
+
+    def turned_away(self, refusal: Refusal, rows: int) -> None:
+        """Count rows that were never let in.
+
+        Where no other replica could answer them in time, they are no sign of too few replicas, and
+        do not count as refused.
+        """
+        if refusal is Refusal.HOPELESS:
+            self.deadline_missed += rows
+            self.refused_too_late += rows
+        elif refusal is Refusal.EXPIRED:
+            self.expired += rows
+            self.refused_too_late += rows
+        else:
+            self.refused += rows
+
+    def dropped(self, request: Request) -> None:
+        """Count the rows of a request that was let in, and will not be answered in time."""
+        self.pruned += request.rows
+        if request.deadline_s < math.inf:
+            self.deadline_missed += request.rows
+        else:
+            self.expired += request.rows
