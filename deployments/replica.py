@@ -23,7 +23,7 @@ from deployments.metrics import ReplicaMetrics
 from deployments.middleware import open_fast_path
 from deployments.profiling.kept_profile import KeptProfile
 from deployments.ray_replica import call_when_draining, confine_to_node
-from deployments.service import load_service
+from deployments.service_loading import load_service
 from deployments.service_start import ServiceStart
 from deployments.start_split import StartSplit, process_busy_s
 from deployments.store_actor import open_store

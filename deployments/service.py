@@ -3,11 +3,9 @@
 import asyncio
 import logging
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,12 @@ from deployments.access.control import AccessControl
 from deployments.batcher.asyncio_batcher import Batcher
 from deployments.batcher.death_journal import DeathJournal
 from deployments.batcher.front_meter import FrontMeter
-from deployments.batcher.placement import BatchPlacement
+from deployments.batcher.placement import BatchPlacement, longest_on_loop_ms
 from deployments.batcher.submission import Outcome, outputs_of
 from deployments.config import ModelConfig, UserConfig
 from deployments.control.observations import Observations, ReplicaObserver
 from deployments.control.policy_controller import PolicyController
+from deployments.device_health import HangLimits
 from deployments.errors import BusyError, DeadlineError, RequestError
 from deployments.example_request import example_request
 from deployments.haproxy_view import MeanTimes
@@ -33,83 +32,14 @@ from deployments.http.inference_protocol import (
     claimed_rows,
 )
 from deployments.inference_call import InferenceCall
-from deployments.models.base import Model, check_weights, find_model_class, load_model
-from deployments.models.weights import WeightsLoader
+from deployments.models.base import Model
 from deployments.observability.tracing import RequestTrace, Tracing
-from deployments.profiling.kept_profile import KeptProfile
-from deployments.profiling.measure import measure_profile
 from deployments.service_start import ServiceStart
 from deployments.threads import limit_threads, threads_in_use
-from deployments.warm_up import WarmUp, warm_up
-from policy.errors import InvalidInputError
+from deployments.warm_up import WarmUp
 from policy.profile import Profile
 
 logger = logging.getLogger("sojourn.service")
-
-#: How long a starting replica may measure its own profile, if it has none.
-PROFILE_BUDGET_S = 1.0
-#: Longest batch that the event loop runs itself on its only CPU. Handing one over costs 0.05 ms of
-#: CPU, and its answers wait for two threads to be woken (`benchmarks/live/handover.py`).
-LONGEST_ON_LOOP_MS = 0.5
-#: The same where the device thread has a CPU of its own, so that only the hand-over is saved.
-LONGEST_BESIDE_CPUS_MS = 0.2
-#: Neither is more than this share of the SLA's response time.
-SHARE_ON_LOOP = 0.05
-#: The device is stuck if one batch takes longer than this, and than this many full batches.
-STUCK_AFTER_S = 10.0
-STUCK_AFTER_BATCHES = 20
-
-
-def resolve_device(device: str) -> str:
-    """Return `device`; for ``auto``, ``cuda`` if this process has a GPU, else ``cpu``."""
-    if device != "auto":
-        return device
-    import torch  # here, because importing this module must not load torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def profile_of(
-    config: ModelConfig,
-    model: Model,
-    device: str,
-    cpus: float | None = None,
-    kept: KeptProfile | None = None,
-) -> Profile:
-    """Return the profile in the config, else the model's own, else the one kept, else measure one.
-
-    Parameters
-    ----------
-    config : ModelConfig
-    model : Model
-        The loaded model.
-    device : str
-        ``cpu`` or ``cuda``.
-    cpus : float, optional
-        CPUs of this process, to be noted in a profile that is measured here.
-    kept : KeptProfile, optional
-        Where a profile that is measured here is kept.
-
-    Raises
-    ------
-    InvalidInputError
-        The profile in the config is invalid.
-    """
-    profile = config.load_profile() or model.profile()
-    if profile is None and kept is not None:
-        profile = kept.load()
-    if profile is None:
-        profile = measure_profile(
-            model,
-            model_name=config.name,
-            device=device,
-            max_batch_size=config.max_batch_size,
-            budget_s=PROFILE_BUDGET_S,
-        )
-        profile = replace(profile, cpus=cpus)
-        if kept is not None:
-            kept.save(profile)
-    return profile
 
 
 class InferenceService:
@@ -185,14 +115,13 @@ class InferenceService:
         self._draining = False
         self.access = AccessControl()
         self.tracing = Tracing(config.name, config.version)
-        self._config = config
         self.refused_requests = 0
         self._refused_before = 0
         self._max_timeout_ms = math.inf
         self._model = model
         self._journals = journals
         self._profile = profile
-        self._not_run = set(warm.not_run if warm else ())
+        self._hang_limits = HangLimits(config, warm.not_run if warm else ())
         self._computes_here = device == "cpu" and not model.waits
         self._placement = BatchPlacement()
         self._controller: PolicyController | None = None
@@ -259,25 +188,17 @@ class InferenceService:
             return False
         if self._batcher.lost_reason is not None:
             return True
-        busy_s = self._batcher.busy_for_s()
-        if self._batcher.size_on_device in self._not_run:
-            return busy_s > max(self.stuck_after_s, self._config.compile_hang_after_s)
-        return busy_s > self.stuck_after_s
-
-    @property
-    def stuck_after_s(self) -> float:
-        """How long one batch may take before the device counts as stuck."""
-        if self._config.hang_after_s is not None:
-            return self._config.hang_after_s
-        full_batch_s = 1e-3 * float(self.controller.profile.latency_ms[-1])
-        return max(STUCK_AFTER_S, STUCK_AFTER_BATCHES * full_batch_s)
+        limit_s = self._hang_limits.limit_s(self._full_batch_ms, self._batcher.size_on_device)
+        return self._batcher.busy_for_s() > limit_s
 
     @property
     def longest_batch_s(self) -> float:
         """How long any batch may take, those included that the model compiles for."""
-        if self._not_run:
-            return max(self.stuck_after_s, self._config.compile_hang_after_s)
-        return self.stuck_after_s
+        return self._hang_limits.longest_s(self._full_batch_ms)
+
+    @property
+    def _full_batch_ms(self) -> float:
+        return float(self.controller.profile.latency_ms[-1])
 
     async def configure(self, user_config: UserConfig) -> None:
         """Apply a configuration; its policy takes effect as soon as it is solved.
@@ -333,11 +254,9 @@ class InferenceService:
         """Decide which batches the event loop runs, by the profile now believed."""
         if not self._computes_here:
             return
-        longest_ms = LONGEST_ON_LOOP_MS if self.cpus <= 1 else LONGEST_BESIDE_CPUS_MS
-        sla_ms = self.controller.sla_at_replica.response_time_ms
         self._placement.use(
             self.controller.profile.latency_ms.tolist(),
-            min(longest_ms, SHARE_ON_LOOP * sla_ms),
+            longest_on_loop_ms(self.cpus, self.controller.sla_at_replica.response_time_ms),
             time.monotonic(),
         )
 
@@ -360,7 +279,7 @@ class InferenceService:
         seen = self.observer.take(
             self.batcher.rows.arrivals.take(time.monotonic()), shares_cpu=self.shares_cpu
         )
-        self._not_run.difference_update(record.size for record in seen.batches)
+        self._hang_limits.ran({record.size for record in seen.batches})
         self.batcher.refresh()
         self.batcher.expire(time.monotonic() - 1e-3 * self._max_timeout_ms)
         if seen.response_times_s:
@@ -517,6 +436,7 @@ class InferenceService:
     def explain(self) -> Mapping[str, Any]:
         """Return the content of `GET /sojourn/policy`."""
         batcher, user_config = self.batcher, self.controller.user_config
+        now_s = time.monotonic()
         return {
             "model": self.model_name,
             "sla": user_config.sla.model_dump(),
@@ -530,7 +450,10 @@ class InferenceService:
             "start": self.start.explain(),
             "largest_batch_on_event_loop": self._placement.largest,
             "model_errors": batcher.model_errors.report(),
-            "last_batches": self._explain_batches(),
+            "last_batches": [
+                {"ended_s_ago": now_s - ended_s, **record.explain()}
+                for ended_s, record in reversed(self.observer.last_batches)
+            ],
             "batches_started": {reason.value: count for reason, count in batcher.starts.items()},
             "rows": {
                 "offered": batcher.rows.offered,
@@ -542,23 +465,6 @@ class InferenceService:
             },
             **self.controller.explain(),
         }
-
-    def _explain_batches(self) -> list[dict[str, Any]]:
-        """Return the last batches with the reasons for starting them, newest first."""
-        now_s = time.monotonic()
-        return [
-            {
-                "ended_s_ago": now_s - ended_s,
-                "reason": record.reason.value,
-                "size": record.size,
-                "queue_length_left": record.queue_length_left,
-                "oldest_wait_ms": 1e3 * record.oldest_wait_s,
-                "duration_ms": 1e3 * record.duration_s,
-                "on_event_loop": record.on_loop,
-                "failed": record.failed,
-            }
-            for ended_s, record in reversed(self.observer.last_batches)
-        ]
 
     def example_request(self) -> Mapping[str, Any]:
         """Return a valid request of one row, for `GET /sojourn/example`."""
@@ -594,58 +500,3 @@ class InferenceService:
             await self._controller.close()
         if self._batcher is not None:
             self._batcher.close()
-
-
-def load_service(
-    config: ModelConfig,
-    cpus: float | None = None,
-    journals: Path | None = None,
-    start: ServiceStart | None = None,
-) -> InferenceService:
-    """Load a model, warm it up, and return its service.
-
-    Parameters
-    ----------
-    config : ModelConfig
-        The model's configuration.
-    cpus : float, optional
-        CPUs of this process, which is limited to one thread of BLAS, OpenMP and torch for each. By
-        default, all that it may run on, and its threads stay as they are.
-    journals : Path, optional
-        As in `InferenceService`.
-    start : ServiceStart, optional
-        Where the start is timed, and where the model store is.
-
-    Raises
-    ------
-    InvalidInputError
-        The model or its profile cannot be loaded, the profile exceeds `max_batch_size`, or the
-        config names weights and the model does not ask for any.
-    """
-    if cpus is None:
-        cpus = float(len(os.sched_getaffinity(0)))
-    else:
-        limit_threads(cpus)
-    start = start or ServiceStart()
-    start.weights = WeightsLoader(config.weights, start.store_socket, start.split)
-    with start.split.phase("imports"):
-        device = resolve_device(config.device)
-        model_class = find_model_class(config.import_path)
-    check_weights(model_class, config.import_path, config.weights)
-    with start.split.phase("model"):
-        model = load_model(config.import_path, config.options, device, start.weights)
-    with start.split.phase("profile"):
-        profile = profile_of(config, model, device, cpus, start.kept_profile)
-    if profile.max_batch_size > config.max_batch_size:
-        raise InvalidInputError(
-            f"model: the profile goes to batch size {profile.max_batch_size}, which exceeds "
-            f"max_batch_size {config.max_batch_size}"
-        )
-    with start.split.phase("warm_up"):
-        warm = warm_up(model, profile.latency_ms.tolist(), config.warm_up_s)
-    service = InferenceService(
-        config, model, profile, device=device, cpus=cpus, warm=warm, journals=journals, start=start
-    )
-    if service.cpus_note is not None:
-        logger.warning("%s", service.cpus_note)
-    return service

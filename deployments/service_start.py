@@ -23,7 +23,7 @@ class ServiceStart:
     kept_profile : KeptProfile or None
         Where replicas share the profile that one of them measured.
     weights : WeightsLoader or None
-        What the model loads its weights with; `deployments.service.load_service` sets it.
+        What the model loads its weights with; `deployments.service_loading.load_service` sets it.
     """
 
     split: StartSplit = field(default_factory=StartSplit)

@@ -33,7 +33,8 @@ from benchmarks.peers.sojourn_config import user_config
 from deployments.config import ModelConfig, parse_user_config
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
-from deployments.service import InferenceService, load_service
+from deployments.service import InferenceService
+from deployments.service_loading import load_service
 from sojourn.output import print_json, say
 
 CONNECTIONS = 64

@@ -16,7 +16,8 @@ from deployments.config import ModelConfig, parse_user_config
 from deployments.control.policy_controller import TICK_S
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
-from deployments.service import InferenceService, load_service
+from deployments.service import InferenceService
+from deployments.service_loading import load_service
 
 
 async def _tick_forever(service: InferenceService) -> None:

@@ -14,7 +14,7 @@ from benchmarks.peers.sojourn_config import user_config
 from deployments.config import ModelConfig, parse_user_config
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
-from deployments.service import load_service
+from deployments.service_loading import load_service
 
 
 async def main() -> None:

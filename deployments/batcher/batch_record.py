@@ -1,6 +1,7 @@
 """What is known of a batch once it has ended."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from deployments.batcher.requests import StartReason
 
@@ -40,3 +41,15 @@ class BatchRecord:
     failed: bool
     cpu_s: float = 0.0
     on_loop: bool = False
+
+    def explain(self) -> dict[str, Any]:
+        """Return the batch in `GET /sojourn/policy`."""
+        return {
+            "reason": self.reason.value,
+            "size": self.size,
+            "queue_length_left": self.queue_length_left,
+            "oldest_wait_ms": 1e3 * self.oldest_wait_s,
+            "duration_ms": 1e3 * self.duration_s,
+            "on_event_loop": self.on_loop,
+            "failed": self.failed,
+        }

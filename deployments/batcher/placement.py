@@ -9,8 +9,29 @@ for batches that are short in every respect.
 import math
 from collections.abc import Sequence
 
+#: Longest batch that the event loop runs itself on its only CPU. Handing one over costs 0.05 ms of
+#: CPU, and its answers wait for two threads to be woken (`benchmarks/live/handover.py`).
+LONGEST_ON_LOOP_MS = 0.5
+#: The same where the device thread has a CPU of its own, so that only the hand-over is saved.
+LONGEST_BESIDE_CPUS_MS = 0.2
+#: Neither is more than this share of the SLA's response time.
+SHARE_ON_LOOP = 0.05
 #: So many batches in a row tell how a model is; fewer may be bad luck.
 IN_A_ROW = 8
+
+
+def longest_on_loop_ms(cpus: float, response_time_ms: float) -> float:
+    """Return how long the batches may take that the event loop runs itself.
+
+    Parameters
+    ----------
+    cpus : float
+        CPUs of this process.
+    response_time_ms : float
+        Response time of the SLA.
+    """
+    longest_ms = LONGEST_ON_LOOP_MS if cpus <= 1 else LONGEST_BESIDE_CPUS_MS
+    return min(longest_ms, SHARE_ON_LOOP * response_time_ms)
 
 
 class BatchPlacement:

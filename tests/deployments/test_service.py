@@ -24,10 +24,12 @@ from deployments.control.latency_refit import LatencyRefit
 from deployments.control.model_corrections import REVISE_EVERY
 from deployments.control.observations import BATCHES_SHOWN
 from deployments.control.wait_correction import WaitCorrection
+from deployments.device_health import STUCK_AFTER_S
 from deployments.errors import BusyError, DeadlineError, DeviceError
 from deployments.http.inference_protocol import InferenceRequest, RequestedOutput
 from deployments.models.emulated import Emulated
-from deployments.service import InferenceService, load_service
+from deployments.service import InferenceService
+from deployments.service_loading import load_service
 from deployments.warm_up import WarmUp
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile
@@ -239,8 +241,8 @@ def test_a_profile_beyond_the_maximum_batch_size_is_rejected() -> None:
 async def test_a_device_that_hangs_makes_the_replica_unhealthy_and_answers_its_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("deployments.service.STUCK_AFTER_S", 0.0)
-    monkeypatch.setattr("deployments.service.STUCK_AFTER_BATCHES", 0)
+    monkeypatch.setattr("deployments.device_health.STUCK_AFTER_S", 0.0)
+    monkeypatch.setattr("deployments.device_health.STUCK_AFTER_BATCHES", 0)
     async with emulated_service(PROFILE) as service:
         assert service.ready
         asking = [asyncio.create_task(infer(service)) for _ in range(3)]
@@ -292,7 +294,7 @@ async def test_a_size_that_has_been_run_is_no_compile_any_more() -> None:
         assert service.longest_batch_s == config.compile_hang_after_s
         await infer(service)
         await service.tick()
-        assert service.longest_batch_s == service.stuck_after_s
+        assert service.longest_batch_s == STUCK_AFTER_S
     finally:
         await service.close()
 
@@ -425,7 +427,7 @@ from deployments.config import ModelConfig, parse_user_config
 from deployments.http.inference_protocol import InferenceRequest, RequestedOutput
 from deployments.models.digits import Digits
 from deployments.http.inference_protocol import InferenceRequest, RequestedOutput
-from deployments.service import load_service
+from deployments.service_loading import load_service
 
 pools = []
 

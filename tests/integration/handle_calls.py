@@ -25,7 +25,7 @@ from deployments.config import ModelConfig, parse_user_config
 from deployments.errors import BusyError
 from deployments.http.inference_protocol import parse_request
 from deployments.local.cluster import deploy
-from deployments.service import load_service
+from deployments.service_loading import load_service
 from tests.support.services import load_document, wait_for
 
 RETRY_DELAY_MS = 50.0

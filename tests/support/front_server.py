@@ -17,7 +17,7 @@ from deployments.control.policy_controller import TICK_S
 from deployments.haproxy_view import HaproxyView
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
-from deployments.service import load_service
+from deployments.service_loading import load_service
 
 
 async def main(port: int, socket: str | None = None) -> None:

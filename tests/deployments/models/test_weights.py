@@ -9,7 +9,7 @@ from deployments.config import ModelConfig
 from deployments.models.base import Model, TensorSpec, load_model
 from deployments.models.digits import WEIGHTS, Digits
 from deployments.models.weights import WeightsLoader, load_weights
-from deployments.service import load_service
+from deployments.service_loading import load_service
 from deployments.service_start import ServiceStart
 from deployments.start_split import StartSplit
 from modelstore.client import ask
