@@ -9,10 +9,9 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from autoscaler.reports import AutoscalerSettings
 from deployments.access.config import AccessConfig
@@ -20,6 +19,7 @@ from deployments.batcher.limits import Limits, limits_for
 from deployments.observability.config import TracingConfig
 from deployments.routing import RETRIES
 from deployments.serve_document import Application, find_applications, unknown_key
+from deployments.validation import read_yaml, validate
 from modelstore.names import STORE_PREFIX, ModelName
 from modelstore.settings import ManagerSettings
 from modelstore.wire import default_socket
@@ -279,30 +279,7 @@ def parse_user_config(content: Mapping[str, Any] | None) -> UserConfig:
     InvalidInputError
         The first error, in one line: where it is, and what is allowed.
     """
-    try:
-        return UserConfig.model_validate(content or {})
-    except ValidationError as error:
-        raise InvalidInputError(f"user_config: {first_line(error, UserConfig)}") from None
-
-
-def read_yaml(path: str | Path) -> Any:
-    """Return the content of a YAML file.
-
-    Raises
-    ------
-    InvalidInputError
-        The file cannot be read, or is not YAML.
-    """
-    try:
-        return yaml.safe_load(Path(path).read_text())
-    except OSError as error:
-        raise InvalidInputError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise InvalidInputError(f"{path}: not a YAML file, not even text") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark else ""
-        raise InvalidInputError(f"{path}: not YAML{where}") from error
+    return validate(UserConfig, content or {}, "user_config")
 
 
 def load_service_configs(path: str | Path) -> list[ServiceConfig]:
@@ -364,40 +341,4 @@ def parse_args(content: Any) -> ReplicaArgs:
     InvalidInputError
         The first error, in one line: where it is, and what is allowed.
     """
-    try:
-        return ReplicaArgs.model_validate(content or {})
-    except ValidationError as error:
-        raise InvalidInputError(f"args: {first_line(error, ReplicaArgs)}") from None
-
-
-def first_line(error: ValidationError, model: type[BaseModel]) -> str:
-    """Return pydantic's first error in one line: where it is, what is wrong, the value given.
-
-    Parameters
-    ----------
-    error : ValidationError
-    model : type of BaseModel
-        What was validated; it knows the keys that an unknown one may have meant.
-    """
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        return f"{where}: {unknown_key(str(first['loc'][-1]), _known_keys(model, first['loc']))}"
-    message = first["msg"].removeprefix("Value error, ")
-    given = "" if isinstance(first["input"], dict) else f", not {first['input']!r}"
-    return f"{where}: {message[:1].lower()}{message[1:]}{given}" if where else message
-
-
-def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> set[str]:
-    for name in location[:-1]:
-        field = model.model_fields.get(str(name))
-        model = (field and _model_within(field.annotation)) or model
-    return set(model.model_fields)
-
-
-def _model_within(annotation: Any) -> type[BaseModel] | None:
-    """Return the model in an annotation such as ``list[Model] | None``, if there is one."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    found = (_model_within(part) for part in get_args(annotation))
-    return next((model for model in found if model), None)
+    return validate(ReplicaArgs, content or {}, "args")

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deployments.access.config import AccessConfig
-from deployments.config import IMPORT_PATH, load_service_configs, read_yaml
+from deployments.config import IMPORT_PATH, load_service_configs
 from deployments.config_check import check_service
 from deployments.local.run import LocalRun, ServedApplication, run_of
+from deployments.validation import read_yaml
 from pipelines.serving.config import IMPORT_PATH as PIPELINE_IMPORT_PATH
 from pipelines.serving.config import load_pipeline_file
 

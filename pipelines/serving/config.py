@@ -5,13 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from deployments.access.config import AccessConfig
-from deployments.config import SLAConfig, first_line, read_yaml
+from deployments.config import SLAConfig
 from deployments.models.base import TensorSpec
 from deployments.observability.config import TracingConfig
 from deployments.serve_document import find_applications
+from deployments.validation import read_yaml, validate
 from pipelines.graph import compile_steps
 from pipelines.pipeline import MAX_PENDING
 from pipelines.steps import MAX_ITEMS, Each, Ensemble, Place, Stage, Step, Switch
@@ -267,10 +268,7 @@ def parse_args(args: Any) -> PipelineConfig:
     """
     if not isinstance(args, Mapping) or set(args) != {"pipeline"}:
         raise InvalidInputError("args: must have the key pipeline, and no other")
-    try:
-        return PipelineConfig.model_validate(args["pipeline"])
-    except ValidationError as error:
-        raise InvalidInputError(f"pipeline: {first_line(error, PipelineConfig)}") from None
+    return validate(PipelineConfig, args["pipeline"], "pipeline")
 
 
 def parse_user_config(content: Mapping[str, Any] | None) -> PipelineUserConfig:
@@ -281,10 +279,7 @@ def parse_user_config(content: Mapping[str, Any] | None) -> PipelineUserConfig:
     InvalidInputError
         The first error, in one line: where it is, and what is allowed.
     """
-    try:
-        return PipelineUserConfig.model_validate(content or {})
-    except ValidationError as error:
-        raise InvalidInputError(f"user_config: {first_line(error, PipelineUserConfig)}") from None
+    return validate(PipelineUserConfig, content or {}, "user_config")
 
 
 def load_pipeline_file(path: str | Path) -> PipelineFile:

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 import orjson
-from pydantic import ValidationError
 
 from deployments.access.credentials import read_token
-from deployments.config import SLAConfig, first_line
+from deployments.config import SLAConfig
+from deployments.validation import validate
 from loadtests.answers import parse_case
 from loadtests.cases import prepare_cases
 from loadtests.made_cases import image_cases, random_cases
@@ -253,11 +253,10 @@ def parse_sla(text: str) -> SLAConfig:
             raise ValueError
         value, unit, percentile = match.groups()
         response_time_ms = float(value) * (1 if unit == "ms" else 1000)
-        return SLAConfig(response_time_ms=response_time_ms, percentile=float(percentile))
-    except ValidationError as error:
-        raise InvalidInputError(f"--sla: {first_line(error, SLAConfig)}") from None
+        sla = {"response_time_ms": response_time_ms, "percentile": float(percentile)}
     except ValueError:
         raise InvalidInputError(f"--sla: must be like 100ms@99, not {text!r}") from None
+    return validate(SLAConfig, sla, "--sla")
 
 
 def _make_folder(out: Path) -> None:

@@ -6,12 +6,11 @@ from typing import Any, get_args
 
 import click
 import yaml
-from pydantic import ValidationError
 
 from deployments.access.config import Scope, TokenConfig
 from deployments.access.credentials import TOKEN_VARIABLE
 from deployments.access.tokens import hash_token, make_token
-from deployments.config import first_line
+from deployments.validation import validate
 from policy.errors import InvalidInputError
 from sojourn.output import json_option, print_json
 
@@ -55,10 +54,7 @@ def command(
         "scopes": list(dict.fromkeys(scopes)),
         **{key: value for key, value in limits.items() if value is not None},
     }
-    try:
-        TokenConfig.model_validate(entry)
-    except ValidationError as error:
-        raise InvalidInputError(first_line(error, TokenConfig)) from None
+    validate(TokenConfig, entry)
     if file is not None:
         _write(file, token)
     if as_json:

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from deployments import service
 from deployments.config import ModelConfig
 from deployments.models.base import load_model
 from deployments.profiling.kept_profile import KeptProfile
+from deployments.service_loading import profile_of
 from policy.profile import Profile
 
 CONFIG = ModelConfig(name="emulated", import_path="digits", max_batch_size=4)
@@ -30,14 +30,14 @@ def measured(monkeypatch):
         calls.append(options)
         return Profile("digits", "cpu", np.array([1.0, 1.5, 2.0, 2.5]))
 
-    monkeypatch.setattr(service, "measure_profile", measure)
+    monkeypatch.setattr("deployments.service_loading.measure_profile", measure)
     return calls
 
 
 def test_the_second_replica_uses_what_the_first_one_measured(measured):
     shelf, model = Shelf(), load_model("digits", {}, "cpu")
-    first = service.profile_of(CONFIG, model, "cpu", 2.0, shelf.kept)
-    second = service.profile_of(CONFIG, model, "cpu", 2.0, shelf.kept)
+    first = profile_of(CONFIG, model, "cpu", 2.0, shelf.kept)
+    second = profile_of(CONFIG, model, "cpu", 2.0, shelf.kept)
     assert len(measured) == 1
     assert second.to_dict() == first.to_dict()
     assert second.cpus == 2.0
@@ -45,14 +45,14 @@ def test_the_second_replica_uses_what_the_first_one_measured(measured):
 
 def test_a_profile_in_the_config_comes_first(measured):
     shelf, model = Shelf(), load_model("digits", {}, "cpu")
-    service.profile_of(CONFIG, model, "cpu", kept=shelf.kept)
+    profile_of(CONFIG, model, "cpu", kept=shelf.kept)
     given = CONFIG.model_copy(update={"profile": {"latency_ms": [7.0]}})
-    assert service.profile_of(given, model, "cpu", kept=shelf.kept).latency_ms.tolist() == [7.0]
+    assert profile_of(given, model, "cpu", kept=shelf.kept).latency_ms.tolist() == [7.0]
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"latency_ms": [-1]}'])
 def test_one_that_cannot_be_read_is_measured_again(measured, content):
     shelf, model = Shelf(content), load_model("digits", {}, "cpu")
-    service.profile_of(CONFIG, model, "cpu", kept=shelf.kept)
+    profile_of(CONFIG, model, "cpu", kept=shelf.kept)
     assert len(measured) == 1
     assert shelf.kept.load().latency_ms.tolist() == [1.0, 1.5, 2.0, 2.5]

@@ -1,0 +1,80 @@
+"""Read what a user wrote, and say in one line what is wrong with it."""
+
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from deployments.serve_document import unknown_key
+from policy.errors import InvalidInputError
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def read_yaml(path: str | Path) -> Any:
+    """Return the content of a YAML file.
+
+    Raises
+    ------
+    InvalidInputError
+        The file cannot be read, or is not YAML.
+    """
+    try:
+        return yaml.safe_load(Path(path).read_text())
+    except OSError as error:
+        raise InvalidInputError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise InvalidInputError(f"{path}: not a YAML file, not even text") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}" if mark else ""
+        raise InvalidInputError(f"{path}: not YAML{where}") from error
+
+
+def validate(model: type[_Model], content: Any, where: str = "") -> _Model:
+    """Return `content` as a `model`.
+
+    Parameters
+    ----------
+    model : type of BaseModel
+    content : Any
+    where : str
+        What the content is part of, for the message.
+
+    Raises
+    ------
+    InvalidInputError
+        The first error, in one line: where it is, and what is allowed.
+    """
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        message = _first_line(error, model)
+        raise InvalidInputError(f"{where}: {message}" if where else message) from None
+
+
+def _first_line(error: ValidationError, model: type[BaseModel]) -> str:
+    """Return pydantic's first error in one line: where it is, what is wrong, the value given."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"{where}: {unknown_key(str(first['loc'][-1]), _known_keys(model, first['loc']))}"
+    message = first["msg"].removeprefix("Value error, ")
+    given = "" if isinstance(first["input"], dict) else f", not {first['input']!r}"
+    return f"{where}: {message[:1].lower()}{message[1:]}{given}" if where else message
+
+
+def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> set[str]:
+    for name in location[:-1]:
+        field = model.model_fields.get(str(name))
+        model = (field and _model_within(field.annotation)) or model
+    return set(model.model_fields)
+
+
+def _model_within(annotation: Any) -> type[BaseModel] | None:
+    """Return the model in an annotation such as ``list[Model] | None``, if there is one."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    found = (_model_within(part) for part in get_args(annotation))
+    return next((model for model in found if model), None)
