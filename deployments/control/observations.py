@@ -72,6 +72,8 @@ class ReplicaObserver:
     balancer_wait : BalancerWait
     answered_rows, late_rows : int
         Rows of the requests counted since the start, and of the late ones among them.
+    device_busy_s, energy_j : float
+        Time on the device of all batches, and their energy as far as it is known.
     last_batches : deque of (float, BatchRecord)
         The last `BATCHES_SHOWN` batches, each with the time when it ended, by `time.monotonic`.
     """
@@ -82,6 +84,8 @@ class ReplicaObserver:
         self.balancer_wait = BalancerWait()
         self.answered_rows = 0
         self.late_rows = 0
+        self.device_busy_s = 0.0
+        self.energy_j = 0.0
         self.last_batches: deque[tuple[float, BatchRecord]] = deque(maxlen=BATCHES_SHOWN)
         self._batches: list[BatchRecord] = []
         #: Response time, rows, and whether it is late already.
@@ -94,6 +98,8 @@ class ReplicaObserver:
             forward = (record.duration_s, record.cpu_s) if record.on_loop else (0.0, 0.0)
             self._front_meter.batch_ended(now_s, *forward)
         self._batches.append(record)
+        self.device_busy_s += record.duration_s
+        self.energy_j += 1e-3 * (record.energy_mj or 0.0)
         self.last_batches.append((now_s, record))
 
     def answered(self, rows: int, response_time_s: float) -> None:

@@ -58,6 +58,8 @@ class PolicyController:
         The configuration in force.
     sla_at_replica : ServiceLevelObjective
         What the way to the replica and back leaves of the SLA.
+    percentiles : ResponseTimePercentiles
+        Response times, measured and predicted.
 
     Raises
     ------
@@ -72,7 +74,7 @@ class PolicyController:
         self.sla_at_replica = user_config.sla_at_replica()
         self._on_change = on_change
         self._corrections = ModelCorrections(profile)
-        self._percentiles = ResponseTimePercentiles()
+        self.percentiles = ResponseTimePercentiles()
         self.core = BatcherCore(self._work_conserving_table(user_config), self._limits())
         self._solver = BackgroundSolver(user_config.sla, self._use_solved_table)
         self._bursts = BurstPolicy(self._use_solved_table)
@@ -198,12 +200,12 @@ class PolicyController:
             self._use_solved_table()
         self._revise_burst_policy(seen.arrival_counts)
         profile = self._corrections.newest_profile
-        await self._percentiles.tick(seen.response_times_s, profile, self.core)
+        await self.percentiles.tick(seen.response_times_s, profile, self.core)
 
     def explain(self) -> dict[str, Any]:
         """Return what is in force and why: this controller's part of `GET /sojourn/policy`."""
         report = policy_report(
-            self.core, self._solver, self._corrections, self._percentiles, time.monotonic()
+            self.core, self._solver, self._corrections, self.percentiles, time.monotonic()
         )
         return {**report, "bursts": self._bursts.report()}
 

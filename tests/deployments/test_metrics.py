@@ -26,7 +26,7 @@ class Recorder:
 
     by_name: dict[str, "Recorder"]
 
-    def __init__(self, name: str, **_: Any) -> None:
+    def __init__(self, name: str, *_: Any) -> None:
         self.info = {"name": name}
         self.values: dict[tuple[str, ...], list[float]] = {}
         self.by_name[name] = self
@@ -51,13 +51,13 @@ async def test_a_flush_sets_the_gauges_without_explaining_the_policy(
     recorded: dict[str, Recorder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(InferenceService, "explain", None)
-    sla = {"response_time_ms": 50, "percentile": 95}
+    sla = {"response_time_ms": 5000, "percentile": 95}
     async with emulated_service(PROFILE, sla=sla) as service:
         exported = metrics.ReplicaMetrics(service)
         await infer(service)
         service.answers[200] += 1  # as the HTTP interface does
         exported.flush(await service.tick())
-        assert recorded["sojourn_sla_response_time_seconds"].values == {(): [0.05]}
+        assert recorded["sojourn_sla_response_time_seconds"].values == {(): [5.0]}
         assert recorded["sojourn_sla_percentile_ratio"].values[()] == pytest.approx([0.95])
         assert recorded["sojourn_control_limit_rows"].values == {(): [1]}
         assert recorded["sojourn_queue_length_rows"].values == {(): [0]}

@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+"""Print docs/metrics.md: every metric, from where it is defined."""
+
+from collections.abc import Iterable
+
+from autoscaler.decision_instruments import DECISION_INSTRUMENTS
+from autoscaler.instrument import Instrument
+from deployments.replica_instruments import REPLICA_INSTRUMENTS
+
+HEAD = """\
+# Metrics
+
+Written by `scripts/metrics_page.py > docs/metrics.md`; a test compares them.
+
+Ray exports the metrics of replicas and of the autoscaler on every node, with the prefix `ray_`:
+`sojourn_late_rows_total` is `ray_sojourn_late_rows_total` in Prometheus. `sojourn serve` prints
+the address to scrape; on a cluster, Ray writes the addresses of all nodes to
+`/tmp/ray/prom_metrics_service_discovery.json`, which Prometheus reads with `file_sd_configs`. Ray
+adds labels of its own, `application`, `deployment` and `replica` among them. The manager of the
+[model store](model_store.md) and a [pipeline](pipelines.md) outside Ray have a `/metrics` of
+their own.
+
+Requests have rows, and what is queued, batched and counted is rows. Refused rows are offered
+again at another replica, so a client's request may be several offered rows of the fleet. The
+autoscaler's `sojourn_autoscaler_offered_requests_per_second` counts each only once.
+"""
+
+
+def table(instruments: Iterable[Instrument]) -> str:
+    """Return a Markdown table of instruments."""
+    lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    for given in instruments:
+        labels = ", ".join(f"`{label}`" for label in given.labels)
+        lines.append(f"| `{given.name}` | {given.kind} | {labels} | {given.description} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print the page."""
+    print(HEAD)
+    print(f"## A replica\n\n{table(REPLICA_INSTRUMENTS)}\n")
+    print(f"## The autoscaler\n\n{table(DECISION_INSTRUMENTS.values())}")
+
+
+if __name__ == "__main__":
+    main()
