@@ -119,7 +119,12 @@ REPLICA_INSTRUMENTS: tuple[ReplicaInstrument, ...] = (
     _rows("offered", "Rows that reached this replica.", lambda s: s.batcher.rows.offered),
     _rows("refused", "Rows that this replica refused.", lambda s: s.batcher.rows.refused),
     _rows("completed", "Rows answered with outputs.", lambda s: s.batcher.rows.completed),
-    _rows("late", "Rows that were answered too late.", lambda s: s.observer.late_rows),
+    _rows(
+        "answered",
+        "Rows that the SLA judges: answered, or given up because it was too late.",
+        lambda s: s.observer.answered_rows,
+    ),
+    _rows("late", "Those among them that were too late.", lambda s: s.observer.late_rows),
     _rows(
         "pruned",
         "Rows that were dropped from the queue because they would have been too late.",

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Generate the files in k8s/ that repeat other sources: the Serve config and Ray's environment.
+"""Generate the files in k8s/ that repeat other sources: Serve config, Ray's environment, alerts.
 
-Run ``k8s/render.py`` after a change of configs/digits.yaml or deployments/routing.py.
+Run ``k8s/render.py`` after a change of configs/digits.yaml, deployments/routing.py or
+monitoring/rules.yaml.
 ``k8s/render.py --check`` fails if a generated file is out of date. ``k8s/render.py --image
 REGISTRY/sojourn@sha256:…`` writes the overlay k8s/overlays/release, with that image.
 """
@@ -16,6 +17,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("configs/digits.yaml")
+RULES = Path("monitoring/rules.yaml")
 HEADER = f"# Written by k8s/render.py from {SOURCE}; edit that.\n"
 GPUS_PER_REPLICA = 1
 #: Where the image has the program that runs HAProxy for Ray.
@@ -43,7 +45,20 @@ def render() -> dict[Path, str]:
         Path("k8s/base/serve_config.yaml"): _dump(serve_config()),
         Path("k8s/base/serve_environment.env"): source + variables,
         Path("k8s/overlays/gpu/serve_config.yaml"): _dump(serve_config(GPUS_PER_REPLICA)),
+        Path("k8s/monitoring/prometheusrule.yaml"): prometheus_rule(),
     }
+
+
+def prometheus_rule() -> str:
+    """Return the rules of Prometheus as its operator takes them."""
+    content = {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {"name": "sojourn"},
+        "spec": yaml.safe_load((ROOT / RULES).read_text()),
+    }
+    header = f"# Written by k8s/render.py from {RULES}; edit that.\n"
+    return header + yaml.safe_dump(content, sort_keys=False, width=120)
 
 
 def serve_config(gpus_per_replica: int = 0) -> dict[str, Any]:

@@ -23,6 +23,12 @@ their own.
 Requests have rows, and what is queued, batched and counted is rows. Refused rows are offered
 again at another replica, so a client's request may be several offered rows of the fleet. The
 autoscaler's `sojourn_autoscaler_offered_requests_per_second` counts each only once.
+
+Ray passes histograms on by the midpoints of their buckets (`open_telemetry_metric_recorder.py`),
+so quantiles are right within a bucket, `_count` is exact below 200 values a second and replica,
+and `_sum` is only approximate. Divide counters for a mean: the mean batch is
+`sum(rate(ray_sojourn_completed_rows_total[5m])) / sum(rate(ray_sojourn_batches_total[5m]))`, its
+mean time `rate(ray_sojourn_device_busy_seconds_total[5m])` over the same.
 """
 
 

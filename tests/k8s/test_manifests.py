@@ -163,6 +163,33 @@ def test_the_schema_check_finds_a_misspelled_field():
         jsonschema.validate(wrong, rayservice_schema())
 
 
+def operators_schema(name: str) -> dict[str, Any]:
+    (version,) = yaml.safe_load((SCHEMA.parent / name).read_text())["spec"]["versions"]
+    schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]
+    schema["properties"]["metadata"] = {"type": "object"}
+    checked: dict[str, Any] = strict(schema)
+    return checked
+
+
+@needs_kubectl
+@needs_schema
+def test_what_prometheus_operator_gets_is_valid_under_its_schemas():
+    resources = build("k8s/monitoring")
+    jsonschema.validate(resources["PodMonitor"], operators_schema("podmonitors.crd.yaml"))
+    jsonschema.validate(resources["PrometheusRule"], operators_schema("prometheusrules.crd.yaml"))
+
+
+@needs_kubectl
+def test_prometheus_finds_rays_metrics_on_every_pod():
+    monitor = build("k8s/monitoring")["PodMonitor"]["spec"]
+    label = monitor["selector"]["matchLabels"].items()
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    for pod in pods_of("k8s/base"):
+        assert label <= pod["metadata"]["labels"].items()
+        ports = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+        assert endpoint["port"] in ports
+
+
 @needs_kubectl
 def test_the_serve_config_differs_from_the_source_only_in_the_address():
     ours = yaml.safe_load((ROOT / "configs/digits.yaml").read_text())
