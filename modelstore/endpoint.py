@@ -4,11 +4,11 @@ import fcntl
 import os
 import resource
 import socket
-import stat
 from pathlib import Path
 
 from modelstore import wire
 from modelstore.errors import StoreError
+from modelstore.private_folder import make_private
 
 BACKLOG = 4096
 
@@ -27,10 +27,10 @@ def own_folder(folder: Path) -> None:
     StoreError
         Another user could have put a socket there.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise StoreError(f"{folder}: must be a folder that this user alone can write to")
+    try:
+        make_private(folder)
+    except OSError as error:
+        raise StoreError(str(error)) from error
 
 
 def lock(path: Path) -> int:

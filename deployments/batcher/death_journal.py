@@ -19,7 +19,6 @@ import hashlib
 import logging
 import mmap
 import os
-import stat
 import struct
 import tempfile
 import time
@@ -32,6 +31,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from modelstore.private_folder import make_private
 
 logger = logging.getLogger("sojourn.batcher")
 
@@ -226,11 +227,7 @@ def journal_directory(*owner: str) -> Path:
 
 def _create(path: Path) -> int:
     """Make a journal that is locked before its peers can find it; return its descriptor."""
-    directory = path.parent
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = directory.lstat()
-    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
-        raise PermissionError(f"{directory} is open to other users")
+    make_private(path.parent)
     hidden = path.with_suffix(".new")
     descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     os.ftruncate(descriptor, _FILE_BYTES)

@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import platform
-import stat
 import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import policy
 from deployments.control.solve_request import SolveRequest, SolveResult, curve_from_dict
+from modelstore.private_folder import make_private
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 from policy.table import PolicyTable
@@ -141,7 +141,7 @@ def cache_folder() -> Path:
     this user's alone, it is a temporary folder of this process.
     """
     try:
-        return _private_folder(_cache_home() / "sojourn" / "tables")
+        return make_private(_cache_home() / "sojourn" / "tables")
     except (OSError, RuntimeError) as error:
         logger.warning("solved tables are kept by this process only: %s", error)
         return Path(tempfile.mkdtemp(prefix="sojourn-tables-"))
@@ -151,25 +151,6 @@ def _cache_home() -> Path:
     given = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification has relative paths ignored.
     return Path(given) if given.startswith("/") else Path.home() / ".cache"
-
-
-def _private_folder(folder: Path) -> Path:
-    """Create `folder`, if need be, and return it.
-
-    Raises
-    ------
-    OSError
-        It cannot be created or written, or it is not a folder that this user owns.
-    """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise PermissionError(f"{folder} is not a folder of this user's own")
-    if stat.S_IMODE(found.st_mode) != 0o700:
-        folder.chmod(0o700)
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError(f"{folder} cannot be written")
-    return folder
 
 
 @functools.cache

@@ -137,8 +137,9 @@ def test_a_file_that_is_no_journal_is_left_alone(directory: Path) -> None:
 
 
 def test_a_directory_open_to_others_is_refused(directory: Path) -> None:
-    directory.mkdir(mode=0o755)
-    with pytest.raises(PermissionError, match="open to other users"):
+    directory.mkdir()
+    directory.chmod(0o777)
+    with pytest.raises(PermissionError, match="this user alone can write to"):
         DeathJournal(directory)
 
 

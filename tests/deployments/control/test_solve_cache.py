@@ -108,8 +108,7 @@ def test_the_folder_is_the_users_own(home: Path) -> None:
 
 def test_a_folder_that_others_may_enter_is_closed_to_them(home: Path) -> None:
     folder = home / "sojourn/tables"
-    folder.mkdir(parents=True, mode=0o777)
-    folder.chmod(0o777)
+    folder.mkdir(parents=True, mode=0o755)
     assert cache_folder() == folder
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
