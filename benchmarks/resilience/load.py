@@ -15,8 +15,6 @@ from dataclasses import dataclass
 
 from benchmarks.resilience.tally import Outcome, Request, outcome_of
 
-#: Longer than a client would wait.
-TIMEOUT_S = 20.0
 #: The size of a 224×224×3 image in FP32.
 LARGE_BODY_BYTES = 224 * 224 * 3 * 4
 _QUARTER = 0.25  # exact in FP32
@@ -36,6 +34,8 @@ class Load:
         Clients with a connection of their own.
     idle_s : float
         How long each of them is idle between two requests.
+    timeout_s : float
+        Longer than a client would wait.
     seed : int
     """
 
@@ -43,6 +43,7 @@ class Load:
     large_every: int = 50
     idle_clients: int = 60
     idle_s: float = 10.0
+    timeout_s: float = 20.0
     seed: int = 0
 
 
@@ -222,7 +223,7 @@ class Bystanders(threading.Thread):
         status, right = 0, False
         target = self._target
         try:
-            async with asyncio.timeout(TIMEOUT_S):
+            async with asyncio.timeout(self._load.timeout_s):
                 if connection is None or connection.closed:
                     loop = asyncio.get_running_loop()
                     _, connection = await loop.create_connection(

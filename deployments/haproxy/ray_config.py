@@ -15,12 +15,13 @@ lines. The supervisor hands HAProxy a changed copy:
 - Without any replica to send a request to, clients are told to try again (503, not 500), also while
   Ray has not said yet which applications there are (503, not 404).
 - Serve's own proxy, which holds requests until there is a replica, gets those of applications that
-  may be scaled to zero, and no others (`deployments.haproxy.fallback`).
+  may be scaled to zero, and no others (`deployments.haproxy.fallback`). Other requests are refused,
+  for which HAProxy needs a server of its own (`REFUSALS`).
 """
 
 import ipaddress
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,11 +44,16 @@ UNAVAILABLE = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\nRetry-After: 1\r\n\r\n%b" % (len(_MESSAGE), _MESSAGE)
 )
+#: A server of HAProxy's own that refuses. If a replica dies, HAProxy tries what it held elsewhere;
+#: without any server left to try, it would close the client's connection without a word, as it does
+#: whenever a kept connection to a server fails.
+REFUSALS = "sojourn-refusals"
 _SOCKET = re.compile(r"^(\s*stats socket )(\S+) mode \d+ (.*)$", re.MULTILINE)
 _BIND = re.compile(r"^(\s*bind )(\S*):(\d+)( .*)?$", re.MULTILINE)
 _SECTION = re.compile(r"^(?=\S)", re.MULTILINE)
 _BACKEND = re.compile(r"backend (\S+)")
 _BACKUP = re.compile(r"^(\s*server .* backup)$", re.MULTILINE)
+_SERVER = re.compile(r"^\s*server (\S+) ", re.MULTILINE)
 _UNKNOWN_PATH = re.compile(r"^(\s*http-request return )status 404 .*$", re.MULTILINE)
 
 
@@ -146,7 +152,7 @@ def amend(
     worker_socket: Path,
     listeners: Mapping[Address, int],
     unavailable: Path,
-    always_served: Collection[str] = (),
+    always_served: Set[str] = frozenset(),
 ) -> str:
     """Return the configuration that HAProxy is to run.
 
@@ -159,7 +165,7 @@ def amend(
         An open file descriptor for each of `config.addresses`.
     unavailable : Path
         A file with `UNAVAILABLE`.
-    always_served : collection of str
+    always_served : set of str
         The backends that are never scaled to zero.
 
     Returns
@@ -183,14 +189,34 @@ def amend(
         text = text.replace("defaults\n", limit, 1)
     if not config.has_routes:
         text = _UNKNOWN_PATH.sub(rf"\g<1>status 503 errorfile {unavailable}", text)
-    text = "".join(
-        _BACKUP.sub(r"\1 disabled", section)
-        if (found := _BACKEND.match(section)) and found[1] in always_served
-        else section
-        for section in _SECTION.split(text)
-    )
+    sections = _SECTION.split(text)
+    backends = {one: found[1] for one in sections if (found := _BACKEND.match(one))}
+    if not always_served.isdisjoint(backends.values()):
+        listener = f"abns@sojourn-{worker_socket.stem}"
+        sections = [
+            _refuse(one, listener, unavailable) if backends.get(one) in always_served else one
+            for one in sections
+        ]
+        sections.append(
+            f"\nfrontend {REFUSALS}\n    bind {listener}\n    no log\n"
+            f"    http-request return status 503 errorfile {unavailable}\n"
+        )
+    text = "".join(sections)
     text = _after(text, "tune.bufsize", f"tune.memory.hot-size {HOT_MEMORY_BYTES}")
     return _after(text, "option abortonclose", "option http-buffer-request")
+
+
+def _refuse(backend: str, listener: str, unavailable: Path) -> str:
+    """Return the section of a backend that answers 503 by itself while no server is up."""
+    name = backend.split()[1]
+    head, _, rest = backend.partition("\n")
+    up = "".join(f"    acl server_up srv_is_up({name}/{one})\n" for one in _SERVER.findall(rest))
+    condition = " if !server_up" if up else ""
+    servers = _BACKUP.sub(r"\1 disabled", rest).rstrip()
+    return (
+        f"{head}\n{up}    http-request return status 503 errorfile {unavailable}{condition}\n"
+        f"{servers}\n    server {REFUSALS} {listener} backup\n"
+    )
 
 
 def _after(text: str, line: str, added: str) -> str:

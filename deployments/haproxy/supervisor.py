@@ -29,7 +29,7 @@ from deployments.haproxy import ray_config
 from deployments.haproxy.admin_relay import AdminError, AdminRelay, ask
 from deployments.haproxy.fallback import Fallback
 from deployments.haproxy.listeners import HAND_OVER, hand_over, open_listener, take_over
-from deployments.haproxy.ray_config import Address, UnknownConfigError
+from deployments.haproxy.ray_config import REFUSALS, Address, UnknownConfigError
 from deployments.haproxy.server_checks import ServerChecks, StatisticsError, parse_servers
 from deployments.haproxy.settings import ALWAYS_SERVED, HAPROXY, HTTP_HOST, RAYS_HAPROXY
 from deployments.haproxy.worker import Child, Worker
@@ -198,7 +198,8 @@ class Supervisor:
         if self._stopping:
             return
         try:
-            servers = parse_servers(ask(worker.admin_socket, _SERVERS).decode())
+            table = ask(worker.admin_socket, _SERVERS).decode()
+            servers = [one for one in parse_servers(table) if one.name != REFUSALS]
             self._silent_checks = 0
             now_s = time.monotonic()
             commands = self._server_checks.look(servers, now_s)

