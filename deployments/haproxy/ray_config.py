@@ -215,7 +215,7 @@ def _refuse(backend: str, listener: str, unavailable: Path) -> str:
     servers = _BACKUP.sub(r"\1 disabled", rest).rstrip()
     return (
         f"{head}\n{up}    http-request return status 503 errorfile {unavailable}{condition}\n"
-        f"{servers}\n    server {REFUSALS} {listener} backup\n"
+        f"{servers}\n    server {REFUSALS} {listener} no-check backup\n"
     )
 
 

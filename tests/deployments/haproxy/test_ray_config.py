@@ -123,7 +123,7 @@ def test_serves_proxy_is_disabled_only_where_there_are_always_replicas(tmp_path:
             "acl server_up srv_is_up(http-app/SERVE_PROXY_ACTOR-head)",
             f"{refuse} if !server_up",
             f"{line} disabled",
-            f"server {REFUSALS} abns@sojourn-7 backup",
+            f"server {REFUSALS} abns@sojourn-7 no-check backup",
             f"frontend {REFUSALS}",
             "bind abns@sojourn-7",
             "no log",
