@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.resilience import faults, limits, strangers
+from benchmarks.resilience.fuzz import fuzz
 from benchmarks.resilience.load import Bystanders, Load
 from benchmarks.resilience.run import BEFORE_S, Fault, Run
 from benchmarks.resilience.service import Document, Service, emulated_document
@@ -75,6 +76,7 @@ EXPERIMENTS = (
     Experiment("garbage", strangers.garbage),
     Experiment("pipelining", strangers.pipelining),
     Experiment("smuggling", strangers.smuggling),
+    Experiment("fuzz", fuzz),
     Experiment("overload", strangers.overload),
     Experiment("device-errs", faults.erring_device, document=faults.culprit_document),
     Experiment("device-hangs", faults.hanging_device, document=faults.culprit_document),

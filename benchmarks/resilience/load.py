@@ -6,6 +6,7 @@ own and use it every few seconds; and some bodies are large.
 """
 
 import asyncio
+import itertools
 import json
 import random
 import threading
@@ -18,6 +19,8 @@ from benchmarks.resilience.tally import Outcome, Request, outcome_of
 #: The size of a 224×224×3 image in FP32.
 LARGE_BODY_BYTES = 224 * 224 * 3 * 4
 _QUARTER = 0.25  # exact in FP32
+#: No request is like another, also of another experiment: replicas remember what others died of.
+_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,6 @@ class Bystanders(threading.Thread):
         self.doubled = 0
         self._target = target
         self._load = load
-        self._number = 0
         self._ending = threading.Event()
         self._idle: deque[Connection] = deque()
 
@@ -216,8 +218,7 @@ class Bystanders(threading.Thread):
 
     async def _send(self, connection: Connection | None, due_s: float) -> Connection | None:
         """Send one request; return the connection if it can be used again."""
-        self._number += 1
-        number, every = self._number, self._load.large_every
+        number, every = next(_numbers), self._load.large_every
         size = LARGE_BODY_BYTES if every and number % every == 0 else 0
         value = _QUARTER * number
         status, right = 0, False
