@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.resilience import faults, limits, strangers
+from benchmarks.resilience import faults, limits, nodes, strangers
 from benchmarks.resilience.fuzz import fuzz
 from benchmarks.resilience.load import Bystanders, Load
 from benchmarks.resilience.run import BEFORE_S, Fault, Run
@@ -86,6 +86,7 @@ EXPERIMENTS = (
     ),
     Experiment("disk-full", limits.disk_full, setting=small_disk, fatal=True),
     Experiment("clock-stepped", limits.clock_stepped, setting=movable_clock, fatal=True),
+    Experiment("raylet-killed", nodes.raylet_killed, document=nodes.spread_document, fatal=True),
     Experiment("gcs-killed", faults.gcs, fatal=True),
     Experiment("gcs-killed-with-redis", faults.gcs_restarted, setting=with_redis, fatal=True),
     Experiment("service-terminated", faults.terminated, fatal=True),

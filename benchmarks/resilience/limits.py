@@ -14,7 +14,7 @@ import psutil
 from benchmarks.resilience.culprits import SLOW, SLOW_S
 from benchmarks.resilience.load import request_bytes
 from benchmarks.resilience.run import Run
-from benchmarks.resilience.settings import CLOCK, DISK
+from benchmarks.resilience.settings import CLOCK, DISK, set_clock
 from benchmarks.resilience.strangers import exchange
 
 #: Memory that a replica may still ask for: less than a large body and its tensors.
@@ -61,11 +61,11 @@ def disk_full(run: Run) -> None:
 
 
 def clock_stepped(run: Run) -> None:
-    """Set the clock forward by an hour, and back after 10 s; then kill a replica."""
+    """Set the clock that Python reads forward by an hour, and back after 10 s; kill a replica."""
     clock = Path(run.service.environment[CLOCK])
     run.begin()
     for offset_s in (3600, 0):
-        clock.write_text(f"{offset_s:+d}\n")
+        set_clock(clock, offset_s)
         time.sleep(10)
     run.service.replicas()[0].kill()
     time.sleep(5)

@@ -1,6 +1,8 @@
 """What surrounds a service under test: the environment variables, and what they name."""
 
+import os
 import shutil
+import struct
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -14,8 +16,17 @@ Setting = Callable[[], AbstractContextManager[Mapping[str, str]]]
 #: Where Ray keeps its logs and sockets; on `small_disk`, the disk itself.
 DISK = "RAY_TMPDIR"
 _DISK_BYTES = 256 << 20
-#: The file in which libfaketime reads by how much the clock is wrong.
-CLOCK = "FAKETIME_TIMESTAMP_FILE"
+#: Names the file that says by how much the clock is wrong.
+CLOCK = "RESILIENCE_CLOCK"
+_MOVABLE = f"""\
+import mmap, os, struct, time
+
+with open(os.environ["{CLOCK}"], "rb") as _file:
+    _wrong = mmap.mmap(_file.fileno(), 8, access=mmap.ACCESS_READ)
+_time, _time_ns, _unpack = time.time, time.time_ns, struct.Struct("d").unpack_from
+time.time = lambda: _time() + _unpack(_wrong)[0]
+time.time_ns = lambda: _time_ns() + int(1e9 * _unpack(_wrong)[0])
+"""
 
 
 @contextmanager
@@ -43,19 +54,18 @@ def small_disk() -> Iterator[Mapping[str, str]]:
 
 @contextmanager
 def movable_clock() -> Iterator[Mapping[str, str]]:
-    """Have libfaketime tell the time of day, but not the monotonic time."""
-    libraries = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
-    if not libraries:
-        raise SystemExit("libfaketime is not installed")
+    """Have the Python code of every process read a time of day that can be set."""
     with tempfile.TemporaryDirectory() as folder:
-        clock = Path(folder) / "clock"
-        clock.write_text("+0\n")
-        yield {
-            "LD_PRELOAD": str(libraries[0]),
-            CLOCK: str(clock),
-            "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
+        set_clock(Path(folder) / "clock", 0.0)
+        (Path(folder) / "sitecustomize.py").write_text(_MOVABLE)
+        path = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+        yield {CLOCK: f"{folder}/clock", "PYTHONPATH": path}
+
+
+def set_clock(clock: Path, wrong_s: float) -> None:
+    """Set by how much the clock of `movable_clock` is wrong."""
+    with clock.open("r+b" if clock.exists() else "wb") as file:
+        file.write(struct.pack("d", wrong_s))
 
 
 @contextmanager
