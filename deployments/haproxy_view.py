@@ -27,6 +27,8 @@ _SOCKET_VARIABLE, _DEFAULT_SOCKET = "RAY_SERVE_HAPROXY_SOCKET_PATH", "/tmp/hapro
 _TIMEOUT_S = 0.5
 #: Between two looks.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0
+#: HAProxy is away for a moment when it is started again, and ends before the replicas do.
+WARN_AFTER_S = 15.0
 
 
 class HaproxyViewError(SojournError):
@@ -138,6 +140,7 @@ class HaproxyView:
         self._requests = 0
         self._total_ms = self._earlier_tries_ms = 0.0
         self._warned = False
+        self._seen_s = time.monotonic()
 
     async def watch(self) -> None:
         """Look again and again, until cancelled."""
@@ -146,11 +149,12 @@ class HaproxyView:
             await self.look()
 
     async def look(self) -> None:
-        """Take in HAProxy's means; the first failure to ask for them is logged."""
+        """Take in HAProxy's means; that they have not been seen for long is logged once."""
         try:
             now = parse_server_times(await self._show_stat(), self._server)
+            self._seen_s = time.monotonic()
         except HaproxyViewError as error:
-            if not self._warned:
+            if not self._warned and time.monotonic() > self._seen_s + WARN_AFTER_S:
                 self._warned = True
                 logger.warning("waits in HAProxy are not seen: %s", error)
             now = None

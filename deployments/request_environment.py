@@ -1,4 +1,4 @@
-"""HAProxy's settings that follow from the model: what it can send to another replica, and may.
+"""HAProxy's settings that follow from the config: what it can send to another replica, and may.
 
 HAProxy sends a request again only if all of it fits into one of its buffers. It copies the whole
 buffer for every request, however small: 22 µs of CPU per request with buffers of 64 KiB, 109 µs
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from deployments.config import ModelConfig, ServiceConfig
 from deployments.models.base import MODELS, Model, TensorSpec, find_model_class
-from deployments.routing import max_connections
+from deployments.routing import always_served_environment, max_connections
 from policy.errors import SojournError
 
 #: The smallest buffer: several rows of a small model.
@@ -162,6 +162,9 @@ def request_environment(
     if not all(each.idempotent for each in traits):
         # An empty response is that of a replica that died, perhaps while it computed the request.
         environment["RAY_SERVE_HAPROXY_RETRY_ON"] = "503 conn-failure"
+    environment |= always_served_environment(
+        service.application for service in services if service.replicas[0] > 0
+    )
     return {name: own.get(name, value) for name, value in environment.items()}
 
 

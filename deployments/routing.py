@@ -7,8 +7,11 @@ environment of ``ray start``, or of ``ray.init`` in a local run, but not that of
 
 import resource
 import sysconfig
+from collections.abc import Iterable
 from pathlib import Path
 
+from deployments.haproxy.ray_config import backend_name
+from deployments.haproxy.settings import ALWAYS_SERVED, RAYS_HAPROXY
 from policy.errors import InvalidInputError
 
 #: How many times HAProxy tries another replica after a refusal: RAND's retries.
@@ -108,4 +111,13 @@ def supervisor_environment(path: Path | None = None) -> dict[str, str]:
     installed = path or Path(sysconfig.get_path("scripts")) / SUPERVISOR
     if path is None and not installed.is_file():
         return {}
-    return {"RAY_SERVE_HAPROXY_BINARY_PATH": str(installed)}
+    return {RAYS_HAPROXY: str(installed)}
+
+
+def always_served_environment(applications: Iterable[str]) -> dict[str, str]:
+    """Return the environment variable that names the applications that always have replicas.
+
+    Without a replica, their requests are refused at once (`deployments.haproxy.fallback`).
+    """
+    names = ",".join(backend_name(application) for application in applications)
+    return {ALWAYS_SERVED: names} if names else {}

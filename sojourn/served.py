@@ -6,7 +6,9 @@ from pathlib import Path
 from deployments.access.config import AccessConfig
 from deployments.config import IMPORT_PATH, load_service_configs
 from deployments.config_check import check_service
+from deployments.haproxy.settings import ALWAYS_SERVED
 from deployments.local.run import LocalRun, ServedApplication, run_of
+from deployments.routing import always_served_environment
 from deployments.validation import read_yaml
 from pipelines.serving.config import IMPORT_PATH as PIPELINE_IMPORT_PATH
 from pipelines.serving.config import load_pipeline_file
@@ -76,12 +78,13 @@ def load_served_file(path: Path, *, check: bool = True) -> ServedFile:
     if IMPORT_PATH not in built_by:
         return pipeline
     models = _models(path, check)
+    always_served = [one.run.environment.get(ALWAYS_SERVED) for one in (models, pipeline)]
     run = LocalRun(
         models.run.http_host,
         models.run.http_port,
         models.run.applications + pipeline.run.applications,
         models.run.document,
-        models.run.environment,
+        {**models.run.environment, ALWAYS_SERVED: ",".join(filter(None, always_served))},
     )
     return ServedFile(run, models.applications + pipeline.applications, models.notes)
 
@@ -104,6 +107,12 @@ def _pipeline(path: Path) -> ServedFile:
     application = ServedApplication(file.application, file.pipeline.name, file.route_prefix)
     config = file.user_config
     return ServedFile(
-        LocalRun(file.http_host, file.http_port, (application,), file.document),
+        LocalRun(
+            file.http_host,
+            file.http_port,
+            (application,),
+            file.document,
+            always_served_environment([file.application]),
+        ),
         (Served(config.sla.objective.in_words(), config.access, is_pipeline=True),),
     )

@@ -1,41 +1,61 @@
 """Break a real service under load, in many ways, and count what its clients lose.
 
     python -m benchmarks.resilience [--quick] [--only NAME]... [--list] [--json]
+                                   [--output FOLDER] [--soak MINUTES]
 
 `sojourn serve` runs configs/emulated-p4.yaml with two replicas behind HAProxy. An open loop of
 80 requests/s over keep-alive connections, one body in fifty of 600 KB, and 60 clients that are idle
 for ten seconds at a time send requests with known answers, while a process is killed or stopped, a
 new version is deployed, or strangers misbehave. Each experiment takes less than two minutes, all of
-them half an hour; ``--quick`` runs the most telling ones in six minutes.
+them about forty minutes; with ``--quick`` they are shorter, and take less than 25. The table is
+printed, and with ``--output`` also written, as Markdown and as JSON.
 """
 
 import os
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import click
+import psutil
 
 from benchmarks.arguments import json_option, quick_option
 from benchmarks.resilience.experiments import EXPERIMENTS, Experiment, run_experiment
+from benchmarks.resilience.report import COLUMNS, cells, write
 from benchmarks.resilience.service import Service, serving
+from benchmarks.resilience.soak import soak
 from sojourn.output import print_json, print_table, say
 
-COLUMNS = (
-    *("sent", "right", "late", "refused", "failed", "wrong", "lost", "doubled"),
-    *("worst_ms", "recovered_s"),
-)
 NAMES = [experiment.name for experiment in EXPERIMENTS]
 
 
 @click.command(help=__doc__.splitlines()[0])
-@quick_option("Run only the most telling experiments, and shorter ones.")
+@quick_option("Run shorter experiments.")
 @click.option("--only", multiple=True, type=click.Choice(NAMES), help="Run only these.")
 @click.option("--list", "list_only", is_flag=True, help="List the experiments and exit.")
+@click.option(
+    "--output",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write resilience.md and resilience.json to this folder, after each experiment.",
+)
+@click.option(
+    "--soak", "soak_min", type=click.FloatRange(min=1), help="Only send load, for so many minutes."
+)
 @json_option
-def main(quick: bool, only: tuple[str, ...], list_only: bool, as_json: bool) -> int:
+def main(
+    quick: bool,
+    only: tuple[str, ...],
+    list_only: bool,
+    folder: Path | None,
+    soak_min: float | None,
+    as_json: bool,
+) -> int:
     """Run the experiments and print the table."""
-    chosen = [one for one in EXPERIMENTS if (one.name in only if only else one.quick or not quick)]
+    chosen = [one for one in EXPERIMENTS if not only or one.name in only]
+    if soak_min is not None:
+        chosen = [Experiment("soak", soak(soak_min))]
     if list_only:
         print_table(
             ("experiment", "what happens"), [(one.name, one.fault.__doc__) for one in chosen]
@@ -43,39 +63,50 @@ def main(quick: bool, only: tuple[str, ...], list_only: bool, as_json: bool) -> 
         return 0
     # The table is wider than what is taken for the width of a file.
     os.environ.setdefault("COLUMNS", "130")
-    rows = run_all(chosen, quick)
+    rows = run_all(chosen, quick, folder)
     if as_json:
         print_json({"experiments": rows})
     else:
-        print_table(("experiment", *COLUMNS), [[row["experiment"], *_cells(row)] for row in rows])
+        print_table(("experiment", *COLUMNS), [[row["experiment"], *cells(row)] for row in rows])
         for row in rows:
             for note in row["notes"]:
                 click.echo(f"{row['experiment']}: {note}")
     return 0
 
 
-def run_all(chosen: list[Experiment], quick: bool) -> list[dict[str, Any]]:
-    """Run experiments in order, on one service for as long as it lasts."""
-    rows = []
+def run_all(
+    chosen: list[Experiment], quick: bool, folder: Path | None = None
+) -> list[dict[str, Any]]:
+    """Run experiments in order, on one service for as long as it lasts.
+
+    An experiment that cannot be run is said on standard error and left out.
+    """
+    rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
         service: Service | None = None
-        document: object = None
+        kind: object = None
         for experiment in chosen:
-            usable = service is not None and experiment.document is document
-            if not usable or service is None or not service.wait_for_replicas(2, 30):
-                stack.close()
-                say("starting the service")
-                document = experiment.document
-                service = stack.enter_context(serving(experiment.document()))
             say(f"{experiment.name}: {(experiment.fault.__doc__ or '').splitlines()[0]}")
-            row = run_experiment(experiment, service, quick)
+            try:
+                usable = service is not None and kind == (experiment.document, experiment.setting)
+                if not usable or service is None or not service.wait_for_replicas(2, 30):
+                    service = None
+                    stack.close()
+                    say("  starting the service")
+                    kind = (experiment.document, experiment.setting)
+                    service = stack.enter_context(
+                        serving(experiment.document(), experiment.setting)
+                    )
+                row = run_experiment(experiment, service, quick)
+            except (SystemExit, OSError, psutil.Error) as error:
+                say(f"  not completed: {error}")
+                service = None
+                continue
             rows.append(row)
-            say(
-                "  "
-                + ", ".join(
-                    f"{name} {cell}" for name, cell in zip(COLUMNS, _cells(row), strict=True)
-                )
-            )
+            if folder is not None:
+                write(rows, folder)
+            counts = zip(COLUMNS, cells(row), strict=True)
+            say("  " + ", ".join(f"{name} {cell}" for name, cell in counts))
             for note in row["notes"]:
                 say(f"  {note}")
             if row["statuses"]:
@@ -83,10 +114,6 @@ def run_all(chosen: list[Experiment], quick: bool) -> list[dict[str, Any]]:
             if experiment.fatal:
                 service = None
     return rows
-
-
-def _cells(row: dict[str, Any]) -> list[object]:
-    return [round(row[name], 1) if isinstance(row[name], float) else row[name] for name in COLUMNS]
 
 
 if __name__ == "__main__":

@@ -1,15 +1,28 @@
 """The experiments: what breaks, on which service, and the run of one."""
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.resilience import faults, strangers
+from benchmarks.resilience import faults, limits, nodes, strangers
+from benchmarks.resilience.fuzz import fuzz
 from benchmarks.resilience.load import Bystanders, Load
 from benchmarks.resilience.run import BEFORE_S, Fault, Run
 from benchmarks.resilience.service import Document, Service, emulated_document
+from benchmarks.resilience.settings import (
+    Setting,
+    as_it_is,
+    movable_clock,
+    small_disk,
+    with_redis,
+)
 from benchmarks.resilience.tally import tally
+
+STANDARD_LOAD = Load()
+#: For replicas that are busy for seconds.
+SPARSE_LOAD = Load(rate_per_s=1.0, large_every=0, idle_clients=0)
 
 
 @dataclass(frozen=True)
@@ -21,49 +34,61 @@ class Experiment:
     name : str
     fault : callable
         Does the harm; its docstring says what it is.
-    quick : bool
-        Whether it belongs to the short run.
     document : callable
         Makes the config of the service.
+    load : Load
+        What the bystanders send.
+    setting : callable
+        What surrounds the service; yields environment variables for it.
     fatal : bool
         Whether the service is of no use afterwards.
     """
 
     name: str
     fault: Fault
-    quick: bool = False
     document: Callable[[], Document] = emulated_document
+    load: Load = STANDARD_LOAD
+    setting: Setting = as_it_is
     fatal: bool = False
 
 
 EXPERIMENTS = (
-    Experiment("haproxy-killed", faults.haproxy, quick=True),
+    Experiment("haproxy-killed", faults.haproxy),
     Experiment("haproxy-stopped", faults.haproxy_stopped),
     Experiment("supervisor-killed", faults.haproxy_supervisor),
-    Experiment("haproxy-manager-killed", faults.haproxy_manager, quick=True),
-    Experiment("replica-stopped", faults.replica_stopped, quick=True),
-    Experiment("replica-killed", faults.one_replica, quick=True),
-    Experiment("all-replicas-killed", faults.all_replicas, quick=True),
-    Experiment("controller-killed", faults.controller, quick=True),
+    Experiment("haproxy-manager-killed", faults.haproxy_manager),
+    Experiment("replica-stopped", faults.replica_stopped),
+    Experiment("replica-killed", faults.one_replica),
+    Experiment("all-replicas-killed", faults.all_replicas),
+    Experiment("controller-killed", faults.controller),
     Experiment("workers-killed", faults.idle_workers),
     Experiment("scaling", faults.scaling),
     Experiment("upgrade", faults.upgrade),
     Experiment("broken-upgrade", faults.broken_upgrade),
     Experiment("bad-config", faults.bad_config),
+    Experiment("memory-limit", limits.memory_limit),
     Experiment("solver-killed", faults.solver),
     Experiment("slow-headers", strangers.slow_headers),
-    Experiment("slow-bodies", strangers.slow_bodies, quick=True),
+    Experiment("slow-bodies", strangers.slow_bodies),
     Experiment("idle-connections", strangers.idle_connections),
-    Experiment("bombs", strangers.bombs, quick=True),
+    Experiment("bombs", strangers.bombs),
     Experiment("churn", strangers.churn),
     Experiment("garbage", strangers.garbage),
     Experiment("pipelining", strangers.pipelining),
-    Experiment("smuggling", strangers.smuggling, quick=True),
+    Experiment("smuggling", strangers.smuggling),
+    Experiment("fuzz", fuzz),
     Experiment("overload", strangers.overload),
     Experiment("device-errs", faults.erring_device, document=faults.culprit_document),
     Experiment("device-hangs", faults.hanging_device, document=faults.culprit_document),
-    Experiment("poison", faults.poison, document=faults.culprit_document, fatal=True),
+    Experiment("poison", faults.poison, document=faults.culprit_document),
+    Experiment(
+        "long-requests", limits.long_requests, document=faults.slow_document, load=SPARSE_LOAD
+    ),
+    Experiment("disk-full", limits.disk_full, setting=small_disk, fatal=True),
+    Experiment("clock-stepped", limits.clock_stepped, setting=movable_clock, fatal=True),
+    Experiment("raylet-killed", nodes.raylet_killed, document=nodes.spread_document, fatal=True),
     Experiment("gcs-killed", faults.gcs, fatal=True),
+    Experiment("gcs-killed-with-redis", faults.gcs_restarted, setting=with_redis, fatal=True),
     Experiment("service-terminated", faults.terminated, fatal=True),
 )
 
@@ -81,11 +106,13 @@ def run_experiment(experiment: Experiment, service: Service, quick: bool) -> dic
     Returns
     -------
     dict
-        The fields of a `Tally`, ``experiment``, ``fault`` and ``notes``.
+        The fields of a `Tally`, ``experiment``, ``fault``, ``notes``, and the number of processes
+        that waited for a CPU of this machine (``machine_load``).
     """
     target = service.target
-    bystanders = Bystanders(target, Load())
+    bystanders = Bystanders(target, experiment.load)
     run = Run(service, quick)
+    machine_load = os.getloadavg()[0]
     bystanders.start()
     try:
         time.sleep(BEFORE_S)
@@ -100,5 +127,6 @@ def run_experiment(experiment: Experiment, service: Service, quick: bool) -> dic
         "experiment": experiment.name,
         "fault": (experiment.fault.__doc__ or "").strip(),
         **asdict(counted),
+        "machine_load": round(max(machine_load, os.getloadavg()[0]), 1),
         "notes": run.notes,
     }

@@ -1,6 +1,7 @@
 """Faults: what breaks while the bystanders send their requests."""
 
 import signal
+import subprocess
 import time
 import urllib.error
 from contextlib import suppress
@@ -10,7 +11,7 @@ from http.client import HTTPException
 import psutil
 
 from benchmarks.live.local_service import get_json
-from benchmarks.resilience.culprits import ERROR, HANG, POISON
+from benchmarks.resilience.culprits import ERROR, HANG, POISON, SLOW_S
 from benchmarks.resilience.load import request_bytes
 from benchmarks.resilience.run import Run
 from benchmarks.resilience.service import Document, emulated_document
@@ -120,6 +121,28 @@ def gcs(run: Run) -> None:
     run.begin()
     kill(run.service.named("gcs_server"))
     time.sleep(30)
+
+
+def gcs_restarted(run: Run) -> None:
+    """Kill the GCS, start it again 5 s later, then kill a replica."""
+    (before,) = run.service.named("gcs_server")
+    command, environment = before.cmdline(), before.environ()
+    run.begin()
+    before.kill()
+    time.sleep(5)
+    after = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        time.sleep(10)
+        kill(run.service.replicas()[:1])
+        time.sleep(3)
+        began = run.service.wait_for_replicas(2, 40)
+        run.notes.append("another replica started" if began else "no other replica started")
+        time.sleep(5)
+    finally:
+        after.kill()
+        after.wait()
 
 
 def scaling(run: Run) -> None:
@@ -232,6 +255,13 @@ def terminated(run: Run) -> None:
 def culprit_document() -> Document:
     """Return the config of a service whose device can fail."""
     return emulated_document(import_path="benchmarks.resilience.culprits:Culprits")
+
+
+def slow_document() -> Document:
+    """Return the config of a service whose device may take `SLOW_S` for a batch."""
+    return emulated_document(
+        import_path="benchmarks.resilience.culprits:Culprits", hang_after_s=2 * SLOW_S
+    )
 
 
 def _culprits(run: Run, value: float, count: int, every_s: float) -> list[str]:

@@ -6,6 +6,7 @@ own and use it every few seconds; and some bodies are large.
 """
 
 import asyncio
+import itertools
 import json
 import random
 import threading
@@ -15,11 +16,11 @@ from dataclasses import dataclass
 
 from benchmarks.resilience.tally import Outcome, Request, outcome_of
 
-#: Longer than a client would wait.
-TIMEOUT_S = 20.0
 #: The size of a 224×224×3 image in FP32.
 LARGE_BODY_BYTES = 224 * 224 * 3 * 4
 _QUARTER = 0.25  # exact in FP32
+#: No request is like another, also of another experiment: replicas remember what others died of.
+_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Load:
         Clients with a connection of their own.
     idle_s : float
         How long each of them is idle between two requests.
+    timeout_s : float
+        Longer than a client would wait.
     seed : int
     """
 
@@ -43,6 +46,7 @@ class Load:
     large_every: int = 50
     idle_clients: int = 60
     idle_s: float = 10.0
+    timeout_s: float = 20.0
     seed: int = 0
 
 
@@ -165,7 +169,6 @@ class Bystanders(threading.Thread):
         self.doubled = 0
         self._target = target
         self._load = load
-        self._number = 0
         self._ending = threading.Event()
         self._idle: deque[Connection] = deque()
 
@@ -215,14 +218,13 @@ class Bystanders(threading.Thread):
 
     async def _send(self, connection: Connection | None, due_s: float) -> Connection | None:
         """Send one request; return the connection if it can be used again."""
-        self._number += 1
-        number, every = self._number, self._load.large_every
+        number, every = next(_numbers), self._load.large_every
         size = LARGE_BODY_BYTES if every and number % every == 0 else 0
         value = _QUARTER * number
         status, right = 0, False
         target = self._target
         try:
-            async with asyncio.timeout(TIMEOUT_S):
+            async with asyncio.timeout(self._load.timeout_s):
                 if connection is None or connection.closed:
                     loop = asyncio.get_running_loop()
                     _, connection = await loop.create_connection(

@@ -29,6 +29,11 @@ class Run:
     fault_s: float = 0.0
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def misbehave_s(self) -> float:
+        """How long strangers misbehave."""
+        return 8.0 if self.quick else 15.0
+
     def begin(self) -> None:
         """Note that the fault begins now."""
         self.fault_s = time.monotonic()

@@ -12,8 +12,6 @@ from contextlib import suppress
 from benchmarks.resilience.load import Bystanders, Load, Target, request_bytes
 from benchmarks.resilience.run import Run
 
-DURATION_S = 15.0
-
 
 def exchange(target: Target, request: bytes, timeout_s: float = 5.0) -> bytes:
     """Send bytes on a connection of their own; return all that comes back in time."""
@@ -78,7 +76,7 @@ def pipelining(run: Run) -> None:
     target = run.service.target
     run.begin()
     wrong = 0
-    until_s = time.monotonic() + DURATION_S
+    until_s = time.monotonic() + run.misbehave_s
     while time.monotonic() < until_s:
         values = [-10.0 - number for number in range(8)]
         with _connect(target, 5.0) as client:
@@ -112,7 +110,7 @@ def smuggling(run: Run) -> None:
         "signed CL": b"Content-Length: +5\r\n",
     }
     run.begin()
-    until_s = time.monotonic() + DURATION_S
+    until_s = time.monotonic() + run.misbehave_s
     seen: dict[str, str] = {}
     while time.monotonic() < until_s:
         for name, fields in pairs.items():
@@ -128,7 +126,7 @@ def overload(run: Run) -> None:
     run.begin()
     flood = Bystanders(run.service.target, Load(800.0, 0, 0, seed=9))
     flood.start()
-    time.sleep(DURATION_S)
+    time.sleep(run.misbehave_s)
     flood.end()
     counts = Counter(one.outcome.value for one in flood.requests)
     run.notes.append("of the others: " + ", ".join(f"{n} {what}" for what, n in counts.items()))
@@ -156,7 +154,7 @@ def _trickle(run: Run, count: int, beginning: bytes, more: bytes) -> None:
             client = _connect(run.service.target, 2.0)
             client.sendall(beginning)
             clients.append(client)
-    until_s = run.fault_s + DURATION_S
+    until_s = run.fault_s + run.misbehave_s
     closed = 0
     while time.monotonic() < until_s:
         time.sleep(1.0)
@@ -183,7 +181,7 @@ def _statuses(run: Run, request: Callable[[], bytes], every_s: float) -> None:
 
     senders: list[threading.Thread] = []
     next_s = time.monotonic()
-    while next_s < run.fault_s + DURATION_S:
+    while next_s < run.fault_s + run.misbehave_s:
         time.sleep(max(0.0, next_s - time.monotonic()))
         next_s += every_s
         senders = [sender for sender in senders if sender.is_alive()]

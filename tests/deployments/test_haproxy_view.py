@@ -149,11 +149,14 @@ async def test_a_busy_server_is_looked_at_often_and_an_idle_one_seldom(tmp_path:
     ]
 
 
-async def test_without_a_socket_it_says_so_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_without_a_socket_it_says_so_once_and_not_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view = HaproxyView("-x7", tmp_path / "none.sock")
     with caplog.at_level(logging.WARNING, "sojourn.http"):
+        await view.look()
+        assert not caplog.records
+        monkeypatch.setattr("deployments.haproxy_view.WARN_AFTER_S", 0.0)
         await view.look()
         await view.look()
     assert view.take() is None

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from deployments.config import ServiceConfig, load_service_config, parse_user_config
+from deployments.haproxy.settings import ALWAYS_SERVED
 from deployments.request_environment import (
     MIN_BUFFER_BYTES,
     RequestTraits,
@@ -109,5 +110,15 @@ def test_models_behind_one_haproxy_share_the_largest_buffer_and_the_strictest_ru
     traits = [RequestTraits(256), RequestTraits(IMAGE_BYTES, idempotent=False)]
     together = request_environment(services, traits, {})
     alone = request_environment(services[1:], traits[1:], {})
+    assert together.pop(ALWAYS_SERVED) == "http-digits,http-digits"
+    assert alone.pop(ALWAYS_SERVED) == "http-digits"
     assert together == alone
     assert together["RAY_SERVE_HAPROXY_RETRY_ON"] == "503 conn-failure"
+
+
+def test_an_application_that_may_be_scaled_to_zero_is_not_named() -> None:
+    service = config_of("digits")
+    for least, named in ((1, "http-digits"), (0, None)):
+        changed = service.model_copy(update={"replicas": (least, 4)})
+        environment = request_environment([changed], [RequestTraits()], {})
+        assert environment.get(ALWAYS_SERVED) == named

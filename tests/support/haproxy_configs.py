@@ -54,7 +54,11 @@ _ERROR = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 5\r\n\r\nerror"
 
 
 def ray_config(
-    folder: Path, host: str, ports: tuple[int, int, int], servers: Sequence[int] | None
+    folder: Path,
+    host: str,
+    ports: tuple[int, int, int],
+    servers: Sequence[int] | None,
+    proxy: int | None = None,
 ) -> str:
     """Return a configuration.
 
@@ -68,6 +72,8 @@ def ray_config(
         Of the metrics, the service and the statistics.
     servers : sequence of int, optional
         The ports of the replicas on this machine; None for no application.
+    proxy : int, optional
+        The port of Serve's own proxy.
     """
     (folder / "500.http").write_text(_ERROR)
     lines = [
@@ -75,5 +81,7 @@ def ray_config(
         "on-error mark-down\n"
         for port in servers or ()
     ]
+    if proxy is not None:
+        lines.append(f"    server SERVE_PROXY_ACTOR-head 127.0.0.1:{proxy} check backup\n")
     parts = [_GLOBAL, *([] if servers is None else [_BACKEND, *lines]), _END]
     return "".join(parts).format(folder=folder, host=host, ports=ports)

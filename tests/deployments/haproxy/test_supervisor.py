@@ -17,7 +17,9 @@ import psutil
 import pytest
 
 from deployments.haproxy.admin_relay import AdminError, ask
+from deployments.haproxy.ray_config import UNAVAILABLE
 from deployments.haproxy.server_checks import Server, parse_servers
+from deployments.haproxy.settings import ALWAYS_SERVED, HAPROXY, HTTP_HOST
 from tests.support.haproxy_configs import ray_config
 from tests.support.readme import ROOT
 from tests.support.services import free_port, wait_for
@@ -30,11 +32,17 @@ class Replica:
 
     def __init__(self) -> None:
         silent = self.silent = threading.Event()
+        connections = self.connections = set[socket.socket]()
+        dying = self._dying = threading.Event()
         self.spoken = threading.Event()
         self.spoken.set()
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                super().setup()
+                connections.add(self.connection)
 
             def do_GET(self) -> None:
                 if silent.is_set():
@@ -45,6 +53,12 @@ class Replica:
                     self.send_header("Content-Length", str(len(answer)))
                     self.end_headers()
                     self.wfile.write(answer)
+
+            def parse_request(self) -> bool:
+                if dying.is_set():
+                    replica.close()
+                    return False
+                return super().parse_request()
 
             def log_message(self, *args: object) -> None:
                 pass
@@ -63,10 +77,17 @@ class Replica:
         self.silent.clear()
         self.spoken.set()
 
+    def die_at_next_request(self) -> None:
+        self._dying.set()
+
     def close(self) -> None:
+        """End as a killed process does, with all its connections."""
         self.speak()
         self._server.shutdown()
         self._server.server_close()
+        for connection in self.connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 class Node:
@@ -76,6 +97,8 @@ class Node:
         self.folder = folder
         self.ports = (free_port(), free_port(), free_port())
         self.replicas = [Replica(), Replica()]
+        self.proxy: Replica | None = None
+        self.environment: dict[str, str] = {}
         self._stack = stack
         for replica in self.replicas:
             stack.callback(replica.close)
@@ -88,12 +111,16 @@ class Node:
 
     def launch(self, *arguments: str, routes: bool = True, extra: str = "") -> psutil.Process:
         servers = [replica.port for replica in self.replicas] if routes else None
+        proxy = self.proxy and self.proxy.port
         config = self.folder / "haproxy.cfg"
-        config.write_text(ray_config(self.folder, "127.0.0.1", self.ports, servers) + extra)
+        config.write_text(ray_config(self.folder, "127.0.0.1", self.ports, servers, proxy) + extra)
         command = [sys.executable, "-m", "deployments.haproxy.supervisor"]
         with (self.folder / "log").open("a") as log:
             process = subprocess.Popen(
-                [*command, "-db", "-f", str(config), "-dR", *arguments], cwd=ROOT, stderr=log
+                [*command, "-db", "-f", str(config), "-dR", *arguments],
+                cwd=ROOT,
+                env={**os.environ, **self.environment},
+                stderr=log,
             )
         self._stack.callback(process.wait)
         self._stack.callback(process.kill)
@@ -208,6 +235,49 @@ def test_without_replicas_clients_are_told_to_try_again(node: Node) -> None:
     assert b"please retry" in node.get()[1]
 
 
+@pytest.mark.parametrize("always_served", [True, False])
+def test_serves_proxy_gets_requests_only_if_there_may_be_no_replicas(
+    node: Node, always_served: bool
+) -> None:
+    node.proxy = Replica()
+    if always_served:
+        node.environment = {ALWAYS_SERVED: "http-other,http-app"}
+    refusal = (503, UNAVAILABLE.partition(b"\r\n\r\n")[2])
+    expected = refusal if always_served else (200, b"%d" % node.proxy.port)
+    try:
+        node.start()
+        assert node.get()[1] in [b"%d" % replica.port for replica in node.replicas]
+        for replica in node.replicas:
+            replica.close()
+        assert wait_for(lambda: node.get() == expected)
+        # A new configuration, and with it a new HAProxy, changes nothing.
+        node.replicas.clear()
+        node.start("-sf", str(node.pid()))
+        assert node.get() == expected
+        node.replicas.append(Replica())
+        node.start("-sf", str(node.pid()))
+        assert node.get() == (200, b"%d" % node.replicas[0].port)
+    finally:
+        node.proxy.close()
+        node.replicas[0].close()
+
+
+def test_a_request_that_a_dying_replica_leaves_is_refused_if_there_is_no_other(node: Node) -> None:
+    """Not even if the connection to the replica had been kept is the client's closed."""
+    node.environment = {ALWAYS_SERVED: "http-app"}
+    node.replicas.pop().close()
+    node.start()
+    assert node.get()[0] == 200
+    node.replicas[0].die_at_next_request()
+    assert node.get() == (503, UNAVAILABLE.partition(b"\r\n\r\n")[2])
+
+
+def test_while_ray_starts_clients_are_told_to_try_again(node: Node) -> None:
+    node.start(routes=False)
+    assert node.get()[0] == 503
+    assert b"please retry" in node.get()[1]
+
+
 def test_until_there_are_routes_the_predecessor_serves_on(node: Node) -> None:
     first = node.start()
     # Ray's actor has died, and its successor knows no application yet.
@@ -255,15 +325,36 @@ def test_a_port_in_use_is_said(node: Node) -> None:
     assert "Address already in use" in node.log()
 
 
-def test_another_configuration_runs_unsupervised(node: Node, tmp_path: Path) -> None:
+@pytest.mark.parametrize("local_run", [False, True])
+def test_another_configuration_runs_unsupervised_unless_that_would_open_ports(
+    tmp_path: Path, local_run: bool
+) -> None:
     config = tmp_path / "other.cfg"
     config.write_text("defaults\n mode http\n")
+    environment = {**os.environ, "RAY_SERVE_HAPROXY_BINARY_PATH": "/not/used"}
+    if local_run:
+        environment[HTTP_HOST] = "127.0.0.1"
     done = subprocess.run(
         [sys.executable, "-m", "deployments.haproxy.supervisor", "-c", "-f", str(config)],
         cwd=ROOT,
-        env={**os.environ, "RAY_SERVE_HAPROXY_BINARY_PATH": "/not/used"},
+        env=environment,
         capture_output=True,
         text=True,
     )
-    assert "HAProxy runs unsupervised: unknown argument '-c'" in done.stderr
-    assert "Configuration file has no error" in done.stdout
+    assert "unknown argument '-c'" in done.stderr
+    assert ("HAProxy runs unsupervised" in done.stderr) is not local_run
+    assert ("Configuration file has no error" in done.stdout) is not local_run
+
+
+def test_another_haproxy_is_run_if_one_is_named(tmp_path: Path) -> None:
+    own = tmp_path / "my haproxy"
+    own.write_text('#!/bin/sh\necho "$@"\n')
+    own.chmod(0o700)
+    done = subprocess.run(
+        [sys.executable, "-m", "deployments.haproxy.supervisor", "-c"],
+        cwd=ROOT,
+        env={**os.environ, HAPROXY: str(own)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "-c\n"

@@ -28,6 +28,8 @@ def test_what_a_replica_prints_is_shown_without_rays_prefix(line: str, text: str
         "",
         f"(ServeController pid=12) ERROR {STAMP} -- it failed",
         f"(ServeReplica:digits:Replica pid=12) INFO {STAMP} -- started",
+        f"(ServeReplica:digits:Replica pid=12) WARNING {STAMP} -- Failed to start HTTP server on "
+        "port 30000: [Errno 98] address already in use. Retrying...",
         "(raylet) Task ServeController.graceful_shutdown failed.",
     ],
 )

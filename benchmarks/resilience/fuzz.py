@@ -1,0 +1,39 @@
+"""A fuzz of the HTTP interface over a socket, by its own OpenAPI document."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.live.local_service import get_json
+from benchmarks.resilience.run import Run
+
+#: Cases for all operations together.
+CASES, QUICK_CASES = 10_000, 800
+_TIMEOUT_S = 600
+
+
+def fuzz(run: Run) -> None:
+    """Send 10,000 valid and invalid requests that schemathesis makes of the OpenAPI document."""
+    target = run.service.target
+    url = f"http://{target.host}:{target.port}/sojourn/openapi.json"
+    operations = sum(len(path) for path in get_json(url)["paths"].values())
+    cases = (QUICK_CASES if run.quick else CASES) // operations
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "requests.har"
+        command = ["schemathesis", "run", url, "--phases", "fuzzing", "--no-shrink"]
+        command += ["--checks", "not_a_server_error", "--continue-on-failure", "--seed", "1"]
+        command += ["--max-examples", str(cases), "--report-har-path", str(report)]
+        program = Path(sys.executable).with_name(command[0])
+        run.begin()
+        subprocess.run(
+            [program, *command[1:]], cwd=folder, stdout=subprocess.DEVNULL, timeout=_TIMEOUT_S
+        )
+        if not report.exists():
+            raise SystemExit("schemathesis did not write its report")
+        entries = json.loads(report.read_text())["log"]["entries"]
+    statuses = Counter(entry["response"]["status"] for entry in entries)
+    answered = ", ".join(f"{number:,} × {status}" for status, number in sorted(statuses.items()))
+    run.notes.append(f"{len(entries):,} cases were answered {answered}")

@@ -1,0 +1,40 @@
+"""The table of the experiments, for people and for programs."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+COLUMNS = (
+    *("sent", "right", "late", "refused", "failed", "wrong", "lost", "doubled"),
+    *("worst_ms", "recovered_s", "machine_load"),
+)
+_HEADINGS = {"worst_ms": "worst, ms", "recovered_s": "SLA again, s", "machine_load": "load"}
+
+
+def cells(row: dict[str, Any]) -> list[object]:
+    """Return the numbers of a row, in the order of `COLUMNS`."""
+    return [round(row[name], 1) if isinstance(row[name], float) else row[name] for name in COLUMNS]
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the table in Markdown, and what was noted below it."""
+    headings = ["experiment", *(_HEADINGS.get(name, name) for name in COLUMNS)]
+    lines = [headings, ["---", *("---:" for _ in COLUMNS)]]
+    for row in rows:
+        numbers = [
+            f"{cell:,.0f}" if isinstance(cell, int) or name == "worst_ms" else f"{cell:g}"
+            for name, cell in zip(COLUMNS, cells(row), strict=True)
+        ]
+        lines.append([f"`{row['experiment']}`", *numbers])
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    notes = "".join(f"- `{row['experiment']}`: {note}\n" for row in rows for note in row["notes"])
+    return f"{table}\n{notes}" if notes else table
+
+
+def write(rows: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Write ``resilience.md`` and ``resilience.json``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "resilience.md").write_text(markdown(rows))
+    content = json.dumps({"experiments": list(rows)}, indent=2)
+    (folder / "resilience.json").write_text(content + "\n")

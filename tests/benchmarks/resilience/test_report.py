@@ -1,0 +1,30 @@
+"""The table of the experiments."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.resilience.report import COLUMNS, markdown, write
+from benchmarks.resilience.tally import Outcome, Request, tally
+
+
+def row(name: str, *notes: str) -> dict[str, Any]:
+    requests = [Request(0.0, 0.1, Outcome.RIGHT, 200)] * 1234
+    counted = asdict(tally(requests, 0, 0.0, 0.5, 99))
+    return {"experiment": name, **counted, "machine_load": 1.5, "notes": list(notes)}
+
+
+def test_the_table_has_a_line_for_each_experiment_and_notes_below() -> None:
+    lines = markdown([row("one"), row("two", "it was seen")]).splitlines()
+    assert [line.count("|") for line in lines[:4]] == [len(COLUMNS) + 2] * 4
+    assert lines[2].startswith("| `one` | 1,234 | 1,234 | 0 |")
+    assert lines[2].endswith("| 100 | 0 | 1.5 |")
+    assert lines[4:] == ["", "- `two`: it was seen"]
+
+
+def test_both_files_hold_every_experiment(tmp_path: Path) -> None:
+    rows = [row("one"), row("two", "it was seen")]
+    write(rows, tmp_path / "new")
+    assert (tmp_path / "new/resilience.md").read_text() == markdown(rows)
+    assert json.loads((tmp_path / "new/resilience.json").read_text())["experiments"] == rows

@@ -1,0 +1,63 @@
+"""Decisions are made by clocks that never step: the time of day is read in few places."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.support.readme import ROOT
+
+PACKAGES = ("policy", "autoscaler", "modelstore", "deployments", "pipelines", "sojourn")
+#: Where the time of day is read, and what for.
+ALLOWED = {
+    "deployments/observability/tracing.py": "the times of a span, which other machines compare",
+    "deployments/batcher/death_journal.py": "the age of a file",
+    "sojourn/commands/profile.py": "the date of a profile",
+}
+_READERS = {
+    ("time", "time"),
+    ("time", "time_ns"),
+    ("datetime", "now"),
+    ("datetime", "utcnow"),
+    ("datetime", "today"),
+    ("date", "today"),
+}
+
+
+def reads_time_of_day(path: Path) -> bool:
+    """Return whether the code of a file reads the time of day."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute):
+            owner = node.value.attr if isinstance(node.value, ast.Attribute) else None
+            owner = node.value.id if isinstance(node.value, ast.Name) else owner
+            if (owner, node.attr) in _READERS:
+                return True
+        if isinstance(node, ast.ImportFrom) and any(
+            (node.module, name.name) in _READERS for name in node.names
+        ):
+            return True
+    return False
+
+
+def test_the_time_of_day_is_read_only_where_a_step_does_no_harm() -> None:
+    found = {
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if reads_time_of_day(path)
+    }
+    assert found == set(ALLOWED)
+
+
+@pytest.mark.parametrize(
+    ("code", "reads"),
+    [
+        ("import time\ntime.time()", True),
+        ("import datetime\ndatetime.datetime.now()", True),
+        ("from time import time", True),
+        ("import time\ntime.monotonic()", False),
+    ],
+)
+def test_a_reader_is_found(tmp_path: Path, code: str, reads: bool) -> None:
+    (tmp_path / "one.py").write_text(code)
+    assert reads_time_of_day(tmp_path / "one.py") is reads
