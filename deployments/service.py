@@ -13,6 +13,7 @@ from typing import Any
 from autoscaler.reports import bottleneck_to_floats
 from deployments.access.control import AccessControl
 from deployments.batcher.asyncio_batcher import Batcher
+from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.death_journal import DeathJournal
 from deployments.batcher.front_meter import FrontMeter
 from deployments.batcher.placement import BatchPlacement, longest_on_loop_ms
@@ -33,6 +34,7 @@ from deployments.http.inference_protocol import (
 )
 from deployments.inference_call import InferenceCall
 from deployments.models.base import Model
+from deployments.observability.inference_statistics import BatchTotals
 from deployments.observability.tracing import RequestTrace, Tracing
 from deployments.service_start import ServiceStart
 from deployments.threads import limit_threads, threads_in_use
@@ -112,6 +114,7 @@ class InferenceService:
         self.bodies = BodyBudget()
         self.config_error: str | None = None
         self.answers: Counter[int] = Counter()
+        self.batch_totals = BatchTotals()
         self._draining = False
         self.access = AccessControl()
         self.tracing = Tracing(config.name, config.version)
@@ -221,7 +224,7 @@ class InferenceService:
             self._batcher = Batcher(
                 self._model,
                 self._controller.core,
-                self._observer.batch_ended,
+                self._batch_ended,
                 self._placement,
                 partial(limit_threads, threads_in_use(self.cpus)),
                 self._open_journal(),
@@ -240,6 +243,10 @@ class InferenceService:
         self.bodies.limit_bytes = limits.max_bytes_in_flight or default_limit_bytes()
         self._max_timeout_ms = limits.max_timeout_ms
         self._place_batches()
+
+    def _batch_ended(self, record: BatchRecord) -> None:
+        self.observer.batch_ended(record)
+        self.batch_totals.add(record.size, record.duration_s)
 
     def _open_journal(self) -> DeathJournal | None:
         if self._journals is None:

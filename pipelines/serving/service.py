@@ -18,6 +18,7 @@ from deployments.http.body_budget import BodyBudget
 from deployments.http.guarded_protocol import RECEIVE_TIMEOUT_S
 from deployments.http.inference_protocol import InferenceRequest, Signature, Tensors
 from deployments.models.base import TensorSpec
+from deployments.observability.inference_statistics import BatchTotals
 from deployments.observability.tracing import RequestTrace, Tracing
 from pipelines.autoscaler import PipelineAutoscaler
 from pipelines.errors import StageError
@@ -83,6 +84,8 @@ class PipelineService:
         self._draining = False
         self.bodies = BodyBudget()
         self.answers: Counter[int] = Counter()
+        #: Empty: the batches of the stages are at `/sojourn/pipeline`.
+        self.batch_totals = BatchTotals()
         self.configure(user_config)
 
     @property
