@@ -67,7 +67,9 @@ def draw_request(data: st.DataObject) -> dict[str, Any]:
         shape = (rows, *spec.shape)
         kind = spec.numpy_dtype.kind
         values: st.SearchStrategy[Any] = (
-            st.floats(-(2.0**99), 2.0**99, width=32) if kind == "f" else st.integers(-(2**63), 2**63 - 1)
+            st.floats(-(2.0**99), 2.0**99, width=32)
+            if kind == "f"
+            else st.integers(-(2**63), 2**63 - 1)
         )
         if kind == "b":
             values = st.booleans()
