@@ -35,7 +35,8 @@ from deployments.http.inference_protocol import (
 from deployments.inference_call import InferenceCall
 from deployments.models.base import Model
 from deployments.observability.inference_statistics import BatchTotals
-from deployments.observability.tracing import RequestTrace, Tracing
+from deployments.observability.request_info import RequestInfo
+from deployments.observability.tracing import Tracing
 from deployments.service_start import ServiceStart
 from deployments.threads import limit_threads, threads_in_use
 from deployments.warm_up import WarmUp
@@ -229,6 +230,7 @@ class InferenceService:
                 partial(limit_threads, threads_in_use(self.cpus)),
                 self._open_journal(),
             )
+            self._batcher.model_errors.model = self.model_name
             self._counting_since_s = time.monotonic()
         else:
             self._controller.configure(user_config)
@@ -352,14 +354,14 @@ class InferenceService:
         self.refused_requests += 1
 
     async def infer(
-        self, request: InferenceRequest, arrival_s: float, trace: RequestTrace | None = None
+        self, request: InferenceRequest, arrival_s: float, info: RequestInfo | None = None
     ) -> Tensors:
         """Answer a checked request; cancelling the call gives it up.
 
         Parameters and errors are those of `infer_nowait` and of its outcome.
         """
         return await outputs_of(
-            lambda on_done: self.infer_nowait(request, arrival_s, on_done, trace)
+            lambda on_done: self.infer_nowait(request, arrival_s, on_done, info)
         )
 
     def infer_nowait(
@@ -367,7 +369,7 @@ class InferenceService:
         request: InferenceRequest,
         arrival_s: float,
         on_done: Callable[[Outcome], None],
-        trace: RequestTrace | None = None,
+        info: RequestInfo | None = None,
     ) -> InferenceCall:
         """Have a checked request answered.
 
@@ -380,8 +382,8 @@ class InferenceService:
             Called once on the event loop, after this call has returned, with the outcome: the
             model's outputs, each of shape ``(rows, ...)``, or a `RequestError`. It is not called if
             the request is cancelled.
-        trace : RequestTrace, optional
-            Takes the times of its batches.
+        info : RequestInfo, optional
+            Its id, and what takes the times of its batches.
 
         Returns
         -------
@@ -408,7 +410,8 @@ class InferenceService:
         except RequestError as error:
             self.count_failure(error, request.rows, arrival_s, deadline_ms)
             raise
-        call.submission.trace = trace
+        if info is not None:
+            call.submission.trace, call.submission.request_id = info.trace, info.request_id
         return call
 
     def count_failure(

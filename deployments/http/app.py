@@ -196,7 +196,7 @@ class InferenceApp:
             self._watch.add(task, receive)
             status = 500
             try:
-                outputs = await service.infer(request, arrival_s, info.trace)
+                outputs = await service.infer(request, arrival_s, info)
                 answer = self.success(request, outputs, arrival_s)
                 status = answer[0]
             except RequestError as error:

@@ -217,7 +217,7 @@ class InferenceProtocol(TimedProtocol):
         self._request = request
         if service.tracing.on:
             info.trace = service.tracing.begin(info.traceparent, info.request_id, self._arrival_s)
-        self._call = service.infer_nowait(request, self._arrival_s, self._answered, info.trace)
+        self._call = service.infer_nowait(request, self._arrival_s, self._answered, info)
 
     def _admit(self) -> bool:
         """Return whether the request's token lets it in; if not, refuse it."""

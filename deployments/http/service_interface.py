@@ -10,7 +10,8 @@ from deployments.batcher.submission import Cancellable, Outcome
 from deployments.http.body_budget import BodyBudget
 from deployments.http.inference_protocol import InferenceRequest, Signature, Tensors
 from deployments.observability.inference_statistics import BatchTotals
-from deployments.observability.tracing import RequestTrace, Tracing
+from deployments.observability.request_info import RequestInfo
+from deployments.observability.tracing import Tracing
 
 
 class Service(Protocol):
@@ -50,12 +51,12 @@ class Service(Protocol):
         request: InferenceRequest,
         arrival_s: float,
         on_done: Callable[[Outcome], None],
-        trace: RequestTrace | None = None,
+        info: RequestInfo | None = None,
     ) -> Cancellable:
         """Run a checked request, and call `on_done` with its outcome unless it is cancelled."""
 
     async def infer(
-        self, request: InferenceRequest, arrival_s: float, trace: RequestTrace | None = None
+        self, request: InferenceRequest, arrival_s: float, info: RequestInfo | None = None
     ) -> Tensors:
         """Run a checked request. `arrival_s` is when it could first have been read, in seconds."""
 

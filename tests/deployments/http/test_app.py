@@ -173,6 +173,15 @@ async def test_the_error_of_a_failing_model_reveals_no_internals(
     assert (bad.status_code, bad.json()) == (500, {"error": "the model failed on this request"})
 
 
+async def test_the_log_of_a_failing_model_names_the_request(
+    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        await client.post(INFER, json=body((13, 13)), headers={"X-Request-Id": "mine-7"})
+    (shown,) = [line for line in caplog.messages if "Traceback" in line]
+    assert shown.startswith("model 'doubles' failed on request mine-7 (rows: 1)\nTraceback")
+
+
 async def test_a_full_replica_answers_503_with_retry_after(
     client: httpx.AsyncClient, service: InferenceService
 ) -> None:
