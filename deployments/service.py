@@ -30,8 +30,8 @@ from deployments.http.inference_protocol import (
     InferenceRequest,
     Signature,
     Tensors,
-    claimed_rows,
 )
+from deployments.http.json_guard import claimed_rows
 from deployments.inference_call import InferenceCall
 from deployments.models.base import Model
 from deployments.observability.inference_statistics import BatchTotals

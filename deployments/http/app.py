@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from deployments.access.control import scope_of
 from deployments.errors import BusyError, ModelError, RequestError
 from deployments.http.answers import BINARY, JSON, Answer, check_method, error_answer
+from deployments.http.compression import accepted_coding, compressed, pays
 from deployments.http.disconnects import DisconnectWatch
 from deployments.http.inference_protocol import (
     InferenceRequest,
@@ -24,6 +25,7 @@ from deployments.http.inference_protocol import (
 )
 from deployments.http.large_json import IN_TURNS_FROM_BYTES
 from deployments.http.request import (
+    ACCEPT_ENCODING,
     AUTHORIZATION,
     HEADER_LENGTH,
     MAX_REQUEST_ID_BYTES,
@@ -150,10 +152,14 @@ class InferenceApp:
             return await self._resources.answer(method, path, scope.get("root_path", ""))
         check_method(method, "POST")
         try:
-            return await self._infer(scope, fields, receive, arrival_s, info)
+            answer = await self._infer(scope, fields, receive, arrival_s, info)
         except RequestError:
             self.totals.failed(arrival_s)
             raise
+        coding = accepted_coding(fields.get(ACCEPT_ENCODING, b"identity"))
+        if coding is not None and pays(answer):
+            return await asyncio.to_thread(compressed, answer, coding)
+        return answer
 
     async def _infer(
         self,

@@ -35,6 +35,7 @@ class GuardedProtocol(HttpToolsProtocol):
         #: When the request that is arriving began to; None if there is none.
         self._receiving_since_s: float | None = None
         self._receive_timer: asyncio.TimerHandle | None = None
+        #: Where uvicorn's parser is in a message.
         self._in_head = self._in_body = False
         self._head_bytes = self._unfinished_bytes = self._fields = 0
         self._problem: RequestError | None = None

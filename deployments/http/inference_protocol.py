@@ -5,7 +5,6 @@ raw little-endian bytes follow the JSON part of the body, and the HTTP header
 ``Inference-Header-Content-Length`` gives the length of the JSON part.
 """
 
-import re
 import reprlib
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
@@ -31,8 +30,6 @@ Tensors = Mapping[str, NDArray[Any]]
 
 _EMPTY = memoryview(b"")
 _ONLY_INT = frozenset({int})
-_SHAPE = b'"shape"'
-_FIRST_ROWS = re.compile(rb"\s*:\s*\[\s*(\d{1,9})")
 _ONLY_DICT = frozenset({dict})
 
 
@@ -118,17 +115,6 @@ class Signature:
             binary: tuple(RequestedOutput(codec, binary) for codec in codecs)
             for binary in (False, True)
         }
-
-
-def claimed_rows(body: bytes, max_rows: int) -> int:
-    """Return the rows that the first shape in a body claims, without parsing the body.
-
-    A request that is refused because the replica is full is not parsed, but its rows count. They
-    are at least 1 and at most `max_rows`, whatever the body says.
-    """
-    at = body.find(_SHAPE)
-    found = _FIRST_ROWS.match(body, at + len(_SHAPE)) if at >= 0 else None
-    return min(max(1, int(found[1])), max_rows) if found else 1
 
 
 def parse_request(

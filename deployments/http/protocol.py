@@ -10,13 +10,16 @@ Each connection has one request at a time in the batcher. Pipelined requests wai
 them are answered, and reading pauses meanwhile.
 """
 
+import asyncio
 import time
 from typing import Any
 
 from deployments.access.control import INFERENCE
 from deployments.batcher.submission import Cancellable, Outcome
 from deployments.errors import BusyError, DeadlineError, RequestError
+from deployments.http.answers import Answer
 from deployments.http.app import FULL, takes_turns
+from deployments.http.compression import compressed, pays
 from deployments.http.hosted_app import HostedApp
 from deployments.http.inference_protocol import InferenceRequest, parse_in_turns, parse_request
 from deployments.http.request import REQUEST_ID
@@ -34,8 +37,6 @@ class InferenceProtocol(TimedProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        #: Whether uvicorn's parser is inside a message.
-        self._in_message = False
         #: The request on the short way, from its head until it is answered.
         self._head: RequestHead | None = None
         self._info = RequestInfo(b"")
@@ -91,7 +92,8 @@ class InferenceProtocol(TimedProtocol):
         hosted = self.hosted
         if (
             hosted is None
-            or self._in_message
+            or self._in_head
+            or self._in_body
             or hosted.loop is not self.loop
             or not self._short_way
             or (self.cycle is not None and not self.cycle.response_complete)
@@ -275,6 +277,20 @@ class InferenceProtocol(TimedProtocol):
             answer = app.failure(error, self._info, self._arrival_s)
         self._end_trace(answer[0])
         self._request = self._call = None
+        coding = None if self._head is None else self._head.coding
+        if coding is not None and pays(answer):
+            compressing = self.loop.run_in_executor(None, compressed, answer, coding)
+            compressing.add_done_callback(self._compressed)
+        else:
+            self._send(answer)
+
+    def _compressed(self, compressing: asyncio.Future[Answer]) -> None:
+        """Write an answer that was compressed."""
+        if not compressing.cancelled():
+            self._send(compressing.result())
+
+    def _send(self, answer: Answer) -> None:
+        assert self.hosted is not None
         self.write(*self.hosted.encode(answer, self.server_state.default_headers))
 
     def _end_trace(self, status: int) -> None:
@@ -320,16 +336,6 @@ class InferenceProtocol(TimedProtocol):
         reserved, self._reserved = self._reserved, 0
         if reserved and self.hosted is not None:
             self.hosted.app.service.bodies.release(reserved)
-
-    def on_message_begin(self) -> None:
-        """Note that uvicorn's parser is inside a message."""
-        self._in_message = True
-        super().on_message_begin()
-
-    def on_message_complete(self) -> None:
-        """Note that uvicorn's parser is between two messages."""
-        self._in_message = False
-        super().on_message_complete()
 
     def resume_writing(self) -> None:
         """Go on with held requests once the client has read enough of its answers."""

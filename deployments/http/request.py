@@ -12,6 +12,7 @@ from deployments.http.parameters import check_priority, check_timeout_ms
 HEADER_LENGTH = b"inference-header-content-length"
 REQUEST_ID = b"x-request-id"
 AUTHORIZATION = b"authorization"
+ACCEPT_ENCODING = b"accept-encoding"
 #: The rest of a longer request id is cut off.
 MAX_REQUEST_ID_BYTES = 128
 _CONTENT_LENGTH = b"content-length"

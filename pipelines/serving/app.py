@@ -5,6 +5,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from deployments.http.answers import Answer, json_answer
 from deployments.http.app import InferenceApp
+from deployments.http.request import ACCEPT_ENCODING
 from pipelines.serving.metrics import metrics_text
 from pipelines.serving.service import PipelineService, StageTimes, stage_times
 
@@ -38,6 +39,9 @@ class PipelineApp(InferenceApp):
             return
         if any(name == STAGE_TIMES for name, _ in scope["headers"]):
             times: StageTimes = []
+            # They are added to the answer as it is.
+            headers = [field for field in scope["headers"] if field[0] != ACCEPT_ENCODING]
+            scope = {**scope, "headers": headers}
             token = stage_times.set(times)
             try:
                 await super().__call__(scope, receive, _add_times(send, times))

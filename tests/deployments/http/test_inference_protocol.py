@@ -14,7 +14,6 @@ from deployments.errors import BadRequestError, TooLargeError
 from deployments.http.inference_protocol import (
     InferenceRequest,
     Signature,
-    claimed_rows,
     parse_request,
 )
 from deployments.models.base import TensorSpec
@@ -192,22 +191,6 @@ def test_inputs_must_have_the_same_number_of_rows() -> None:
 def test_too_many_rows_are_rejected_before_their_data_is_read() -> None:
     with pytest.raises(TooLargeError, match="at most 4 rows, not 5"):
         parse(body(shape=[5, 2, 2], data=None))
-
-
-@pytest.mark.parametrize(
-    ("raw", "rows"),
-    [
-        (b'{"inputs": [{"shape": [64, 2]}]}', 64),
-        (b'{"inputs":[{"data":[1,2],"shape" :\n[ 3 ,2]}]}\x00\x01', 3),
-        (b'{"inputs": [{"shape": [0, 2]}]}', 1),
-        (b'{"inputs": [{"shape": [99999999999999999999]}]}', 256),
-        (b'{"inputs": [{"shape": ["x"]}]}', 1),
-        (b"no JSON", 1),
-        (b'"shape"', 1),
-    ],
-)
-def test_the_rows_of_a_refused_request_are_read_without_parsing_it(raw: bytes, rows: int) -> None:
-    assert claimed_rows(raw, max_rows=256) == rows
 
 
 def test_nan_is_accepted_if_the_model_allows_it() -> None:
