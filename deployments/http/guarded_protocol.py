@@ -44,7 +44,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     @property
     def receive_timeout_s(self) -> float:
-        """How long a request may take to arrive."""
+        """The longest that a request may take to arrive, in seconds."""
         return RECEIVE_TIMEOUT_S
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -89,12 +89,12 @@ class Signature:
 
     @cached_property
     def has_texts(self) -> bool:
-        """Whether an input is of type BYTES, whose values have any length."""
+        """True if an input is of type BYTES, whose values have any length."""
         return any(spec.datatype == "BYTES" for spec in self.inputs)
 
     @property
     def body_limit_bytes(self) -> int:
-        """How large a body must be allowed to be; see `deployments.http.json_guard`."""
+        """The size of body that must be allowed, in bytes; see `deployments.http.json_guard`."""
         return body_limit_bytes(self.inputs, self.max_rows)
 
     @cached_property

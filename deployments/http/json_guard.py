@@ -1,4 +1,4 @@
-"""What is known of a request before its JSON is parsed: its rows, and whether it can be one at all.
+"""Judge a request before its JSON is parsed: its rows, and whether it can be valid at all.
 
 The parser keeps the interpreter's lock. 4 MiB of ``[],`` take 430 ms, because each list is an
 object of its own; the same size as numbers takes 12 ms. What a valid request holds is known from

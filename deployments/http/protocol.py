@@ -332,7 +332,7 @@ class InferenceProtocol(TimedProtocol):
             self._go_on()
 
     def _release(self) -> None:
-        """Give back what the request has taken of the budget."""
+        """Return the request's part of the budget."""
         reserved, self._reserved = self._reserved, 0
         if reserved and self.hosted is not None:
             self.hosted.app.service.bodies.release(reserved)
@@ -344,7 +344,7 @@ class InferenceProtocol(TimedProtocol):
             self._go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give up the client's request."""
+        """Cancel the client's request."""
         super().connection_lost(exc)
         self._release()
         self._head, self._held, self._missing = None, b"", 0

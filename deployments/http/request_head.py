@@ -41,7 +41,7 @@ _UNUSUAL = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"content-enc
 
 
 class RequestHead(NamedTuple):
-    """What the head of an ordinary inference request says.
+    """The head of an ordinary inference request.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What the HTTP interface tells of itself and of its model: all paths but that of inference.
+"""The resources of the HTTP interface: every path but that of inference.
 
 Besides the Open Inference Protocol v2 there are those parts of Triton's extensions for the model's
 configuration, for statistics and for the model repository that its clients ask for unasked.

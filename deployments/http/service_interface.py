@@ -30,7 +30,7 @@ class Service(Protocol):
 
     @property
     def front_meter(self) -> FrontMeter:
-        """What counts the requests, and tells since when they could have been read."""
+        """The meter that counts requests, and tells since when they could have been read."""
 
     @property
     def ready(self) -> bool:

@@ -28,7 +28,7 @@ class TimedProtocol(GuardedProtocol):
 
     @property
     def receive_timeout_s(self) -> float:
-        """How long a request may take to arrive."""
+        """The longest that a request may take to arrive, in seconds."""
         hosted = self.hosted
         return super().receive_timeout_s if hosted is None else hosted.app.service.receive_timeout_s
 

@@ -23,7 +23,7 @@ class Turn:
         self.on_done = on_done
 
     def cancel(self) -> None:
-        """Give the work up; it does not go on, and nobody is told."""
+        """Cancel the work: it does not go on, and nobody is told."""
         self.work = None
 
 
