@@ -12,7 +12,7 @@ from ray import serve
 
 from autoscaler.ray import store as ray_store
 from deployments.batcher.death_journal import journal_directory
-from deployments.config import DEPLOYMENT, ModelConfig, StoreConfig
+from deployments.config import DEPLOYMENT, ModelConfig, StoreConfig, parse_user_config
 from deployments.control.decision_reader import DecisionReader, replicas_in
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.control.policy_controller import TICK_S
@@ -115,7 +115,7 @@ class Replica:
         SojournError
             The config is invalid and the deployment never had a valid one.
         """
-        await apply_user_config(self._service, user_config, self._last_good)
+        await apply_user_config(self._service, user_config, self._last_good, parse_user_config)
         if not self._tasks:
             # The collector need not look at the model and the modules again: their hundreds of
             # thousands of objects would stop the event loop for 90 ms at a time.

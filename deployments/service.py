@@ -13,6 +13,7 @@ from typing import Any
 from autoscaler.reports import bottleneck_to_floats
 from deployments.access.control import AccessControl
 from deployments.batcher.asyncio_batcher import Batcher
+from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.death_journal import DeathJournal
 from deployments.batcher.front_meter import FrontMeter
 from deployments.batcher.placement import BatchPlacement, longest_on_loop_ms
@@ -29,11 +30,13 @@ from deployments.http.inference_protocol import (
     InferenceRequest,
     Signature,
     Tensors,
-    claimed_rows,
 )
+from deployments.http.json_guard import claimed_rows
 from deployments.inference_call import InferenceCall
 from deployments.models.base import Model
-from deployments.observability.tracing import RequestTrace, Tracing
+from deployments.observability.inference_statistics import BatchTotals
+from deployments.observability.request_info import RequestInfo
+from deployments.observability.tracing import Tracing
 from deployments.service_start import ServiceStart
 from deployments.threads import limit_threads, threads_in_use
 from deployments.warm_up import WarmUp
@@ -112,6 +115,7 @@ class InferenceService:
         self.bodies = BodyBudget()
         self.config_error: str | None = None
         self.answers: Counter[int] = Counter()
+        self.batch_totals = BatchTotals()
         self._draining = False
         self.access = AccessControl()
         self.tracing = Tracing(config.name, config.version)
@@ -221,11 +225,12 @@ class InferenceService:
             self._batcher = Batcher(
                 self._model,
                 self._controller.core,
-                self._observer.batch_ended,
+                self._batch_ended,
                 self._placement,
                 partial(limit_threads, threads_in_use(self.cpus)),
                 self._open_journal(),
             )
+            self._batcher.model_errors.model = self.model_name
             self._counting_since_s = time.monotonic()
         else:
             self._controller.configure(user_config)
@@ -240,6 +245,10 @@ class InferenceService:
         self.bodies.limit_bytes = limits.max_bytes_in_flight or default_limit_bytes()
         self._max_timeout_ms = limits.max_timeout_ms
         self._place_batches()
+
+    def _batch_ended(self, record: BatchRecord) -> None:
+        self.observer.batch_ended(record)
+        self.batch_totals.add(record.size, record.duration_s)
 
     def _open_journal(self) -> DeathJournal | None:
         if self._journals is None:
@@ -345,14 +354,14 @@ class InferenceService:
         self.refused_requests += 1
 
     async def infer(
-        self, request: InferenceRequest, arrival_s: float, trace: RequestTrace | None = None
+        self, request: InferenceRequest, arrival_s: float, info: RequestInfo | None = None
     ) -> Tensors:
         """Answer a checked request; cancelling the call gives it up.
 
         Parameters and errors are those of `infer_nowait` and of its outcome.
         """
         return await outputs_of(
-            lambda on_done: self.infer_nowait(request, arrival_s, on_done, trace)
+            lambda on_done: self.infer_nowait(request, arrival_s, on_done, info)
         )
 
     def infer_nowait(
@@ -360,7 +369,7 @@ class InferenceService:
         request: InferenceRequest,
         arrival_s: float,
         on_done: Callable[[Outcome], None],
-        trace: RequestTrace | None = None,
+        info: RequestInfo | None = None,
     ) -> InferenceCall:
         """Have a checked request answered.
 
@@ -373,8 +382,8 @@ class InferenceService:
             Called once on the event loop, after this call has returned, with the outcome: the
             model's outputs, each of shape ``(rows, ...)``, or a `RequestError`. It is not called if
             the request is cancelled.
-        trace : RequestTrace, optional
-            Takes the times of its batches.
+        info : RequestInfo, optional
+            Its id, and what takes the times of its batches.
 
         Returns
         -------
@@ -401,7 +410,8 @@ class InferenceService:
         except RequestError as error:
             self.count_failure(error, request.rows, arrival_s, deadline_ms)
             raise
-        call.submission.trace = trace
+        if info is not None:
+            call.submission.trace, call.submission.request_id = info.trace, info.request_id
         return call
 
     def count_failure(

@@ -1,1 +1,1 @@
-"""Who may use a service: bearer tokens, their scopes and their rates."""
+"""Access to a service: bearer tokens, their scopes and their rates."""

@@ -37,7 +37,7 @@ class TokenConfig(_Strict):
 
 
 class AccessConfig(_Strict):
-    """Who may use the service. Without `tokens`, everyone; with an empty list, nobody."""
+    """Access to the service: without `tokens` for everyone, with an empty list for nobody."""
 
     tokens: tuple[TokenConfig, ...] | None = None
     #: What needs no token all the same.

@@ -25,14 +25,17 @@ class ModelErrors:
     ----------
     count : int
         Exceptions so far, each blamed on one request.
+    model : str
+        The model's name, for the log; assign it if there is one.
     """
 
     def __init__(self) -> None:
         self.count = 0
+        self.model = ""
         self._last: str | None = None
         self._kinds: Counter[tuple[str, str, int]] = Counter()
 
-    def record(self, error: BaseException, rows: int) -> None:
+    def record(self, error: BaseException, rows: int, request_id: bytes = b"") -> None:
         """Log an exception, or count it.
 
         Parameters
@@ -41,6 +44,8 @@ class ModelErrors:
             What `Model.forward` raised.
         rows : int
             Rows of the request that it was raised on.
+        request_id : bytes
+            Its id, if it has one.
         """
         self.count += 1
         frames = _model_frames(error.__traceback__)
@@ -55,13 +60,22 @@ class ModelErrors:
         count = self._kinds[kind]
         if count == 1:
             text = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
-            logger.error("the model failed on a request of %d rows\n%s", rows, text)
+            logger.error(
+                "%s failed on %s (rows: %d)\n%s", self._who(), _which(request_id), rows, text
+            )
         elif count >= 10 and set(str(count)[1:]) == {"0"} and str(count)[0] == "1":
-            logger.error("the model failed: %s, and %d like it", self._last, count - 1)
+            logger.error("%s failed: %s, and %d like it", self._who(), self._last, count - 1)
+
+    def _who(self) -> str:
+        return f"model {self.model!r}" if self.model else "the model"
 
     def report(self) -> dict[str, Any]:
         """Return the number of failed requests and the last error, for JSON."""
         return {"requests": self.count, "last": self._last}
+
+
+def _which(request_id: bytes) -> str:
+    return f"request {request_id.decode('latin-1')}" if request_id else "a request"
 
 
 def _model_frames(frames: TracebackType | None) -> TracebackType | None:

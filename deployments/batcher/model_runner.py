@@ -154,7 +154,7 @@ class ModelRunner:
                 "the model blames rows %s of a batch of %d", list(error.errors), batch.size
             )
         elif len(batch.slices) == 1:
-            self.errors.record(error, batch.size)
+            self.errors.record(error, batch.size, batch.slices[0].request.request_id)
         return Failure(ModelError("the model failed on this request"), {})
 
 

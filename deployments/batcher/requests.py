@@ -61,6 +61,8 @@ class Request:
         Failed batches that contained one of its slices.
     cancelled : bool
         Whether the rows that are not on the device were given up.
+    request_id : bytes
+        By which its sender knows it; empty if it has none.
     """
 
     arrival_s: float
@@ -73,6 +75,7 @@ class Request:
     rows_suspected: int = field(default=0, init=False)
     failed_batches: int = field(default=0, init=False)
     cancelled: bool = field(default=False, init=False)
+    request_id: bytes = field(default=b"", init=False)
 
 
 class Slice(NamedTuple):

@@ -8,15 +8,29 @@ neither for more load nor in place of a dead one.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import orjson
 
-from deployments.config import parse_user_config
-from deployments.service import InferenceService
 from policy.errors import SojournError
 
 logger = logging.getLogger("sojourn.service")
+
+Config = TypeVar("Config", contravariant=True)
+
+
+class Configurable(Protocol[Config]):
+    """A service whose configuration may change while it runs."""
+
+    #: Why the latest configuration was rejected.
+    config_error: str | None
+
+    @property
+    def configured(self) -> bool:
+        """Whether a configuration is in force."""
+
+    async def configure(self, user_config: Config) -> None:
+        """Apply a configuration, or raise a `SojournError` and keep the present one."""
 
 
 class LastGoodConfig:
@@ -61,9 +75,22 @@ class LastGoodConfig:
 
 
 async def apply_user_config(
-    service: InferenceService, content: Mapping[str, Any], last_good: LastGoodConfig
+    service: Configurable[Config],
+    content: Mapping[str, Any],
+    last_good: LastGoodConfig,
+    parse: Callable[[Mapping[str, Any]], Config],
 ) -> None:
     """Apply a `user_config`, or say why not, and use the last good one.
+
+    Parameters
+    ----------
+    service : Configurable
+    content : mapping
+        The `user_config`.
+    last_good : LastGoodConfig
+        That of the service's deployment.
+    parse : callable
+        Returns the checked content, or raises a `SojournError`.
 
     Raises
     ------
@@ -71,7 +98,7 @@ async def apply_user_config(
         It is invalid, the replica has no earlier one, and neither has its deployment.
     """
     try:
-        await service.configure(parse_user_config(content))
+        await service.configure(parse(content))
     except SojournError as error:
         if service.configured:
             service.config_error = str(error)
@@ -79,7 +106,7 @@ async def apply_user_config(
             kept = await last_good.recall()
             if kept is None:
                 raise
-            await service.configure(parse_user_config(kept))
+            await service.configure(parse(kept))
             service.config_error = f"{error}; the last good user_config is in force"
         logger.error("user_config rejected, the previous one stays in force: %s", error)
         return

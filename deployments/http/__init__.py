@@ -3,7 +3,8 @@
 The app needs no Ray. Put any `Service` behind it and run it with an ASGI server such as uvicorn.
 """
 
-from deployments.http.app import InferenceApp, Service
+from deployments.http.app import InferenceApp
 from deployments.http.inference_protocol import InferenceRequest, Signature
+from deployments.http.service_interface import Service
 
 __all__ = ["InferenceApp", "InferenceRequest", "Service", "Signature"]

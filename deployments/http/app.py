@@ -6,45 +6,30 @@ on neither Ray nor the model, only on a `Service`.
 
 import asyncio
 import logging
-import re
-import reprlib
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
-import orjson
 from starlette.types import Receive, Scope, Send
 
-from deployments.access.control import AccessControl, scope_of
-from deployments.batcher.front_meter import FrontMeter
-from deployments.batcher.submission import Cancellable, Outcome
-from deployments.errors import (
-    BusyError,
-    ForbiddenError,
-    MethodNotAllowedError,
-    ModelError,
-    NotFoundError,
-    RateLimitedError,
-    RequestError,
-    UnauthorizedError,
-)
-from deployments.http.body_budget import BodyBudget
+from deployments.access.control import scope_of
+from deployments.errors import BusyError, ModelError, RequestError
+from deployments.http.answers import BINARY, JSON, Answer, check_method, error_answer
+from deployments.http.compression import accepted_coding, compressed, pays
 from deployments.http.disconnects import DisconnectWatch
 from deployments.http.inference_protocol import (
     InferenceRequest,
-    Signature,
     Tensors,
-    encode_response,
+    parse_in_turns,
     parse_request,
 )
-from deployments.http.openapi import openapi_document, tensor_metadata
+from deployments.http.large_json import IN_TURNS_FROM_BYTES
 from deployments.http.request import (
+    ACCEPT_ENCODING,
     AUTHORIZATION,
     HEADER_LENGTH,
     MAX_REQUEST_ID_BYTES,
     REQUEST_ID,
-    Headers,
     check_single_valued,
     read_body,
     read_content_length,
@@ -52,82 +37,23 @@ from deployments.http.request import (
     read_priority,
     read_timeout_ms,
 )
+from deployments.http.resources import Resources
+from deployments.http.response_encoding import encode_response
+from deployments.http.service_interface import Service
+from deployments.http.turns import Turns
+from deployments.observability.inference_statistics import RequestTotals
 from deployments.observability.request_ids import RequestIds
 from deployments.observability.request_info import TRACEPARENT, RequestInfo
 from deployments.observability.request_log import RequestLog
-from deployments.observability.tracing import RequestTrace, Tracing
 
 logger = logging.getLogger("sojourn.http")
 
-_MODEL_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(?:/(infer|ready))?")
-_READ_METHODS = ("GET", "HEAD")
-_JSON = (b"content-type", b"application/json")
-_BINARY = (b"content-type", b"application/octet-stream")
 #: Key of a scope: when the request could first have been read, by `time.monotonic`.
 ARRIVAL = "sojourn.arrival_s"
 #: A larger body is not read before there is room for its request.
 LARGE_BODY_BYTES = 64 << 10
 #: Why a request was refused before it was parsed.
 FULL = "this replica is full; try again later"
-
-#: Status, body and header fields; the length of the body and the request id are added.
-Answer = tuple[int, bytes, Headers]
-
-#: Extra header of error responses, by status.
-_ERROR_HEADERS = {
-    415: (b"accept-encoding", b"gzip, deflate"),
-    429: (b"retry-after", b"1"),
-    503: (b"retry-after", b"1"),
-}
-
-
-class Service(Protocol):
-    """One model behind its batcher, as the app needs it."""
-
-    model_name: str
-    model_version: str
-    platform: str
-    signature: Signature
-    max_body_bytes: int
-    access: AccessControl
-    tracing: Tracing
-    bodies: BodyBudget
-    receive_timeout_s: float
-    answers: Counter[int]
-
-    @property
-    def front_meter(self) -> FrontMeter:
-        """What counts the requests, and tells since when they could have been read."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether the model can answer requests."""
-
-    def has_room(self, body: bytes, arrival_s: float) -> bool:
-        """Return whether one more row can be answered in time. If not, count it as refused."""
-
-    def refuse(self, body: bytes, arrival_s: float) -> None:
-        """Count a request that is refused because the bodies of others take too much memory."""
-
-    def infer_nowait(
-        self,
-        request: InferenceRequest,
-        arrival_s: float,
-        on_done: Callable[[Outcome], None],
-        trace: RequestTrace | None = None,
-    ) -> Cancellable:
-        """Run a checked request, and call `on_done` with its outcome unless it is cancelled."""
-
-    async def infer(
-        self, request: InferenceRequest, arrival_s: float, trace: RequestTrace | None = None
-    ) -> Tensors:
-        """Run a checked request. `arrival_s` is when it could first have been read, in seconds."""
-
-    def explain(self) -> Mapping[str, Any]:
-        """Return the content of ``GET /sojourn/policy``."""
-
-    def example_request(self) -> Mapping[str, Any]:
-        """Return a valid request of one row, for ``GET /sojourn/example``."""
 
 
 async def _no_autoscaler() -> Mapping[str, Any]:
@@ -144,6 +70,8 @@ class InferenceApp:
         The version that ``GET /v2`` reports.
     autoscaler : async callable, optional
         Returns the content of ``GET /sojourn/autoscaler``. The default reports no decisions.
+    more : mapping of str to callable, optional
+        Further paths, and what returns their answers.
 
     Attributes
     ----------
@@ -153,6 +81,10 @@ class InferenceApp:
         Header fields with which a request has to come to the app itself, in lower case.
     request_ids : RequestIds
         Makes ids for requests that have none.
+    totals : RequestTotals
+        The inference requests that were answered.
+    turns : Turns
+        Runs what would keep other requests waiting.
     """
 
     unusual_fields: ClassVar[frozenset[bytes]] = frozenset()
@@ -162,12 +94,14 @@ class InferenceApp:
         service: Service,
         server_version: str,
         autoscaler: Callable[[], Awaitable[Mapping[str, Any]]] = _no_autoscaler,
+        more: Mapping[str, Callable[[], Answer]] | None = None,
     ) -> None:
         self.service = service
         self.infer_path = f"/v2/models/{service.model_name}/infer"
-        self._autoscaler = autoscaler
-        self._server_version = server_version
+        self.totals = RequestTotals()
+        self._resources = Resources(service, server_version, autoscaler, self.totals, more)
         self._watch = DisconnectWatch()
+        self.turns = Turns()
         self.request_ids = RequestIds()
         self._request_log = RequestLog(service.model_name)
 
@@ -214,87 +148,18 @@ class InferenceApp:
         info.token = self.service.access.admit(
             fields.get(AUTHORIZATION), scope_of(path), time.monotonic()
         )
-        if path == self.infer_path and method == "POST":
-            return await self._infer(scope, fields, receive, arrival_s, info)
-        if path == "/sojourn/autoscaler":
-            _check_method(method, *_READ_METHODS)
-            return _json_answer(await self._autoscaler())
-        found = _MODEL_PATH.fullmatch(path)
-        if found is None:
-            answer = self._server_answer(path, scope.get("root_path", ""))
-            _check_method(method, *_READ_METHODS)
-            return answer
-        name, version, verb = found.groups()
-        self._check_model(name, version)
-        if verb == "infer":
-            _check_method(method, "POST")
-            return await self._infer(scope, fields, receive, arrival_s, info)
-        _check_method(method, *_READ_METHODS)
-        return (
-            self._readiness_answer({"name": name})
-            if verb == "ready"
-            else _json_answer(self._metadata())
-        )
-
-    def _server_answer(self, path: str, root_path: str) -> Answer:
-        if path == "/v2":
-            return _json_answer(
-                {
-                    "name": "sojourn",
-                    "version": self._server_version,
-                    "extensions": ["binary_tensor_data"],
-                }
-            )
-        if path == "/v2/health/live":
-            return _json_answer({"live": True})
-        if path == "/v2/health/ready":
-            return self._readiness_answer({})
-        if path == "/sojourn/policy":
-            return _json_answer(self.service.explain())
-        if path == "/sojourn/example":
-            return _json_answer(self.service.example_request())
-        if path == "/sojourn/openapi.json":
-            return _json_answer(self._openapi(root_path))
-        model_path = f"/v2/models/{self.service.model_name}"
-        raise NotFoundError(f"there is no path {_quote(path)}; the model is at {model_path}")
-
-    def _readiness_answer(self, content: Mapping[str, Any]) -> Answer:
-        ready = self.service.ready
-        return _json_answer({**content, "ready": ready}, 200 if ready else 503)
-
-    def _check_model(self, name: str, version: str | None) -> None:
-        service = self.service
-        if name != service.model_name:
-            raise NotFoundError(
-                f"there is no model {_quote(name)}; this service has {service.model_name!r}"
-            )
-        if version is not None and version != service.model_version:
-            raise NotFoundError(
-                f"model {name!r} has no version {_quote(version)}; "
-                f"its version is {service.model_version!r}"
-            )
-
-    def _metadata(self) -> Mapping[str, Any]:
-        service = self.service
-        return {
-            "name": service.model_name,
-            "versions": [service.model_version],
-            "platform": service.platform,
-            "inputs": tensor_metadata(service.signature.inputs),
-            "outputs": tensor_metadata(service.signature.outputs),
-        }
-
-    def _openapi(self, root_path: str) -> Mapping[str, Any]:
-        service = self.service
-        return openapi_document(
-            model_name=service.model_name,
-            model_version=service.model_version,
-            signature=service.signature,
-            max_body_bytes=service.max_body_bytes,
-            example=service.example_request(),
-            server_version=self._server_version,
-            root_path=root_path,
-        )
+        if path != self.infer_path and not self._resources.names_inference(path):
+            return await self._resources.answer(method, path, scope.get("root_path", ""))
+        check_method(method, "POST")
+        try:
+            answer = await self._infer(scope, fields, receive, arrival_s, info)
+        except RequestError:
+            self.totals.failed(arrival_s)
+            raise
+        coding = accepted_coding(fields.get(ACCEPT_ENCODING, b"identity"))
+        if coding is not None and pays(answer):
+            return await asyncio.to_thread(compressed, answer, coding)
+        return answer
 
     async def _infer(
         self,
@@ -314,12 +179,22 @@ class InferenceApp:
             self._check_room(b"", arrival_s)
         with self.service.bodies.reservation() as reservation:
             try:
-                body = await read_body(receive, fields, service.max_body_bytes, reservation.grow_to)
+                body = await read_body(
+                    receive,
+                    fields,
+                    service.max_body_bytes,
+                    reservation.grow_to,
+                    self.turns.result,
+                )
             except BusyError:
                 service.refuse(b"", arrival_s)
                 raise
             self._check_room(body, arrival_s)
-            request = parse_request(body, header_length, service.signature, timeout_ms, priority)
+            how = (body, header_length, service.signature, timeout_ms, priority)
+            if takes_turns(body, header_length):
+                request = await self.turns.result(parse_in_turns(*how))
+            else:
+                request = parse_request(*how)
             if service.tracing.on:
                 info.trace = service.tracing.begin(info.traceparent, info.request_id, arrival_s)
             task = asyncio.current_task()
@@ -327,8 +202,8 @@ class InferenceApp:
             self._watch.add(task, receive)
             status = 500
             try:
-                outputs = await service.infer(request, arrival_s, info.trace)
-                answer = self.success(request, outputs)
+                outputs = await service.infer(request, arrival_s, info)
+                answer = self.success(request, outputs, arrival_s)
                 status = answer[0]
             except RequestError as error:
                 status = error.status
@@ -343,8 +218,8 @@ class InferenceApp:
         if not self.service.has_room(body, arrival_s):
             raise BusyError(FULL)
 
-    def success(self, request: InferenceRequest, outputs: Tensors) -> Answer:
-        """Return the answer with a model's outputs.
+    def success(self, request: InferenceRequest, outputs: Tensors, arrival_s: float) -> Answer:
+        """Return the answer with a model's outputs, and count the request.
 
         Raises
         ------
@@ -361,9 +236,10 @@ class InferenceApp:
         except Exception:
             logger.exception("failed to encode the model's outputs")
             raise ModelError("the model returned outputs that cannot be encoded") from None
+        self.totals.answered(request.rows, arrival_s)
         if length is None:
-            return 200, body, [_JSON]
-        return 200, body, [_BINARY, (HEADER_LENGTH, b"%d" % length)]
+            return 200, body, [JSON]
+        return 200, body, [BINARY, (HEADER_LENGTH, b"%d" % length)]
 
     def failure(
         self, error: Exception, info: RequestInfo | None = None, arrival_s: float = 0.0
@@ -383,16 +259,7 @@ class InferenceApp:
             error = ModelError("internal error while answering this request")
         if info is not None:
             self.log_failure(error.status, str(error), info, arrival_s)
-        headers = [_JSON]
-        if isinstance(error, UnauthorizedError | ForbiddenError):
-            headers.append((b"www-authenticate", error.challenge.encode()))
-        elif isinstance(error, RateLimitedError):
-            headers.append((b"retry-after", b"%d" % error.retry_after_s))
-        elif error.status in _ERROR_HEADERS:
-            headers.append(_ERROR_HEADERS[error.status])
-        elif isinstance(error, MethodNotAllowedError):
-            headers.append((b"allow", ", ".join(error.allowed).encode()))
-        return error.status, orjson.dumps({"error": str(error)}), headers
+        return error_answer(error)
 
     def log_failure(self, status: int, error: str, info: RequestInfo, arrival_s: float) -> None:
         """Log a request that was refused or failed; too many lines are left out."""
@@ -406,20 +273,9 @@ class InferenceApp:
         )
 
 
-def _json_answer(content: Mapping[str, Any], status: int = 200) -> Answer:
-    return status, orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY), [_JSON]
-
-
-def _check_method(method: str, *allowed: str) -> None:
-    if method not in allowed:
-        raise MethodNotAllowedError(
-            f"the method must be {' or '.join(allowed)}, not {_quote(method)}", allowed
-        )
-
-
-def _quote(text: str) -> str:
-    """Quote the client's text for an error message: shortened, and always valid Unicode."""
-    return reprlib.repr(text)
+def takes_turns(body: bytes, header_length: int | None) -> bool:
+    """Return whether the JSON of a body is too large to be parsed at once."""
+    return (len(body) if header_length is None else header_length) >= IN_TURNS_FROM_BYTES
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

@@ -24,7 +24,7 @@ def default_limit_bytes() -> int:
 
 
 class Reservation:
-    """What one request has taken of a budget."""
+    """The part of a budget that one request has taken."""
 
     def __init__(self, budget: "BodyBudget") -> None:
         self._budget = budget

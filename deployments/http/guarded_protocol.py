@@ -6,7 +6,7 @@ in one piece.
 """
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -35,7 +35,8 @@ class GuardedProtocol(HttpToolsProtocol):
         #: When the request that is arriving began to; None if there is none.
         self._receiving_since_s: float | None = None
         self._receive_timer: asyncio.TimerHandle | None = None
-        self._in_head = False
+        #: Where uvicorn's parser is in a message.
+        self._in_head = self._in_body = False
         self._head_bytes = self._unfinished_bytes = self._fields = 0
         self._problem: RequestError | None = None
         #: Whether the last answer was written, and what still comes is thrown away.
@@ -43,12 +44,12 @@ class GuardedProtocol(HttpToolsProtocol):
 
     @property
     def receive_timeout_s(self) -> float:
-        """How long a request may take to arrive."""
+        """The longest that a request may take to arrive, in seconds."""
         return RECEIVE_TIMEOUT_S
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Expect a first request as soon as a further one."""
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, transport))
         if self.timeout_keep_alive_task is None:
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -106,7 +107,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Start to count the head."""
-        self._in_head = True
+        self._in_head, self._in_body = True, False
         self._head_bytes = self._unfinished_bytes = self._fields = 0
         self.receiving()
         super().on_message_begin()
@@ -130,11 +131,12 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Go on with the body."""
-        self._in_head = False
+        self._in_head, self._in_body = False, True
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         """Note that the request is there."""
+        self._in_body = False
         self.received()
         super().on_message_complete()
 
@@ -153,7 +155,9 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._lingering or self.transport.is_closing():
             return
         cycle = self.cycle
-        if cycle is None or cycle.response_complete or not cycle.response_started:
+        # A request may have been answered before its end.
+        is_before_this = cycle is not None and cycle.response_complete and not self._in_body
+        if cycle is None or is_before_this or not cycle.response_started:
             self.count_answer(error.status)
             body = orjson.dumps({"error": str(error)})
             lines = [b"%b: %b\r\n" % field for field in self.server_state.default_headers]

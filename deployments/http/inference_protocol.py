@@ -1,24 +1,28 @@
-"""Parse requests and encode responses of the Open Inference Protocol v2.
+"""Parse requests of the Open Inference Protocol v2.
 
 Tensors come as JSON or through the binary tensor extension, which `tritonclient[http]` uses: their
 raw little-endian bytes follow the JSON part of the body, and the HTTP header
 ``Inference-Header-Content-Length`` gives the length of the JSON part.
 """
 
-import re
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
 import orjson
 from numpy.typing import NDArray
 
 from deployments.errors import BadRequestError, TooLargeError
 from deployments.http.json_guard import CHECKED_FROM_BYTES, JsonGuard, body_limit_bytes
-from deployments.http.parameters import check_priority, check_timeout_ms
+from deployments.http.large_json import cut_lists
+from deployments.http.parameters import (
+    check_parameters,
+    check_priority,
+    check_timeout_us,
+    read_flag,
+)
 from deployments.http.tensors import TensorCodec, booleans_possible, codec_of
 from deployments.models.base import TensorSpec
 
@@ -26,8 +30,6 @@ Tensors = Mapping[str, NDArray[Any]]
 
 _EMPTY = memoryview(b"")
 _ONLY_INT = frozenset({int})
-_SHAPE = b'"shape"'
-_FIRST_ROWS = re.compile(rb"\s*:\s*\[\s*(\d{1,9})")
 _ONLY_DICT = frozenset({dict})
 
 
@@ -85,9 +87,14 @@ class Signature:
         """Tells JSON that is no valid request, before it is parsed."""
         return JsonGuard(self.inputs, self.max_rows)
 
+    @cached_property
+    def has_texts(self) -> bool:
+        """True if an input is of type BYTES, whose values have any length."""
+        return any(spec.datatype == "BYTES" for spec in self.inputs)
+
     @property
     def body_limit_bytes(self) -> int:
-        """How large a body must be allowed to be; see `deployments.http.json_guard`."""
+        """The size of body that must be allowed, in bytes; see `deployments.http.json_guard`."""
         return body_limit_bytes(self.inputs, self.max_rows)
 
     @cached_property
@@ -108,17 +115,6 @@ class Signature:
             binary: tuple(RequestedOutput(codec, binary) for codec in codecs)
             for binary in (False, True)
         }
-
-
-def claimed_rows(body: bytes, max_rows: int) -> int:
-    """Return the rows that the first shape in a body claims, without parsing the body.
-
-    A request that is refused because the replica is full is not parsed, but its rows count. They
-    are at least 1 and at most `max_rows`, whatever the body says.
-    """
-    at = body.find(_SHAPE)
-    found = _FIRST_ROWS.match(body, at + len(_SHAPE)) if at >= 0 else None
-    return min(max(1, int(found[1])), max_rows) if found else 1
 
 
 def parse_request(
@@ -154,91 +150,99 @@ def parse_request(
     TooLargeError
         The request has more rows than `signature.max_rows`, or far more values.
     """
-    header: bytes | memoryview = body
-    raw = _EMPTY
-    if header_length is not None:
-        if not 0 <= header_length <= len(body):
-            raise BadRequestError(
-                f"Inference-Header-Content-Length must be at most the length of the body, "
-                f"{len(body)}, not {header_length}"
-            )
-        header, raw = memoryview(body)[:header_length], memoryview(body)[header_length:]
+    header, raw = _divide(body, header_length)
     if len(header) >= CHECKED_FROM_BYTES:
         signature.json_guard.check(bytes(header))
+    content = _load(header)
+    booleans = header_length is not None or booleans_possible(body)
+    return _check_request(content, raw, signature, booleans, timeout_ms, priority)
+
+
+def parse_in_turns(
+    body: bytes,
+    header_length: int | None,
+    signature: Signature,
+    timeout_ms: float | None = None,
+    priority: int = 0,
+) -> Generator[None, None, InferenceRequest]:
+    """Parse and check a large body as `parse_request` does, and yield after each piece of work.
+
+    One thing is refused that `parse_request` accepts: a long list under the key "data" that is no
+    tensor's.
+    """
+    header, raw = _divide(body, header_length)
+    codecs = signature.input_codecs
+    cut = cut_lists(bytes(header), len(codecs))
+    yield
+    if not signature.has_texts:
+        cut.check_rest()
+    signature.json_guard.check(cut.rest)
+    yield
+    content = _load(cut.rest)
+    for entry in _check_objects(content.get("inputs"), "inputs"):
+        found = cut.take(entry.get("data"))
+        if found is not None:
+            codec = _codec_of(entry, codecs)
+            shape = _parse_shape(entry, codec, signature.max_rows)
+            entry["data"] = yield from found.decode(codec, shape)
+    if cut.lists:
+        raise BadRequestError('a long list "data" must be that of an input')
+    return _check_request(content, raw, signature, True, timeout_ms, priority)
+
+
+def _divide(body: bytes, header_length: int | None) -> tuple[bytes | memoryview, memoryview]:
+    """Return the JSON part of a body, and the raw tensors."""
+    if header_length is None:
+        return body, _EMPTY
+    if not 0 <= header_length <= len(body):
+        raise BadRequestError(
+            f"Inference-Header-Content-Length must be at most the length of the body, "
+            f"{len(body)}, not {header_length}"
+        )
+    return memoryview(body)[:header_length], memoryview(body)[header_length:]
+
+
+def _load(text: bytes | memoryview) -> dict[str, Any]:
     try:
-        content = orjson.loads(header)
+        content = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise BadRequestError(f"the body is not valid JSON: {error}") from None
     if not isinstance(content, dict):
         raise BadRequestError('the body must be a JSON object with "inputs"')
+    return content
+
+
+def _check_request(
+    content: Mapping[str, Any],
+    raw: memoryview,
+    signature: Signature,
+    booleans: bool,
+    timeout_ms: float | None,
+    priority: int,
+) -> InferenceRequest:
+    """Return a request whose JSON is parsed."""
     request_id = content.get("id")
     if request_id is not None and not isinstance(request_id, str):
         raise BadRequestError('"id" must be a string')
-    booleans = header_length is not None or booleans_possible(body)
     inputs, rows = _parse_inputs(content.get("inputs"), raw, signature, booleans)
     binary = False
     parameters = content.get("parameters")
     if parameters is not None:
-        parameters = _check_parameters(parameters, "the request")
-        binary = _read_flag(parameters, "binary_data_output", False)
+        parameters = check_parameters(parameters, "the request")
+        binary = read_flag(parameters, "binary_data_output", False)
         timeout = parameters.get("timeout")
         if timeout is not None:
-            timeout = check_timeout_ms(timeout, "parameter timeout")
-            timeout_ms = timeout if timeout_ms is None else min(timeout, timeout_ms)
+            in_body_ms = check_timeout_us(timeout, "parameter timeout")
+            if in_body_ms is not None:
+                timeout_ms = in_body_ms if timeout_ms is None else min(in_body_ms, timeout_ms)
         if "priority" in parameters:
             in_body = check_priority(parameters["priority"], "parameter priority")
             priority = max(priority, in_body)
     named = content.get("outputs")
-    outputs = _parse_outputs(named, binary, signature) if named else signature.all_outputs[binary]
+    outputs = signature.all_outputs[binary]
+    if named is not None:
+        outputs = _parse_outputs(named, binary, signature) or outputs
     return InferenceRequest(inputs, rows, outputs, request_id, timeout_ms, priority)
-
-
-def encode_response(
-    model_name: str, model_version: str, request: InferenceRequest, outputs: Tensors
-) -> tuple[bytes, int | None]:
-    """Encode the response to `request`.
-
-    Parameters
-    ----------
-    model_name, model_version : str
-    request : InferenceRequest
-    outputs : mapping of str to ndarray, each of shape (request.rows, *spec.shape)
-        The model's outputs, by name.
-
-    Returns
-    -------
-    body : bytes
-    header_length : int or None
-        Length of the JSON part in bytes. None if the whole body is JSON.
-
-    Raises
-    ------
-    BadRequestError
-        The request wants an output as JSON that JSON cannot hold.
-    """
-    entries: list[dict[str, Any]] = []
-    raw: list[memoryview | bytes] = []
-    for codec, binary in request.outputs:
-        spec = codec.spec
-        array = np.ascontiguousarray(outputs[spec.name], codec.dtype)
-        entry: dict[str, Any] = {
-            "name": spec.name,
-            "datatype": spec.datatype,
-            "shape": array.shape,
-        }
-        if binary:
-            data = codec.to_binary(array)
-            entry["parameters"] = {"binary_data_size": len(data)}
-            raw.append(data)
-        else:
-            entry["data"] = codec.to_json(array)
-        entries.append(entry)
-    content: dict[str, Any] = {"model_name": model_name, "model_version": model_version}
-    if request.id is not None:
-        content["id"] = request.id
-    content["outputs"] = entries
-    header = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
-    return (b"".join((header, *raw)), len(header)) if raw else (header, None)
 
 
 def _parse_inputs(
@@ -249,12 +253,7 @@ def _parse_inputs(
     inputs: dict[str, NDArray[Any]] = {}
     offset = rows = 0
     for entry in _check_objects(entries, "inputs"):
-        name = entry.get("name")
-        codec = codecs.get(name) if isinstance(name, str) else None
-        if codec is None:
-            raise BadRequestError(
-                f"unknown input {reprlib.repr(name)}: the model's inputs are {_list_names(codecs)}"
-            )
+        codec = _codec_of(entry, codecs)
         name = codec.spec.name
         if name in inputs:
             raise BadRequestError(f"input {name!r} is given more than once")
@@ -267,7 +266,7 @@ def _parse_inputs(
         size = None
         parameters = entry.get("parameters")
         if parameters is not None:
-            parameters = _check_parameters(parameters, f"input {name!r}")
+            parameters = check_parameters(parameters, f"input {name!r}")
             size = parameters.get("binary_data_size")
         if size is None:
             inputs[name] = codec.from_json(entry.get("data"), shape, booleans)
@@ -284,6 +283,17 @@ def _parse_inputs(
     if offset != len(raw):
         raise BadRequestError(f"{len(raw) - offset} unexpected bytes follow the last tensor")
     return inputs, rows
+
+
+def _codec_of(entry: Mapping[str, Any], codecs: Mapping[str, TensorCodec]) -> TensorCodec:
+    """Return the codec of an input."""
+    name = entry.get("name")
+    codec = codecs.get(name) if isinstance(name, str) else None
+    if codec is None:
+        raise BadRequestError(
+            f"unknown input {reprlib.repr(name)}: the model's inputs are {_list_names(codecs)}"
+        )
+    return codec
 
 
 def _parse_shape(entry: Mapping[str, Any], codec: TensorCodec, max_rows: int) -> list[int]:
@@ -328,13 +338,13 @@ def _parse_outputs(
             raise BadRequestError(f"output {name!r} is requested more than once")
         as_binary, parameters = binary, entry.get("parameters")
         if parameters is not None:
-            parameters = _check_parameters(parameters, f"output {name!r}")
+            parameters = check_parameters(parameters, f"output {name!r}")
             if "classification" in parameters:
                 raise BadRequestError(
                     f"output {name!r}: classification is not supported; request the output "
                     "itself and take its largest values"
                 )
-            as_binary = _read_flag(parameters, "binary_data", binary)
+            as_binary = read_flag(parameters, "binary_data", binary)
         outputs[name] = RequestedOutput(codec, as_binary)
     return tuple(outputs.values())
 
@@ -343,25 +353,6 @@ def _check_objects(entries: object, name: str) -> list[dict[str, Any]]:
     if not isinstance(entries, list) or not _ONLY_DICT.issuperset(map(type, entries)):
         raise BadRequestError(f'"{name}" must be a list of objects')
     return entries
-
-
-def _check_parameters(parameters: object, where: str) -> dict[str, Any]:
-    """Reject parameters that need shared memory. Unknown parameters are ignored."""
-    if not isinstance(parameters, dict):
-        raise BadRequestError(f'{where}: "parameters" must be an object')
-    for name in parameters:
-        if name.startswith("shared_memory_"):
-            raise BadRequestError(
-                f"{where}: shared memory is not supported; send the tensor in the body"
-            )
-    return parameters
-
-
-def _read_flag(parameters: Mapping[str, Any], name: str, default: bool) -> bool:
-    value = parameters.get(name, default)
-    if not isinstance(value, bool):
-        raise BadRequestError(f"{name} must be true or false, not {reprlib.repr(value)}")
-    return value
 
 
 def _list_names(names: Iterable[str]) -> str:

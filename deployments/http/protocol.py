@@ -12,86 +12,31 @@ them are answered, and reading pauses meanwhile.
 
 import asyncio
 import time
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
-
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from typing import Any
 
 from deployments.access.control import INFERENCE
 from deployments.batcher.submission import Cancellable, Outcome
 from deployments.errors import BusyError, DeadlineError, RequestError
-from deployments.http.app import ARRIVAL, FULL, Answer, InferenceApp
-from deployments.http.guarded_protocol import GuardedProtocol
-from deployments.http.inference_protocol import InferenceRequest, parse_request
-from deployments.http.refusals import RefusalPacer
+from deployments.http.answers import Answer
+from deployments.http.app import FULL, takes_turns
+from deployments.http.compression import compressed, pays
+from deployments.http.hosted_app import HostedApp
+from deployments.http.inference_protocol import InferenceRequest, parse_in_turns, parse_request
 from deployments.http.request import REQUEST_ID
-from deployments.http.request_head import END_OF_HEAD, RequestHead, RequestHeads
-from deployments.http.socket_wait import RESOLUTION_S, SocketWait
+from deployments.http.request_head import END_OF_HEAD, RequestHead
+from deployments.http.timed_protocol import TimedProtocol
 from deployments.observability.request_info import RequestInfo
+
+__all__ = ["HostedApp", "InferenceProtocol"]
 
 _ID_LINE = REQUEST_ID + b": "
 
 
-@dataclass
-class HostedApp:
-    """An app whose inference requests take the short way.
-
-    Parameters
-    ----------
-    app : InferenceApp
-    loop : AbstractEventLoop
-        The event loop of the app's batcher; only connections on this loop take the short way.
-    root_path : str
-        The application's URL prefix.
-    """
-
-    app: InferenceApp
-    loop: asyncio.AbstractEventLoop
-    root_path: str = ""
-    heads: RequestHeads = field(init=False)
-    pacer: RefusalPacer = field(init=False)
-    _default_headers: list[tuple[bytes, bytes]] | None = field(default=None, init=False)
-    _default_lines: bytes = field(default=b"", init=False)
-    _refusal: tuple[bytes, bytes] = field(default=(b"", b""), init=False)
-
-    def __post_init__(self) -> None:
-        path = (self.root_path + self.app.infer_path).encode()
-        self.heads = RequestHeads(path, self.app.unusual_fields)
-        self.pacer = RefusalPacer(self.loop, self.app.service.front_meter)
-
-    def default_lines(self, headers: list[tuple[bytes, bytes]]) -> bytes:
-        """Return the header lines that uvicorn adds to every answer; it renews them each second."""
-        if headers is not self._default_headers:
-            self._default_headers, self._default_lines = headers, _lines(headers)
-            status, body, fields = self.app.failure(BusyError(FULL))
-            self._refusal = (
-                STATUS_LINE[status] + self._default_lines + _lines(fields),
-                b"content-length: %d\r\n\r\n" % len(body) + body,
-            )
-        return self._default_lines
-
-    def refusal(self, headers: list[tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
-        """Return the answer to requests for which there is no room, before and after the id."""
-        if headers is not self._default_headers:
-            self.default_lines(headers)
-        return self._refusal
-
-
-class InferenceProtocol(GuardedProtocol):
-    """uvicorn's HTTP protocol, with a short way to the hosted app.
-
-    Attributes
-    ----------
-    hosted : HostedApp or None
-        The app of this process; None: all requests go to uvicorn's own protocol.
-    """
-
-    hosted: ClassVar[HostedApp | None] = None
+class InferenceProtocol(TimedProtocol):
+    """uvicorn's HTTP protocol, with a short way to the hosted app."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        #: Whether uvicorn's parser is inside a message.
-        self._in_message = False
         #: The request on the short way, from its head until it is answered.
         self._head: RequestHead | None = None
         self._info = RequestInfo(b"")
@@ -99,8 +44,6 @@ class InferenceProtocol(GuardedProtocol):
         self._call: Cancellable | None = None
         #: When it could first have been read, less the time for which its sender paused.
         self._arrival_s = self._last_read_s = 0.0
-        #: None: the connection may have waited to be accepted, with a request in its socket.
-        self._socket_wait: SocketWait | None = None
         #: What was read of an incomplete body, and how many bytes are missing.
         self._chunks: list[bytes] = []
         self._missing = 0
@@ -111,15 +54,12 @@ class InferenceProtocol(GuardedProtocol):
         #: What was read after an unanswered request.
         self._held = b""
         self._stopping = False
-        self._last_answer_s = 0.0
         # uvicorn's access log and its limit of connections belong to its own way.
         self._short_way = not self.access_log and self.limit_concurrency is None
 
     @property
-    def receive_timeout_s(self) -> float:
-        """How long a request may take to arrive."""
-        hosted = self.hosted
-        return super().receive_timeout_s if hosted is None else hosted.app.service.receive_timeout_s
+    def _is_busy(self) -> bool:
+        return self._head is not None or self._missing > 0
 
     def count_answer(self, status: int) -> None:
         """Count an answer that the app does not give."""
@@ -152,7 +92,8 @@ class InferenceProtocol(GuardedProtocol):
         hosted = self.hosted
         if (
             hosted is None
-            or self._in_message
+            or self._in_head
+            or self._in_body
             or hosted.loop is not self.loop
             or not self._short_way
             or (self.cycle is not None and not self.cycle.response_complete)
@@ -237,26 +178,6 @@ class InferenceProtocol(GuardedProtocol):
         if rest:
             self._read(rest)
 
-    def _readable_since_s(self, now_s: float, bound_s: float) -> float:
-        """Return since when what is read now could have been read.
-
-        Parameters
-        ----------
-        now_s : float
-        bound_s : float
-            The earliest time possible on a connection that was accepted before, by the meter.
-        """
-        is_new = self._socket_wait is None
-        if self._socket_wait is None:
-            self._socket_wait = SocketWait(self.transport)
-        elif now_s - bound_s <= RESOLUTION_S:
-            return bound_s
-        waited_s = self._socket_wait.waited_s()
-        if waited_s is None:
-            return bound_s
-        since_s = now_s - waited_s
-        return min(bound_s, since_s) if is_new else max(bound_s, since_s)
-
     def _hold(self, data: bytes) -> None:
         """Keep pipelined requests until the one before them is answered."""
         self._held += data
@@ -269,20 +190,36 @@ class InferenceProtocol(GuardedProtocol):
         hosted, head = self.hosted, self._head
         assert hosted is not None
         assert head is not None
-        service, info = hosted.app.service, self._info
+        how = (
+            *(body, head.header_length, hosted.app.service.signature),
+            *(head.timeout_ms, head.priority),
+        )
         try:
-            self._request = parse_request(
-                body, head.header_length, service.signature, head.timeout_ms, head.priority
-            )
-            if service.tracing.on:
-                info.trace = service.tracing.begin(
-                    info.traceparent, info.request_id, self._arrival_s
-                )
-            self._call = service.infer_nowait(
-                self._request, self._arrival_s, self._answered, info.trace
-            )
+            if takes_turns(body, head.header_length):
+                self._call = hosted.app.turns.start(parse_in_turns(*how), self._parsed)
+            else:
+                self._submit(parse_request(*how))
         except Exception as error:
             self._refuse(error)
+
+    def _parsed(self, outcome: InferenceRequest | Exception) -> None:
+        """Go on with a large request that was parsed in turns."""
+        self._call = None
+        try:
+            if isinstance(outcome, Exception):
+                raise outcome
+            self._submit(outcome)
+        except Exception as error:
+            self._refuse(error)
+
+    def _submit(self, request: InferenceRequest) -> None:
+        """Queue a request for the batcher."""
+        assert self.hosted is not None
+        service, info = self.hosted.app.service, self._info
+        self._request = request
+        if service.tracing.on:
+            info.trace = service.tracing.begin(info.traceparent, info.request_id, self._arrival_s)
+        self._call = service.infer_nowait(request, self._arrival_s, self._answered, info)
 
     def _admit(self) -> bool:
         """Return whether the request's token lets it in; if not, refuse it."""
@@ -309,6 +246,7 @@ class InferenceProtocol(GuardedProtocol):
             elif service.has_room(body, self._arrival_s):
                 return True
             service.answers[BusyError.status] += 1
+            hosted.app.totals.failed(self._arrival_s)
             hosted.app.log_failure(BusyError.status, FULL, self._info, self._arrival_s)
             start, end = hosted.refusal(self.server_state.default_headers)
             hosted.pacer.add(self, start, end)
@@ -319,9 +257,10 @@ class InferenceProtocol(GuardedProtocol):
     def _refuse(self, error: Exception) -> None:
         """Answer with an error, once there is time for it."""
         assert self.hosted is not None
+        self.hosted.app.totals.failed(self._arrival_s)
         answer = self.hosted.app.failure(error, self._info, self._arrival_s)
         self._end_trace(answer[0])
-        start, end = self._encode(answer)
+        start, end = self.hosted.encode(answer, self.server_state.default_headers)
         self.hosted.pacer.add(self, start, end, too_late=isinstance(error, DeadlineError))
 
     def _answered(self, outcome: Outcome) -> None:
@@ -332,12 +271,27 @@ class InferenceProtocol(GuardedProtocol):
         try:
             if isinstance(outcome, RequestError):
                 raise outcome
-            answer = app.success(self._request, outcome)
+            answer = app.success(self._request, outcome, self._arrival_s)
         except Exception as error:
+            app.totals.failed(self._arrival_s)
             answer = app.failure(error, self._info, self._arrival_s)
         self._end_trace(answer[0])
         self._request = self._call = None
-        self.write(*self._encode(answer))
+        coding = None if self._head is None else self._head.coding
+        if coding is not None and pays(answer):
+            compressing = self.loop.run_in_executor(None, compressed, answer, coding)
+            compressing.add_done_callback(self._compressed)
+        else:
+            self._send(answer)
+
+    def _compressed(self, compressing: asyncio.Future[Answer]) -> None:
+        """Write an answer that was compressed."""
+        if not compressing.cancelled():
+            self._send(compressing.result())
+
+    def _send(self, answer: Answer) -> None:
+        assert self.hosted is not None
+        self.write(*self.hosted.encode(answer, self.server_state.default_headers))
 
     def _end_trace(self, status: int) -> None:
         """Make the spans of the request, if it is traced."""
@@ -351,17 +305,6 @@ class InferenceProtocol(GuardedProtocol):
         held, self._held = self._held, b""
         self.flow.resume_reading()
         self.data_received(held)
-
-    def _encode(self, answer: Answer) -> tuple[bytes, bytes]:
-        """Return an answer as bytes, before and after the request id."""
-        assert self.hosted is not None
-        status, body, headers = answer
-        self.hosted.app.service.answers[status] += 1
-        lines = self.hosted.default_lines(self.server_state.default_headers)
-        return (
-            b"".join((STATUS_LINE[status], lines, _lines(headers))),
-            b"content-length: %d\r\n\r\n%b" % (len(body), body),
-        )
 
     def write(self, start: bytes, end: bytes) -> None:
         """Write an answer, given before and after the request id, and go on with the next request.
@@ -389,47 +332,10 @@ class InferenceProtocol(GuardedProtocol):
             self._go_on()
 
     def _release(self) -> None:
-        """Give back what the request has taken of the budget."""
+        """Return the request's part of the budget."""
         reserved, self._reserved = self._reserved, 0
         if reserved and self.hosted is not None:
             self.hosted.app.service.bodies.release(reserved)
-
-    def _expect_request(self, within_s: float) -> None:
-        self.timeout_keep_alive_task = self.loop.call_later(
-            within_s, self.timeout_keep_alive_handler
-        )
-
-    def timeout_keep_alive_handler(self) -> None:
-        """Close the connection if it was idle for the keep-alive timeout."""
-        self.timeout_keep_alive_task = None
-        if self._head is not None or self._missing:
-            return  # its answer, or the end of its body, sets the timer again
-        left_s = self._last_answer_s + self.timeout_keep_alive - self.loop.time()
-        if left_s > 0:
-            self._expect_request(left_s)
-        else:
-            super().timeout_keep_alive_handler()
-
-    def on_message_begin(self) -> None:
-        """Note that uvicorn's parser is inside a message, and when that could have been read."""
-        self._in_message = True
-        super().on_message_begin()
-        hosted = self.hosted
-        if hosted is not None and hosted.loop is self.loop:
-            now_s = time.monotonic()
-            bound_s = hosted.app.service.front_meter.request_read(now_s)
-            arrival_s = self._readable_since_s(now_s, bound_s)
-            self.scope[ARRIVAL] = arrival_s  # type: ignore[literal-required]
-
-    def on_message_complete(self) -> None:
-        """Note that uvicorn's parser is between two messages."""
-        self._in_message = False
-        super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        """Note when the connection became idle."""
-        self._last_answer_s = self.loop.time()
-        super().on_response_complete()
 
     def resume_writing(self) -> None:
         """Go on with held requests once the client has read enough of its answers."""
@@ -438,7 +344,7 @@ class InferenceProtocol(GuardedProtocol):
             self._go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give up the client's request."""
+        """Cancel the client's request."""
         super().connection_lost(exc)
         self._release()
         self._head, self._held, self._missing = None, b"", 0
@@ -453,7 +359,3 @@ class InferenceProtocol(GuardedProtocol):
             super().shutdown()
         else:
             self._stopping = True
-
-
-def _lines(headers: list[tuple[bytes, bytes]]) -> bytes:
-    return b"".join([b"%b: %b\r\n" % header for header in headers])

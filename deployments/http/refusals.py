@@ -29,7 +29,7 @@ _PERIOD_S = 0.002
 
 
 class Connection(Protocol):
-    """What takes an answer."""
+    """A connection, to which an answer is written."""
 
     def write(self, start: bytes, end: bytes) -> None:
         """Write an answer, given before and after the request id."""

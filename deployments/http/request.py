@@ -2,7 +2,7 @@
 
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 
 from starlette.types import Receive
 
@@ -12,6 +12,7 @@ from deployments.http.parameters import check_priority, check_timeout_ms
 HEADER_LENGTH = b"inference-header-content-length"
 REQUEST_ID = b"x-request-id"
 AUTHORIZATION = b"authorization"
+ACCEPT_ENCODING = b"accept-encoding"
 #: The rest of a longer request id is cut off.
 MAX_REQUEST_ID_BYTES = 128
 _CONTENT_LENGTH = b"content-length"
@@ -33,6 +34,8 @@ _WINDOW_BITS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
 #: A body may unpack to so many times its size, or to so many bytes if that is more.
 MAX_UNPACKING_RATIO = 100
 _FREE_UNPACKED_BYTES = 1 << 20
+#: What is decompressed in one go, before and after.
+_PACKED_PIECE_BYTES, _PIECE_BYTES = 16 << 10, 64 << 10
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -109,12 +112,14 @@ async def read_body(
     fields: Mapping[bytes, bytes],
     max_body_bytes: int,
     reserve: Callable[[int], None] = lambda total_bytes: None,
+    in_turns: Callable[[Generator[None, None, bytes]], Awaitable[bytes]] | None = None,
 ) -> bytes:
     """Read the body, and decompress it if Content-Encoding says that it is compressed.
 
     Reading stops as soon as the body exceeds `max_body_bytes`, and decompression stops there too,
     so a request cannot exhaust memory. `reserve` is called with the bytes of the body that are
-    known of, before they are read; it may raise what it likes.
+    known of, before they are read; it may raise what it likes. With `in_turns`, which does work as
+    `deployments.http.turns.Turns.result` does, other requests need not wait for the decompression.
 
     Raises
     ------
@@ -146,36 +151,64 @@ async def read_body(
             body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
             if not compressed:
                 return body
-            content = _decompress(body, coding, max_body_bytes)
+            work = decompress(body, coding, max_body_bytes)
+            content = _at_once(work) if in_turns is None else await in_turns(work)
             reserve(len(content))
             return content
     raise TooLargeError(f"the body is too large: at most {max_body_bytes} bytes are allowed")
 
 
-def _decompress(body: bytes, coding: bytes, max_body_bytes: int) -> bytes:
+def decompress(body: bytes, coding: bytes, max_body_bytes: int) -> Generator[None, None, bytes]:
+    """Decompress a body, and yield after each piece of work.
+
+    Raises
+    ------
+    BadRequestError, TooLargeError
+        As `read_body` raises them.
+    """
     name = coding.decode()
     decompressor = zlib.decompressobj(_WINDOW_BITS[coding])
     most = max(_FREE_UNPACKED_BYTES, MAX_UNPACKING_RATIO * len(body))
-    try:
-        # One byte more than allowed distinguishes a body that just fits from one that does not.
-        content = decompressor.decompress(body, min(most, max_body_bytes) + 1)
-    except zlib.error:
-        raise BadRequestError(f"the body is not valid {name}") from None
-    if len(content) > max_body_bytes:
-        raise TooLargeError(
-            f"the decompressed body is too large: at most {max_body_bytes} bytes are allowed"
-        )
-    if len(content) > most:
-        raise TooLargeError(
-            f"the body unpacks to more than {MAX_UNPACKING_RATIO} times its size, and more than "
-            f"{_FREE_UNPACKED_BYTES} bytes"
-        )
-    if not decompressor.eof:
-        raise BadRequestError(f"the body is not valid {name}: it ends too early")
+    parts: list[bytes] = []
+    size = at = 0
+    packed = b""
+    while not decompressor.eof:
+        if not packed:
+            packed = body[at : at + _PACKED_PIECE_BYTES]
+            at += len(packed)
+        try:
+            part = decompressor.decompress(packed, _PIECE_BYTES)
+        except zlib.error:
+            raise BadRequestError(f"the body is not valid {name}") from None
+        if not packed and not part:
+            raise BadRequestError(f"the body is not valid {name}: it ends too early")
+        packed = decompressor.unconsumed_tail
+        parts.append(part)
+        size += len(part)
+        if size > max_body_bytes:
+            raise TooLargeError(
+                f"the decompressed body is too large: at most {max_body_bytes} bytes are allowed"
+            )
+        if size > most:
+            raise TooLargeError(
+                f"the body unpacks to more than {MAX_UNPACKING_RATIO} times its size, and more "
+                f"than {_FREE_UNPACKED_BYTES} bytes"
+            )
+        yield
     # Only one member is accepted: a body of thousands of empty ones would waste time.
-    if decompressor.unused_data:
+    if decompressor.unused_data or at < len(body):
         raise BadRequestError(f"the body is not valid {name}: unexpected bytes follow its end")
-    return content
+    return b"".join(parts)
+
+
+def _at_once(work: Generator[None, None, bytes]) -> bytes:
+    """Return what work returns, without a pause."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as stop:
+            content: bytes = stop.value
+            return content
 
 
 def _read_length(fields: Mapping[bytes, bytes], name: bytes) -> int | None:

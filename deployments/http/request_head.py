@@ -12,7 +12,9 @@ from typing import NamedTuple
 import httptools
 
 from deployments.errors import BadRequestError
+from deployments.http.compression import accepted_coding
 from deployments.http.request import (
+    ACCEPT_ENCODING,
     AUTHORIZATION,
     MAX_REQUEST_ID_BYTES,
     REQUEST_ID,
@@ -39,7 +41,7 @@ _UNUSUAL = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"content-enc
 
 
 class RequestHead(NamedTuple):
-    """What the head of an ordinary inference request says.
+    """The head of an ordinary inference request.
 
     Attributes
     ----------
@@ -54,6 +56,8 @@ class RequestHead(NamedTuple):
         These headers, unless they are in lines that the key leaves out.
     authorization : bytes or None
         The Authorization header.
+    coding : bytes or None
+        How a large answer may be compressed.
     """
 
     body_length: int
@@ -63,6 +67,7 @@ class RequestHead(NamedTuple):
     request_id: bytes | None
     traceparent: bytes | None = None
     authorization: bytes | None = None
+    coding: bytes | None = None
 
 
 class RequestHeads:
@@ -196,6 +201,7 @@ def parse_head(
             request_id and request_id[:MAX_REQUEST_ID_BYTES],
             fields.get(TRACEPARENT),
             fields.get(AUTHORIZATION),
+            accepted_coding(fields.get(ACCEPT_ENCODING, b"identity")),
         )
     except BadRequestError:
         return None  # the app explains what is wrong

@@ -1,4 +1,4 @@
-"""How long a connection's latest bytes waited in its socket, by the kernel's own account.
+"""The time that a connection's latest bytes waited in its socket, by the kernel's own account.
 
 The event loop can only bound that (`deployments.batcher.front_meter`), and it knows nothing of a
 connection that it has not accepted yet: libuv accepts one connection per iteration, so the first

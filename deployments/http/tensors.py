@@ -36,6 +36,8 @@ _PACKING_CODES = dict(
 #: So many letters of other words may look like "true" or "false" before those are assumed.
 _MAX_LOOKS = 16
 _LENGTH_BYTES = 4
+#: Whole numbers of more than 64 bits are parsed as floats, and none of those is smaller.
+_HUGE = float(2**63)
 
 
 class TensorCodec:
@@ -64,7 +66,7 @@ class TensorCodec:
         Parameters
         ----------
         data : object
-            The value of "data", as parsed from JSON.
+            The value of "data", as parsed from JSON; an array is one that was decoded before.
         shape : list of int
             The whole shape, with the number of rows first.
         booleans_possible : bool
@@ -80,23 +82,34 @@ class TensorCodec:
             `data` is not a list, or has the wrong shape, types or values.
         """
         if not isinstance(data, list):
+            if isinstance(data, np.ndarray):
+                return data
             raise self.bad_request('"data" must be a list')
         flat = _flatten(data, shape) if data and type(data[0]) is list else data
         if flat is None or len(flat) != shape[0] * self.row_size:
-            raise self.bad_request(
-                f'"data" must be nested as the shape {shape}, or be a flat list of '
-                f"{shape[0] * self.row_size} values"
-            )
+            raise self.wrong_nesting(shape)
+        return self.decode(flat, booleans_possible).reshape(shape)
+
+    def decode(self, flat: list[Any], booleans_possible: bool = True) -> NDArray[Any]:
+        """Decode values that were parsed from JSON.
+
+        Raises
+        ------
+        BadRequestError
+            A value has the wrong type, or is out of range.
+        """
         if not booleans_possible and self._packing_code is not None:
             array = self._pack(flat, self._packing_code)
             if array is not None:
-                return array.reshape(shape)
+                return array
         types = list(map(type, flat))
         # Nearly always all values have one type, and counting it is faster than building a set.
         uniform = types[0] in self._json_types and types.count(types[0]) == len(types)
         if not uniform and not self._json_types.issuperset(types):
+            if self.dtype.kind in "iu" and any(map(_is_huge, flat)):
+                raise self._out_of_range()
             raise self.bad_request(f'"data" must contain only {self._json_types_name}')
-        return self._to_array(flat, shape)
+        return self._to_array(flat)
 
     def _pack(self, flat: list[Any], code: str) -> NDArray[Any] | None:
         """Return numbers as an array; None if some are no numbers or out of range.
@@ -110,16 +123,19 @@ class TensorCodec:
             return None
         return np.frombuffer(buffer, self.dtype)
 
-    def _to_array(self, flat: list[Any], shape: list[int]) -> NDArray[Any]:
+    def _to_array(self, flat: list[Any]) -> NDArray[Any]:
         try:
             with np.errstate(over="ignore"):
                 array = np.fromiter(flat, self.dtype, len(flat))
         except OverflowError:
-            limits = np.iinfo(self.dtype)
-            raise self.bad_request(
-                f"{self.spec.datatype} values must be from {limits.min} to {limits.max}"
-            ) from None
-        return self._check_and_reshape(array, shape)
+            raise self._out_of_range() from None
+        return self._checked(array)
+
+    def _out_of_range(self) -> BadRequestError:
+        limits = np.iinfo(self.dtype)
+        return self.bad_request(
+            f"{self.spec.datatype} values must be from {limits.min} to {limits.max}"
+        )
 
     def from_binary(
         self, raw: memoryview, offset: int, size: object, shape: list[int]
@@ -154,12 +170,12 @@ class TensorCodec:
             )
         if offset + wanted > len(raw):
             raise self.bad_request("the body ends before the end of this tensor")
-        return self._check_and_reshape(np.frombuffer(raw, self.dtype, count, offset), shape)
+        return self._checked(np.frombuffer(raw, self.dtype, count, offset)).reshape(shape)
 
-    def _check_and_reshape(self, array: NDArray[Any], shape: list[int]) -> NDArray[Any]:
+    def _checked(self, array: NDArray[Any]) -> NDArray[Any]:
         if self._must_be_finite and not np.isfinite(array).all():
             raise self.bad_request("NaN and infinity are not allowed")
-        return array.reshape(shape)
+        return array
 
     def to_json(self, array: NDArray[Any]) -> Any:
         """Return a flat object that `orjson` can write as the tensor's "data"."""
@@ -168,6 +184,13 @@ class TensorCodec:
     def to_binary(self, array: NDArray[Any]) -> memoryview | bytes:
         """Return the raw bytes of a contiguous array; as a view, unless it is empty."""
         return array.data.cast("B") if array.size else b""
+
+    def wrong_nesting(self, shape: list[int]) -> BadRequestError:
+        """Return an error that says how "data" must be nested."""
+        return self.bad_request(
+            f'"data" must be nested as the shape {shape}, or be a flat list of '
+            f"{shape[0] * self.row_size} values"
+        )
 
     def bad_request(self, problem: str) -> BadRequestError:
         """Return an error that names this input and its problem."""
@@ -181,8 +204,8 @@ class BytesCodec(TensorCodec):
     integer, followed by its content.
     """
 
-    def _to_array(self, flat: list[Any], shape: list[int]) -> NDArray[Any]:
-        return _object_array([text.encode() for text in flat], shape)
+    def _to_array(self, flat: list[Any]) -> NDArray[Any]:
+        return _object_array([text.encode() for text in flat])
 
     def from_binary(
         self, raw: memoryview, offset: int, size: object, shape: list[int]
@@ -214,7 +237,7 @@ class BytesCodec(TensorCodec):
             raise self.bad_request(
                 f"binary_data_size has {end - offset} bytes more than its {count} elements"
             )
-        return _object_array(elements, shape)
+        return _object_array(elements).reshape(shape)
 
     def to_json(self, array: NDArray[Any]) -> Any:
         """Return the elements as a flat list of strings.
@@ -260,6 +283,11 @@ def booleans_possible(text: bytes) -> bool:
     return False
 
 
+def _is_huge(value: object) -> bool:
+    """Return whether a value was a whole number too large for the JSON parser to keep as one."""
+    return type(value) is float and abs(value) >= _HUGE and value.is_integer()
+
+
 @lru_cache(maxsize=1024)
 def _packer(code: str, count: int) -> struct.Struct:
     return struct.Struct(f"<{count}{code}")
@@ -285,7 +313,7 @@ def _flatten(data: list[Any], shape: list[int]) -> list[Any] | None:
     return data
 
 
-def _object_array(elements: list[bytes], shape: list[int]) -> NDArray[Any]:
+def _object_array(elements: list[bytes]) -> NDArray[Any]:
     array = np.empty(len(elements), object)
     array[:] = elements
-    return array.reshape(shape)
+    return array

@@ -1,1 +1,1 @@
-"""What tells of single requests: their ids, the log of the failed ones, and traces."""
+"""Records of single requests: their ids, the log of the failed ones, and traces."""

@@ -1,4 +1,4 @@
-"""What is known of a request beside its content, for its answer, the log and its trace."""
+"""Facts about a request beside its content, for its answer, the log and its trace."""
 
 from dataclasses import dataclass
 

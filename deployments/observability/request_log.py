@@ -30,7 +30,7 @@ def _call_later(delay_s: float, call: Callable[[], None]) -> None:
 
 
 class _Status:
-    """What is kept of one HTTP status."""
+    """The rate of lines of one HTTP status, and how many requests had none."""
 
     __slots__ = ("bucket", "left_out")
 

@@ -64,7 +64,7 @@ class BatchTimes(NamedTuple):
 
 @dataclass(slots=True)
 class RequestTrace:
-    """What is noted of a traced request.
+    """The notes on a traced request.
 
     Attributes
     ----------

@@ -3,7 +3,9 @@
 import orjson
 from starlette.types import Message, Receive, Scope, Send
 
-from deployments.http.app import Answer, InferenceApp
+from deployments.http.answers import Answer, json_answer
+from deployments.http.app import InferenceApp
+from deployments.http.request import ACCEPT_ENCODING
 from pipelines.serving.metrics import metrics_text
 from pipelines.serving.service import PipelineService, StageTimes, stage_times
 
@@ -25,7 +27,9 @@ class PipelineApp(InferenceApp):
     unusual_fields = frozenset({STAGE_TIMES})
 
     def __init__(self, service: PipelineService, server_version: str) -> None:
-        super().__init__(service, server_version)
+        super().__init__(
+            service, server_version, more={_PATH: self._describe, _METRICS: self._metrics}
+        )
         self._pipeline_service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -35,6 +39,9 @@ class PipelineApp(InferenceApp):
             return
         if any(name == STAGE_TIMES for name, _ in scope["headers"]):
             times: StageTimes = []
+            # They are added to the answer as it is.
+            headers = [field for field in scope["headers"] if field[0] != ACCEPT_ENCODING]
+            scope = {**scope, "headers": headers}
             token = stage_times.set(times)
             try:
                 await super().__call__(scope, receive, _add_times(send, times))
@@ -43,15 +50,13 @@ class PipelineApp(InferenceApp):
         else:
             await super().__call__(scope, receive, send)
 
-    def _server_answer(self, path: str, root_path: str) -> Answer:
+    def _describe(self) -> Answer:
+        return json_answer(self._pipeline_service.describe())
+
+    def _metrics(self) -> Answer:
         service = self._pipeline_service
-        if path == _PATH:
-            content = orjson.dumps(service.describe(), option=orjson.OPT_SERIALIZE_NUMPY)
-            return 200, content, [(b"content-type", b"application/json")]
-        if path == _METRICS:
-            text = metrics_text(service.model_name, service.pipeline.core)
-            return 200, text, [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
-        return super()._server_answer(path, root_path)
+        text = metrics_text(service.model_name, service.pipeline.core)
+        return 200, text, [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
 
 
 def _add_times(send: Send, times: StageTimes) -> Send:

@@ -11,12 +11,13 @@ from typing import Any
 
 from ray import serve
 
+from autoscaler.ray import store as ray_store
+from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.middleware import open_fast_path
 from deployments.ray_replica import call_when_draining, confine_to_node
 from pipelines.serving.app import PipelineApp
 from pipelines.serving.config import DEPLOYMENT, parse_args, parse_user_config
 from pipelines.serving.service import PipelineService
-from policy.errors import SojournError
 
 logger = logging.getLogger("ray.serve")
 
@@ -40,6 +41,11 @@ class PipelineReplica:
     async def __init__(self, args: dict[str, Any]) -> None:  # type: ignore[misc]  # Ray awaits it
         confine_to_node()
         self._service = PipelineService(parse_args(args), parse_user_config(None))
+        context = serve.get_replica_context()
+        self._last_good = LastGoodConfig(
+            *(context.app_name, context.deployment, self._service.model_name),
+            *(ray_store.read, ray_store.store().save),
+        )
         call_when_draining(self._service.begin_drain)
         await self._service.start()
 
@@ -50,19 +56,18 @@ class PipelineReplica:
         return app
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
-        """Apply a `user_config`; a running replica keeps its present one if the new one is wrong.
+        """Apply a `user_config`. Ray calls this at the start and after each change.
+
+        If it is invalid, a running replica keeps its present one, and a starting one takes the
+        last good one of the deployment. Both report the error in their log and at
+        ``/sojourn/policy``.
 
         Raises
         ------
         SojournError
-            The config is invalid and no request has been served yet.
+            The config is invalid and the deployment never had a valid one.
         """
-        try:
-            self._service.configure(parse_user_config(user_config))
-        except SojournError as error:
-            if not self._service.pipeline.core.offered:
-                raise
-            logger.error("user_config rejected, the previous one stays in force: %s", error)
+        await apply_user_config(self._service, user_config, self._last_good, parse_user_config)
 
     def check_health(self) -> None:
         """Raise if Ray must replace this replica.

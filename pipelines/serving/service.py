@@ -18,7 +18,9 @@ from deployments.http.body_budget import BodyBudget
 from deployments.http.guarded_protocol import RECEIVE_TIMEOUT_S
 from deployments.http.inference_protocol import InferenceRequest, Signature, Tensors
 from deployments.models.base import TensorSpec
-from deployments.observability.tracing import RequestTrace, Tracing
+from deployments.observability.inference_statistics import BatchTotals
+from deployments.observability.request_info import RequestInfo
+from deployments.observability.tracing import Tracing
 from pipelines.autoscaler import PipelineAutoscaler
 from pipelines.errors import StageError
 from pipelines.items import Flow
@@ -54,6 +56,10 @@ class PipelineService:
         Who may use the service.
     tracing : Tracing
         Which requests are traced; their stages are not.
+    configured : bool
+        Whether `configure` has applied a configuration.
+    config_error : str or None
+        Why the latest one was rejected; the adapter that reads configurations sets it.
 
     Raises
     ------
@@ -83,7 +89,11 @@ class PipelineService:
         self._draining = False
         self.bodies = BodyBudget()
         self.answers: Counter[int] = Counter()
-        self.configure(user_config)
+        #: Empty: the batches of the stages are at `/sojourn/pipeline`.
+        self.batch_totals = BatchTotals()
+        self.configured = False
+        self.config_error: str | None = None
+        self._apply(user_config)
 
     @property
     def front_meter(self) -> FrontMeter:
@@ -92,8 +102,18 @@ class PipelineService:
             self._front_meter = FrontMeter.on_loop(asyncio.get_running_loop())
         return self._front_meter
 
-    def configure(self, user_config: PipelineUserConfig) -> None:
-        """Apply a configuration; it holds for the requests to come."""
+    async def configure(self, user_config: PipelineUserConfig) -> None:
+        """Apply a configuration; it holds for the requests to come.
+
+        Raises
+        ------
+        InvalidInputError
+            Requests are to be traced, but the packages for that are not installed.
+        """
+        self._apply(user_config)
+        self.configured = True
+
+    def _apply(self, user_config: PipelineUserConfig) -> None:
         self.tracing.configure(user_config.tracing)
         self.access.configure(user_config.access)
         self.user_config = user_config
@@ -177,7 +197,7 @@ class PipelineService:
         request: InferenceRequest,
         arrival_s: float,
         on_done: Callable[[Outcome], None],
-        trace: RequestTrace | None = None,
+        info: RequestInfo | None = None,
     ) -> Cancellable:
         """Run a checked request, and call `on_done` with its outcome unless it is cancelled."""
 
@@ -197,7 +217,7 @@ class PipelineService:
         return task
 
     async def infer(
-        self, request: InferenceRequest, arrival_s: float, trace: RequestTrace | None = None
+        self, request: InferenceRequest, arrival_s: float, info: RequestInfo | None = None
     ) -> Tensors:
         """Answer a checked request.
 
@@ -206,7 +226,7 @@ class PipelineService:
         request : InferenceRequest
         arrival_s : float
             When it reached this process, by `time.monotonic`.
-        trace : RequestTrace, optional
+        info : RequestInfo, optional
             Not used: only the request as a whole has a span.
 
         Raises
@@ -264,6 +284,7 @@ class PipelineService:
             "model": self.model_name,
             "sla": self.user_config.sla.model_dump(),
             "sla_in_words": self.user_config.sla.objective.in_words(),
+            "config_error": self.config_error,
             "stages": policies,
         }
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 
+from deployments.access.tokens import hash_token
 from loadtests.digits import held_out
 from tests.support.readme import ROOT
 from tests.support.readme import commands as readme_commands
@@ -126,8 +127,64 @@ def policy(service: Running) -> dict[str, Any]:
     return content
 
 
+def test_tokens_take_effect_without_restarting_a_replica(service: Running, tmp_path: Path) -> None:
+    before = set(service.replicas())
+    infer, example = f"{service.url}/v2/models/digits/infer", example_of(service)
+    document = load_document("digits.yaml")
+    # At this rate, only the burst is admitted while the test runs.
+    document["applications"][0]["deployments"][0]["user_config"]["access"] = {
+        "tokens": [
+            {"name": "user", "hash": hash_token("u"), "scopes": ["inference", "operations"]},
+            {"name": "operator", "hash": hash_token("o"), "scopes": ["operations"]},
+            {"name": "slow", "hash": hash_token("s"), "requests_per_s": 1e-3, "burst": 2},
+        ]
+    }
+    # One connection for all: a token counts on connections that were opened without one, too.
+    with httpx.Client() as client:
+
+        def infer_as(secret: str | None) -> httpx.Response:
+            headers = {} if secret is None else {"Authorization": f"Bearer {secret}"}
+            return client.post(infer, json=example, headers=headers)
+
+        assert infer_as(None).status_code == 200
+        service.redeploy(document)
+        assert wait_for(lambda: infer_as(None).status_code == 401)
+        denied = infer_as("unknown")
+        assert denied.status_code == 401
+        assert denied.headers["www-authenticate"] == 'Bearer realm="sojourn", error="invalid_token"'
+        assert infer_as("o").status_code == 403
+        right = infer_as("u")
+        assert (right.status_code, right.json()["outputs"][0]["data"]) == (200, [3])
+        limited = [infer_as("s") for _ in range(3)]
+        assert [answer.status_code for answer in limited] == [200, 200, 429]
+        assert 900 < int(limited[-1].headers["retry-after"]) <= 1000
+        for probe in ("live", "ready"):
+            assert client.get(f"{service.url}/v2/health/{probe}").status_code == 200
+        # Not on the short way, and not through the fast path of the replica.
+        assert client.get(f"{service.url}/sojourn/policy").status_code == 401
+        assert client.get(f"{service.url}/elsewhere").status_code == 401
+
+        load_test = [BIN / "sojourn", "loadtest", "--url", service.url, "--json"]
+        load_test += ["--rate", "50", "--duration-s", "2"]
+        assert subprocess.run(load_test, capture_output=True).returncode != 0
+        token_file = tmp_path / "token"
+        token_file.write_text("u\n")
+        load_test += ["--token-file", token_file]
+        report = json.loads(subprocess.run(load_test, capture_output=True, check=True).stdout)
+        assert report["requests"] == report["ok"] > 50
+
+        service.redeploy(load_document("digits.yaml"))
+        assert wait_for(lambda: infer_as(None).status_code == 200)
+    assert set(service.replicas()) == before
+
+
+def example_of(service: Running) -> dict[str, Any]:
+    content: dict[str, Any] = httpx.get(f"{service.url}/sojourn/example").json()
+    return content
+
+
 def test_metrics_reach_the_clusters_prometheus_endpoint(service: Running) -> None:
-    example = httpx.get(f"{service.url}/sojourn/example").json()
+    example = example_of(service)
     httpx.post(f"{service.url}/v2/models/digits/infer", json=example)
 
     def exported() -> bool:
@@ -144,7 +201,7 @@ def test_a_killed_replica_is_replaced(service: Running) -> None:
     wrong["applications"][0]["deployments"][0]["user_config"]["sla"]["percentile"] = 100
     service.redeploy(wrong)
     assert wait_for(lambda: policy(service)["config_error"] is not None)
-    example = httpx.get(f"{service.url}/sojourn/example").json()
+    example = example_of(service)
     (victim,) = service.replicas()
     os.kill(victim, signal.SIGKILL)
     infer = f"{service.url}/v2/models/digits/infer"

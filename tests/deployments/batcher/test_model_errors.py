@@ -29,13 +29,25 @@ def test_the_first_of_a_kind_is_shown_with_its_traceback_and_the_rest_are_counte
         for _ in range(300):
             record(errors, 0)
     first, *later = [entry.getMessage() for entry in caplog.records]
-    assert first.startswith("the model failed on a request of 2 rows\nTraceback")
+    assert first.startswith("the model failed on a request (rows: 2)\nTraceback")
     assert "return 1 / int(str(value))" in first
     assert first.endswith("ZeroDivisionError: division by zero")
     line = forward.__code__.co_firstlineno + 4
     last = f"ZeroDivisionError: division by zero (test_model_errors.py:{line})"
     assert later == [f"the model failed: {last}, and {count} like it" for count in (9, 99)]
     assert errors.report() == {"requests": 300, "last": last}
+
+
+def test_the_first_of_a_kind_says_which_request_of_which_model(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    errors = ModelErrors()
+    errors.model = "digits"
+    for _ in range(10):
+        errors.record(RuntimeError("lost"), 3, b"9f86-2a")
+    first, tenth = [entry.getMessage() for entry in caplog.records]
+    assert first.startswith("model 'digits' failed on request 9f86-2a (rows: 3)\n")
+    assert tenth == "model 'digits' failed: RuntimeError: lost, and 9 like it"
 
 
 def test_another_kind_is_shown_as_well(caplog: pytest.LogCaptureFixture) -> None:

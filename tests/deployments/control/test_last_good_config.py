@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from deployments.config import ModelConfig
+from deployments.config import ModelConfig, parse_user_config
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.models.emulated import Emulated
 from deployments.service import InferenceService
@@ -31,6 +31,10 @@ def last_good(store: Store, model: str = "m") -> LastGoodConfig:
     return LastGoodConfig("app", "Replica", model, store.get, store.save)
 
 
+async def apply(service: InferenceService, content: dict[str, Any], store: Store) -> None:
+    await apply_user_config(service, content, last_good(store), parse_user_config)
+
+
 def starting_service() -> InferenceService:
     config = ModelConfig(name="m", import_path="emulated", max_batch_size=4)
     return InferenceService(config, Emulated(PROFILE.to_dict()), PROFILE)
@@ -43,15 +47,15 @@ async def test_a_starting_replica_takes_the_last_good_config_and_says_so(
     store = Store()
     running, starting = starting_service(), starting_service()
     try:
-        await apply_user_config(running, GOOD, last_good(store))
+        await apply(running, GOOD, store)
         assert running.config_error is None
-        await apply_user_config(running, wrong, last_good(store))
-        await apply_user_config(starting, wrong, last_good(store))
+        await apply(running, wrong, store)
+        await apply(starting, wrong, store)
         for service in (running, starting):
             assert service.explain()["sla_in_words"] == "95% of requests within 50 ms"
             assert service.config_error is not None
         assert starting.config_error.endswith("; the last good user_config is in force")
-        await apply_user_config(starting, GOOD, last_good(store))
+        await apply(starting, GOOD, store)
         assert starting.config_error is None
     finally:
         await running.close()
@@ -61,7 +65,7 @@ async def test_a_starting_replica_takes_the_last_good_config_and_says_so(
 async def test_without_a_good_config_a_replica_does_not_start() -> None:
     store, service = Store(), starting_service()
     with pytest.raises(InvalidInputError, match="response_time_ms"):
-        await apply_user_config(service, WRONG, last_good(store))
+        await apply(service, WRONG, store)
     assert not service.configured
     assert not store
 
@@ -70,4 +74,4 @@ async def test_another_models_config_is_not_taken() -> None:
     store, service = Store(), starting_service()
     last_good(store, "another").keep(GOOD)
     with pytest.raises(InvalidInputError):
-        await apply_user_config(service, WRONG, last_good(store))
+        await apply(service, WRONG, store)

@@ -40,7 +40,12 @@ async def test_server_metadata_and_health(client: httpx.AsyncClient) -> None:
     assert (await client.get("/v2")).json() == {
         "name": "sojourn",
         "version": "9.9",
-        "extensions": ["binary_tensor_data"],
+        "extensions": [
+            "binary_tensor_data",
+            "model_configuration",
+            "schedule_policy",
+            "statistics",
+        ],
     }
     assert (await client.get("/v2/health/live")).json() == {"live": True}
     assert (await client.get("/v2/health/ready")).status_code == 200
@@ -105,8 +110,15 @@ async def test_policy_endpoint_explains_the_policy_in_force(client: httpx.AsyncC
 @pytest.mark.parametrize(
     ("method", "path", "status", "problem"),
     [
-        ("GET", "/", 404, "the model is at /v2/models/doubles"),
+        ("GET", "/", 404, "there is no path '/';"),
         ("GET", "/v3", 404, "there is no path '/v3'"),
+        ("GET", f"/v3/{'x' * 70}/end", 404, f"'/v3/{'x' * 70}/end'"),
+        ("GET", "/v2/systemsharedmemory/status", 404, "shared memory is not supported"),
+        ("POST", "/v2/cudasharedmemory/region/r/register", 404, "shared memory is not supported"),
+        ("POST", "/v2/repository/models/doubles/load", 404, "cannot be loaded or unloaded"),
+        ("GET", "/v2/repository/index", 405, "must be POST, not 'GET'"),
+        ("GET", "/v2/models/other/config", 404, "no model 'other'"),
+        ("POST", "/v2/models/doubles/stats", 405, "must be GET or HEAD, not 'POST'"),
         ("GET", "/v2/models/other", 404, "no model 'other'; this service has 'doubles'"),
         ("GET", "/v2/models/doubles/versions/2", 404, "has no version '2'; its version is '1'"),
         ("GET", INFER, 405, "must be POST, not 'GET'"),
@@ -159,6 +171,15 @@ async def test_the_error_of_a_failing_model_reveals_no_internals(
         )
     assert good.status_code == 200
     assert (bad.status_code, bad.json()) == (500, {"error": "the model failed on this request"})
+
+
+async def test_the_log_of_a_failing_model_names_the_request(
+    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        await client.post(INFER, json=body((13, 13)), headers={"X-Request-Id": "mine-7"})
+    (shown,) = [line for line in caplog.messages if "Traceback" in line]
+    assert shown.startswith("model 'doubles' failed on request mine-7 (rows: 1)\nTraceback")
 
 
 async def test_a_full_replica_answers_503_with_retry_after(
@@ -269,7 +290,7 @@ async def test_a_deadline_and_a_priority_reach_the_service(
     headers = {"X-Request-Timeout-Ms": "5000", "X-Request-Priority": "1"}
     await client.post(INFER, json=body((1, 2)))
     await client.post(INFER, json=body((1, 2)), headers=headers)
-    await client.post(INFER, json=body((1, 2), parameters={"timeout": 4000}), headers=headers)
+    await client.post(INFER, json=body((1, 2), parameters={"timeout": 4_000_000}), headers=headers)
     assert seen == [(None, 0), (5000, 1), (4000, 1)]
 
 

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from deployments.errors import BadRequestError, TooLargeError
 from deployments.http.inference_protocol import Signature, parse_request
-from deployments.http.json_guard import CHECKED_FROM_BYTES, JsonGuard, body_limit_bytes
+from deployments.http.json_guard import (
+    CHECKED_FROM_BYTES,
+    JsonGuard,
+    body_limit_bytes,
+    claimed_rows,
+)
 from deployments.http.request import MAX_UNPACKING_RATIO, read_body
 from deployments.models.base import TensorSpec
 
@@ -100,3 +105,19 @@ async def test_what_compresses_less_may_be_larger() -> None:
     packed = gzip.compress(content, 1)
     fields = {b"content-encoding": b"gzip"}
     assert await read_body(_Once(packed), fields, 4 << 20) == content
+
+
+@pytest.mark.parametrize(
+    ("raw", "rows"),
+    [
+        (b'{"inputs": [{"shape": [64, 2]}]}', 64),
+        (b'{"inputs":[{"data":[1,2],"shape" :\n[ 3 ,2]}]}\x00\x01', 3),
+        (b'{"inputs": [{"shape": [0, 2]}]}', 1),
+        (b'{"inputs": [{"shape": [99999999999999999999]}]}', 256),
+        (b'{"inputs": [{"shape": ["x"]}]}', 1),
+        (b"no JSON", 1),
+        (b'"shape"', 1),
+    ],
+)
+def test_the_rows_of_a_refused_request_are_read_without_parsing_it(raw: bytes, rows: int) -> None:
+    assert claimed_rows(raw, max_rows=256) == rows

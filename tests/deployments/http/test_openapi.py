@@ -82,15 +82,16 @@ def client() -> Iterator[Client]:
     made.close()
 
 
-DOCUMENT = openapi_document(
-    model_name="mixed",
-    model_version="1",
-    signature=Signature(Mixed.inputs, Mixed.outputs, max_rows=MAX_ROWS),
-    max_body_bytes=2000,
-    example={},
-    server_version="1",
-    root_path="",
-)
+ARGUMENTS: dict[str, Any] = {
+    "model_name": "mixed",
+    "model_version": "1",
+    "signature": Signature(Mixed.inputs, Mixed.outputs, max_rows=MAX_ROWS),
+    "max_body_bytes": 2000,
+    "example": {},
+    "server_version": "1",
+    "root_path": "",
+}
+DOCUMENT = openapi_document(**ARGUMENTS)
 SCHEMAS = DOCUMENT["components"]["schemas"]
 
 
@@ -107,10 +108,44 @@ def test_the_document_is_valid_openapi() -> None:
     schemathesis.openapi.from_dict(copy.deepcopy(DOCUMENT)).validate()
 
 
+def test_the_document_has_nothing_that_generators_of_clients_cannot_read() -> None:
+    """Each rule stands for a generator that stopped at it; see `deployments.http.openapi`."""
+
+    def visit(value: Any) -> None:
+        if isinstance(value, list):
+            for part in value:
+                visit(part)
+        if not isinstance(value, dict):
+            return
+        assert isinstance(value.get("const", ""), str)
+        assert value.get("type") != "null"
+        assert "prefixItems" not in value
+        assert "patternProperties" not in value
+        assert False not in (value.get("properties") or {}).values()
+        for part in value.values():
+            visit(part)
+
+    visit(DOCUMENT)
+    assert "Response" not in SCHEMAS, "generated clients have a type of that name"
+    assert DOCUMENT["info"]["version"] == "1"
+    assert all("schema" in content for content in contents(DOCUMENT))
+    other_version = {**ARGUMENTS, "server_version": "2"}
+    assert openapi_document(**other_version)["components"] == DOCUMENT["components"]
+
+
+def contents(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield every content of a request or response."""
+    if isinstance(value, dict):
+        yield from value.get("content", {}).values()
+        for part in value.values():
+            yield from contents(part)
+
+
 CHECKS = [
     openapi_checks.status_code_conformance,
     openapi_checks.content_type_conformance,
     openapi_checks.response_headers_conformance,
+    openapi_checks.response_schema_conformance,
 ]
 CONFIG = SchemathesisConfig.from_dict(
     {"checks": {"negative_data_rejection": {"expected-statuses": [400, 413, 415]}}}
@@ -152,17 +187,11 @@ def check(case: schemathesis.Case, answer: httpx.Response, *more: Any) -> None:
     # A generated deadline may be too short for any server; no other 5xx is acceptable.
     missed_deadline = answer.status_code in (503, 504) and "deadline" in answer.text
     assert answer.status_code < 500 or missed_deadline
-    # schemathesis rewrites prefixItems and then finds the schema invalid, so check it here.
-    documented = DOCUMENT["paths"][case.path][case.method.lower()]["responses"][
-        str(answer.status_code)
-    ]
-    schema = documented["content"][answer.headers["content-type"]].get("schema")
-    if schema:
-        name = schema["$ref"].removeprefix("#/components/schemas/")
-        jsonschema.validate(answer.json(), SCHEMAS[name])
 
 
-@pytest.mark.parametrize("path", [path for path in DOCUMENT["paths"] if not path.endswith("infer")])
+@pytest.mark.parametrize(
+    "path", [path for path, operations in DOCUMENT["paths"].items() if "get" in operations]
+)
 def test_get_responses_match_the_document(client: Client, path: str) -> None:
     operation = operation_of(path, "GET")
     answer = client.request("GET", path)
@@ -170,8 +199,16 @@ def test_get_responses_match_the_document(client: Client, path: str) -> None:
     check(operation.Case(), answer)
 
 
+def test_the_index_of_models_matches_the_document(client: Client) -> None:
+    operation = operation_of("/v2/repository/index", "POST")
+    answer = client.request("POST", "/v2/repository/index", json={"ready": True})
+    assert answer.status_code == 200
+    check(operation.Case(), answer)
+
+
 @pytest.mark.parametrize("path", [INFER, "/v2/models/mixed/versions/1/infer"])
 def test_responses_to_allowed_requests_match_the_document(client: Client, path: str) -> None:
+    """Few of them are answered: the schema cannot say that the data have the given shape."""
     statuses: Counter[int] = Counter()
     operation = operation_of(path, "POST")
 
@@ -183,7 +220,7 @@ def test_responses_to_allowed_requests_match_the_document(client: Client, path: 
         check(case, answer)
 
     run()
-    assert {200, 400} <= set(statuses)
+    assert 400 in statuses
 
 
 def test_requests_that_violate_the_document_are_rejected(client: Client) -> None:
@@ -222,10 +259,10 @@ def test_every_valid_request_matches_the_document_and_is_answered(
     content: dict[str, Any] = {"inputs": inputs[::-1] if swapped else inputs}
     if outputs is not None:
         content["outputs"] = [{"name": name} for name in outputs]
-    jsonschema.validate(content, SCHEMAS["Request"])
+    jsonschema.validate(content, SCHEMAS["InferRequest"])
     answer = client.request("POST", INFER, json=content)
     assert answer.status_code == 200
-    jsonschema.validate(answer.json(), SCHEMAS["Response"])
+    jsonschema.validate(answer.json(), SCHEMAS["InferResponse"])
     returned = {output["name"]: output["data"] for output in answer.json()["outputs"]}
     assert list(returned) == (outputs or ["y", "odd"])
     assert np.array(returned["y"], np.float32).tolist() == (x / 2).ravel().tolist()
@@ -246,7 +283,7 @@ def test_the_document_allows_exactly_what_the_parser_accepts(
         example={},
         server_version="1",
         root_path="/prefix",
-    )["components"]["schemas"]["Request"]
+    )["components"]["schemas"]["InferRequest"]
     validator = jsonschema.Draft202012Validator(schema)
     entries = (True, 0, -1, 256, 2**63, 1.5, 1e39, "text", None)
     for rows, entry in itertools.product(range(4), entries):

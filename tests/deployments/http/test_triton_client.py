@@ -123,7 +123,7 @@ async def test_compressed_requests_are_accepted(ask: Asker, coding: str, binary:
         "shouts",
         inputs(binary=binary),
         request_compression_algorithm=coding,
-        # A server may ignore this, and ours does.
+        # This answer is too small for it.
         response_compression_algorithm=coding,
     )
     check(result)
@@ -136,7 +136,7 @@ async def test_priority_timeout_and_custom_parameters_are_accepted(ask: Asker) -
         inputs(),
         model_version="1",
         priority=1,
-        timeout=5000,
+        timeout=5_000_000,
         sequence_id=3,
         parameters={"mine": "x"},
         headers={"X-Request-Id": "a"},
@@ -161,9 +161,52 @@ async def test_the_clients_metadata_and_health_calls_work(ask: Asker) -> None:
     assert await ask("is_server_ready")
     assert await ask("is_model_ready", "shouts", "1")
     assert not await ask("is_model_ready", "other")
-    assert (await ask("get_server_metadata"))["extensions"] == ["binary_tensor_data"]
+    assert "statistics" in (await ask("get_server_metadata"))["extensions"]
     metadata = await ask("get_model_metadata", "shouts")
     assert metadata["inputs"][3] == {"name": "text", "datatype": "BYTES", "shape": [-1, 2]}
+
+
+async def test_the_timeout_is_in_microseconds(ask: Asker) -> None:
+    """As in Triton: 1 is far too little, and 0 is none."""
+    check(await ask("infer", "shouts", inputs(), timeout=0))
+    with pytest.raises(InferenceServerException, match="deadline"):
+        await ask("infer", "shouts", inputs(), timeout=1)
+
+
+async def test_the_clients_calls_for_configuration_and_statistics_work(ask: Asker) -> None:
+    """What perf_analyzer asks before and after it sends its load."""
+    config = await ask("get_model_config", "shouts", "1")
+    assert (config["name"], config["max_batch_size"]) == ("shouts", 6)
+    assert config["input"][1] == {"name": "single", "data_type": "TYPE_FP32", "dims": [2]}
+    assert [tensor["data_type"] for tensor in config["output"]] == [
+        *("TYPE_FP16", "TYPE_FP32", "TYPE_BOOL", "TYPE_STRING")
+    ]
+    for _ in range(3):
+        await ask("infer", "shouts", inputs())
+    with pytest.raises(InferenceServerException):
+        await ask("infer", "shouts", inputs()[:1])
+    for asked in (("shouts", "1"), ("shouts",), ()):
+        (statistics,) = (await ask("get_inference_statistics", *asked))["model_stats"]
+        assert (statistics["name"], statistics["version"]) == ("shouts", "1")
+        assert (statistics["inference_count"], statistics["execution_count"]) == (6, 3)
+        counts = {name: part["count"] for name, part in statistics["inference_stats"].items()}
+        assert counts["success"] == counts["queue"] == counts["compute_infer"] == 3
+        assert counts["fail"] == 1
+        (batches,) = statistics["batch_stats"]
+        assert (batches["batch_size"], batches["compute_infer"]["count"]) == (2, 3)
+    (entry,) = await ask("get_model_repository_index")
+    assert entry == {"name": "shouts", "version": "1", "state": "READY", "reason": ""}
+
+
+async def test_what_clients_cannot_have_is_named(ask: Asker) -> None:
+    for call in (
+        ("register_system_shared_memory", "region", "/key", 8),
+        ("get_cuda_shared_memory_status",),
+    ):
+        with pytest.raises(InferenceServerException, match="shared memory is not supported"):
+            await ask(*call)
+    with pytest.raises(InferenceServerException, match="cannot be loaded or unloaded by clients"):
+        await ask("load_model", "shouts")
 
 
 async def test_unsupported_features_are_rejected_not_ignored(ask: Asker) -> None:

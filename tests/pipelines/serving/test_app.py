@@ -9,10 +9,11 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
+from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from pipelines.serving.app import PipelineApp
 from pipelines.serving.config import parse_args, parse_user_config
 from pipelines.serving.service import PipelineService
-from policy.errors import InfeasibleError
+from policy.errors import InfeasibleError, InvalidInputError
 from tests.support.pipeline_configs import config
 
 
@@ -45,7 +46,7 @@ INFER = "/v2/models/twice/infer"
 
 
 async def test_tokens_close_the_pipelines_own_paths_too(client, service):
-    service.configure(parse_user_config({"access": {"tokens": []}}))
+    await service.configure(parse_user_config({"access": {"tokens": []}}))
     for path in ("/sojourn/pipeline", "/sojourn/policy", "/metrics", "/v2"):
         assert (await client.get(path)).status_code == 401
     assert (await client.post(INFER, json=body([1, 2, 3]))).status_code == 401
@@ -142,9 +143,9 @@ async def test_a_draining_pipeline_is_not_ready_but_answers(client, service):
 async def test_a_deadline_and_an_sla_that_cannot_be_met(client, service):
     answer = await client.post(INFER, json=body([1, 2, 3]), headers={"X-Request-Timeout-Ms": "0.5"})
     assert answer.status_code == 504
-    service.configure(parse_user_config({"sla": {"response_time_ms": 0.5}}))
+    await service.configure(parse_user_config({"sla": {"response_time_ms": 0.5}}))
     assert (await client.post(INFER, json=body([1, 2, 3]))).status_code == 504
-    service.configure(parse_user_config({"sla": {"response_time_ms": 0.5}, "late": "serve"}))
+    await service.configure(parse_user_config({"sla": {"response_time_ms": 0.5}, "late": "serve"}))
     assert (await client.post(INFER, json=body([1, 2, 3]))).status_code == 200
 
 
@@ -186,3 +187,33 @@ async def test_the_workers_of_a_service_may_follow_the_load():
     )
     with pytest.raises(InfeasibleError):
         await impossible.start()
+
+
+async def test_a_wrong_config_leaves_the_last_good_one_in_force(client, service):
+    """In a pipeline that runs, and in one that starts."""
+    store: dict[str, bytes] = {}
+    last_good = LastGoodConfig(
+        "app",
+        "PipelineReplica",
+        "twice",
+        store.get,
+        lambda key, value: store.update({key: value()}),
+    )
+
+    async def apply(to, content):
+        await apply_user_config(to, content, last_good, parse_user_config)
+
+    starting = make_service()
+    with pytest.raises(InvalidInputError, match="user_config: late: "):
+        await apply(starting, {"late": "never"})
+    good = {"sla": {"response_time_ms": 4321, "percentile": 90}}
+    await apply(service, good)
+    await apply(service, {"late": "never"})
+    await apply(starting, {"late": "never"})
+    for made in (service, starting):
+        assert made.user_config.sla.response_time_ms == 4321
+    policy = (await client.get("/sojourn/policy")).json()
+    assert policy["config_error"].startswith("user_config: late: ")
+    assert starting.explain()["config_error"].endswith("; the last good user_config is in force")
+    await apply(service, good)
+    assert service.explain()["config_error"] is None

@@ -1,0 +1,223 @@
+"""The resources of the HTTP interface: every path but that of inference.
+
+Besides the Open Inference Protocol v2 there are those parts of Triton's extensions for the model's
+configuration, for statistics and for the model repository that its clients ask for unasked.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from deployments.errors import NotFoundError
+from deployments.http.answers import Answer, check_method, json_answer, quote
+from deployments.http.openapi import openapi_document, tensor_metadata
+from deployments.http.service_interface import Service
+from deployments.models.base import TensorSpec
+from deployments.observability.inference_statistics import RequestTotals
+
+_MODEL_PATH = re.compile(
+    r"/v2/models/([^/]+)(?:/versions/([^/]+))?(?:/(infer|ready|config|stats))?"
+)
+_READ_METHODS = ("GET", "HEAD")
+_EXTENSIONS = ("binary_tensor_data", "model_configuration", "schedule_policy", "statistics")
+#: The parts of Triton's protocol that need more than one request, by how their paths begin.
+_NOT_SUPPORTED = {
+    "/v2/systemsharedmemory": "shared memory is not supported; send tensors in the body",
+    "/v2/cudasharedmemory": "shared memory is not supported; send tensors in the body",
+    "/v2/repository/models": "models cannot be loaded or unloaded by clients; deploy a config",
+}
+
+
+class Resources:
+    """The content of every path but that of inference.
+
+    Parameters
+    ----------
+    service : Service
+    server_version : str
+        The version that ``GET /v2`` reports.
+    autoscaler : async callable
+        Returns the content of ``GET /sojourn/autoscaler``.
+    totals : RequestTotals
+        The requests that were answered.
+    more : mapping of str to callable, optional
+        Further paths, and what returns their answers.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        server_version: str,
+        autoscaler: Callable[[], Awaitable[Mapping[str, Any]]],
+        totals: RequestTotals,
+        more: Mapping[str, Callable[[], Answer]] | None = None,
+    ) -> None:
+        self._service = service
+        self._server_version = server_version
+        self._autoscaler = autoscaler
+        self._totals = totals
+        self._more = more or {}
+
+    async def answer(self, method: str, path: str, root_path: str) -> Answer:
+        """Return the answer to a request for one of them.
+
+        Parameters
+        ----------
+        method, path : str
+            The path without the application's prefix, and without slashes at its end.
+        root_path : str
+            That prefix.
+
+        Raises
+        ------
+        NotFoundError, MethodNotAllowedError
+        """
+        service = self._service
+        if path == "/sojourn/autoscaler":
+            check_method(method, *_READ_METHODS)
+            return json_answer(await self._autoscaler())
+        if path == "/v2/repository/index":
+            check_method(method, "POST")
+            return json_answer([self._index_entry()])
+        # Triton's path for the statistics of all models, unless that is what the model is called.
+        all_models = path == "/v2/models/stats" and service.model_name != "stats"
+        found = None if all_models else _MODEL_PATH.fullmatch(path)
+        if found is None:
+            answer = self._server_answer(path, root_path)
+            check_method(method, *_READ_METHODS)
+            return answer
+        name, version, verb = found.groups()
+        self._check_model(name, version)
+        check_method(method, *_READ_METHODS)
+        if verb == "ready":
+            return self._readiness_answer({"name": name})
+        if verb == "config":
+            return json_answer(self._config())
+        if verb == "stats":
+            return json_answer(self._statistics())
+        return json_answer(self._metadata())
+
+    def _server_answer(self, path: str, root_path: str) -> Answer:
+        service = self._service
+        if path in self._more:
+            return self._more[path]()
+        match path:
+            case "/v2":
+                return json_answer(
+                    {
+                        "name": "sojourn",
+                        "version": self._server_version,
+                        "extensions": _EXTENSIONS,
+                    }
+                )
+            case "/v2/health/live":
+                return json_answer({"live": True})
+            case "/v2/health/ready":
+                return self._readiness_answer({})
+            case "/v2/models":
+                return json_answer({"models": [service.model_name]})
+            case "/v2/models/stats":
+                return json_answer(self._statistics())
+            case "/sojourn/policy":
+                return json_answer(service.explain())
+            case "/sojourn/example":
+                return json_answer(service.example_request())
+            case "/sojourn/openapi.json":
+                return json_answer(self._openapi(root_path))
+        for start, problem in _NOT_SUPPORTED.items():
+            if path.startswith(start):
+                raise NotFoundError(problem)
+        model_path = f"/v2/models/{service.model_name}"
+        raise NotFoundError(f"there is no path {quote(path or '/')}; the model is at {model_path}")
+
+    def names_inference(self, path: str) -> bool:
+        """Return whether a path is one of inference requests to the model.
+
+        Raises
+        ------
+        NotFoundError
+            It is one of another model or version.
+        """
+        found = _MODEL_PATH.fullmatch(path)
+        if found is None or found[3] != "infer":
+            return False
+        self._check_model(found[1], found[2])
+        return True
+
+    def _check_model(self, name: str, version: str | None) -> None:
+        service = self._service
+        if name != service.model_name:
+            raise NotFoundError(
+                f"there is no model {quote(name)}; this service has {service.model_name!r}"
+            )
+        if version is not None and version != service.model_version:
+            raise NotFoundError(
+                f"model {name!r} has no version {quote(version)}; "
+                f"its version is {service.model_version!r}"
+            )
+
+    def _readiness_answer(self, content: Mapping[str, Any]) -> Answer:
+        ready = self._service.ready
+        return json_answer({**content, "ready": ready}, 200 if ready else 503)
+
+    def _index_entry(self) -> Mapping[str, Any]:
+        service, ready = self._service, self._service.ready
+        return {
+            "name": service.model_name,
+            "version": service.model_version,
+            "state": "READY" if ready else "UNAVAILABLE",
+            "reason": "" if ready else "it is starting or stopping, or its device hangs",
+        }
+
+    def _metadata(self) -> Mapping[str, Any]:
+        service = self._service
+        return {
+            "name": service.model_name,
+            "versions": [service.model_version],
+            "platform": service.platform,
+            "inputs": tensor_metadata(service.signature.inputs),
+            "outputs": tensor_metadata(service.signature.outputs),
+        }
+
+    def _config(self) -> Mapping[str, Any]:
+        """Return the model's configuration, as Triton names it.
+
+        Triton's largest batch is also the most rows of a request, and that is what its clients take
+        it for. The batcher divides larger requests.
+        """
+        service = self._service
+        return {
+            "name": service.model_name,
+            "platform": service.platform,
+            "backend": service.platform,
+            "max_batch_size": service.signature.max_rows,
+            "input": [_triton_tensor(spec) for spec in service.signature.inputs],
+            "output": [_triton_tensor(spec) for spec in service.signature.outputs],
+            "dynamic_batching": {},
+        }
+
+    def _statistics(self) -> Mapping[str, Any]:
+        service = self._service
+        totals = self._totals.describe(
+            service.model_name, service.model_version, service.batch_totals
+        )
+        return {"model_stats": [totals]}
+
+    def _openapi(self, root_path: str) -> Mapping[str, Any]:
+        service = self._service
+        return openapi_document(
+            model_name=service.model_name,
+            model_version=service.model_version,
+            signature=service.signature,
+            max_body_bytes=service.max_body_bytes,
+            example=service.example_request(),
+            server_version=self._server_version,
+            root_path=root_path,
+        )
+
+
+def _triton_tensor(spec: TensorSpec) -> Mapping[str, Any]:
+    name = "STRING" if spec.datatype == "BYTES" else spec.datatype
+    tensor = {"name": spec.name, "data_type": f"TYPE_{name}", "dims": spec.shape}
+    # Its tensors have one dimension at least, besides the rows.
+    return tensor if spec.shape else {**tensor, "dims": (1,), "reshape": {"shape": ()}}

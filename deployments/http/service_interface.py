@@ -1,0 +1,67 @@
+"""A service, as the HTTP interface needs it."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from deployments.access.control import AccessControl
+from deployments.batcher.front_meter import FrontMeter
+from deployments.batcher.submission import Cancellable, Outcome
+from deployments.http.body_budget import BodyBudget
+from deployments.http.inference_protocol import InferenceRequest, Signature, Tensors
+from deployments.observability.inference_statistics import BatchTotals
+from deployments.observability.request_info import RequestInfo
+from deployments.observability.tracing import Tracing
+
+
+class Service(Protocol):
+    """One model behind its batcher, as the app needs it."""
+
+    model_name: str
+    model_version: str
+    platform: str
+    signature: Signature
+    max_body_bytes: int
+    access: AccessControl
+    tracing: Tracing
+    bodies: BodyBudget
+    receive_timeout_s: float
+    answers: Counter[int]
+
+    @property
+    def front_meter(self) -> FrontMeter:
+        """The meter that counts requests, and tells since when they could have been read."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the model can answer requests."""
+
+    @property
+    def batch_totals(self) -> BatchTotals:
+        """The batches that the model computed."""
+
+    def has_room(self, body: bytes, arrival_s: float) -> bool:
+        """Return whether one more row can be answered in time. If not, count it as refused."""
+
+    def refuse(self, body: bytes, arrival_s: float) -> None:
+        """Count a request that is refused because the bodies of others take too much memory."""
+
+    def infer_nowait(
+        self,
+        request: InferenceRequest,
+        arrival_s: float,
+        on_done: Callable[[Outcome], None],
+        info: RequestInfo | None = None,
+    ) -> Cancellable:
+        """Run a checked request, and call `on_done` with its outcome unless it is cancelled."""
+
+    async def infer(
+        self, request: InferenceRequest, arrival_s: float, info: RequestInfo | None = None
+    ) -> Tensors:
+        """Run a checked request. `arrival_s` is when it could first have been read, in seconds."""
+
+    def explain(self) -> Mapping[str, Any]:
+        """Return the content of ``GET /sojourn/policy``."""
+
+    def example_request(self) -> Mapping[str, Any]:
+        """Return a valid request of one row, for ``GET /sojourn/example``."""

@@ -1,0 +1,105 @@
+"""Long work on the event loop, in turns: the loop reads and answers other requests between them."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any
+
+#: How long a turn may last, plus the piece of work with which it ends.
+TURN_S = 0.5e-3
+
+#: Work that yields after each piece, none longer than a fraction of a millisecond, and returns.
+Work = Generator[None, None, Any]
+
+
+class Turn:
+    """Work that has not ended; `cancel` gives it up."""
+
+    __slots__ = ("on_done", "work")
+
+    def __init__(self, work: Work, on_done: Callable[[Any], None]) -> None:
+        self.work: Work | None = work
+        self.on_done = on_done
+
+    def cancel(self) -> None:
+        """Cancel the work: it does not go on, and nobody is told."""
+        self.work = None
+
+
+class Turns:
+    """Runs works one after the other, in turns of `TURN_S`.
+
+    There is one turn in an iteration of the loop, however many works wait, so that is what they
+    keep everything else waiting for.
+
+    Parameters
+    ----------
+    call_soon : callable, optional
+        Runs a callback in the loop's next iteration; by default that of the running loop.
+    clock : callable
+        Time in seconds.
+    """
+
+    def __init__(
+        self,
+        call_soon: Callable[[Callable[[], None]], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._call_soon = call_soon
+        self._clock = clock
+        self._waiting: deque[Turn] = deque()
+
+    def start(self, work: Work, on_done: Callable[[Any], None]) -> Turn:
+        """Have work done.
+
+        Parameters
+        ----------
+        work : Work
+        on_done : callable
+            Called with what the work returns, or the exception that it raises, unless it is
+            cancelled.
+        """
+        turn = Turn(work, on_done)
+        self._waiting.append(turn)
+        if len(self._waiting) == 1:
+            self._schedule()
+        return turn
+
+    async def result(self, work: Work) -> Any:
+        """Return what work returns, once it is done; cancelling the call gives it up."""
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def finish(outcome: Any) -> None:
+            if isinstance(outcome, Exception):
+                done.set_exception(outcome)
+            else:
+                done.set_result(outcome)
+
+        turn = self.start(work, finish)
+        try:
+            return await done
+        finally:
+            turn.cancel()
+
+    def _schedule(self) -> None:
+        (self._call_soon or asyncio.get_running_loop().call_soon)(self._run)
+
+    def _run(self) -> None:
+        ends_s = self._clock() + TURN_S
+        while self._waiting:
+            turn = self._waiting[0]
+            try:
+                while turn.work is not None:
+                    next(turn.work)
+                    if self._clock() >= ends_s:
+                        self._schedule()
+                        return
+            except StopIteration as stop:
+                outcome = stop.value
+            except Exception as error:
+                outcome = error
+            self._waiting.popleft()
+            if turn.work is not None:
+                turn.work = None
+                turn.on_done(outcome)

@@ -1,0 +1,108 @@
+"""Totals of requests and batches since the start, for Triton's extension for statistics.
+
+Clients such as perf_analyzer read from them how long requests waited and were computed. The form is
+that of the `statistics extension
+<https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_statistics.md>`_.
+"""
+
+import time
+from collections import Counter
+from typing import Any
+
+Duration = dict[str, int]
+
+
+class BatchTotals:
+    """The batches that a model computed, by their size in rows.
+
+    Attributes
+    ----------
+    batches, duration_ns : Counter of int
+        Number of batches of each size, and their time on the device.
+    """
+
+    def __init__(self) -> None:
+        self.batches: Counter[int] = Counter()
+        self.duration_ns: Counter[int] = Counter()
+
+    def add(self, size: int, duration_s: float) -> None:
+        """Count a batch of `size` rows."""
+        self.batches[size] += 1
+        self.duration_ns[size] += round(1e9 * duration_s)
+
+
+class RequestTotals:
+    """The inference requests that a replica answered."""
+
+    def __init__(self) -> None:
+        self._answered = self._rows = self._failed = 0
+        self._answered_s = self._failed_s = 0.0
+        self._last_s: float | None = None
+
+    def answered(self, rows: int, arrival_s: float) -> None:
+        """Count a request that is answered now with outputs.
+
+        Parameters
+        ----------
+        rows : int
+        arrival_s : float
+            When it arrived, by `time.monotonic`.
+        """
+        self._last_s = time.monotonic()
+        self._answered += 1
+        self._rows += rows
+        self._answered_s += self._last_s - arrival_s
+
+    def failed(self, arrival_s: float) -> None:
+        """Count a request that is answered now with an error."""
+        self._failed += 1
+        self._failed_s += time.monotonic() - arrival_s
+
+    def describe(self, name: str, version: str, batches: BatchTotals) -> dict[str, Any]:
+        """Return the statistics of a model, as Triton's extension has them.
+
+        The time that a request was computed is that of its batch; requests of several rows count as
+        the mean request does. What else it took until the answer is its time in the queue: reading,
+        checking and writing it are part of that.
+        """
+        computed_ns = sum(size * batches.duration_ns[size] for size in batches.batches)
+        computed_ns = round(computed_ns * self._answered / max(self._rows, 1))
+        response_ns = round(1e9 * self._answered_s)
+        computed_ns = min(computed_ns, response_ns)
+        none = _duration(0, 0)
+        return {
+            "name": name,
+            "version": version,
+            "last_inference": self._last_inference_ms(),
+            "inference_count": self._rows,
+            "execution_count": batches.batches.total(),
+            "inference_stats": {
+                "success": _duration(self._answered, response_ns),
+                "fail": _duration(self._failed, round(1e9 * self._failed_s)),
+                "queue": _duration(self._answered, response_ns - computed_ns),
+                "compute_input": none,
+                "compute_infer": _duration(self._answered, computed_ns),
+                "compute_output": none,
+                "cache_hit": none,
+                "cache_miss": none,
+            },
+            "batch_stats": [
+                {
+                    "batch_size": size,
+                    "compute_input": none,
+                    "compute_infer": _duration(batches.batches[size], batches.duration_ns[size]),
+                    "compute_output": none,
+                }
+                for size in sorted(batches.batches)
+            ],
+        }
+
+    def _last_inference_ms(self) -> int:
+        """Return when the last request was answered, in ms since 1970; 0 if none was."""
+        if self._last_s is None:
+            return 0
+        return round(1e3 * (time.time() - time.monotonic() + self._last_s))
+
+
+def _duration(count: int, total_ns: int) -> Duration:
+    return {"count": count, "ns": total_ns}
