@@ -99,6 +99,10 @@ class Frame:
 class Retry:
     """The outcome of an item that its batch did not compute, through no fault of its own."""
 
+    def __reduce__(self) -> str:
+        """Pickle by name: there is one, in whichever process."""
+        return "RETRY"
+
 
 RETRY = Retry()
 

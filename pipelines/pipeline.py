@@ -9,12 +9,10 @@
 """
 
 import asyncio
-import logging
 import math
 import sys
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,37 +20,15 @@ from deployments.errors import BusyError, RequestError
 from pipelines.graph import compile_steps
 from pipelines.items import Flow, Outcome
 from pipelines.pipeline_core import PipelineCore
-from pipelines.policies import problem_of, solve_problem
 from pipelines.stage_core import StageBatch, StageCore
+from pipelines.stage_workers import StageWorkers
 from pipelines.steps import Stage, Step
 from pipelines.streams import RoomQueue, set_exception, stream_results
-from pipelines.workers.factory import make_workers
-from pipelines.workers.interface import Workers
-from policy.errors import InvalidInputError, SojournError
+from pipelines.workers.replicas import ReplicaAccess
+from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 
-logger = logging.getLogger("sojourn.pipelines")
-
-#: How often workers are checked for hanging.
-_CHECK_S = 0.2
 MAX_PENDING = 1024
-#: How long each batch size of a stage with ``policy="auto"`` is measured.
-_MEASURE_S = 0.1
-#: How long the solution of a policy table may take.
-_SOLVE_S = 600.0
-
-
-class _StageListener:
-    """Passes what a stage's workers say to the pipeline."""
-
-    def __init__(self, pipeline: "Pipeline", number: int) -> None:
-        self._pipeline, self._number = pipeline, number
-
-    def batch_ended(self, batch: StageBatch, outcome: Outcome) -> None:
-        self._pipeline._batch_ended(self._number, batch, outcome)
-
-    def workers_changed(self, workers: int, problem: str | None) -> None:
-        self._pipeline._workers_changed(self._number, workers, problem)
 
 
 class Pipeline:
@@ -68,6 +44,8 @@ class Pipeline:
         Every request that cannot be answered within its response time is refused, or given up.
     max_pending : int
         The most requests in the pipeline; more are refused.
+    replicas : mapping of str to ReplicaAccess, optional
+        How to reach the stages whose workers are Ray replicas.
 
     Attributes
     ----------
@@ -85,20 +63,21 @@ class Pipeline:
         steps: Sequence[Step],
         sla: ServiceLevelObjective | None = None,
         max_pending: int = MAX_PENDING,
+        replicas: Mapping[str, ReplicaAccess] | None = None,
     ) -> None:
         if max_pending < 1:
             raise InvalidInputError(f"max_pending: must be at least 1, not {max_pending}")
         graph = compile_steps(steps)
-        self.stages = graph.stages
         self.sla = sla
         cores = [_stage_core(stage) for stage in graph.stages]
         self.core = PipelineCore(graph, cores, max_pending)
-        self._workers: list[Workers] = []
+        self._workers = StageWorkers(
+            self.core, graph.stages, self._batch_ended, self._pump, replicas or {}
+        )
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s: float | None = None
-        self._running = self._pumping = self._pump_due = False
+        self._started = self._running = self._pumping = self._pump_due = False
         self._room = RoomQueue(self._free_room)
-        self._tasks: set[asyncio.Task[None]] = set()
         self._idle: asyncio.Event | None = None
 
     async def __aenter__(self) -> Self:
@@ -127,50 +106,27 @@ class Pipeline:
         StageError
             A stage with ``policy="auto"`` failed on its example.
         """
-        if self._workers:
+        if self._started:
             raise InvalidInputError("pipeline: it has been started before")
         self._loop = asyncio.get_running_loop()
-        for number, stage in enumerate(self.stages):
-            if stage.policy == "auto" and stage.profile is None:
-                self.stages[number] = await _with_profile(stage)
-                profile = self.stages[number].batch_profile
-                assert profile is not None
-                self.core.stages[number].state_latency(profile.latency_ms.tolist())
-        self.core.refresh(time.monotonic())
+        self._started = True
         self._running = True
         try:
-            for number, stage in enumerate(self.stages):
-                self._workers.append(make_workers(stage, _StageListener(self, number)))
-            starts = [self._loop.create_task(workers.start()) for workers in self._workers]
-            try:
-                await asyncio.gather(*starts)
-            finally:
-                for start in starts:
-                    start.cancel()
-                await asyncio.wait(starts)
+            await self._workers.start()
         except BaseException:
             await self.close()
             raise
-        for coroutine in (
-            self._check_forever(),
-            *(self._solve(n, stage) for n, stage in enumerate(self.stages)),
-        ):
-            task = self._loop.create_task(coroutine)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
         """End all workers. Requests that are not answered fail."""
         self._running = False
-        for task in self._tasks:
-            task.cancel()
         if self._timer is not None:
             self._timer.cancel()
         for flow in [*self.core.open.values()]:
             self.core.cancel(flow)
             set_exception(flow, BusyError("the pipeline is closed"))
         self._requests_left()
-        await asyncio.gather(*(workers.close() for workers in self._workers))
+        await self._workers.close()
 
     def resize(self, name: str, workers: int) -> None:
         """Change the number of workers of a running stage; no request is lost.
@@ -188,12 +144,12 @@ class Pipeline:
             There is no such stage, the number is below 1, or the stage has one worker on the event
             loop or workers pinned to CPUs.
         """
-        numbers = {stage.name: number for number, stage in enumerate(self.stages)}
-        if name not in numbers:
-            raise InvalidInputError(f"stage {name!r}: the stages are {', '.join(numbers)}")
-        if workers < 1:
-            raise InvalidInputError(f"stage {name}: workers must be at least 1, not {workers}")
-        self._workers[numbers[name]].resize(workers)
+        self._workers.resize(name, workers)
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The stages in the order of the steps, with the profiles that are now believed."""
+        return self._workers.stages
 
     async def drain(self) -> None:
         """Return when all admitted requests are answered."""
@@ -351,17 +307,6 @@ class Pipeline:
         self.core.batch_ended(time.monotonic(), number, batch, outcome)
         self._pump()
 
-    def _workers_changed(self, number: int, workers: int, problem: str | None) -> None:
-        stage = self.core.stages[number]
-        stage.workers = workers
-        if problem is None:
-            if workers:
-                stage.lost = None
-        else:
-            self.core.lose_stage(number, problem)
-        self.core.touch(number)
-        self._pump()
-
     def _pump_once(self) -> None:
         self._pump_due = False
         self._pump()
@@ -374,7 +319,7 @@ class Pipeline:
         try:
             while batches := self.core.next_batches(time.monotonic()):
                 for number, batch in batches:
-                    self._workers[number].run(batch)
+                    self._workers.run(number, batch)
         finally:
             self._pumping = False
         self._tell_ended()
@@ -412,37 +357,6 @@ class Pipeline:
         if self._idle is not None and not self.core.open:
             self._idle.set()
             self._idle = None
-
-    async def _check_forever(self) -> None:
-        while True:
-            await asyncio.sleep(_CHECK_S)
-            for workers in self._workers:
-                workers.check(time.monotonic())
-            self.core.refresh(time.monotonic())
-
-    async def _solve(self, number: int, stage: Stage) -> None:
-        """Solve the policy table of a stage, and put it into force."""
-        if stage.policy not in ("smdp", "auto"):
-            return
-        # In a process: a second of solving would keep the interpreter from the requests.
-        solver = Stage(solve_problem, "solver", hang_after_s=_SOLVE_S)
-        try:
-            async with Pipeline([solver]) as solvers:
-                table = await solvers.predict(problem_of(stage))
-        except SojournError:
-            logger.exception("stage %r keeps its first policy: no table was found", stage.name)
-            return
-        self.core.stages[number].use(table)
-        self.core.touch(number)
-        self._pump()
-
-
-async def _with_profile(stage: Stage) -> Stage:
-    """Return the stage with its measured profile."""
-    from pipelines.planning.profiling import measure_stage  # it measures with a pipeline
-
-    profile, _ = await measure_stage(stage, stage.example, _MEASURE_S)
-    return replace(stage, profile=profile)
 
 
 def _stage_core(stage: Stage) -> StageCore:

@@ -68,7 +68,7 @@ class PipelineCore:
     def refresh(self, now_s: float) -> None:
         """Take up the latencies that the stages have measured; forget those that are old."""
         for stage in self.stages:
-            stage.forget_old_latency(now_s)
+            stage.refresh(now_s)
         stage_ms = [stage.latency_ms(1) for stage in self.stages]
         self._least_ms, rest_ms = self.graph.rest_ms(stage_ms)
         for stage, rest in zip(self.stages, rest_ms, strict=True):
@@ -143,8 +143,7 @@ class PipelineCore:
             # A fan-out makes several items of a request, a switch fewer.
             per_request = stage.items / self.admitted if stage.items else 1.0
             ahead += (stage.waiting + stage.in_service) / per_request
-            workers = stage.workers or 1
-            backlog.append(ahead * per_request * stage.item_ms / workers)
+            backlog.append(ahead * per_request * stage.item_ms / stage.own_workers)
         return backlog
 
     def bottleneck(self) -> StageCore:
@@ -155,7 +154,7 @@ class PipelineCore:
         backlog = self._backlog_ms()
         if not any(backlog):
             backlog = [
-                stage.item_ms * (stage.items / max(1, self.admitted)) / max(1, stage.workers)
+                stage.item_ms * (stage.items / max(1, self.admitted)) / stage.own_workers
                 for stage in self.stages
             ]
         return self.stages[backlog.index(max(backlog))]

@@ -28,6 +28,8 @@ _SLACK_SHARE = 0.1
 # A timer that fires this much early still ends the wait.
 _EARLY_S = 1e-6
 _RATE_WINDOW_S = 5.0
+# What other pipelines take of the workers is averaged over about this time.
+_SHARE_WINDOW_S = 1.0
 # Weight of the newest batch in the measured latency.
 _NEWEST = 0.1
 # A measured latency is forgotten after this time without a batch. Otherwise one slow batch could
@@ -109,6 +111,7 @@ class StageCore:
         self.busy_s = 0.0
         self.lost: str | None = None
         self.workers = workers
+        self._taken, self._mean_taken, self._taken_s = 0, 0.0, -math.inf
         self._stated_ms = None if latency_ms is None else tuple(latency_ms)
         self._batch_ms = self._item_ms = 0.0
         self._measured_s = -math.inf
@@ -136,6 +139,19 @@ class StageCore:
     def state_latency(self, latency_ms: Sequence[float]) -> None:
         """State the latency by batch size, instead of measuring it."""
         self._stated_ms = tuple(latency_ms)
+
+    def share(self, now_s: float, taken: int) -> None:
+        """Note how many of the workers run batches of another pipeline now."""
+        if taken or self._taken or self._mean_taken:
+            faded = math.exp((self._taken_s - now_s) / _SHARE_WINDOW_S)
+            self._mean_taken = self._taken + faded * (self._mean_taken - self._taken)
+            self._taken, self._taken_s = taken, now_s
+
+    @property
+    def own_workers(self) -> float:
+        """The workers, less those that other pipelines had on average; at least a tenth of them."""
+        workers = self.workers or 1
+        return max(0.1 * workers, workers - self._mean_taken)
 
     @property
     def item_ms(self) -> float:
@@ -171,7 +187,7 @@ class StageCore:
             None: wait for the next event, or until `wake_at_s` if that is not None.
         """
         self.wake_at_s = None
-        while self.waiting and self.busy < self.workers:
+        while self.waiting and self.busy < self.workers - self._taken:
             if self._retries:
                 items = self._in_time(self._retries.popleft(), now_s)
             else:
@@ -307,8 +323,9 @@ class StageCore:
         self.waiting = 0
         return kept
 
-    def forget_old_latency(self, now_s: float) -> None:
-        """Forget the measured latency, if the latest batch ended too long ago."""
+    def refresh(self, now_s: float) -> None:
+        """Forget a measured latency that is old, and follow what other pipelines take."""
+        self.share(now_s, self._taken)
         if now_s - self._measured_s > _MEMORY_S:
             self._batch_ms = self._item_ms = 0.0
 

@@ -21,7 +21,7 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 
-Place = Literal["process", "thread", "loop"]
+Place = Literal["process", "thread", "loop", "deployment"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 #: The most items that one value may become, unless `Each` allows more.
@@ -47,9 +47,10 @@ class Stage:
         How many run at the same time.
     cpus : sequence of int, optional
         One worker process for each entry, pinned to that CPU; instead of `workers`.
-    place : {"process", "thread", "loop"}
-        Where the workers run: each in a process of its own; in threads of this process; or on the
-        event loop, for light code of some microseconds, which then blocks everything else.
+    place : {"process", "thread", "loop", "deployment"}
+        Where the workers run: each in a process of its own; in threads of this process; on the
+        event loop, for light code of some microseconds, which then blocks everything else; or each
+        as a Ray replica of its own. Without Ray, such a stage runs in processes.
     batch_size : int, optional
         None: ``predict`` takes one item and returns its result. Otherwise it takes a list of at
         most so many, and returns a list of as many results. An exception among the results fails

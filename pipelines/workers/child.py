@@ -5,24 +5,24 @@ socket closes, so it cannot outlive the process that started it by more than one
 """
 
 import json
+import math
 import os
 import pickle
 import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from pipelines.items import BatchFailure, ItemFailure
 from pipelines.workers.arena import Arena
-from pipelines.workers.predictor import make_predictor
+from pipelines.workers.predictor import Predictor, make_predictor
 from policy.errors import SojournError
 
-#: Number of the job, what it is, and the bytes that it takes in the arena.
-MESSAGE = struct.Struct("<QBQ")
+#: What a message is, the bytes that its content takes in the arena, and when its batch is useless,
+#: by `time.monotonic`, which all processes of a machine share.
+MESSAGE = struct.Struct("<BQd")
 START, BATCH = 0, 1
-#: An exception of one item is passed on as it is only if it can be pickled, and read again.
 
 
 class UnpicklableError(Exception):
@@ -44,15 +44,16 @@ def main(arguments: list[str]) -> None:
 
 
 def _serve(connection: socket.socket, requests: Arena, replies: Arena) -> None:
-    run: Callable[[list[Any]], Any] | None = None
+    run: Predictor | None = None
     while message := _receive(connection):
-        job, kind, size = MESSAGE.unpack(message)
+        kind, size, _ = MESSAGE.unpack(message)
         if kind == START:
             run, reply = _start(requests.read(size, copy=True))
+            written = replies.write(reply)
         else:
             assert run is not None
-            reply = _run(run, requests, size)
-        connection.send(MESSAGE.pack(job, kind, _write(replies, reply)))
+            written = run_batch(run, requests, size, replies)
+        connection.send(MESSAGE.pack(kind, written, math.inf))
 
 
 def _receive(connection: socket.socket) -> bytes:
@@ -62,7 +63,7 @@ def _receive(connection: socket.socket) -> bytes:
         return b""
 
 
-def _start(start: tuple[bytes, list[int] | None]) -> tuple[Any, str | None]:
+def _start(start: tuple[bytes, list[int] | None]) -> tuple[Predictor | None, str | None]:
     """Construct the code; return it, and why it failed or None."""
     pickled, cpus = start
     try:
@@ -75,12 +76,27 @@ def _start(start: tuple[bytes, list[int] | None]) -> tuple[Any, str | None]:
         return None, f"{type(error).__name__}: {error}"
 
 
-def _run(run: Callable[[list[Any]], Any], requests: Arena, size: int) -> Any:
+def run_batch(run: Predictor, requests: Arena, size: int, replies: Arena) -> int:
+    """Run the batch that lies in one arena, and write its outcome into the other.
+
+    Parameters
+    ----------
+    run : callable
+    requests : Arena
+    size : int
+        Bytes of the batch.
+    replies : Arena
+
+    Returns
+    -------
+    int
+        Bytes of the outcome.
+    """
     try:
         items = requests.read(size, copy=False)
     except Exception as error:
-        return BatchFailure(UnpicklableError(f"an item cannot be read: {error}"))
-    return run(items)
+        return _write(replies, BatchFailure(UnpicklableError(f"an item cannot be read: {error}")))
+    return _write(replies, run(items))
 
 
 def _write(replies: Arena, reply: Any) -> int:

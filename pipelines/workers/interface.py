@@ -12,10 +12,11 @@ class Listener(Protocol):
     def batch_ended(self, batch: StageBatch, outcome: Outcome) -> None:
         """Take the outcome of a batch that was started."""
 
-    def workers_changed(self, workers: int, problem: str | None) -> None:
+    def workers_changed(self, workers: int, problem: str | None, taken: int = 0) -> None:
         """Take the number of workers that can run batches.
 
-        With none left, `problem` says why none can be started, or is None while one starts.
+        With none left, `problem` says why none can be started, or is None while one starts. So many
+        of them as are `taken` run batches of another pipeline now.
         """
 
 

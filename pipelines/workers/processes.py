@@ -1,28 +1,20 @@
-"""A stage's workers in processes: started, fed, and replaced when they die or hang.
-
-The event loop never waits for a worker. Batches and results go through shared memory; the socket
-carries only small records, which fit into its buffer, and its end says that the process died.
-"""
+"""A stage's workers in processes: started, fed, and replaced when they die or hang."""
 
 import asyncio
-import contextlib
-import itertools
 import logging
-import pickle
 import socket
 import subprocess
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 
 from deployments.errors import StartError
-from pipelines.items import BatchFailure, ItemFailure, Outcome, WorkerLoss
+from pipelines.items import Outcome, WorkerLoss
 from pipelines.stage_core import StageBatch
-from pipelines.workers.arena import Arena
-from pipelines.workers.child import BATCH, MESSAGE, START, UnpicklableError, command
+from pipelines.workers.child import BATCH, START, command
 from pipelines.workers.interface import Listener
+from pipelines.workers.link import WorkerLink, unsendable
 from pipelines.workers.predictor import Recipe
 from policy.errors import InvalidInputError
 
@@ -38,40 +30,18 @@ _START_S = 300.0
 _STANDARD_ERROR = 2
 
 
-@dataclass(slots=True)
-class _Job:
-    """A batch on a worker.
-
-    Attributes
-    ----------
-    number : int
-    batch : StageBatch
-    outcomes : list
-        Of the items that could not be sent; None for the others.
-    started_s : float
-    """
-
-    number: int
-    batch: StageBatch
-    outcomes: list[Any]
-    started_s: float
-
-
 class _Worker:
     """One worker process, as seen from the process that started it."""
 
     def __init__(self, pool: "ProcessWorkers", cpus: list[int] | None) -> None:
         self.cpus = cpus
-        self.job: _Job | None = None
         self.ready = False
-        self.closed = False
         self.started_s = time.monotonic()
         self._pool = pool
-        self._requests, self._replies = Arena(), Arena()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket = ours
-        ours.setblocking(False)
-        inherited = [theirs.fileno(), self._requests.descriptor, self._replies.descriptor]
+        self.link = WorkerLink(ours, self._on_message, self._on_end)
+        arenas = self.link.requests.descriptor, self.link.replies.descriptor
+        inherited = [theirs.fileno(), *arenas]
         with theirs:
             self.process = subprocess.Popen(
                 command(inherited),
@@ -80,96 +50,28 @@ class _Worker:
                 # What a stage prints must not mix with the output of this process.
                 stdout=_STANDARD_ERROR,
             )
-        pool.loop.add_reader(ours, self._on_message)
-        self._send(0, START, (pool.recipe, cpus))
+        self.link.send(START, (pool.recipe, cpus))
 
-    def _send(self, number: int, kind: int, content: Any) -> None:
-        message = MESSAGE.pack(number, kind, self._requests.write(content))
-        # If the process has died, the loop will hear it from the socket.
-        with contextlib.suppress(ConnectionError):
-            self._socket.send(message)
-
-    def run(self, batch: StageBatch, number: int) -> bool:
-        """Send a batch; return False if none of its items can be sent."""
-        values = [item.value for item in batch.items]
-        job = _Job(number, batch, [None] * len(values), time.monotonic())
-        try:
-            self._send(number, BATCH, values)
-        except Exception:
-            job.outcomes = [_unsendable(value) for value in values]
-            kept = [
-                value
-                for value, failure in zip(values, job.outcomes, strict=True)
-                if failure is None
-            ]
-            if not kept:
-                return False
-            self._send(number, BATCH, kept)
-        self.job = job
-        return True
-
-    def _on_message(self) -> None:
-        try:
-            message = self._socket.recv(MESSAGE.size)
-        except BlockingIOError:
-            return
-        except ConnectionError:
-            message = b""
-        if not message:
-            self._pool.worker_died(self, self._how_it_ended())
-            return
-        number, _, size = MESSAGE.unpack(message)
-        reply: Any
-        try:
-            reply = self._replies.read(size, copy=True)
-        except Exception as error:
-            reply = BatchFailure(UnpicklableError(f"a result cannot be read: {error}"))
-        if self.ready:
-            self._batch_ended(number, reply)
-        elif reply is None:
+    def _on_message(self, kind: int, content: Any) -> None:
+        if kind == BATCH:
+            self._pool.ended(*self.link.end_job(content))
+        elif content is None:
             self.ready = True
             self._pool.worker_ready()
         else:
-            self._pool.worker_failed_to_start(self, str(reply))
+            self._pool.worker_failed_to_start(self, content)
 
-    def _batch_ended(self, number: int, reply: Any) -> None:
-        job, self.job = self.job, None
-        assert job is not None
-        assert job.number == number, "a worker runs one batch at a time"
-        if isinstance(reply, list):
-            results = iter(reply)
-            reply = [next(results) if made is None else made for made in job.outcomes]
-        self._pool.ended(job.batch, reply)
-
-    def _how_it_ended(self) -> str:
+    def _on_end(self) -> None:
         self.process.kill()
         code = self.process.wait()
-        return f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
-
-    def close(self) -> None:
-        """Close the socket, which ends the process after its batch."""
-        if not self.closed:
-            self.closed = True
-            self._pool.loop.remove_reader(self._socket)
-            self._socket.close()
-            self._requests.close()
-            self._replies.close()
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
+        self._pool.worker_died(self, how)
 
     def kill(self) -> None:
         """End the process at once."""
-        self.close()
+        self.link.close()
         self.process.kill()
         self.process.wait()
-
-
-def _unsendable(value: Any) -> ItemFailure | None:
-    try:
-        pickle.dumps(value, protocol=5, buffer_callback=lambda buffer: None)
-    except Exception as error:
-        return ItemFailure(
-            UnpicklableError(f"a {type(value).__name__} cannot be sent between processes: {error}")
-        )
-    return None
 
 
 class ProcessWorkers:
@@ -208,7 +110,6 @@ class ProcessWorkers:
         self._hang_after_s = hang_after_s
         self._listener = listener
         self._workers: list[_Worker] = []
-        self._numbers = itertools.count(1)
         self._failed_starts = 0
         self._timers: set[asyncio.TimerHandle] = set()
         self._started: asyncio.Future[None] | None = None
@@ -238,9 +139,10 @@ class ProcessWorkers:
 
     def run(self, batch: StageBatch) -> None:
         """Run a batch on a free worker. The caller knows that there is one."""
-        worker = next(worker for worker in self._workers if worker.ready and worker.job is None)
-        if not worker.run(batch, next(self._numbers)):
-            self.ended(batch, [_unsendable(item.value) for item in batch.items])
+        links = (worker.link for worker in self._workers if worker.ready)
+        link = next(link for link in links if link.job is None)
+        if not link.run(batch):
+            self.ended(batch, [unsendable(item.value) for item in batch.items])
 
     def resize(self, count: int) -> None:
         """Start more workers, or let some end after their batches.
@@ -261,7 +163,7 @@ class ProcessWorkers:
 
     def _retire(self) -> None:
         """Let as many workers end as are too many, if they have no batch."""
-        for worker in [worker for worker in self._workers if worker.job is None]:
+        for worker in [worker for worker in self._workers if worker.link.job is None]:
             if len(self._workers) <= len(self._cpus):
                 break
             self._workers.remove(worker)
@@ -306,8 +208,8 @@ class ProcessWorkers:
         worker.kill()
         self._workers.remove(worker)
         self._listener.workers_changed(self._count_ready(), None)
-        if worker.job is not None:
-            self.ended(worker.job.batch, WorkerLoss(reason))
+        if worker.link.job is not None:
+            self.ended(worker.link.job.batch, WorkerLoss(reason))
         self._start_another(worker.cpus)
 
     def check(self, now_s: float) -> None:
@@ -315,7 +217,7 @@ class ProcessWorkers:
         for worker in list(self._workers):
             if not worker.ready and now_s - worker.started_s > _START_S:
                 self.worker_failed_to_start(worker, f"it took more than {_START_S:g} s")
-            elif worker.job is not None and now_s - worker.job.started_s > self._hang_after_s:
+            elif worker.link.hangs(now_s, self._hang_after_s):
                 self.worker_died(worker, f"took more than {self._hang_after_s:g} s for a batch")
 
     def _later(self, delay_s: float, cpus: list[int] | None) -> None:
@@ -341,7 +243,7 @@ class ProcessWorkers:
             timer.cancel()
         workers, self._workers = self._workers, []
         for worker in workers:
-            worker.close()
+            worker.link.close()
         deadline_s = time.monotonic() + _CLOSE_S
         for worker in workers:
             if not worker.ready:

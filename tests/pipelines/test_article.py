@@ -11,11 +11,11 @@ import time
 
 import pytest
 
-from pipelines import Pipeline, Stage, StageError, streams
+from pipelines import Pipeline, Stage, StageError, stage_workers, streams
 from pipelines import pipeline as live
 from pipelines.items import Flow, Item
 from pipelines.stage_core import StageCore
-from pipelines.workers import in_process, processes
+from pipelines.workers import in_process, link, processes, replicas
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from tests.support.pipeline_stages import Batched, DiesOnce, FailsOnNegative, Scale, shift
@@ -56,11 +56,13 @@ async def test_every_result_of_a_batch_returns_to_its_own_request(max_wait_ms):
 
 def test_nothing_polls():
     """A full queue and an empty one were looked at every 8 ms."""
-    # The only sleeps are the check for hanging workers and the wait for their end.
+    # The only sleeps are the checks of workers and of profiles, the two searches for replicas
+    # before the start, and the wait for a worker's end.
     sources = "".join(
-        inspect.getsource(module) for module in (live, streams, in_process, processes)
+        inspect.getsource(module)
+        for module in (live, streams, stage_workers, in_process, link, processes, replicas)
     )
-    assert sources.count("sleep(") == 2
+    assert sources.count("sleep(") == 5
     assert "sleep(_CHECK_S)" in sources
     assert "sleep(0.005)" in inspect.getsource(processes.ProcessWorkers.close)
 

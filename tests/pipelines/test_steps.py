@@ -21,7 +21,7 @@ POLICY = BatchingPolicy.from_control_limit(2, 4)
         ({"cpus": []}, "cpus must name at least one CPU"),
         ({"cpus": [4096]}, "CPU 4096 is not available; this machine has 0"),
         ({"cpus": [0], "place": "thread"}, "cpus need place process"),
-        ({"place": "moon"}, "place must be process or thread or loop, not 'moon'"),
+        ({"place": "moon"}, "place must be process or thread or loop or deployment, not 'moon'"),
         ({"place": "loop", "workers": 2}, "place loop has one worker"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1"),
         ({"max_wait_ms": -1}, "max_wait_ms must be a finite number of at least 0"),

@@ -164,10 +164,10 @@ async def test_memory_does_not_grow_with_what_was_sent():
         assert isinstance(pool, ProcessWorkers)
         (worker,) = pool._workers
         await pipeline.predict(array)
-        size = worker._requests.size, worker._replies.size
+        size = worker.link.requests.size, worker.link.replies.size
         for _ in range(200):
             await pipeline.predict(array)
-        assert (worker._requests.size, worker._replies.size) == size
+        assert (worker.link.requests.size, worker.link.replies.size) == size
 
 
 @pytest.mark.slow

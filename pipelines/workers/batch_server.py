@@ -1,0 +1,152 @@
+"""What a stage's replica does: run the batches that the pipelines on its machine send it.
+
+A pipeline finds the socket of a replica in the stage's folder, connects, and sends the descriptors
+of two arenas; a batch then takes the same way as to a worker process. One thread runs the batches
+of all connections in turn, one at a time. While it runs a batch of one pipeline the others are told
+that the replica is taken, so that they prefer a free one.
+"""
+
+import contextlib
+import logging
+import math
+import os
+import selectors
+import socket
+import threading
+import time
+from pathlib import Path
+
+from pipelines.workers.arena import Arena
+from pipelines.workers.child import BATCH, MESSAGE, START, run_batch
+from pipelines.workers.predictor import Predictor
+
+logger = logging.getLogger("sojourn.pipelines")
+
+#: Further kinds of messages: a batch that came too late; another pipeline has the replica; it is
+#: free again; it takes no further batches.
+LATE, TAKEN, FREE, RETIRED = 2, 3, 4, 5
+#: How the names of the replicas' sockets end.
+SUFFIX = ".sock"
+
+
+class _Client:
+    """The connection to one pipeline."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.arenas: tuple[Arena, Arena] | None = None
+
+    def tell(self, kind: int, size: int = 0) -> None:
+        """Send a message, unless the pipeline has gone or does not read."""
+        with contextlib.suppress(OSError):
+            self.connection.send(MESSAGE.pack(kind, size, math.inf), socket.MSG_DONTWAIT)
+
+    def close(self) -> None:
+        self.connection.close()
+        for arena in self.arenas or ():
+            arena.close()
+
+
+class BatchServer:
+    """Runs batches in a thread of its own, for all pipelines that connect.
+
+    Parameters
+    ----------
+    run : callable
+        The stage's code.
+    folder : Path
+        Of the stage's sockets; it is made, for this user only.
+
+    Attributes
+    ----------
+    busy_since_s : float or None
+        When the batch that is run was begun, by `time.monotonic`.
+    """
+
+    def __init__(self, run: Predictor, folder: Path) -> None:
+        self.busy_since_s: float | None = None
+        self._run = run
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._path = folder / f"{os.getpid()}-{id(self):x}{SUFFIX}"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # Whoever finds the name must be able to connect.
+        unfinished = self._path.with_suffix(".new")
+        self._listener.bind(str(unfinished))
+        self._listener.listen()
+        unfinished.rename(self._path)
+        self._clients: dict[socket.socket, _Client] = {}
+        self._wake, self._woken = socket.socketpair()
+        self._retired = self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="sojourn-batches", daemon=True)
+        self._thread.start()
+
+    def retire(self) -> None:
+        """Take no further pipelines, and tell those that are connected to leave.
+
+        Each does so when it has the outcome of its batch. May be called from any thread.
+        """
+        self._path.unlink(missing_ok=True)
+        self._retired = True
+        self._wake.send(b"\0")
+
+    def close(self, timeout_s: float) -> None:
+        """Return when all pipelines have left, or after about `timeout_s`."""
+        if not self._retired:
+            self.retire()
+        self._thread.join(timeout_s)
+        self._closed = True
+        with contextlib.suppress(OSError), self._wake:
+            self._wake.send(b"\0")
+
+    def _serve(self) -> None:
+        with selectors.DefaultSelector() as selector, self._listener, self._woken:
+            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            told = False
+            while not self._closed and (self._clients or not told):
+                for key, _ in selector.select():
+                    ready = key.fileobj
+                    assert isinstance(ready, socket.socket)
+                    if ready is self._listener:
+                        connection, _ = ready.accept()
+                        self._clients[connection] = _Client(connection)
+                        selector.register(connection, selectors.EVENT_READ)
+                    elif ready is self._woken:
+                        ready.recv(16)
+                    elif not self._serve_client(self._clients[ready]):
+                        selector.unregister(ready)
+                        self._clients.pop(ready).close()
+                if self._retired and not told:
+                    told = True
+                    for client in self._clients.values():
+                        client.tell(RETIRED)
+            for client in self._clients.values():
+                client.close()
+
+    def _serve_client(self, client: _Client) -> bool:
+        """Serve one message; return False if the pipeline has gone."""
+        try:
+            message, descriptors, _, _ = socket.recv_fds(client.connection, MESSAGE.size, 2)
+        except ConnectionError:
+            return False
+        if not message:
+            return False
+        kind, size, until_s = MESSAGE.unpack(message)
+        if kind == START:
+            requests, replies = (Arena(descriptor) for descriptor in descriptors)
+            client.arenas = requests, replies
+            client.tell(RETIRED if self._retired else START)
+            return True
+        assert client.arenas is not None
+        self.busy_since_s = time.monotonic()
+        if self.busy_since_s > until_s:
+            client.tell(LATE)
+        else:
+            others = [other for other in self._clients.values() if other is not client]
+            for other in others:
+                other.tell(TAKEN)
+            client.tell(BATCH, run_batch(self._run, client.arenas[0], size, client.arenas[1]))
+            for other in others:
+                other.tell(FREE)
+        self.busy_since_s = None
+        return True
