@@ -14,10 +14,15 @@ logger = logging.getLogger("sojourn.pipelines")
 
 #: How often the load is measured.
 PERIOD_S = 1.0
+#: The measured items per request are an average over about so many requests.
+_RATIO_REQUESTS = 200.0
 
 
 class PipelineAutoscaler:
     """Resizes the stages of a pipeline once a second, as a `StageScaler` decides.
+
+    Stages whose workers are Ray replicas are resized by Ray, which `replica_needs` tells how many
+    this pipeline needs.
 
     Parameters
     ----------
@@ -28,25 +33,59 @@ class PipelineAutoscaler:
     Attributes
     ----------
     workers : dict of str to int
-        The workers that were last ordered.
+        The workers that were last ordered, or, of a stage with Ray replicas, are needed.
+    items_per_request : dict of str to float
+        The items that each stage has of one request, measured.
     """
 
     def __init__(self, pipeline: Pipeline, scaler: "StageScaler") -> None:
         self._pipeline, self._scaler = pipeline, scaler
-        self._offered = pipeline.core.offered
+        core = pipeline.core
+        self._offered, self._admitted = core.offered, core.admitted
+        self._items = [stage.items for stage in core.stages]
         self._measured_s = time.monotonic()
         self.workers = {stage.name: stage.workers for stage in pipeline.stages}
+        self.items_per_request: dict[str, float] = {}
 
     def step(self, now_s: float) -> None:
         """Measure the load since the last step, and resize the stages that need it."""
         total = self._pipeline.core.offered
         offered, self._offered = total - self._offered, total
         elapsed_s, self._measured_s = now_s - self._measured_s, now_s
-        for stage, workers in self._scaler.decide(now_s, offered / elapsed_s).items():
+        self._measure_ratios()
+        decision = self._scaler.decide(now_s, offered / elapsed_s, self.items_per_request)
+        for stage, workers in decision.items():
             if workers != self.workers[stage]:
                 logger.info("stage %s: %d workers", stage, workers)
-                self._pipeline.resize(stage, workers)
+                if stage not in self._pipeline.replicas:
+                    self._pipeline.resize(stage, workers)
                 self.workers[stage] = workers
+
+    def _measure_ratios(self) -> None:
+        """Follow the items that each stage has of one request."""
+        core = self._pipeline.core
+        admitted, self._admitted = core.admitted - self._admitted, core.admitted
+        if not admitted:
+            return
+        weight = admitted / (admitted + _RATIO_REQUESTS)
+        for number, stage in enumerate(core.stages):
+            items, self._items[number] = stage.items - self._items[number], stage.items
+            known = self.items_per_request.get(stage.name)
+            ratio = items / admitted
+            self.items_per_request[stage.name] = (
+                ratio if known is None else known + weight * (ratio - known)
+            )
+
+    def replica_needs(self) -> dict[str, float]:
+        """Return how many replicas the load of this pipeline needs, as fractions.
+
+        Returns
+        -------
+        dict of str to float
+            By the name of the stage, of those with Ray replicas; of the pipeline itself under "".
+        """
+        needs = {stage: self._scaler.replicas(stage) for stage in self._pipeline.replicas}
+        return {"": self._scaler.pipeline_replicas(), **needs}
 
     async def run(self) -> None:
         """Step once a second, until cancelled."""

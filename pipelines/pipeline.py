@@ -51,6 +51,8 @@ class Pipeline:
     ----------
     core : PipelineCore
         The queues and counts.
+    replicas : mapping of str to ReplicaAccess
+        The stages whose workers are Ray replicas.
 
     Raises
     ------
@@ -71,8 +73,9 @@ class Pipeline:
         self.sla = sla
         cores = [_stage_core(stage) for stage in graph.stages]
         self.core = PipelineCore(graph, cores, max_pending)
+        self.replicas = replicas or {}
         self._workers = StageWorkers(
-            self.core, graph.stages, self._batch_ended, self._pump, replicas or {}
+            self.core, graph.stages, self._batch_ended, self._pump, self.replicas
         )
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s: float | None = None

@@ -119,6 +119,8 @@ class StageWorkers:
         """End all workers."""
         for task in self._tasks:
             task.cancel()
+        # A solver that is cancelled ends its process.
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(workers.close() for workers in self._workers))
 
     def run(self, number: int, batch: StageBatch) -> None:

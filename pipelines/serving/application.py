@@ -1,11 +1,14 @@
 """Application builder of a pipeline, ``import_path: pipelines.serving.application:build``."""
 
+import hashlib
 from typing import Any
 
+import orjson
 from ray import serve
 
-from pipelines.serving.config import parse_args
+from pipelines.serving.config import StageConfig, parse_args
 from pipelines.serving.replica import PipelineReplica
+from pipelines.serving.stage_replica import AUTOSCALING, StageReplica
 
 
 def build(args: dict[str, Any]) -> serve.Application:
@@ -23,4 +26,24 @@ def build(args: dict[str, Any]) -> serve.Application:
     """
     config = parse_args(args)
     config.build()
-    return PipelineReplica.bind(args)  # type: ignore[attr-defined]
+    # What it is to a replica: sockets of another version are not its own.
+    version = hashlib.sha256(orjson.dumps(args, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    stages = {name: _deploy(name, stage, version) for name, stage in config.deployed().items()}
+    return PipelineReplica.bind(args, version, stages)  # type: ignore[attr-defined]
+
+
+def _deploy(name: str, stage: StageConfig, version: str) -> serve.Application:
+    options: dict[str, Any] = {"name": name}
+    if stage.ray_actor_options is not None:
+        options["ray_actor_options"] = stage.ray_actor_options
+    if stage.max_workers is None:
+        options["num_replicas"] = stage.workers
+    else:
+        options["autoscaling_config"] = {
+            **AUTOSCALING,
+            "min_replicas": 1,
+            "initial_replicas": stage.workers,
+            "max_replicas": stage.max_workers,
+        }
+    bound = StageReplica.options(**options)  # type: ignore[attr-defined]
+    return bound.bind(stage.model_dump(mode="json"), version)

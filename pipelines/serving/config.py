@@ -11,7 +11,7 @@ from deployments.access.config import AccessConfig
 from deployments.config import SLAConfig
 from deployments.models.base import TensorSpec
 from deployments.observability.config import TracingConfig
-from deployments.serve_document import find_applications
+from deployments.serve_document import KEYS, Application, find_applications, unknown_key
 from deployments.validation import read_yaml, validate
 from pipelines.graph import compile_steps
 from pipelines.pipeline import MAX_PENDING
@@ -21,6 +21,8 @@ from policy.profile import Profile
 
 #: The application builder that marks a pipeline in the config file.
 IMPORT_PATH = "pipelines.serving.application:build"
+#: What scales the replicas of a pipeline, and those of its stages.
+AUTOSCALING_POLICY = "pipelines.serving.ray_scaling:scale"
 #: The deployment's name in the config file.
 DEPLOYMENT = "PipelineReplica"
 
@@ -63,6 +65,23 @@ class StageConfig(_Strict):
     example: str | None = None
     #: Cost of one worker, for `sojourn pipeline plan`.
     cost: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    #: With `place: deployment`: the most replicas, if they follow the load.
+    max_workers: int | None = Field(default=None, ge=1)
+    #: With `place: deployment`: the resources of each replica, as Ray Serve takes them.
+    ray_actor_options: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _deployment(self) -> "StageConfig":
+        if self.place == "deployment":
+            if self.max_workers is not None and self.max_workers < self.workers:
+                raise ValueError(f"max_workers must be at least workers, which is {self.workers}")
+            known = KEYS["ray_actor_options"]
+            for name in self.ray_actor_options or {}:
+                if name not in known:
+                    raise ValueError(f"ray_actor_options.{name}: {unknown_key(name, known)}")
+        elif self.max_workers is not None or self.ray_actor_options is not None:
+            raise ValueError("max_workers and ray_actor_options need place deployment")
+        return self
 
     def build(self) -> Stage:
         """Return the stage.
@@ -72,7 +91,9 @@ class StageConfig(_Strict):
         InvalidInputError
             A value is out of its range, or the profile is invalid.
         """
-        values = self.model_dump(exclude={"profile", "cost", "example"})
+        values = self.model_dump(
+            exclude={"profile", "cost", "example", "max_workers", "ray_actor_options"}
+        )
         if self.example is not None:
             values["example"] = import_function(self.example)()
         if isinstance(self.profile, str):
@@ -149,7 +170,7 @@ class StepConfig(_Strict):
 class AutoscalingConfig(_Strict):
     """The workers of the stages follow the load; every stage needs a profile."""
 
-    #: Of all stages together, in one replica.
+    #: Of all stages in one replica together; those in deployments of their own are not counted.
     max_workers: int = Field(ge=1)
     #: The measured load times this is what the workers must carry.
     margin: float = Field(default=1.2, ge=1, allow_inf_nan=False)
@@ -185,13 +206,13 @@ class PipelineConfig(_Strict):
             tensor.spec  # noqa: B018 - it raises if the tensor is wrong
         return steps
 
-    def worker_costs(self) -> dict[str, float]:
-        """Return the cost of one worker of each stage."""
-        costs: dict[str, float] = {}
+    def stages(self) -> dict[str, StageConfig]:
+        """Return the stages by their names."""
+        found: dict[str, StageConfig] = {}
 
         def visit(value: Any) -> None:
             if isinstance(value, StageConfig):
-                costs[value.build().name] = value.cost
+                found[value.build().name] = value
             elif isinstance(value, BaseModel):
                 for name in type(value).model_fields:
                     visit(getattr(value, name))
@@ -202,7 +223,19 @@ class PipelineConfig(_Strict):
                     visit(part)
 
         visit(self.steps)
-        return costs
+        return found
+
+    def worker_costs(self) -> dict[str, float]:
+        """Return the cost of one worker of each stage."""
+        return {name: stage.cost for name, stage in self.stages().items()}
+
+    def deployed(self) -> dict[str, StageConfig]:
+        """Return the stages with Ray replicas of their own, by their names."""
+        return {name: s for name, s in self.stages().items() if s.place == "deployment"}
+
+    def most_replicas(self) -> dict[str, int]:
+        """Return how many replicas each stage with Ray replicas of its own may have."""
+        return {name: stage.max_workers or stage.workers for name, stage in self.deployed().items()}
 
 
 class PipelineUserConfig(_Strict):
@@ -305,12 +338,33 @@ def _pipeline_file(document: Any) -> PipelineFile:
         )
     (application,) = found
     http_options = document.get("http_options") or {}
+    pipeline = parse_args(application.content.get("args"))
+    _check_scaling(pipeline, application)
     return PipelineFile(
         application=application.content.get("name", "default"),
         route_prefix=(application.content.get("route_prefix") or "/").rstrip("/"),
         http_host=http_options.get("host", "127.0.0.1"),
         http_port=http_options.get("port", 8000),
-        pipeline=parse_args(application.content.get("args")),
+        pipeline=pipeline,
         user_config=parse_user_config(application.user_config),
         document=document,
     )
+
+
+def _check_scaling(pipeline: PipelineConfig, application: Application) -> None:
+    """Check that what is to follow the load is told of it."""
+    scaling = application.deployment.get("autoscaling_config")
+    policy = application.content.get("autoscaling_policy")
+    following = [name for name, s in pipeline.deployed().items() if s.max_workers is not None]
+    if not following and scaling is None and policy is None:
+        return
+    what = f"stage {following[0]}: max_workers" if following else "scaling the pipeline"
+    if pipeline.autoscaling is None:
+        raise InvalidInputError(f"{what} needs pipeline.autoscaling")
+    if scaling is None:
+        raise InvalidInputError(f"{what} needs autoscaling_config of {DEPLOYMENT}")
+    if (policy or {}).get("policy_function") != AUTOSCALING_POLICY:
+        raise InvalidInputError(
+            f"{what} needs autoscaling_policy of the application: "
+            f"{{policy_function: {AUTOSCALING_POLICY}}}"
+        )

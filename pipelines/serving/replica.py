@@ -1,15 +1,18 @@
 """The Ray Serve deployment of a pipeline: a thin adapter around `PipelineService`.
 
-One replica holds the whole pipeline; its stages run in worker processes, threads and the event loop
-of the replica. Ray accounts for the replica's CPUs, so give it as many as its workers use.
+One replica holds the queues of the whole pipeline. Its stages run in worker processes, threads and
+the event loop of the replica, or in deployments of their own (`pipelines.serving.stage_replica`).
+Ray accounts for the replica's CPUs, so give it as many as its workers use.
 """
 
 import asyncio
 import importlib.metadata
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from ray import serve
+from ray.serve.handle import DeploymentHandle
 
 from autoscaler.ray import store as ray_store
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
@@ -17,7 +20,9 @@ from deployments.middleware import open_fast_path
 from deployments.ray_replica import call_when_draining, confine_to_node
 from pipelines.serving.app import PipelineApp
 from pipelines.serving.config import DEPLOYMENT, parse_args, parse_user_config
+from pipelines.serving.ray_scaling import NEED
 from pipelines.serving.service import PipelineService
+from pipelines.serving.stage_replica import access_to, folder_of
 
 logger = logging.getLogger("ray.serve")
 
@@ -38,9 +43,16 @@ DRAIN_TIMEOUT_S = 20.0
 class PipelineReplica:
     """One replica: a pipeline behind an HTTP interface."""
 
-    async def __init__(self, args: dict[str, Any]) -> None:  # type: ignore[misc]  # Ray awaits it
+    async def __init__(  # type: ignore[misc]  # Ray awaits it
+        self, args: dict[str, Any], version: str, stages: Mapping[str, DeploymentHandle]
+    ) -> None:
         confine_to_node()
-        self._service = PipelineService(parse_args(args), parse_user_config(None))
+        # Serve gives handlers to its own logger only.
+        logging.getLogger("sojourn").parent = logger
+        replicas = {
+            name: access_to(handle, folder_of(version, name)) for name, handle in stages.items()
+        }
+        self._service = PipelineService(parse_args(args), parse_user_config(None), replicas)
         context = serve.get_replica_context()
         self._last_good = LastGoodConfig(
             *(context.app_name, context.deployment, self._service.model_name),
@@ -68,6 +80,12 @@ class PipelineReplica:
             The config is invalid and the deployment never had a valid one.
         """
         await apply_user_config(self._service, user_config, self._last_good, parse_user_config)
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Return what Ray passes to `pipelines.serving.ray_scaling`."""
+        autoscaler = self._service.autoscaler
+        needs = {} if autoscaler is None else autoscaler.replica_needs()
+        return {NEED + name: replicas for name, replicas in needs.items()}
 
     def check_health(self) -> None:
         """Raise if Ray must replace this replica.

@@ -26,6 +26,7 @@ from pipelines.errors import StageError
 from pipelines.items import Flow
 from pipelines.pipeline import Pipeline
 from pipelines.serving.config import PipelineConfig, PipelineUserConfig, import_function
+from pipelines.workers.replicas import ReplicaAccess
 
 if TYPE_CHECKING:
     from pipelines.planning.scaling import StageScaler
@@ -47,6 +48,8 @@ class PipelineService:
     ----------
     config : PipelineConfig
     user_config : PipelineUserConfig
+    replicas : mapping of str to ReplicaAccess, optional
+        How to reach the stages with Ray replicas of their own.
 
     Attributes
     ----------
@@ -54,6 +57,8 @@ class PipelineService:
         `start` starts it.
     access : AccessControl
         Who may use the service.
+    autoscaler : PipelineAutoscaler or None
+        What scales the stages, if anything does.
     tracing : Tracing
         Which requests are traced; their stages are not.
     configured : bool
@@ -69,20 +74,26 @@ class PipelineService:
 
     platform = "pipeline"
 
-    def __init__(self, config: PipelineConfig, user_config: PipelineUserConfig) -> None:
+    def __init__(
+        self,
+        config: PipelineConfig,
+        user_config: PipelineUserConfig,
+        replicas: Mapping[str, ReplicaAccess] | None = None,
+    ) -> None:
         self.model_name = config.name
         self.model_version = config.version
         self.access = AccessControl()
         self.tracing = Tracing(config.name, config.version)
         self._steps = config.build()
-        self.pipeline = Pipeline(self._steps, max_pending=config.max_pending)
+        self.pipeline = Pipeline(self._steps, max_pending=config.max_pending, replicas=replicas)
         self._inputs = tuple(tensor.spec for tensor in config.inputs)
         self._outputs = tuple(tensor.spec for tensor in config.outputs)
         self._example = None if config.example is None else import_function(config.example)
         self._started = False
         self._autoscaling = config.autoscaling
-        self._costs = config.worker_costs()
-        self._autoscaler: asyncio.Task[None] | None = None
+        self._costs, self._most_replicas = config.worker_costs(), config.most_replicas()
+        self.autoscaler: PipelineAutoscaler | None = None
+        self._scaling: asyncio.Task[None] | None = None
         self._front_meter: FrontMeter | None = None
         #: The event loop keeps only weak references to tasks.
         self._calls: set[asyncio.Task[None]] = set()
@@ -136,8 +147,8 @@ class PipelineService:
         await self.pipeline.start()
         self._started = True
         if scaler is not None:
-            autoscaler = PipelineAutoscaler(self.pipeline, scaler)
-            self._autoscaler = asyncio.create_task(autoscaler.run())
+            self.autoscaler = PipelineAutoscaler(self.pipeline, scaler)
+            self._scaling = asyncio.create_task(self.autoscaler.run())
 
     async def _make_scaler(self) -> "StageScaler | None":
         config = self._autoscaling
@@ -151,14 +162,15 @@ class PipelineService:
             self.user_config.sla.objective,
             config.max_workers,
             self._costs,
+            most_replicas=self._most_replicas if self.pipeline.replicas else None,
         )
         return StageScaler(table, config.margin, config.hold_s)
 
     async def close(self) -> None:
         """End all workers."""
         self.tracing.close()
-        if self._autoscaler is not None:
-            self._autoscaler.cancel()
+        if self._scaling is not None:
+            self._scaling.cancel()
         await self.pipeline.close()
 
     @property

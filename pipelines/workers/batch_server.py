@@ -7,11 +7,13 @@ that the replica is taken, so that they prefer a free one.
 """
 
 import contextlib
+import hashlib
 import logging
 import math
 import os
 import selectors
 import socket
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -27,6 +29,13 @@ logger = logging.getLogger("sojourn.pipelines")
 LATE, TAKEN, FREE, RETIRED = 2, 3, 4, 5
 #: How the names of the replicas' sockets end.
 SUFFIX = ".sock"
+
+
+def socket_folder(*words: str) -> Path:
+    """Return where the replicas of a stage have their sockets, which the words name."""
+    # A socket's path may have some hundred bytes.
+    name = hashlib.sha256("\0".join(words).encode()).hexdigest()[:20]
+    return Path(tempfile.gettempdir()) / f"sojourn-stages-{os.getuid()}" / name
 
 
 class _Client:

@@ -60,101 +60,110 @@ async def until(condition):
 
 
 async def test_items_go_there_and_back(tmp_path):
-    async with served(Scale, tmp_path, lists=False):
-        async with pipeline_with(ReplicaAccess(tmp_path), batch_size=None) as pipeline:
-            array = np.arange(300_000.0).reshape(500, 600)
-            result = await pipeline.predict(array)
-            np.testing.assert_array_equal(result, 2 * array)
-            result[0, 0] = 5  # it is the caller's own
-            await pipeline.predict(array)
-            assert result[0, 0] == 5
-            with pytest.raises(StageError, match="cannot be sent between processes"):
-                await pipeline.predict(lambda: None)
+    async with (
+        served(Scale, tmp_path, lists=False),
+        pipeline_with(ReplicaAccess(tmp_path), batch_size=None) as pipeline,
+    ):
+        array = np.arange(300_000.0).reshape(500, 600)
+        result = await pipeline.predict(array)
+        np.testing.assert_array_equal(result, 2 * array)
+        result[0, 0] = 5  # it is the caller's own
+        await pipeline.predict(array)
+        assert result[0, 0] == 5
+        with pytest.raises(StageError, match="cannot be sent between processes"):
+            await pipeline.predict(lambda: None)
     assert [*tmp_path.iterdir()] == []
 
 
 async def test_the_pipeline_makes_the_batches(tmp_path):
-    async with served(Batched, tmp_path):
-        async with pipeline_with(ReplicaAccess(tmp_path)) as pipeline:
-            results = await asyncio.gather(*(pipeline.predict(v) for v in range(40)))
-            assert [value for value, _ in results] == [*range(40)]
-            assert max(size for _, size in results) == 4
-            assert pipeline.core.stages[0].batches < 40
+    async with served(Batched, tmp_path), pipeline_with(ReplicaAccess(tmp_path)) as pipeline:
+        results = await asyncio.gather(*(pipeline.predict(v) for v in range(40)))
+        assert [value for value, _ in results] == [*range(40)]
+        assert max(size for _, size in results) == 4
+        assert pipeline.core.stages[0].batches < 40
 
 
 async def test_a_failing_item_fails_alone(tmp_path):
-    async with served(FailsOnNegative, tmp_path):
-        async with pipeline_with(ReplicaAccess(tmp_path)) as pipeline:
-            tasks = [asyncio.create_task(pipeline.predict(v)) for v in (1, -1, 2, 3)]
-            await asyncio.wait(tasks)
-            assert [tasks[at].result() for at in (0, 2, 3)] == [2, 4, 6]
-            with pytest.raises(StageError, match="stage 'stage': ValueError: negative"):
-                await tasks[1]
+    async with (
+        served(FailsOnNegative, tmp_path),
+        pipeline_with(ReplicaAccess(tmp_path)) as pipeline,
+    ):
+        tasks = [asyncio.create_task(pipeline.predict(v)) for v in (1, -1, 2, 3)]
+        await asyncio.wait(tasks)
+        assert [tasks[at].result() for at in (0, 2, 3)] == [2, 4, 6]
+        with pytest.raises(StageError, match="stage 'stage': ValueError: negative"):
+            await tasks[1]
 
 
 async def test_all_replicas_are_used_and_new_ones_are_found(tmp_path):
     gate = Gate()
-    async with served(gate, tmp_path):
-        async with pipeline_with(ReplicaAccess(tmp_path), batch_size=1) as pipeline:
-            tasks = [asyncio.create_task(pipeline.predict(v)) for v in range(3)]
-            await until(lambda: gate.running == 1)
-            async with served(gate, tmp_path, count=2):
-                await until(lambda: gate.running == 3)
-                gate.open.set()
-                assert await asyncio.gather(*tasks) == [0, 1, 2]
+    async with (
+        served(gate, tmp_path),
+        pipeline_with(ReplicaAccess(tmp_path), batch_size=1) as pipeline,
+    ):
+        tasks = [asyncio.create_task(pipeline.predict(v)) for v in range(3)]
+        await until(lambda: gate.running == 1)
+        async with served(gate, tmp_path, count=2):
+            await until(lambda: gate.running == 3)
+            gate.open.set()
+            assert await asyncio.gather(*tasks) == [0, 1, 2]
 
 
 async def test_pipelines_share_a_replica_and_know_when_another_has_it(tmp_path):
     gate = Gate()
     access = ReplicaAccess(tmp_path)
-    async with served(gate, tmp_path, count=2):
-        async with pipeline_with(access) as one, pipeline_with(access) as other:
-            first = asyncio.create_task(one.predict(1))
-            await until(lambda: gate.running == 1)
-            # The other pipeline has one replica left, and does not wait behind the first's batch.
-            tasks = [asyncio.create_task(other.predict(v)) for v in (2, 3)]
-            await until(lambda: gate.running == 2)
-            late = asyncio.create_task(other.predict(4))
-            await asyncio.sleep(0.01)
-            assert other.core.stages[0].waiting == 1
-            other.core.refresh(time.monotonic())
-            assert other.core.stages[0].own_workers < 2
-            gate.open.set()
-            assert await asyncio.gather(first, *tasks, late) == [1, 2, 3, 4]
+    async with (
+        served(gate, tmp_path, count=2),
+        pipeline_with(access) as one,
+        pipeline_with(access) as other,
+    ):
+        first = asyncio.create_task(one.predict(1))
+        await until(lambda: gate.running == 1)
+        # The other pipeline has one replica left, and does not wait behind the first's batch.
+        tasks = [asyncio.create_task(other.predict(v)) for v in (2, 3)]
+        await until(lambda: gate.running == 2)
+        late = asyncio.create_task(other.predict(4))
+        await asyncio.sleep(0.01)
+        assert other.core.stages[0].waiting == 1
+        other.core.refresh(time.monotonic())
+        assert other.core.stages[0].own_workers < 2
+        gate.open.set()
+        assert await asyncio.gather(first, *tasks, late) == [1, 2, 3, 4]
     assert gate.most == 2
 
 
 async def test_what_waited_too_long_behind_another_pipelines_batch_is_not_begun(tmp_path):
     gate = Gate()
     access = ReplicaAccess(tmp_path)
-    async with served(gate, tmp_path):
-        async with pipeline_with(access) as one, pipeline_with(access) as other:
-            # Both send before either hears of the other.
-            first = asyncio.create_task(one.predict(1))
-            second = asyncio.create_task(other.predict(2, timeout_ms=30))
-            with pytest.raises(DeadlineError):
-                await second
-            gate.open.set()
-            await first
-            assert await other.predict(3) == 3
+    async with served(gate, tmp_path), pipeline_with(access) as one, pipeline_with(access) as other:
+        # Both send before either hears of the other.
+        first = asyncio.create_task(one.predict(1))
+        second = asyncio.create_task(other.predict(2, timeout_ms=30))
+        with pytest.raises(DeadlineError):
+            await second
+        gate.open.set()
+        await first
+        assert await other.predict(3) == 3
     assert gate.batches == [[1], [3]]
 
 
 async def test_a_replica_that_retires_ends_its_batch_and_loses_no_request(tmp_path):
     gate = Gate()
-    async with served(gate, tmp_path, count=2) as (leaving, _):
-        async with pipeline_with(ReplicaAccess(tmp_path), batch_size=1) as pipeline:
-            stage = pipeline.core.stages[0]
-            await until(lambda: stage.workers == 2)
-            tasks = [asyncio.create_task(pipeline.predict(v)) for v in range(20)]
-            await until(lambda: gate.running == 2)
-            leaving.retire()
-            gate.open.set()
-            assert await asyncio.gather(*tasks) == [*range(20)]
-            await until(lambda: stage.workers == 1)
-            assert stage.deaths == 0
-            await asyncio.to_thread(leaving.close, 5.0)
-            assert len([*tmp_path.iterdir()]) == 1
+    async with (
+        served(gate, tmp_path, count=2) as (leaving, _),
+        pipeline_with(ReplicaAccess(tmp_path), batch_size=1) as pipeline,
+    ):
+        stage = pipeline.core.stages[0]
+        await until(lambda: stage.workers == 2)
+        tasks = [asyncio.create_task(pipeline.predict(v)) for v in range(20)]
+        await until(lambda: gate.running == 2)
+        leaving.retire()
+        gate.open.set()
+        assert await asyncio.gather(*tasks) == [*range(20)]
+        await until(lambda: stage.workers == 1)
+        assert stage.deaths == 0
+        await asyncio.to_thread(leaving.close, 5.0)
+        assert len([*tmp_path.iterdir()]) == 1
 
 
 @pytest.mark.slow
@@ -215,10 +224,9 @@ async def test_a_start_without_a_replica_ends(tmp_path, monkeypatch):
 
 
 async def test_ray_decides_the_number(tmp_path):
-    async with served(Batched, tmp_path):
-        async with pipeline_with(ReplicaAccess(tmp_path)) as pipeline:
-            with pytest.raises(InvalidInputError, match="Ray decides"):
-                pipeline.resize("stage", 2)
+    async with served(Batched, tmp_path), pipeline_with(ReplicaAccess(tmp_path)) as pipeline:
+        with pytest.raises(InvalidInputError, match="Ray decides"):
+            pipeline.resize("stage", 2)
 
 
 class TestOnOtherMachines:
@@ -244,10 +252,12 @@ class TestOnOtherMachines:
         async def call(items):
             return ["called"] * len(items)
 
-        async with served(Batched, tmp_path):
-            async with pipeline_with(ReplicaAccess(tmp_path, call, self.any_runs)) as pipeline:
-                await asyncio.sleep(0.03)
-                assert await pipeline.predict(1) == (1, 1)
+        async with (
+            served(Batched, tmp_path),
+            pipeline_with(ReplicaAccess(tmp_path, call, self.any_runs)) as pipeline,
+        ):
+            await asyncio.sleep(0.03)
+            assert await pipeline.predict(1) == (1, 1)
 
     async def test_the_loss_of_a_replica_an_error_and_a_hang(self, tmp_path):
         calls = []
