@@ -25,7 +25,9 @@ ADAPTERS = {
     "deployments/replica.py",
     "deployments/store_actor.py",
     "pipelines/serving/application.py",
+    "pipelines/serving/ray_metrics.py",
     "pipelines/serving/replica.py",
+    "pipelines/serving/stage_replica.py",
 }
 TESTS_WITH_BENCHMARKS = (
     "tests/benchmarks/",

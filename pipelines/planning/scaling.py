@@ -53,17 +53,17 @@ class DivisionTable:
     def share_of_workers(self, stage: str, rate_per_s: float) -> float:
         """Return the workers that a stage needs for a rate, as a fraction.
 
-        Between the rates that n - 1 and n workers carry it rises from n - 1 to n, so that the sum
-        over several pipelines can be rounded up. Beyond the last rate it is proportional to it.
+        Between the rates that fewer and that n workers carry it rises from n - 1 to n, so that the
+        sum over several pipelines can be rounded up. Beyond the last rate it is proportional.
         """
         needs = [*itertools.accumulate((division[stage] for division in self.divisions), max)]
         at = bisect_left(self.rates_per_s, rate_per_s)
         if at == len(needs):
             return needs[-1] * rate_per_s / self.rates_per_s[-1]
         first, last = bisect_left(needs, needs[at]), bisect_right(needs, needs[at]) - 1
-        fewer, below_per_s = (needs[first - 1], self.rates_per_s[first - 1]) if first else (0, 0.0)
+        below_per_s = self.rates_per_s[first - 1] if first else 0.0
         part = (rate_per_s - below_per_s) / (self.rates_per_s[last] - below_per_s)
-        return fewer + (needs[at] - fewer) * part
+        return needs[at] - 1 + part
 
 
 def solve_divisions(

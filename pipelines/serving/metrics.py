@@ -1,6 +1,12 @@
-"""The metrics of a pipeline, in Prometheus' text format, for ``GET /metrics``."""
+"""The metrics of a pipeline: what is counted, and as Prometheus' text for ``GET /metrics``.
 
-from collections.abc import Iterator
+Without Ray, Prometheus scrapes the text. Under Ray, `pipelines.serving.ray_metrics` passes the same
+samples on. docs/pipelines.md lists the metrics.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -8,19 +14,72 @@ from prometheus_client.registry import Collector
 
 from pipelines.pipeline_core import PipelineCore
 
-_GAUGES = {
-    "queue_length": ("Items that wait.", "waiting"),
-    "in_service": ("Items that are with a worker.", "in_service"),
-    "workers": ("Workers that can run batches.", "workers"),
-    "busy_workers": ("Workers with a batch.", "busy"),
-}
-_COUNTERS = {
-    "items": ("Items that arrived.", "items"),
-    "batches": ("Batches started.", "batches"),
-    "workers_lost": ("Batches whose worker died or hung.", "deaths"),
-    "busy_seconds": ("Time of all batches together.", "busy_s"),
-}
+_STAGE, _PIPELINE, _OUTCOME = ("pipeline", "stage"), ("pipeline",), ("pipeline", "outcome")
 _OUTCOMES = ("completed", "failed", "late", "refused", "cancelled")
+
+
+@dataclass(frozen=True)
+class StageMetric:
+    """One metric of a pipeline.
+
+    Attributes
+    ----------
+    name : str
+        Without the ``_total`` of a counter.
+    text : str
+        Its description.
+    labels : tuple of str
+    is_counter : bool
+        Whether it only grows; otherwise it is a gauge.
+    samples : callable
+        From the core to pairs of the labels after ``pipeline`` and the value.
+    """
+
+    name: str
+    text: str
+    labels: tuple[str, ...]
+    is_counter: bool
+    samples: Callable[[PipelineCore], list[tuple[tuple[str, ...], float]]]
+
+
+def _of_stages(name: str, text: str, attribute: str, is_counter: bool) -> StageMetric:
+    def samples(core: PipelineCore) -> list[tuple[tuple[str, ...], float]]:
+        return [((stage.name,), float(getattr(stage, attribute))) for stage in core.stages]
+
+    return StageMetric(f"sojourn_stage_{name}", text, _STAGE, is_counter, samples)
+
+
+METRICS = (
+    _of_stages("queue_length", "Items that wait.", "waiting", False),
+    _of_stages("in_service", "Items that are with a worker.", "in_service", False),
+    _of_stages("workers", "Workers that can run batches.", "workers", False),
+    _of_stages("busy_workers", "Workers with a batch.", "busy", False),
+    _of_stages("items", "Items that arrived.", "items", True),
+    _of_stages("batches", "Batches started.", "batches", True),
+    _of_stages("workers_lost", "Batches whose worker died or hung.", "deaths", True),
+    _of_stages("busy_seconds", "Time of all batches together.", "busy_s", True),
+    StageMetric(
+        "sojourn_pipeline_open_requests",
+        "Requests in the pipeline.",
+        _PIPELINE,
+        False,
+        lambda core: [((), float(len(core.open)))],
+    ),
+    StageMetric(
+        "sojourn_pipeline_expected_seconds",
+        "About how long a request admitted now would take.",
+        _PIPELINE,
+        False,
+        lambda core: [((), 1e-3 * core.expected_ms())],
+    ),
+    StageMetric(
+        "sojourn_pipeline_requests",
+        "Requests by what became of them.",
+        _OUTCOME,
+        True,
+        lambda core: [((outcome,), float(getattr(core, outcome))) for outcome in _OUTCOMES],
+    ),
+)
 
 
 class _Stages(Collector):
@@ -31,28 +90,13 @@ class _Stages(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric."""
-        labels = ["pipeline", "stage"]
-        for name, (text, attribute) in _GAUGES.items():
-            gauge = GaugeMetricFamily(f"sojourn_stage_{name}", text, labels=labels)
-            for stage in self._core.stages:
-                gauge.add_metric([self._pipeline, stage.name], getattr(stage, attribute))
-            yield gauge
-        for name, (text, attribute) in _COUNTERS.items():
-            counter = CounterMetricFamily(f"sojourn_stage_{name}", text, labels=labels)
-            for stage in self._core.stages:
-                counter.add_metric([self._pipeline, stage.name], getattr(stage, attribute))
-            yield counter
-        pending = GaugeMetricFamily(
-            "sojourn_pipeline_open_requests", "Requests in the pipeline.", labels=labels[:1]
-        )
-        pending.add_metric([self._pipeline], len(self._core.open))
-        yield pending
-        requests = CounterMetricFamily(
-            "sojourn_pipeline_requests", "Requests by outcome.", labels=["pipeline", "outcome"]
-        )
-        for outcome in _OUTCOMES:
-            requests.add_metric([self._pipeline, outcome], getattr(self._core, outcome))
-        yield requests
+        for metric in METRICS:
+            family: Any = (CounterMetricFamily if metric.is_counter else GaugeMetricFamily)(
+                metric.name, metric.text, labels=metric.labels
+            )
+            for labels, value in metric.samples(self._core):
+                family.add_metric([self._pipeline, *labels], value)
+            yield family
 
 
 def metrics_text(pipeline: str, core: PipelineCore) -> bytes:

@@ -56,6 +56,7 @@ def _needs(contexts: Mapping[Any, Any]) -> dict[str, float]:
         for name, by_replica in (context.raw_metrics or {}).items():
             if not name.startswith(NEED):
                 continue
-            total = sum([series[-1].value for series in by_replica.values() if series])
-            needs[name.removeprefix(NEED) or deployment.name] = total
+            latest = [series[-1].value for series in by_replica.values() if series]
+            if latest:
+                needs[name.removeprefix(NEED) or deployment.name] = sum(latest)
     return needs

@@ -20,6 +20,7 @@ from deployments.middleware import open_fast_path
 from deployments.ray_replica import call_when_draining, confine_to_node
 from pipelines.serving.app import PipelineApp
 from pipelines.serving.config import DEPLOYMENT, parse_args, parse_user_config
+from pipelines.serving.ray_metrics import RayPipelineMetrics
 from pipelines.serving.ray_scaling import NEED
 from pipelines.serving.service import PipelineService
 from pipelines.serving.stage_replica import access_to, folder_of
@@ -28,6 +29,8 @@ logger = logging.getLogger("ray.serve")
 
 #: How long a stopping replica waits for admitted requests; below `graceful_shutdown_timeout_s`.
 DRAIN_TIMEOUT_S = 20.0
+#: How often metrics go to Ray.
+FLUSH_S = 1.0
 
 
 @serve.deployment(
@@ -60,6 +63,17 @@ class PipelineReplica:
         )
         call_when_draining(self._service.begin_drain)
         await self._service.start()
+        self._metrics = RayPipelineMetrics(self._service.model_name, self._service.pipeline.core)
+        self._flushing = asyncio.create_task(self._flush_forever())
+
+    async def _flush_forever(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            try:
+                self._metrics.flush()
+            except Exception:
+                # A failed export must not prevent later ones.
+                logger.exception("the metrics of the pipeline could not be exported")
 
     def __serve_build_asgi_app__(self) -> PipelineApp:
         """Return the ASGI app. Serve calls this after the constructor."""
@@ -105,4 +119,6 @@ class PipelineReplica:
                 await asyncio.wait_for(self._service.pipeline.drain(), DRAIN_TIMEOUT_S)
             except TimeoutError:
                 logger.error("not all requests were answered within %g s", DRAIN_TIMEOUT_S)
+            if hasattr(self, "_flushing"):
+                self._flushing.cancel()
             await self._service.close()

@@ -78,3 +78,56 @@ def test_more_at_once_and_fewer_after_the_hold(loads):
         assert scaler.decide(float(second), load) == {
             "a": max(needs[max(0, second - 10) : second + 1])
         }
+
+
+class TestStagesWithReplicas:
+    """Stages that several pipelines share."""
+
+    TABLE = DivisionTable(
+        (10.0, 20.0, 30.0, 40.0, 80.0),
+        ({"a": 1, "b": 1}, {"a": 1, "b": 2}, {"a": 2, "b": 2}, {"a": 4, "b": 2}, {"a": 4, "b": 3}),
+        {"a": 1.0, "b": 2.0},
+    )
+
+    @given(st.floats(0.01, 80.0), st.sampled_from("ab"))
+    def test_a_share_rounded_up_is_the_division(self, rate_per_s, stage):
+        share = self.TABLE.share_of_workers(stage, rate_per_s)
+        assert int(np.ceil(share - 1e-12)) == self.TABLE.lookup(rate_per_s)[stage]
+
+    @given(st.floats(0.0, 200.0), st.floats(0.0, 200.0), st.sampled_from("ab"))
+    def test_more_load_needs_no_fewer(self, one, other, stage):
+        low, high = sorted((one, other))
+        share = self.TABLE.share_of_workers
+        assert share(stage, low) <= share(stage, high) + 1e-12
+
+    def test_beyond_the_table_it_is_proportional(self):
+        assert self.TABLE.share_of_workers("b", 160.0) == pytest.approx(6.0)
+
+    def test_the_measured_fan_out_counts_and_only_for_its_stage(self):
+        scaler = StageScaler(self.TABLE, margin=1.0, hold_s=0.0)
+        assert scaler.decide(0.0, 15.0) == {"a": 1, "b": 2}
+        # Three times as many items of each request as expected.
+        assert scaler.decide(1.0, 15.0, {"b": 6.0}) == {"a": 1, "b": 3}
+        assert scaler.replicas("a") == pytest.approx(0.75)
+        assert scaler.replicas("b") == pytest.approx(2 + 5 / 40)
+
+    def test_a_pipeline_needs_another_replica_if_it_is_the_limit(self):
+        for ends, need in ((True, 1.5), (False, 0.0)):
+            table = DivisionTable((10.0, 20.0), ({"a": 1}, {"a": 2}), {}, ends)
+            scaler = StageScaler(table, margin=1.2, hold_s=10.0)
+            scaler.decide(0.0, 25.0)
+            scaler.decide(1.0, 5.0)
+            assert scaler.pipeline_replicas() == pytest.approx(need)
+
+    @pytest.mark.slow
+    def test_a_table_ends_with_the_replicas_or_with_the_pipeline(self):
+        most = {"heavy": 3}
+        table = solve_divisions(STEPS, SLA, 4, most_replicas=most, requests=10_000)
+        assert table.divisions[-1] == {"light": 1, "heavy": 3}
+        assert not table.ends_with_pipeline
+        table = solve_divisions(STEPS, SLA, 1, most_replicas={"heavy": 99}, requests=10_000)
+        assert table.divisions[-1]["light"] == 1
+        assert table.divisions[-1]["heavy"] > 3
+        assert table.ends_with_pipeline
+        with pytest.raises(InvalidInputError, match="at least 1, one for each stage"):
+            solve_divisions(STEPS, SLA, 0, most_replicas=most)

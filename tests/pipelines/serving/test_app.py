@@ -178,10 +178,11 @@ async def test_the_workers_of_a_service_may_follow_the_load():
         {"sla": {"response_time_ms": 20}}, steps=steps, autoscaling={"max_workers": 3}
     )
     await service.start()
-    assert service._autoscaler is not None
-    assert not service._autoscaler.done()
+    assert service.autoscaler is not None
+    assert service._scaling is not None
+    assert not service._scaling.done()
     await service.close()
-    await asyncio.wait([service._autoscaler])
+    await asyncio.wait([service._scaling])
     impossible = make_service(
         {"sla": {"response_time_ms": 0.5}}, steps=steps, autoscaling={"max_workers": 3}
     )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import yaml
 
-from pipelines.serving.config import load_pipeline_file, parse_user_config
+from pipelines.serving.config import AUTOSCALING_POLICY, load_pipeline_file, parse_user_config
 from pipelines.steps import Each, Ensemble, Stage, Switch
 from policy.errors import InvalidInputError
 from tests.support.pipeline_configs import config
@@ -84,6 +84,51 @@ def test_what_is_wrong_is_said_in_one_line(load, changes, complaint):
     with pytest.raises(InvalidInputError, match=complaint) as caught:
         load(**changes).pipeline.build()
     assert "\n" not in str(caught.value)
+
+
+DEPLOYED = {"code": "tests.support.pipeline_stages:Scale", "place": "deployment", "workers": 2}
+
+
+class TestStagesInDeployments:
+    """Stages with Ray replicas of their own."""
+
+    def test_their_keys(self, load):
+        options = {"num_cpus": 2, "num_gpus": 0.5}
+        steps = [{"stage": {**DEPLOYED, "ray_actor_options": options}}]
+        pipeline = load(steps=steps).pipeline
+        (stage,) = pipeline.build()
+        assert (stage.place, stage.workers) == ("deployment", 2)
+        assert pipeline.most_replicas() == {"scale": 2}
+        assert pipeline.deployed()["scale"].ray_actor_options == options
+
+    @pytest.mark.parametrize(
+        ("changes", "complaint"),
+        [
+            ({"place": "thread", "max_workers": 3}, "need place deployment"),
+            ({"place": "process", "ray_actor_options": {}}, "need place deployment"),
+            ({"max_workers": 1}, "max_workers must be at least workers, which is 2"),
+            ({"ray_actor_options": {"num_cpu": 1}}, r"num_cpu: .*did you mean num_cpus"),
+            ({"max_workers": 4}, "stage scale: max_workers needs pipeline.autoscaling"),
+        ],
+    )
+    def test_what_is_wrong(self, load, changes, complaint):
+        with pytest.raises(InvalidInputError, match=complaint):
+            load(steps=[{"stage": {**DEPLOYED, **changes}}])
+
+    def test_what_follows_the_load_needs_ray_to_ask_for_it(self, tmp_path):
+        document = config(
+            steps=[{"stage": {**DEPLOYED, "max_workers": 4}}], autoscaling={"max_workers": 1}
+        )
+        (application,) = document["applications"]
+        path = tmp_path / "pipeline.yaml"
+        for missing in ("autoscaling_config of PipelineReplica", "autoscaling_policy of the app"):
+            path.write_text(yaml.safe_dump(document))
+            with pytest.raises(InvalidInputError, match=f"max_workers needs {missing}"):
+                load_pipeline_file(path)
+            application["deployments"][0]["autoscaling_config"] = {"max_replicas": 1}
+        application["autoscaling_policy"] = {"policy_function": AUTOSCALING_POLICY}
+        path.write_text(yaml.safe_dump(document))
+        assert load_pipeline_file(path).pipeline.most_replicas() == {"scale": 4}
 
 
 def test_files_that_are_no_config(tmp_path):
