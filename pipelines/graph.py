@@ -21,10 +21,11 @@ class StageNode:
 
 @dataclass(frozen=True)
 class SwitchNode:
-    """An item goes to the node of its key."""
+    """An item goes to the node of its key; `shares` are expected."""
 
     choose: Callable[[Any], Any]
     entries: Mapping[Any, int]
+    shares: Mapping[Any, float]
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class EachNode:
     entry: int
     join: Callable[[list[Any]], Any]
     max_items: int
+    expected_items: int
     next: int
 
 
@@ -152,12 +154,12 @@ def _compile(graph: Graph, numbers: Mapping[str, int], step: Any, following: int
             key: _compile(graph, numbers, branch, following)
             for key, branch in step.branches.items()
         }
-        node = SwitchNode(step.choose, entries)
+        node = SwitchNode(step.choose, entries, step.expected_shares)
     elif isinstance(step, Ensemble):
         branches = [_compile(graph, numbers, branch, JOIN) for branch in step.branches]
         node = ForkNode(tuple(branches), step.join, following)
     else:
         entry = _compile(graph, numbers, step.branch, JOIN)
-        node = EachNode(entry, step.join, step.max_items, following)
+        node = EachNode(entry, step.join, step.max_items, step.expected_items, following)
     graph.nodes.append(node)
     return len(graph.nodes) - 1

@@ -41,8 +41,7 @@ def _deploy(name: str, stage: StageConfig, version: str) -> serve.Application:
     else:
         options["autoscaling_config"] = {
             **AUTOSCALING,
-            "min_replicas": 1,
-            "initial_replicas": stage.workers,
+            "min_replicas": stage.workers,
             "max_replicas": stage.max_workers,
         }
     bound = StageReplica.options(**options)  # type: ignore[attr-defined]

@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -17,7 +17,11 @@ from pipelines.graph import compile_steps
 from pipelines.pipeline import MAX_PENDING
 from pipelines.steps import MAX_ITEMS, Each, Ensemble, Place, Stage, Step, Switch
 from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+
+if TYPE_CHECKING:
+    from pipelines.planning.scaling import StageScaler
 
 #: The application builder that marks a pipeline in the config file.
 IMPORT_PATH = "pipelines.serving.application:build"
@@ -65,7 +69,7 @@ class StageConfig(_Strict):
     example: str | None = None
     #: Cost of one worker, for `sojourn pipeline plan`.
     cost: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    #: With `place: deployment`: the most replicas, if they follow the load.
+    #: With `place: deployment`: the most replicas, if they follow the load; `workers` is the least.
     max_workers: int | None = Field(default=None, ge=1)
     #: With `place: deployment`: the resources of each replica, as Ray Serve takes them.
     ray_actor_options: dict[str, Any] | None = None
@@ -236,6 +240,30 @@ class PipelineConfig(_Strict):
     def most_replicas(self) -> dict[str, int]:
         """Return how many replicas each stage with Ray replicas of its own may have."""
         return {name: stage.max_workers or stage.workers for name, stage in self.deployed().items()}
+
+    def make_scaler(self, sla: ServiceLevelObjective) -> "StageScaler | None":
+        """Return what decides the workers of the stages by the load; None: nothing does.
+
+        It solves the divisions of all rates, which takes seconds.
+
+        Raises
+        ------
+        InvalidInputError, InfeasibleError
+            A stage has no profile, or its workers cannot keep the SLA.
+        """
+        config = self.autoscaling
+        if config is None:
+            return None
+        from pipelines.planning.scaling import StageScaler, solve_divisions  # loads numba
+
+        table = solve_divisions(
+            self.build(),
+            sla,
+            config.max_workers,
+            self.worker_costs(),
+            most_replicas=self.most_replicas(),
+        )
+        return StageScaler(table, config.margin, config.hold_s)
 
 
 class PipelineUserConfig(_Strict):

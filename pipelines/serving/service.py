@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from pipelines.items import Flow
 from pipelines.pipeline import Pipeline
 from pipelines.serving.config import PipelineConfig, PipelineUserConfig, import_function
 from pipelines.workers.replicas import ReplicaAccess
-
-if TYPE_CHECKING:
-    from pipelines.planning.scaling import StageScaler
 
 logger = logging.getLogger("sojourn.pipelines")
 
@@ -84,14 +81,12 @@ class PipelineService:
         self.model_version = config.version
         self.access = AccessControl()
         self.tracing = Tracing(config.name, config.version)
-        self._steps = config.build()
-        self.pipeline = Pipeline(self._steps, max_pending=config.max_pending, replicas=replicas)
+        self._config = config
+        self.pipeline = Pipeline(config.build(), max_pending=config.max_pending, replicas=replicas)
         self._inputs = tuple(tensor.spec for tensor in config.inputs)
         self._outputs = tuple(tensor.spec for tensor in config.outputs)
         self._example = None if config.example is None else import_function(config.example)
         self._started = False
-        self._autoscaling = config.autoscaling
-        self._costs, self._most_replicas = config.worker_costs(), config.most_replicas()
         self.autoscaler: PipelineAutoscaler | None = None
         self._scaling: asyncio.Task[None] | None = None
         self._front_meter: FrontMeter | None = None
@@ -143,28 +138,12 @@ class PipelineService:
         InvalidInputError, InfeasibleError
             With autoscaling: a stage has no profile, or its workers cannot keep the SLA.
         """
-        scaler = await self._make_scaler()
+        scaler = await asyncio.to_thread(self._config.make_scaler, self.user_config.sla.objective)
         await self.pipeline.start()
         self._started = True
         if scaler is not None:
             self.autoscaler = PipelineAutoscaler(self.pipeline, scaler)
             self._scaling = asyncio.create_task(self.autoscaler.run())
-
-    async def _make_scaler(self) -> "StageScaler | None":
-        config = self._autoscaling
-        if config is None:
-            return None
-        from pipelines.planning.scaling import StageScaler, solve_divisions  # loads numba
-
-        table = await asyncio.to_thread(
-            solve_divisions,
-            self._steps,
-            self.user_config.sla.objective,
-            config.max_workers,
-            self._costs,
-            most_replicas=self._most_replicas if self.pipeline.replicas else None,
-        )
-        return StageScaler(table, config.margin, config.hold_s)
 
     async def close(self) -> None:
         """End all workers."""

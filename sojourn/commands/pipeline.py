@@ -5,6 +5,7 @@ import base64
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
@@ -166,6 +167,123 @@ def plan(
             "With an equal share of the response time for each stage it would cost "
             f"{result['equal_division']['cost']:g}."  # type: ignore[index]
         )
+
+
+@command.command()
+@config_file
+@click.option(
+    "--arrival-rate",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Poisson arrivals, requests per second.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=1),
+    default=60.0,
+    show_default=True,
+    help="With --arrival-rate: for how long.",
+)
+@click.option(
+    "--trace",
+    "trace_file",
+    type=existing_file,
+    help="Instead of --arrival-rate: CSV with the header second,requests, or its .gz.",
+)
+@click.option(
+    "--scale",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Factor on the trace's requests.",
+)
+@click.option(
+    "--start-time-s",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default=True,
+    help="From the order of a worker until it takes batches, if the stages follow the load.",
+)
+@json_option
+def simulate(
+    file: Path,
+    arrival_rate: float | None,
+    seconds: float,
+    trace_file: Path | None,
+    scale: float,
+    start_time_s: float,
+    as_json: bool,
+) -> None:
+    """Simulate the pipeline of FILE: the live core in virtual time, with its refusals.
+
+    Every stage needs a profile. With `autoscaling` in FILE the workers follow the load.
+    """
+    if (arrival_rate is None) == (trace_file is None):
+        raise InvalidInputError("give --arrival-rate or --trace, one of them")
+    from simulator.pipeline_simulation import simulate_pipeline  # importing numba is slow
+
+    config = load_pipeline_file(file)
+    user_config = config.user_config
+    sla = user_config.sla.objective
+    arrivals_s = _arrivals_s(arrival_rate, seconds, trace_file, scale)
+    run = simulate_pipeline(
+        config.pipeline.build(),
+        arrivals_s,
+        sla,
+        config.pipeline.max_pending,
+        refuse=user_config.late == "refuse",
+        scaler=config.pipeline.make_scaler(sla),
+        start_time_s=start_time_s,
+    )
+    answered = run.response_ms.size
+    result = {
+        "offered": run.offered,
+        "answered": answered,
+        "refused": run.refused,
+        "late": run.late,
+        "service_level": run.service_level,
+        "percentile_ms": np.percentile(run.response_ms, sla.percentile) if answered else None,
+        "stages": [asdict(stage) for stage in run.stages],
+    }
+    if as_json:
+        print_json(result)
+        return
+    print_table(
+        ("stage", "mean workers", "utilization", "mean batch", "longest queue"),
+        [
+            (
+                stage.name,
+                stage.mean_workers,
+                stage.utilization,
+                stage.items / stage.batches if stage.batches else 0.0,
+                stage.longest_queue,
+            )
+            for stage in run.stages
+        ],
+        title=sla.in_words(),
+    )
+    click.echo(
+        f"{run.offered} requests: {run.service_level:.3%} in time, {run.refused} refused, "
+        f"{run.late} given up late"
+    )
+    if answered:
+        click.echo(f"p{sla.percentile:g} of the answered {result['percentile_ms']:.4g} ms")
+
+
+def _arrivals_s(
+    arrival_rate: float | None, seconds: float, trace_file: Path | None, scale: float
+) -> Sequence[float]:
+    """Return the times at which requests arrive."""
+    from simulator.arrivals import ArrivalTimes, WithinSecond, scaled_counts
+    from simulator.trace import load_trace
+
+    random = np.random.default_rng(0)
+    if trace_file is None:
+        assert arrival_rate is not None
+        times_s = np.cumsum(random.exponential(1 / arrival_rate, round(arrival_rate * seconds)))
+        return times_s.tolist()  # type: ignore[no-any-return]
+    counts = scaled_counts(load_trace(trace_file), scale, random)
+    times = ArrivalTimes(counts, WithinSecond.UNIFORM, random)
+    return [time_s for second in range(counts.size) for time_s in times.of_second(second)]
 
 
 @command.command()

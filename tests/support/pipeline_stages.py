@@ -157,3 +157,19 @@ class SlowBatches:
     def predict(self, items):
         time.sleep(0.008)
         return items
+
+
+class SlowDigits:
+    """Reads digits in 40 ms for a batch, and 20 ms for each of it."""
+
+    def __init__(self):
+        from deployments.models.digits import Digits  # torch is heavy, and few tests need it
+
+        self.model = Digits()
+        self.model.load("cpu")
+
+    def predict(self, items):
+        time.sleep(0.04 + 0.02 * len(items))
+        batch = {name: np.stack([item[name] for item in items]) for name in items[0]}
+        outputs = self.model.forward(batch)
+        return [{name: rows[at] for name, rows in outputs.items()} for at in range(len(items))]

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pickle
 import signal
 import time
 from collections import Counter
@@ -12,6 +13,7 @@ import pytest
 
 from deployments.errors import BusyError, DeadlineError, DeviceError, StartError
 from pipelines import Pipeline, Stage, StageError
+from pipelines.items import RETRY
 from pipelines.workers.processes import ProcessWorkers
 from policy.objective import ServiceLevelObjective
 from tests.support.pipeline_stages import (
@@ -19,6 +21,7 @@ from tests.support.pipeline_stages import (
     DiesOnNegative,
     Doubler,
     HangsOnNegative,
+    NamesRows,
     Scale,
     SlowBatches,
     StartsOnce,
@@ -32,6 +35,20 @@ def children():
     """Return the processes that this one has started and that still run."""
     with open(f"/proc/self/task/{os.getpid()}/children") as listed:
         return {int(pid) for pid in listed.read().split()}
+
+
+def test_what_is_to_run_again_is_known_in_every_process():
+    assert pickle.loads(pickle.dumps([RETRY]))[0] is RETRY
+
+
+@pytest.mark.slow
+async def test_items_that_the_code_does_not_name_run_again_in_a_process():
+    async with Pipeline([Stage(NamesRows, batch_size=4)]) as pipeline:
+        tasks = [asyncio.create_task(pipeline.predict(v)) for v in (1, -1, 2, 3)]
+        await asyncio.wait(tasks)
+        assert [tasks[at].result() for at in (0, 2, 3)] == [1, 2, 3]
+        with pytest.raises(StageError, match="negative"):
+            await tasks[1]
 
 
 @pytest.mark.slow

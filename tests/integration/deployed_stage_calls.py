@@ -1,0 +1,138 @@
+"""Serve a pipeline with a stage in Ray replicas of its own, and print what was observed.
+
+`test_deployed_stages` runs this in its own process, because Ray reads its settings from the
+environment on import and ends with the process.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+import httpx
+import psutil
+import yaml
+
+from deployments.local.run import LocalRun, ServedApplication
+from deployments.local.service import local_service
+from pipelines.serving.config import AUTOSCALING_POLICY
+from tests.support.services import ROOT, free_port, wait_for
+
+NAME, STAGE = "digits-pipeline", "classify"
+#: How long requests are sent while a replica is killed.
+FAULT_S = 6.0
+
+
+def document(port: int) -> dict[str, Any]:
+    """Return the digits pipeline, whose second stage has replicas of its own."""
+    content: dict[str, Any] = yaml.safe_load((ROOT / "configs/digits-pipeline.yaml").read_text())
+    content["http_options"]["port"] = port
+    (application,) = content["applications"]
+    pipeline = application["args"]["pipeline"]
+    pipeline["autoscaling"] = {"max_workers": 4, "hold_s": 5.0}
+    stage = pipeline["steps"][1]["stage"]
+    # 25 items per second from one replica, whatever the machine: their number must follow.
+    stage["profile"] = {"max_batch_size": 2, "latency_ms": {"fixed": 40.0, "per_request": 20.0}}
+    stage.update(
+        code="tests.support.pipeline_stages:SlowDigits",
+        place="deployment",
+        workers=2,
+        max_workers=3,
+        batch_size=2,
+        ray_actor_options={"num_cpus": 0.1},
+    )
+    application["autoscaling_policy"] = {"policy_function": AUTOSCALING_POLICY}
+    (front,) = application["deployments"]
+    front["ray_actor_options"] = {"num_cpus": 0.1}
+    front["autoscaling_config"] = {
+        "min_replicas": 1,
+        "max_replicas": 1,
+        "metrics_interval_s": 1,
+        "look_back_period_s": 5,
+        "upscale_delay_s": 0,
+        "downscale_delay_s": 0,
+    }
+    front["user_config"]["sla"] = {"response_time_ms": 1000, "percentile": 99}
+    return content
+
+
+def replicas(deployment: str) -> set[int]:
+    """Return the processes of a deployment's replicas."""
+    found = set()
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or ()
+        if words and "ServeReplica" in words[0] and f":{deployment}" in words[0]:
+            found.add(process.pid)
+    return found
+
+
+async def load(url: str, request: Any, rate_per_s: float, seconds: float) -> Counter[str]:
+    """Send requests at a rate, and count the answers by status, or by why there is none."""
+    ends: Counter[str] = Counter()
+    async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+
+        async def ask() -> None:
+            try:
+                answer = await client.post(f"/v2/models/{NAME}/infer", json=request)
+                ends[str(answer.status_code)] += 1
+            except httpx.HTTPError as error:
+                ends[type(error).__name__] += 1
+
+        tasks: list[asyncio.Task[None]] = []
+        started_s = time.monotonic()
+        while (passed_s := time.monotonic() - started_s) < seconds:
+            while len(tasks) < rate_per_s * passed_s:
+                tasks.append(asyncio.create_task(ask()))
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*tasks)
+    return ends
+
+
+def main() -> None:
+    """Serve, ask, kill a replica of the stage under load, and let the load rise and fall."""
+    port = free_port()
+    run = LocalRun("127.0.0.1", port, (ServedApplication(NAME, NAME, ""),), document(port))
+    observed: dict[str, Any] = {}
+    with (
+        local_service(run, lambda line: None) as service,
+        httpx.Client(base_url=service.url, timeout=30) as client,
+    ):
+        request = client.get("/sojourn/example").json()
+
+        def stage() -> dict[str, Any]:
+            stages = client.get("/sojourn/pipeline").json()["stages"]
+            return next(made for made in stages if made["name"] == STAGE)
+
+        wait_for(lambda: stage()["workers"] == 2, 60)
+        answer = client.post(
+            f"/v2/models/{NAME}/infer", json=request, headers={"X-Sojourn-Stage-Times": "true"}
+        ).json()
+        observed["label"] = answer["outputs"][0]["data"]
+        observed["times"] = [made["stage"] for made in answer["parameters"]["stages"]]
+        killed = max(replicas(STAGE))
+
+        async def kill_under_load() -> Counter[str]:
+            asking = asyncio.create_task(load(service.url, request, 10.0, FAULT_S))
+            await asyncio.sleep(1.0)
+            os.kill(killed, 9)
+            return await asking
+
+        observed["while_killed"] = asyncio.run(kill_under_load())
+        observed["lost"] = stage()["workers_lost"]
+        wait_for(lambda: stage()["workers"] == 2, 90)
+        # 60 requests per second need three replicas; a few need two, the least.
+        observed["busy"] = asyncio.run(load(service.url, request, 60.0, 12.0))
+        wait_for(lambda: stage()["workers"] == 3, 60)
+        observed["most_workers"] = stage()["workers"]
+        observed["fronts"] = len(replicas("PipelineReplica"))
+        wait_for(lambda: stage()["workers"] == 2, 60)
+        observed["after"] = asyncio.run(load(service.url, request, 5.0, 2.0))
+    observed["left_over"] = len(replicas(STAGE))
+    sys.stdout.write(json.dumps(observed))
+
+
+if __name__ == "__main__":
+    main()
