@@ -22,26 +22,44 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import uvloop
+from numpy.typing import NDArray
 
 from benchmarks.arguments import json_option, plot_option, quick_option
 from benchmarks.inputs import ROOT
 from benchmarks.peers.environments import UnavailableError, python_of
 from benchmarks.peers.pipeline_load import requests_per_s, seconds_per_request
 from pipelines import Pipeline, Stage
+from pipelines.items import Flow
+from pipelines.planning.profiling import measure_profiles
 from pipelines.planning.sizing import equal_division, plan_pipeline
-from pipelines.planning.tandem import Setting, own_settings, simulate_response_ms
-from policy.errors import InfeasibleError
+from pipelines.planning.tandem import (
+    Setting,
+    own_settings,
+    response_ms_of,
+    simulate_response_ms,
+)
+from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from sojourn.output import print_json, print_table
 
+FloatArray = NDArray[np.float64]
+
 CLIENTS, FLOATS, HOP_STAGES = 64, 256, 4
+PARTS = ("hops", "predicted", "sizing")
+#: The script of each peer, the name of its hop, and that of its throughput.
+PEERS = (
+    ("deployed", "deployment", "sojourn_deployments"),
+    ("serve", "ray_handle", "ray_serve"),
+    ("mpservice", "mpservice", "mpservice"),
+)
 PERCENTILES = (50.0, 90.0, 99.0)
 PEER_TIMEOUT_S = 300
 
@@ -133,44 +151,65 @@ def sleeping_stages(count: int) -> list[Stage]:
     return stages
 
 
-async def measure_percentiles(
+async def measure_responses(
     stages: list[Stage], rate_per_s: float, seconds: float
-) -> list[float]:
-    """Return the percentiles of Poisson requests, sent whether the earlier ones are answered."""
-    random = np.random.default_rng(3)
-    gaps_s = random.exponential(1 / rate_per_s, int(rate_per_s * seconds))
-    times_ms: list[float] = []
+) -> tuple[list[Stage], FloatArray, FloatArray]:
+    """Measure the profiles of the stages, and then the response times of Poisson requests.
 
-    async def send(pipeline: Pipeline, due_s: float) -> None:
-        await pipeline.predict(0)
-        times_ms.append(1e3 * (time.perf_counter() - due_s))
+    Each request is sent at its time, whether the earlier ones are answered or not.
 
-    async with Pipeline(stages) as pipeline:
-        due_s = time.perf_counter()
+    Returns
+    -------
+    stages : list of Stage
+        With the profiles that were measured.
+    sent_ms, response_ms : ndarray of float, shape (requests,)
+    """
+    profiles = await measure_profiles(stages, 0)
+    stages = [replace(stage, profile=profiles[stage.name]) for stage in stages]
+    due_s = np.cumsum(
+        np.random.default_rng(3).exponential(1 / rate_per_s, int(rate_per_s * seconds))
+    )
+    sent_ms, response_ms = np.empty_like(due_s), np.empty_like(due_s)
+
+    async def answer(number: int, flow: Flow) -> None:
+        await flow.content
+        response_ms[number] = 1e3 * time.monotonic() - sent_ms[number]
+
+    async with Pipeline(stages, max_pending=10**6) as pipeline:
         tasks = []
-        for gap_s in gaps_s:
-            due_s += gap_s
-            await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
-            tasks.append(asyncio.create_task(send(pipeline, due_s)))
+        began_s = time.monotonic()
+        for number, gap_s in enumerate(due_s):
+            await asyncio.sleep(max(0.0, began_s + gap_s - time.monotonic()))
+            sent_ms[number] = 1e3 * time.monotonic()
+            tasks.append(asyncio.create_task(answer(number, pipeline.submit(0))))
         await asyncio.gather(*tasks)
-    return [float(np.percentile(times_ms[len(times_ms) // 20 :], p)) for p in PERCENTILES]
+    return stages, sent_ms, response_ms
 
 
 def compare_percentiles(counts: Sequence[int], loads: Sequence[float], seconds: float) -> list[Any]:
-    """Return the predicted and the measured percentiles of each case."""
+    """Return the predicted and the measured percentiles of each case.
+
+    Predicted are the response times of the very requests that were sent, from the profiles that
+    were measured: chance makes no difference between the two.
+    """
     rows = []
     for count, load in itertools.product(counts, loads):
         stages = sleeping_stages(count)
         capacity = min(stage.profile.capacity_per_s for stage in stages if stage.profile)
-        rate_per_s = load * capacity
-        predicted = simulate_response_ms(stages, own_settings(stages), rate_per_s)
-        measured = uvloop.run(measure_percentiles(stages, rate_per_s, seconds))
+        known, sent_ms, measured_ms = uvloop.run(
+            measure_responses(stages, load * capacity, seconds)
+        )
+        predicted_ms = response_ms_of(known, own_settings(known), sent_ms)
+        warm = measured_ms.size // 20
+        predicted = np.percentile(predicted_ms[warm:], PERCENTILES)
+        measured = np.percentile(measured_ms[warm:], PERCENTILES)
         rows.append(
             {
                 "stages": count,
                 "load": load,
-                "predicted_ms": np.percentile(predicted, PERCENTILES).tolist(),
-                "measured_ms": measured,
+                "predicted_ms": predicted.tolist(),
+                "measured_ms": measured.tolist(),
+                "errors": (predicted / measured - 1).tolist(),
             }
         )
     return rows
@@ -253,49 +292,40 @@ def draw(path: Path, rows: list[Any]) -> None:
     figure.savefig(path)
 
 
-@click.command()
-@quick_option("A second for each measurement, one case of the percentiles, five of the sizing.")
-@click.option("--skip-peers", is_flag=True, help="Leave out Ray Serve and mpservice.")
-@json_option
-@plot_option
-def main(quick: bool, skip_peers: bool, as_json: bool, plot_file: Path | None) -> None:
-    """Measure pipelines: hops, throughput, predicted percentiles, and joint sizing."""
-    seconds = 1.0 if quick else 8.0
+def measure_hops(seconds: float, skip_peers: bool) -> dict[str, Any]:
+    """Return the time of a hop and the throughput, beside those of the peers."""
     hops: dict[str, Any] = {
         "co_located": uvloop.run(hop_us("loop", seconds)),
         "process": uvloop.run(hop_us("process", seconds)),
-        "deployment": None,
     }
     rates: dict[str, Any] = {"sojourn": uvloop.run(throughput_per_s(seconds))}
     unavailable = {}
-    for peer, hop_name, name in (("serve", "ray_handle", "ray_serve"), ("mpservice",) * 3):
+    for peer, hop, name in PEERS:
         observed = "skipped" if skip_peers else measure_peer(peer, seconds)
         if isinstance(observed, str):
             unavailable[name] = observed
-            hops[hop_name] = rates[name] = None
+            hops[hop] = rates[name] = None
         else:
-            hops[hop_name], rates[name] = observed["hop_us"], observed["throughput_per_s"]
-    counts, loads = ((3,), (0.6,)) if quick else ((2, 3, 5), (0.3, 0.6, 0.9))
-    rows = compare_percentiles(counts, loads, 8.0 if quick else 60.0)
-    result = {
-        "hop_us": hops,
-        "throughput_per_s": rates,
-        "unavailable": unavailable,
-        "predicted_percentiles_ms": _by_case(rows, "predicted_ms"),
-        "measured_percentiles_ms": _by_case(rows, "measured_ms"),
-        **compare_sizing(5 if quick else 40, 20_000),
-    }
-    if plot_file is not None:
-        draw(plot_file, rows)
-    if as_json:
-        print_json(result)
-        return
-    print_table(("hop", "µs"), [(name, us) for name, us in hops.items() if us is not None])
-    print_table(("throughput", "requests/s"), [(n, r) for n, r in rates.items() if r is not None])
-    for name, reason in unavailable.items():
+            hops[hop], rates[name] = observed["hop_us"], observed["throughput_per_s"]
+    return {"hop_us": hops, "throughput_per_s": rates, "unavailable": unavailable}
+
+
+def print_hops(result: dict[str, Any]) -> None:
+    """Print the hops and the throughput."""
+    for key, headings in (
+        ("hop_us", ("hop", "µs")),
+        ("throughput_per_s", ("throughput", "requests/s")),
+    ):
+        rows = [(name, value) for name, value in result[key].items() if value is not None]
+        print_table(headings, rows)
+    for name, reason in result["unavailable"].items():
         click.echo(f"{name}: {reason}")
+
+
+def print_percentiles(rows: list[Any]) -> None:
+    """Print what was predicted and measured."""
     print_table(
-        ("stages", "load", *(f"p{p:g} predicted / measured (ms)" for p in PERCENTILES)),
+        ("stages", "load", *(f"p{p:g} predicted / measured (ms)" for p in PERCENTILES), "p99 off"),
         [
             (
                 row["stages"],
@@ -304,11 +334,54 @@ def main(quick: bool, skip_peers: bool, as_json: bool, plot_file: Path | None) -
                     f"{a:.1f} / {b:.1f}"
                     for a, b in zip(row["predicted_ms"], row["measured_ms"], strict=True)
                 ),
+                f"{row['errors'][-1]:+.1%}",
             )
             for row in rows
         ],
     )
-    print_table(("sizing", "value"), [(n, result[n]) for n in list(result)[-4:]])
+
+
+@click.command()
+@quick_option("A second for each measurement, one case of the percentiles, five of the sizing.")
+@click.option("--skip-peers", is_flag=True, help="Leave out what needs Ray or mpservice.")
+@click.option(
+    "--only",
+    type=click.Choice(PARTS),
+    help="One part: hops and throughput, predicted percentiles (5 minutes), or sizing.",
+)
+@json_option
+@plot_option
+def main(
+    quick: bool, skip_peers: bool, only: str | None, as_json: bool, plot_file: Path | None
+) -> None:
+    """Measure pipelines: hops, throughput, predicted percentiles, and joint sizing."""
+    parts = PARTS if only is None else (only,)
+    if plot_file is not None and "predicted" not in parts:
+        raise InvalidInputError("--plot draws the predicted percentiles")
+    result: dict[str, Any] = {}
+    if "hops" in parts:
+        result |= measure_hops(1.0 if quick else 8.0, skip_peers)
+        if not as_json:
+            print_hops(result)
+    if "predicted" in parts:
+        counts, loads = ((3,), (0.6,)) if quick else ((2, 3, 5), (0.3, 0.6, 0.9))
+        rows = compare_percentiles(counts, loads, 8.0 if quick else 27.0)
+        result |= {
+            "predicted_percentiles_ms": _by_case(rows, "predicted_ms"),
+            "measured_percentiles_ms": _by_case(rows, "measured_ms"),
+            "worst_p99_error": max(abs(row["errors"][-1]) for row in rows),
+        }
+        if plot_file is not None:
+            draw(plot_file, rows)
+        if not as_json:
+            print_percentiles(rows)
+    if "sizing" in parts:
+        sizing = compare_sizing(5 if quick else 40, 20_000)
+        result |= sizing
+        if not as_json:
+            print_table(("sizing", "value"), [*sizing.items()])
+    if as_json:
+        print_json(result)
 
 
 def _by_case(rows: list[Any], key: str) -> dict[str, dict[str, float]]:

@@ -110,6 +110,37 @@ def simulate_response_ms(
     return (ends_ms - arrivals_ms)[int(_WARM_UP_SHARE * requests) :]
 
 
+def response_ms_of(
+    steps: Sequence[Step], settings: Settings, arrivals_ms: FloatArray, *, seed: int = _SEED
+) -> FloatArray:
+    """Return the response times of requests that arrive at given times.
+
+    Parameters
+    ----------
+    steps : sequence of steps
+    settings : mapping of str to Setting
+    arrivals_ms : ndarray of float, shape (requests,)
+        Ascending.
+    seed : int
+        Of the choices of switches.
+
+    Returns
+    -------
+    ndarray of float, shape (requests,)
+        In ms, in the order of arrival.
+
+    Raises
+    ------
+    InvalidInputError
+        A stage has no profile.
+    InfeasibleError
+        A stage cannot keep up.
+    """
+    rate_per_s = 1e3 * arrivals_ms.size / max(float(np.ptp(arrivals_ms)), 1e-9)
+    random = np.random.default_rng(seed)
+    return _pass_steps(list(steps), settings, arrivals_ms, rate_per_s, random) - arrivals_ms
+
+
 def _pass_steps(
     step: "Step | Sequence[Step]",
     settings: Settings,

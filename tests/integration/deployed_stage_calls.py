@@ -121,7 +121,6 @@ def main() -> None:
             return await asking
 
         observed["while_killed"] = asyncio.run(kill_under_load())
-        observed["lost"] = stage()["workers_lost"]
         wait_for(lambda: stage()["workers"] == 2, 90)
         # 60 requests per second need three replicas; a few need two, the least.
         observed["busy"] = asyncio.run(load(service.url, request, 60.0, 12.0))

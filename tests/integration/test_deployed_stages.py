@@ -45,13 +45,16 @@ def test_it_reads_the_digit_and_tells_the_times_of_its_stages(seen: dict[str, An
 
 
 def test_a_killed_replica_costs_no_answer(seen: dict[str, Any]) -> None:
-    """What it held is run once more by the other; nobody waits for ever."""
+    """What it held is run once more, by the other."""
     assert set(seen["while_killed"]) == {"200"}
 
 
 def test_the_stage_follows_the_load_and_the_pipeline_does_not(seen: dict[str, Any]) -> None:
     assert seen["most_workers"] == 3
     assert seen["fronts"] == 1
-    assert set(seen["busy"]) <= {"200", "503"}
+    # Until the third replica runs, what cannot be answered in time is not.
+    busy = seen["busy"]
+    assert set(busy) <= {"200", "503", "504"}
+    assert busy["200"] > 0.5 * sum(busy.values())
     assert set(seen["after"]) == {"200"}
     assert seen["left_over"] == 0

@@ -1,6 +1,6 @@
 """Stages in Ray deployments, called over their sockets; prints one JSON object.
 
-``python -m benchmarks.peers.stage_deployments CLIENTS SECONDS STAGES FLOATS``
+``python -m benchmarks.peers.deployed_pipeline CLIENTS SECONDS STAGES FLOATS``
 
 The same stages as in `benchmarks.pipelines`, each in one replica of a deployment of its own.
 """
