@@ -1,14 +1,16 @@
 """Measure pipelines: the cost of a hop, throughput, predicted percentiles, and joint sizing.
 
-    python -m benchmarks.pipelines [--quick] [--json] [--plot FILE] [--skip-peers]
+    python -m benchmarks.pipelines [--quick] [--json] [--plot FILE] [--skip-peers] [--only PART]
 
 - *Hop*: the time that one more stage adds to a request that is alone, for stages that return their
-  input: on the event loop (``co_located``), in a process (``process``), beside a deployment that
-  Ray's handle calls (``ray_handle``), and a process of `mpservice`, the library of the article.
+  input: on the event loop (``co_located``), in a process (``process``), in a Ray deployment
+  (``deployment``), beside a deployment that Ray's handle calls (``ray_handle``), and a process of
+  `mpservice`, the library of the article.
 - *Throughput*: 64 clients, two stages in processes that batch up to 32 arrays of 256 floats,
   beside the same stages as Ray Serve deployments and in `mpservice`.
-- *Percentiles*: stages in threads that sleep for the time of their profile, Poisson requests; the
-  measured percentiles beside the predicted ones.
+- *Percentiles* (``predicted``): stages in threads that sleep for the time of a batch. Their
+  profiles are measured, Poisson requests are sent, and the measured percentiles stand beside those
+  predicted for the very requests that were sent.
 - *Sizing*: workers of least cost for an SLA of the whole, beside an oracle that tries all
   divisions, and beside an equal share of the response time for each stage.
 

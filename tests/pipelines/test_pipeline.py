@@ -132,6 +132,26 @@ async def test_the_sla_refuses_at_the_front_without_waiting():
         assert [await pipeline.result(flow) for flow in flows] == [0, 1]
 
 
+async def test_another_sla_holds_for_the_requests_to_come():
+    """What is in the pipeline keeps the deadline with which it was admitted."""
+    gate = Gate()
+    sla = ServiceLevelObjective(5000.0, 99.0)
+    stages = [Stage(gate, "gate", place="thread"), Stage(shift, place="loop")]
+    async with Pipeline(stages, sla=sla) as pipeline:
+        early = asyncio.create_task(pipeline.predict(1))
+        while not gate.begun:
+            await asyncio.sleep(0.001)
+        pipeline.sla = ServiceLevelObjective(20.0, 99.0)
+        with pytest.raises(DeadlineError):
+            await pipeline.predict(2)
+        pipeline.sla = None
+        late = asyncio.create_task(pipeline.predict(3))
+        await asyncio.sleep(0.03)  # longer than the second SLA
+        gate.open.set()
+        assert await asyncio.gather(early, late) == [4, 6]
+        assert gate.begun == [1, 3]
+
+
 async def test_a_hanging_thread_is_replaced():
     gate = Gate()
 

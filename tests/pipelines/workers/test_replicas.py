@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from deployments.errors import DeadlineError, DeviceError, StartError
-from pipelines import Pipeline, Stage, StageError
+from pipelines import Each, Pipeline, Stage, StageError
 from pipelines.errors import WorkerLostError
 from pipelines.workers import replicas
 from pipelines.workers.replicas import ReplicaAccess
@@ -52,6 +52,11 @@ class Gate:
         return items
 
 
+def sum_of_values(results):
+    """Add up the items of `Batched`."""
+    return sum(value for value, _ in results)
+
+
 async def until(condition):
     """Return when a condition holds."""
     async with asyncio.timeout(10):
@@ -81,6 +86,49 @@ async def test_the_pipeline_makes_the_batches(tmp_path):
         assert [value for value, _ in results] == [*range(40)]
         assert max(size for _, size in results) == 4
         assert pipeline.core.stages[0].batches < 40
+
+
+async def test_one_item_becomes_a_thousand(tmp_path):
+    """They share batches, and are joined in their order."""
+    steps = [
+        Stage(lambda count: range(count), "split", place="loop"),
+        Each(Stage("unused:here", "stage", place="deployment", batch_size=64), sum_of_values),
+    ]
+    pipeline = Pipeline(steps, replicas={"stage": ReplicaAccess(tmp_path)})
+    async with served(Batched, tmp_path, count=2), pipeline:
+        results = await asyncio.gather(*(pipeline.predict(count) for count in (1000, 1, 0, 500)))
+        assert results == [499_500, 0, 0, 124_750]
+        assert pipeline.core.stages[1].items == 1501
+        assert pipeline.core.stages[1].batches < 100
+
+
+async def test_a_client_gone_in_stage_two_of_three(tmp_path):
+    """Its batch is not interrupted, its result goes nowhere, and what waits leaves the queue."""
+    gate = Gate()
+    seen: list[int] = []
+
+    def note(x):
+        seen.append(x)
+        return x
+
+    steps = [
+        Stage(abs, "one", place="loop"),
+        Stage("unused:here", "stage", place="deployment", batch_size=1),
+        Stage(note, "three", place="loop"),
+    ]
+    pipeline = Pipeline(steps, replicas={"stage": ReplicaAccess(tmp_path)})
+    async with served(gate, tmp_path), pipeline:
+        gone = [asyncio.create_task(pipeline.predict(v)) for v in (1, 2)]
+        kept = asyncio.create_task(pipeline.predict(3))
+        await until(lambda: gate.batches == [[1]])
+        for task in gone:
+            task.cancel()
+        await asyncio.wait(gone)
+        gate.open.set()
+        assert await kept == 3
+        assert gate.batches == [[1], [3]]
+        assert seen == [3]
+        assert pipeline.core.cancelled == 2
 
 
 async def test_a_failing_item_fails_alone(tmp_path):
