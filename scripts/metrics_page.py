@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from autoscaler.decision_instruments import DECISION_INSTRUMENTS
 from autoscaler.instrument import Instrument
 from deployments.replica_instruments import REPLICA_INSTRUMENTS
+from pipelines.serving.metrics import PIPELINE_INSTRUMENTS
 
 HEAD = """\
 # Metrics
@@ -17,8 +18,8 @@ Ray exports the metrics of replicas and of the autoscaler on every node, with th
 the address to scrape; on a cluster, Ray writes the addresses of all nodes to
 `/tmp/ray/prom_metrics_service_discovery.json`, which Prometheus reads with `file_sd_configs`. Ray
 adds labels of its own, `application`, `deployment` and `replica` among them. The manager of the
-[model store](model_store.md) and a [pipeline](pipelines.md) outside Ray have a `/metrics` of
-their own.
+[model store](model_store.md) and each replica of a [pipeline](pipelines.md), with Ray or without,
+have a `/metrics` of their own.
 
 Requests have rows, and what is queued, batched and counted is rows. Refused rows are offered
 again at another replica, so a client's request may be several offered rows of the fleet. The
@@ -45,7 +46,8 @@ def main() -> None:
     """Print the page."""
     print(HEAD)
     print(f"## A replica\n\n{table(REPLICA_INSTRUMENTS)}\n")
-    print(f"## The autoscaler\n\n{table(DECISION_INSTRUMENTS.values())}")
+    print(f"## The autoscaler\n\n{table(DECISION_INSTRUMENTS.values())}\n")
+    print(f"## A pipeline\n\n{table(PIPELINE_INSTRUMENTS)}")
 
 
 if __name__ == "__main__":

@@ -9,11 +9,15 @@ import pytest
 from autoscaler.decision_instruments import DECISION_INSTRUMENTS
 from autoscaler.instrument import Instrument
 from deployments.replica_instruments import REPLICA_INSTRUMENTS
+from pipelines.serving.metrics import PIPELINE_INSTRUMENTS
 from tests.support.readme import ROOT
 
-ALL = [*REPLICA_INSTRUMENTS, *DECISION_INSTRUMENTS.values()]
+ALL = [*REPLICA_INSTRUMENTS, *DECISION_INSTRUMENTS.values(), *PIPELINE_INSTRUMENTS]
 #: Base units, and what is counted; `sojourn_bottleneck` and replicas are bare numbers.
-UNITS = "seconds|joules|bytes|ratio|rows|requests|batches|answers|errors|refits|failures|replicas"
+UNITS = (
+    "seconds|joules|bytes|ratio|rows|items|requests|batches|answers|errors|refits|failures|"
+    "replicas|workers"
+)
 BARE = {
     "sojourn_bottleneck",
     "sojourn_autoscaler_replicas_decided",

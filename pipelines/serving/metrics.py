@@ -1,7 +1,7 @@
-"""The metrics of a pipeline: what is counted, and as Prometheus' text for ``GET /metrics``.
+"""The metrics of a pipeline: what each is called, and where its values come from.
 
-Without Ray, Prometheus scrapes the text. Under Ray, `pipelines.serving.ray_metrics` passes the same
-samples on. docs/pipelines.md lists the metrics.
+Prometheus scrapes them as text (``GET /metrics``); under Ray, `pipelines.serving.ray_metrics`
+passes them on as well.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,72 +12,70 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from autoscaler.instrument import Instrument
 from pipelines.pipeline_core import PipelineCore
 
-_STAGE, _PIPELINE, _OUTCOME = ("pipeline", "stage"), ("pipeline",), ("pipeline", "outcome")
+Reading = list[tuple[tuple[str, ...], float]]
+"""The values of a metric by its labels after the first, which is the pipeline."""
+
 _OUTCOMES = ("completed", "failed", "late", "refused", "cancelled")
 
 
 @dataclass(frozen=True)
-class StageMetric:
-    """One metric of a pipeline.
+class PipelineInstrument(Instrument):
+    """A metric of a pipeline.
 
     Attributes
     ----------
-    name : str
-        Without the ``_total`` of a counter.
-    text : str
-        Its description.
-    labels : tuple of str
-    is_counter : bool
-        Whether it only grows; otherwise it is a gauge.
-    samples : callable
-        From the core to pairs of the labels after ``pipeline`` and the value.
+    read : callable
+        Returns its values; of counters, totals since the start.
     """
 
-    name: str
-    text: str
-    labels: tuple[str, ...]
-    is_counter: bool
-    samples: Callable[[PipelineCore], list[tuple[tuple[str, ...], float]]]
+    read: Callable[[PipelineCore], Reading] = lambda core: []
 
 
-def _of_stages(name: str, text: str, attribute: str, is_counter: bool) -> StageMetric:
-    def samples(core: PipelineCore) -> list[tuple[tuple[str, ...], float]]:
+def _stages(name: str, description: str, attribute: str) -> PipelineInstrument:
+    def read(core: PipelineCore) -> Reading:
         return [((stage.name,), float(getattr(stage, attribute))) for stage in core.stages]
 
-    return StageMetric(f"sojourn_stage_{name}", text, _STAGE, is_counter, samples)
+    return PipelineInstrument(
+        f"sojourn_stage_{name}",
+        "counter" if name.endswith("_total") else "gauge",
+        description,
+        ("pipeline", "stage"),
+        read=read,
+    )
 
 
-METRICS = (
-    _of_stages("queue_length", "Items that wait.", "waiting", False),
-    _of_stages("in_service", "Items that are with a worker.", "in_service", False),
-    _of_stages("workers", "Workers that can run batches.", "workers", False),
-    _of_stages("busy_workers", "Workers with a batch.", "busy", False),
-    _of_stages("items", "Items that arrived.", "items", True),
-    _of_stages("batches", "Batches started.", "batches", True),
-    _of_stages("workers_lost", "Batches whose worker died or hung.", "deaths", True),
-    _of_stages("busy_seconds", "Time of all batches together.", "busy_s", True),
-    StageMetric(
+PIPELINE_INSTRUMENTS = (
+    _stages("queue_length_items", "Items that wait.", "waiting"),
+    _stages("in_service_items", "Items that are with a worker.", "in_service"),
+    _stages("workers", "Workers that can run batches.", "workers"),
+    _stages("busy_workers", "Workers with a batch.", "busy"),
+    _stages("items_total", "Items that arrived.", "items"),
+    _stages("batches_total", "Batches started.", "batches"),
+    _stages("lost_workers_total", "Batches whose worker died or hung.", "deaths"),
+    _stages("busy_seconds_total", "Time of all batches together.", "busy_s"),
+    PipelineInstrument(
         "sojourn_pipeline_open_requests",
+        "gauge",
         "Requests in the pipeline.",
-        _PIPELINE,
-        False,
-        lambda core: [((), float(len(core.open)))],
+        ("pipeline",),
+        read=lambda core: [((), float(len(core.open)))],
     ),
-    StageMetric(
-        "sojourn_pipeline_expected_seconds",
+    PipelineInstrument(
+        "sojourn_pipeline_expected_response_time_seconds",
+        "gauge",
         "About how long a request admitted now would take.",
-        _PIPELINE,
-        False,
-        lambda core: [((), 1e-3 * core.expected_ms())],
+        ("pipeline",),
+        read=lambda core: [((), 1e-3 * core.expected_ms())],
     ),
-    StageMetric(
-        "sojourn_pipeline_requests",
+    PipelineInstrument(
+        "sojourn_pipeline_requests_total",
+        "counter",
         "Requests by what became of them.",
-        _OUTCOME,
-        True,
-        lambda core: [((outcome,), float(getattr(core, outcome))) for outcome in _OUTCOMES],
+        ("pipeline", "outcome"),
+        read=lambda core: [((outcome,), float(getattr(core, outcome))) for outcome in _OUTCOMES],
     ),
 )
 
@@ -90,11 +88,10 @@ class _Stages(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric."""
-        for metric in METRICS:
-            family: Any = (CounterMetricFamily if metric.is_counter else GaugeMetricFamily)(
-                metric.name, metric.text, labels=metric.labels
-            )
-            for labels, value in metric.samples(self._core):
+        for given in PIPELINE_INSTRUMENTS:
+            kind: Any = CounterMetricFamily if given.kind == "counter" else GaugeMetricFamily
+            family = kind(given.name, given.description, labels=given.labels)
+            for labels, value in given.read(self._core):
                 family.add_metric([self._pipeline, *labels], value)
             yield family
 

@@ -118,7 +118,7 @@ async def test_metrics_count_what_the_stages_do(client):
     }
     assert values["sojourn_stage_items_total", "doubler"] == 3
     assert values["sojourn_stage_workers", "again"] == 1
-    assert values["sojourn_stage_queue_length", "doubler"] == 0
+    assert values["sojourn_stage_queue_length_items", "doubler"] == 0
     assert values["sojourn_stage_busy_seconds_total", "doubler"] > 0
     assert values["sojourn_pipeline_requests_total", "completed"] == 2
     assert values["sojourn_pipeline_requests_total", "failed"] == 1
