@@ -318,6 +318,17 @@ class PipelineService:
             "expected_ms": core.expected_ms(),
             "bottleneck": core.bottleneck().name,
             "stages": stages,
+            "scaling": self._describe_scaling(),
+        }
+
+    def _describe_scaling(self) -> Mapping[str, Any] | None:
+        scaler = self.autoscaler
+        if scaler is None:
+            return None
+        return {
+            "workers_needed": scaler.workers,
+            "items_per_request": scaler.items_per_request,
+            "replicas_needed": scaler.replica_needs(),
         }
 
     def example_request(self) -> Mapping[str, Any]:

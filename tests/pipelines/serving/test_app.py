@@ -103,6 +103,7 @@ async def test_the_pipeline_describes_itself(client):
     assert [stage["name"] for stage in content["stages"]] == ["doubler", "again"]
     assert [stage["items"] for stage in content["stages"]] == [2, 2]
     assert content["bottleneck"] == "doubler"
+    assert content["scaling"] is None
     assert sum(stage["budget_ms"] for stage in content["stages"]) == pytest.approx(5000)
     assert (await client.head("/sojourn/pipeline")).content == b""
 
@@ -180,6 +181,9 @@ async def test_the_workers_of_a_service_may_follow_the_load():
     await service.start()
     assert service.autoscaler is not None
     assert service._scaling is not None
+    scaling = service.describe()["scaling"]
+    assert scaling["workers_needed"] == {"doubler": 1, "again": 1}
+    assert scaling["replicas_needed"] == {"": 0.0}
     assert not service._scaling.done()
     await service.close()
     await asyncio.wait([service._scaling])
