@@ -226,4 +226,5 @@ async def _measured_profile(stage: Stage) -> Profile:
     from pipelines.planning.profiling import measure_stage  # it measures with a pipeline
 
     profile, _ = await measure_stage(stage, stage.example, _MEASURE_S)
-    return profile
+    # So short a measurement knows the medians; of the tails it knows too little for a policy.
+    return replace(profile, latency_quantiles=None)

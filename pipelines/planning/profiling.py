@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from deployments.profiling.measure import fit_quantiles
 from pipelines.graph import compile_steps
 from pipelines.pipeline import Pipeline
 from pipelines.steps import Each, Ensemble, Stage, Step, Switch
@@ -29,8 +30,8 @@ async def measure_profiles(
     """Measure the time of the batches of every stage that an example passes.
 
     Each stage runs with one worker of its own kind, so the way to a process and back is part of its
-    time. It is measured at the powers of two and at its largest batch, and interpolated between.
-    The example's result is the input of the next stage; a branch that a switch does not choose is
+    time. It is measured at the powers of two and at its largest batch, and interpolated between;
+    the profile has the medians, and how the times vary about them. The example's result is the input of the next stage; a branch that a switch does not choose is
     measured with the input of the switch.
 
     Parameters
@@ -112,7 +113,7 @@ async def measure_stage(stage: Stage, item: Any, seconds: float) -> tuple[Profil
         profile=None,
     )
     sizes = [2**power for power in range(largest.bit_length()) if 2**power < largest] + [largest]
-    medians_ms = []
+    times_by_size: dict[int, list[float]] = {}
     async with Pipeline([alone], max_pending=max(largest, 1)) as pipeline:
         result = await pipeline.predict(item)  # warms up
         for size in sizes:
@@ -124,9 +125,16 @@ async def measure_stage(stage: Stage, item: Any, seconds: float) -> tuple[Profil
                 await asyncio.gather(*(pipeline.result(flow) for flow in flows))
                 assert flows[0].stage_times is not None
                 times_ms.append(flows[0].stage_times[0][2])
-            medians_ms.append(float(np.median(times_ms)))
+            times_by_size[size] = times_ms
+    medians_ms = [float(np.median(times_ms)) for times_ms in times_by_size.values()]
     latency_ms = np.interp(
         np.arange(1, largest + 1), sizes, np.maximum.accumulate(np.array(medians_ms))
     )
     measured = {"batch_sizes": sizes, "median_ms": medians_ms}
-    return Profile(stage.name, stage.device, latency_ms, measured=measured), result
+    quantiles = fit_quantiles(times_by_size, largest)
+    return (
+        Profile(
+            stage.name, stage.device, latency_ms, latency_quantiles=quantiles, measured=measured
+        ),
+        result,
+    )

@@ -6,7 +6,8 @@ what `pipelines.stage_core` does, in the same order; a test compares the two ite
 at the first stage are Poisson. Those at later stages are what they are: a batch that ends sends all
 its items on at once, which `pipelines.planning.convolution` leaves out.
 
-Batches take the times of their profile, without variation. Nothing is refused or given up.
+Batches take the times of their profile; where it says how they vary, each is drawn by itself.
+Nothing is refused or given up.
 """
 
 import math
@@ -150,7 +151,7 @@ def _pass_steps(
 ) -> FloatArray:
     """Return when the items that arrive at a step, in any order, leave it."""
     if isinstance(step, Stage):
-        return _pass_stage(step, settings[step.name], arrivals_ms, rate_per_s)
+        return _pass_stage(step, settings[step.name], arrivals_ms, rate_per_s, random)
     if isinstance(step, Ensemble):
         ends = [
             _pass_steps(branch, settings, arrivals_ms, rate_per_s, random)
@@ -178,11 +179,21 @@ def _pass_steps(
 
 
 def _pass_stage(
-    stage: Stage, setting: Setting, arrivals_ms: FloatArray, rate_per_s: float
+    stage: Stage,
+    setting: Setting,
+    arrivals_ms: FloatArray,
+    rate_per_s: float,
+    random: np.random.Generator,
 ) -> FloatArray:
     profile, policy = profile_of(stage), setting.policy
+    ratios, ranks, means_ms = np.ones((profile.max_batch_size, 1)), np.zeros(1), profile.latency_ms
+    quantiles = profile.latency_quantiles
+    if quantiles is not None:
+        ratios = np.ascontiguousarray(quantiles.points[0])
+        ranks = quantiles.ranks(random.standard_normal(arrivals_ms.size))
+        means_ms = quantiles.means_ms(profile.latency_ms)
     repeated = policy.actions[-1]
-    capacity_per_s = 1e3 * setting.workers * repeated / profile.latency_ms[repeated - 1]
+    capacity_per_s = 1e3 * setting.workers * repeated / means_ms[repeated - 1]
     if rate_per_s >= capacity_per_s:
         raise InfeasibleError(
             f"stage {stage.name}: {setting.workers} workers serve at most {capacity_per_s:.6g} "
@@ -196,6 +207,8 @@ def _pass_stage(
         math.inf if policy.max_wait_ms is None else policy.max_wait_ms,
         policy.max_batch_size,
         np.ascontiguousarray(profile.latency_ms),
+        ratios,
+        ranks,
         setting.workers,
     )
     return ends_ms
@@ -208,13 +221,19 @@ def _departures(
     max_wait_ms: float,
     max_size: int,
     latency_ms: FloatArray,
+    ratios: FloatArray,
+    ranks: FloatArray,
     workers: int,
 ) -> FloatArray:
-    """Return when each of the items that arrive at increasing times leaves a stage."""
+    """Return when each of the items that arrive at increasing times leaves a stage.
+
+    The time of batch ``k`` is its latency times the entry of its size in `ratios` at ``ranks[k]``,
+    between two entries in proportion.
+    """
     count, last = arrivals_ms.size, actions.size - 1
     ends_ms = np.empty(count)
     free_ms = np.zeros(workers)
-    head = tail = 0  # the first that waits, and the first that has not arrived
+    head = tail = batch = 0  # the first that waits, and the first that has not arrived
     while head < count:
         worker = np.argmin(free_ms)
         now_ms = max(free_ms[worker], arrivals_ms[head])
@@ -229,7 +248,13 @@ def _departures(
             if size:
                 break
             now_ms = min(due_ms, arrivals_ms[tail]) if tail < count else due_ms
-        free_ms[worker] = now_ms + latency_ms[size - 1]
+        rank = ranks[batch % ranks.size]
+        below = int(rank)
+        above = min(below + 1, ratios.shape[1] - 1)
+        ratio = ratios[size - 1, below]
+        ratio += (rank - below) * (ratios[size - 1, above] - ratio)
+        batch += 1
+        free_ms[worker] = now_ms + latency_ms[size - 1] * ratio
         ends_ms[head : head + size] = free_ms[worker]
         head += size
     return ends_ms

@@ -2,6 +2,7 @@
 
 import time
 
+import numpy as np
 import pytest
 
 from pipelines.errors import StageError
@@ -47,6 +48,10 @@ async def test_every_stage_is_measured_at_all_its_batch_sizes():
     assert profiles["a"].measured["batch_sizes"] == [1, 2, 4, 6]
     assert 2.0 <= profiles["a"].latency_ms[0] <= profiles["a"].latency_ms[-1] < 100.0
     assert profiles["left"].latency_ms[0] < profiles["b"].latency_ms[0]
+    varies = profiles["a"].latency_quantiles
+    assert varies is not None
+    assert varies.ratios.shape[1] == 6
+    assert np.all((varies.ratios[0] <= 1) & (varies.ratios[-1] >= 1))
 
 
 async def test_an_example_without_elements():

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from pipelines.planning.tandem import Setting, own_settings, simulate_response_ms
+from pipelines.planning.tandem import (
+    Setting,
+    own_settings,
+    response_ms_of,
+    simulate_response_ms,
+)
 from pipelines.steps import Each, Ensemble, Stage, Switch
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
@@ -101,3 +106,50 @@ def test_what_cannot_be_simulated():
     bare = Stage(same, "bare")
     with pytest.raises(InvalidInputError, match="stage bare: planning needs its profile"):
         simulate_response_ms([bare], own_settings([bare]), 1.0)
+
+
+def varying(name, latency_ms, quantiles, size=1, **options):
+    """Return a stage whose batches vary."""
+    content = {"max_batch_size": size, "latency_ms": latency_ms, "latency_quantiles": quantiles}
+    return Stage(same, name, batch_size=size, profile=Profile.from_dict(content), **options)
+
+
+class TestVaryingBatches:
+    """Profiles that say how batch times vary."""
+
+    def test_a_constant_factor_is_another_latency(self):
+        twice = [varying("a", [2.0, 3.0], {"10": 2.0, "90": 2.0}, 2, workers=2), stage("b", 1.0)]
+        plain = [varying("a", [4.0, 6.0], {"10": 1.0, "90": 1.0}, 2, workers=2), stage("b", 1.0)]
+        one, other = (
+            simulate_response_ms(steps, own_settings(steps), 300.0, requests=5000)
+            for steps in (twice, plain)
+        )
+        np.testing.assert_allclose(one, other)
+
+    @pytest.mark.slow
+    def test_the_mean_wait_is_that_of_pollaczek_and_khinchine(self):
+        """One worker without batches: W = λ E[S²] / (2 (1 - ρ)), from the variance alone."""
+        # Log-normal with a standard deviation of 0.5: its quantiles at ± one deviation.
+        low, high = np.exp([-0.5, 0.5])
+        steps = [varying("a", [5.0], {"15.8655": low, "50": 1.0, "84.1345": high})]
+        mean_ms, second = 5.0 * np.exp(0.125), 25.0 * np.exp(0.5)
+        for load in (0.3, 0.7):
+            per_ms = load / mean_ms
+            wait_ms = per_ms * second / (2 * (1 - load))
+            response_ms = simulate_response_ms(
+                steps, own_settings(steps), 1e3 * per_ms, requests=400_000
+            )
+            assert response_ms.mean() == pytest.approx(mean_ms + wait_ms, rel=0.02)
+
+    def test_a_stage_that_keeps_up_only_with_its_median_does_not_keep_up(self):
+        steps = [varying("a", [5.0], {"50": 1.0, "60": 2.0})]
+        with pytest.raises(InfeasibleError, match="serve at most"):
+            simulate_response_ms(steps, own_settings(steps), 190.0, requests=100)
+
+
+def test_given_arrivals_have_their_own_response_times():
+    steps = [stage("a", 2.0, 1.0, 4, workers=2), stage("b", 3.0)]
+    arrivals_ms = np.cumsum(np.random.default_rng(15).exponential(1e3 / 150.0, 2000))
+    given = response_ms_of(steps, own_settings(steps), arrivals_ms)
+    drawn = simulate_response_ms(steps, own_settings(steps), 150.0, requests=2000)
+    np.testing.assert_allclose(given[200:], drawn)
