@@ -31,8 +31,9 @@ async def measure_profiles(
 
     Each stage runs with one worker of its own kind, so the way to a process and back is part of its
     time. It is measured at the powers of two and at its largest batch, and interpolated between;
-    the profile has the medians, and how the times vary about them. The example's result is the input of the next stage; a branch that a switch does not choose is
-    measured with the input of the switch.
+    the profile has the medians, and how the times vary about them. The example's result is the
+    input of the next stage; a branch that a switch does not choose is measured with the input of
+    the switch.
 
     Parameters
     ----------

@@ -18,6 +18,8 @@ import threading
 import time
 from pathlib import Path
 
+from deployments.errors import StartError
+from modelstore.private_folder import make_private
 from pipelines.workers.arena import Arena
 from pipelines.workers.child import BATCH, MESSAGE, START, run_batch
 from pipelines.workers.predictor import Predictor
@@ -34,8 +36,22 @@ SUFFIX = ".sock"
 def socket_folder(*words: str) -> Path:
     """Return where the replicas of a stage have their sockets, which the words name."""
     # A socket's path may have some hundred bytes.
-    name = hashlib.sha256("\0".join(words).encode()).hexdigest()[:20]
-    return Path(tempfile.gettempdir()) / f"sojourn-stages-{os.getuid()}" / name
+    name = hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
+    return Path(tempfile.gettempdir()) / f"sojourn-stage-{os.getuid()}-{name}"
+
+
+def private(folder: Path) -> Path:
+    """Return a folder where nobody else can put a socket: what comes from there is run.
+
+    Raises
+    ------
+    StartError
+        It is open to other users, or cannot be made.
+    """
+    try:
+        return make_private(folder)
+    except OSError as error:
+        raise StartError(f"sockets of a stage: {error}") from error
 
 
 class _Client:
@@ -66,6 +82,11 @@ class BatchServer:
     folder : Path
         Of the stage's sockets; it is made, for this user only.
 
+    Raises
+    ------
+    StartError
+        The folder is open to other users.
+
     Attributes
     ----------
     busy_since_s : float or None
@@ -75,8 +96,7 @@ class BatchServer:
     def __init__(self, run: Predictor, folder: Path) -> None:
         self.busy_since_s: float | None = None
         self._run = run
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._path = folder / f"{os.getpid()}-{id(self):x}{SUFFIX}"
+        self._path = private(folder) / f"{os.getpid()}-{id(self):x}{SUFFIX}"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # Whoever finds the name must be able to connect.
         unfinished = self._path.with_suffix(".new")

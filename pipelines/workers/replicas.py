@@ -19,7 +19,14 @@ from deployments.errors import StartError
 from pipelines.errors import WorkerLostError
 from pipelines.items import RETRY, BatchFailure, Outcome, WorkerLoss
 from pipelines.stage_core import StageBatch
-from pipelines.workers.batch_server import FREE, LATE, RETIRED, SUFFIX, TAKEN
+from pipelines.workers.batch_server import (
+    FREE,
+    LATE,
+    RETIRED,
+    SUFFIX,
+    TAKEN,
+    private,
+)
 from pipelines.workers.child import BATCH, START
 from pipelines.workers.interface import Listener
 from pipelines.workers.link import WorkerLink, unsendable
@@ -133,8 +140,9 @@ class ReplicaWorkers:
         Raises
         ------
         StartError
-            There is none after some minutes.
+            There is none after some minutes, or the folder is open to other users.
         """
+        private(self._access.folder)
         self._started = asyncio.get_running_loop().create_future()
         # Until the pipeline has started, nobody calls `check`.
         searches = [asyncio.create_task(self._find_forever())]

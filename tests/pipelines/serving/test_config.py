@@ -115,6 +115,15 @@ class TestStagesInDeployments:
         with pytest.raises(InvalidInputError, match=complaint):
             load(steps=[{"stage": {**DEPLOYED, **changes}}])
 
+    def test_rays_own_autoscaling_is_refused(self, tmp_path):
+        """It counts requests that Ray does not see."""
+        document = config()
+        document["applications"][0]["deployments"][0]["autoscaling_config"] = {"max_replicas": 2}
+        path = tmp_path / "pipeline.yaml"
+        path.write_text(yaml.safe_dump(document))
+        with pytest.raises(InvalidInputError, match=r"scaling the pipeline needs pipeline\.autosc"):
+            load_pipeline_file(path)
+
     def test_what_follows_the_load_needs_ray_to_ask_for_it(self, tmp_path):
         document = config(
             steps=[{"stage": {**DEPLOYED, "max_workers": 4}}], autoscaling={"max_workers": 1}

@@ -59,7 +59,7 @@ def sum_of_values(results):
 
 async def until(condition):
     """Return when a condition holds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -269,6 +269,15 @@ async def test_a_start_without_a_replica_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(replicas, "_START_S", 0.05)
     with pytest.raises(StartError, match="stage 'stage': it has no replica"):
         await pipeline_with(ReplicaAccess(tmp_path / "none")).start()
+
+
+async def test_a_folder_that_others_could_write_to_is_not_used(tmp_path):
+    async with served(Batched, tmp_path):
+        tmp_path.chmod(0o770)
+        with pytest.raises(StartError, match="this user alone"):
+            serve(Batched, tmp_path)
+        with pytest.raises(StartError, match="this user alone"):
+            await pipeline_with(ReplicaAccess(tmp_path)).start()
 
 
 async def test_ray_decides_the_number(tmp_path):
