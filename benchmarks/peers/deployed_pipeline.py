@@ -16,8 +16,8 @@ from ray import serve
 
 from benchmarks.peers.pipeline_load import requests_per_s, seconds_per_request
 from pipelines import Pipeline, Stage
-from pipelines.serving.config import StageConfig
 from pipelines.serving.stage_replica import StageReplica
+from pipelines.serving.step_config import StageConfig
 from pipelines.workers.batch_server import socket_folder
 from pipelines.workers.replicas import ReplicaAccess
 

@@ -6,9 +6,10 @@ from typing import Any
 import orjson
 from ray import serve
 
-from pipelines.serving.config import StageConfig, parse_args
+from pipelines.serving.config import parse_args
 from pipelines.serving.replica import PipelineReplica
 from pipelines.serving.stage_replica import AUTOSCALING, StageReplica
+from pipelines.serving.step_config import StageConfig
 
 
 def build(args: dict[str, Any]) -> serve.Application:

@@ -1,24 +1,28 @@
 """The config file of a pipeline, in Ray Serve's schema; `configs/digits-pipeline.yaml` is one."""
 
-import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field
 
 from deployments.access.config import AccessConfig
 from deployments.config import SLAConfig
-from deployments.models.base import TensorSpec
 from deployments.observability.config import TracingConfig
-from deployments.serve_document import KEYS, Application, find_applications, unknown_key
+from deployments.serve_document import Application, find_applications
 from deployments.validation import read_yaml, validate
 from pipelines.graph import compile_steps
 from pipelines.pipeline import MAX_PENDING
-from pipelines.steps import MAX_ITEMS, Each, Ensemble, Place, Stage, Step, Switch
+from pipelines.serving.step_config import (
+    StageConfig,
+    StepConfig,
+    StrictModel,
+    TensorConfig,
+    build_steps,
+)
+from pipelines.steps import Step
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
-from policy.profile import Profile
 
 if TYPE_CHECKING:
     from pipelines.planning.scaling import StageScaler
@@ -31,147 +35,7 @@ AUTOSCALING_POLICY = "pipelines.serving.ray_scaling:scale"
 DEPLOYMENT = "PipelineReplica"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class TensorConfig(_Strict):
-    """One input or output of the pipeline."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...] = ()
-
-    @property
-    def spec(self) -> TensorSpec:
-        """The tensor as the HTTP interface takes it."""
-        return TensorSpec(self.name, self.datatype, self.shape)
-
-
-class StageConfig(_Strict):
-    """A stage; `pipelines.steps.Stage` explains the keys."""
-
-    code: str
-    name: str = ""
-    options: dict[str, Any] = Field(default_factory=dict)
-    workers: int = 1
-    cpus: list[int] | None = None
-    place: Place = "process"
-    batch_size: int | None = None
-    max_wait_ms: float = 0.0
-    policy: Literal["smdp", "auto"] | None = None
-    #: A profile file or its content.
-    profile: str | dict[str, Any] | None = None
-    budget_ms: float | None = None
-    device: Literal["cpu", "cuda"] = "cpu"
-    hang_after_s: float = 30.0
-    #: A function that returns an item, for measuring the profile with `policy: auto`.
-    example: str | None = None
-    #: Cost of one worker, for `sojourn pipeline plan`.
-    cost: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    #: With `place: deployment`: the most replicas, if they follow the load; `workers` is the least.
-    max_workers: int | None = Field(default=None, ge=1)
-    #: With `place: deployment`: the resources of each replica, as Ray Serve takes them.
-    ray_actor_options: dict[str, Any] | None = None
-
-    @model_validator(mode="after")
-    def _deployment(self) -> "StageConfig":
-        if self.place == "deployment":
-            if self.max_workers is not None and self.max_workers < self.workers:
-                raise ValueError(f"max_workers must be at least workers, which is {self.workers}")
-            known = KEYS["ray_actor_options"]
-            for name in self.ray_actor_options or {}:
-                if name not in known:
-                    raise ValueError(f"ray_actor_options.{name}: {unknown_key(name, known)}")
-        elif self.max_workers is not None or self.ray_actor_options is not None:
-            raise ValueError("max_workers and ray_actor_options need place deployment")
-        return self
-
-    def build(self) -> Stage:
-        """Return the stage.
-
-        Raises
-        ------
-        InvalidInputError
-            A value is out of its range, or the profile is invalid.
-        """
-        values = self.model_dump(
-            exclude={"profile", "cost", "example", "max_workers", "ray_actor_options"}
-        )
-        if self.example is not None:
-            values["example"] = import_function(self.example)()
-        if isinstance(self.profile, str):
-            values["profile"] = Profile.load(self.profile)
-        elif self.profile is not None:
-            values["profile"] = Profile.from_dict(self.profile)
-        return Stage(**values)
-
-
-class EnsembleConfig(_Strict):
-    """Branches that each item passes, and how their results are joined."""
-
-    branches: list[list["StepConfig"]]
-    join: str | None = None
-
-
-class SwitchConfig(_Strict):
-    """Branches of which each item passes one."""
-
-    choose: str
-    branches: dict[str | int | bool, list["StepConfig"]]
-    shares: dict[str | int | bool, float] | None = None
-
-
-class EachConfig(_Strict):
-    """A branch that each element of an item passes, and how the results are joined."""
-
-    branch: list["StepConfig"]
-    join: str | None = None
-    max_items: int = MAX_ITEMS
-    expected_items: int = 1
-
-
-class StepConfig(_Strict):
-    """One step: exactly one of the keys."""
-
-    stage: StageConfig | None = None
-    ensemble: EnsembleConfig | None = None
-    switch: SwitchConfig | None = None
-    each: EachConfig | None = None
-
-    @model_validator(mode="after")
-    def _one(self) -> "StepConfig":
-        if len(self.model_fields_set) != 1:
-            raise ValueError("a step is one of stage, ensemble, switch and each")
-        return self
-
-    def build(self) -> Step:
-        """Return the step.
-
-        Raises
-        ------
-        InvalidInputError
-            A value is out of its range, or a function cannot be imported.
-        """
-        if self.stage is not None:
-            return self.stage.build()
-        if self.ensemble is not None:
-            branches = [build_steps(branch) for branch in self.ensemble.branches]
-            return Ensemble(branches, _function(self.ensemble.join) or list)
-        if self.switch is not None:
-            keyed = {key: build_steps(steps) for key, steps in self.switch.branches.items()}
-            return Switch(import_function(self.switch.choose), keyed, self.switch.shares)
-        assert self.each is not None
-        each = self.each
-        return Each(
-            build_steps(each.branch),
-            _function(each.join) or list,
-            each.max_items,
-            each.expected_items,
-        )
-
-
-class AutoscalingConfig(_Strict):
+class AutoscalingConfig(StrictModel):
     """The workers of the stages follow the load; every stage needs a profile."""
 
     #: Of all stages in one replica together; those in deployments of their own are not counted.
@@ -182,7 +46,7 @@ class AutoscalingConfig(_Strict):
     hold_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
 
 
-class PipelineConfig(_Strict):
+class PipelineConfig(StrictModel):
     """`args` of the application: what the pipeline is; a change replaces every replica."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -266,7 +130,7 @@ class PipelineConfig(_Strict):
         return StageScaler(table, config.margin, config.hold_s)
 
 
-class PipelineUserConfig(_Strict):
+class PipelineUserConfig(StrictModel):
     """`user_config` of the deployment; a change takes effect without restarting a replica."""
 
     sla: SLAConfig = SLAConfig()
@@ -280,7 +144,7 @@ class PipelineUserConfig(_Strict):
     tracing: TracingConfig | None = None
 
 
-class PipelineFile(_Strict):
+class PipelineFile(StrictModel):
     """The parts of a config file that concern the pipeline."""
 
     application: str
@@ -290,33 +154,6 @@ class PipelineFile(_Strict):
     pipeline: PipelineConfig
     user_config: PipelineUserConfig
     document: dict[str, Any]
-
-
-def build_steps(steps: Sequence[StepConfig]) -> list[Step]:
-    """Return the steps that a list in the config describes."""
-    return [step.build() for step in steps]
-
-
-def import_function(path: str) -> Callable[..., Any]:
-    """Import a function by its path ``package.module:name``.
-
-    Raises
-    ------
-    InvalidInputError
-        It cannot be imported, or is not callable.
-    """
-    module, _, name = path.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidInputError(f"function {path!r}: {error}") from error
-    if not callable(found):
-        raise InvalidInputError(f"function {path!r}: is not callable")
-    return found  # type: ignore[no-any-return]
-
-
-def _function(path: str | None) -> Callable[[list[Any]], Any] | None:
-    return None if path is None else import_function(path)
 
 
 def parse_args(args: Any) -> PipelineConfig:

@@ -25,7 +25,8 @@ from pipelines.autoscaler import PipelineAutoscaler
 from pipelines.errors import StageError
 from pipelines.items import Flow
 from pipelines.pipeline import Pipeline
-from pipelines.serving.config import PipelineConfig, PipelineUserConfig, import_function
+from pipelines.serving.config import PipelineConfig, PipelineUserConfig
+from pipelines.serving.step_config import import_function
 from pipelines.workers.replicas import ReplicaAccess
 
 logger = logging.getLogger("sojourn.pipelines")

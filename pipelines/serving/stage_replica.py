@@ -20,7 +20,7 @@ from ray.serve.handle import DeploymentHandle
 from deployments.ray_replica import call_when_draining, confine_to_node
 from pipelines.errors import WorkerLostError
 from pipelines.items import BatchFailure
-from pipelines.serving.config import StageConfig
+from pipelines.serving.step_config import StageConfig
 from pipelines.workers.batch_server import BatchServer, socket_folder
 from pipelines.workers.factory import recipe_of
 from pipelines.workers.predictor import make_predictor

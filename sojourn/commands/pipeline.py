@@ -301,7 +301,7 @@ def profile(file: Path, seconds: float, as_json: bool) -> None:
     if config.example is None:
         raise InvalidInputError(f"{file}: pipeline.example: measuring needs it")
     from pipelines.planning.profiling import measure_profiles
-    from pipelines.serving.config import import_function
+    from pipelines.serving.step_config import import_function
 
     example = import_function(config.example)()
     steps = config.build()
