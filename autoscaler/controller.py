@@ -145,8 +145,7 @@ class Autoscaler:
         return self._decision(
             replicas,
             f"{reason}; offered {status.offered_per_s:.4g}/s, demand {status.demand_per_s:.4g}/s "
-            f"by {status.forecast.method} at a risk of {self._risk_in_words()}, which needs "
-            f"{required}{remark}",
+            f"{self._origin_in_words(status)}, which needs {required}{remark}",
             arrival_rate_per_s=status.offered_per_s,
             forecast_per_s=status.forecast.expected_per_s,
             required_replicas=required,
@@ -223,6 +222,11 @@ class Autoscaler:
             "; devices are slower than their profile, and the correction is at its minimum of "
             f"{correction:g}"
         )
+
+    def _origin_in_words(self, status: FleetStatus) -> str:
+        if status.urgency:
+            return f"ahead of the forecast, because {status.urgency}"
+        return f"by {status.forecast.method} at a risk of {self._risk_in_words()}"
 
     def _risk_in_words(self) -> str:
         monitor = self._monitor

@@ -96,12 +96,13 @@ class CountedSeconds:
                 if refusals:
                     self._refusals[index] += share * refusals
 
-    def between(self, begin: int, end: int) -> tuple[FloatArray, FloatArray]:
+    def between(self, begin: int, end: int) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return tries and refusals by the second, with the share of replicas without a report.
 
         Returns
         -------
-        attempts, refusals : ndarray of float, shape (end - begin,)
+        attempts, refusals, replicas : ndarray of float, shape (end - begin,)
+            Replicas that took the tries, each for the part of the second that it served.
         """
         indices = np.arange(begin, end) % _SECONDS
         attempts, refusals = self._attempts[indices], self._refusals[indices]
@@ -109,8 +110,8 @@ class CountedSeconds:
         missing = (expected - covered > _MISSING_BY_ROUNDING) & (covered > 0)
         if missing.any():
             factor = np.where(missing, expected / np.maximum(covered, _MISSING_BY_ROUNDING), 1.0)
-            attempts, refusals = factor * attempts, factor * refusals
-        return attempts, refusals
+            attempts, refusals, covered = factor * attempts, factor * refusals, factor * covered
+        return attempts, refusals, covered
 
     def state_dict(self) -> dict[str, Any]:
         """Return tries and refusals as plain numbers and lists; coverage starts anew."""

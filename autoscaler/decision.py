@@ -74,8 +74,8 @@ class Decision:
     horizon_s : float
         How far the forecast looks ahead: the time that a replica takes to start.
     demand_per_s : float or None
-        Requests per second that were sized for: the forecast with its margin, the burst factor and
-        the backlog.
+        Requests per second that were sized for: the forecast with its margin and the burst factor,
+        or what is measured now to be needed (`autoscaler.fast_loop`).
     method : str
         Name of the forecast in use.
     margin : float

@@ -12,6 +12,7 @@ from typing import Any
 
 from autoscaler.calibration import WindowCalibration
 from autoscaler.clocks import MAX_LAG_S, ReplicaClocks
+from autoscaler.fast_loop import measured_need
 from autoscaler.forecasting.demand import (
     DEFAULT_UNSERVED_SHARE,
     DemandForecast,
@@ -59,7 +60,10 @@ class FleetStatus:
     backlog : float
         Requests in the queues beyond what is normal.
     demand_per_s : float
-        Requests per second to size for: forecast, burst factor and backlog.
+        Requests per second to size for: the forecast with the burst factor, or what is measured
+        now to be needed, if that is more (`autoscaler.fast_loop`).
+    urgency : str
+        Why it is more, for people; empty if it is not.
     bottleneck : str or None
         What limits most replicas, one of `autoscaler.reports.BOTTLENECKS`; None if unknown.
     """
@@ -72,6 +76,7 @@ class FleetStatus:
     forecast: DemandForecast
     backlog: float
     demand_per_s: float
+    urgency: str = ""
     bottleneck: str | None = None
 
 
@@ -211,6 +216,15 @@ class FleetMonitor:
             for report in live
         )
         backlog /= share_known
+        need = measured_need(
+            history.recent,
+            self.sizing(1, 1).capacity_per_s(),
+            self._late_share_allowed(),
+            self.settings.retries,
+            backlog,
+            self.settings.backlog_drain_s,
+        )
+        forecast_per_s = self.settings.burst_factor * forecast.demand_per_s
         known = [report.bottleneck for report in live if report.bottleneck is not None]
         return FleetStatus(
             replicas=reporting,
@@ -220,8 +234,8 @@ class FleetMonitor:
             offered_per_s=history.current_per_s,
             forecast=forecast,
             backlog=backlog,
-            demand_per_s=self.settings.burst_factor * forecast.demand_per_s
-            + backlog / self.settings.backlog_drain_s,
+            demand_per_s=max(forecast_per_s, need.rate_per_s),
+            urgency=need.reason if need.rate_per_s > forecast_per_s else "",
             bottleneck=statistics.mode(known) if known else None,
         )
 

@@ -24,6 +24,8 @@ FloatArray = NDArray[np.float64]
 #: A replica that does not say since when it counts has served before if it is first seen this soon
 #: after the very first report.
 _SETTLE_S = 5.0
+#: How many of the last seconds tell what is refused now.
+_RECENT_S = 5
 #: A replica that has been ready for this long should report: Ray's default is every ten seconds.
 REPORTING_AFTER_S = 15.0
 #: A replica that began to serve this soon after requests waited for one has got those requests.
@@ -60,6 +62,26 @@ def offered_requests(attempts: ArrayLike, refusals: ArrayLike, retries: int) -> 
 
 
 @dataclass(frozen=True, eq=False)
+class RecentTries:
+    """The last seconds.
+
+    Attributes
+    ----------
+    offered_per_s : ndarray of float, shape (seconds,)
+        Requests per second, oldest first.
+    attempts, refusals : ndarray of float, shape (seconds,)
+        Tries in each second, and those of them that were refused.
+    replicas : ndarray of float, shape (seconds,)
+        Replicas that took the tries.
+    """
+
+    offered_per_s: FloatArray
+    attempts: FloatArray
+    refusals: FloatArray
+    replicas: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
 class RateHistory:
     """The recent offered load.
 
@@ -71,11 +93,14 @@ class RateHistory:
         The latest whole second that the reports of all replicas with timely reports cover.
     rates_per_s : ndarray of float, shape (seconds,)
         Rate of each second, oldest first; the last one ends at `end_s`.
+    recent : RecentTries
+        The last seconds of them.
     """
 
     current_per_s: float
     end_s: float
     rates_per_s: FloatArray
+    recent: RecentTries
 
 
 class OfferedLoad:
@@ -221,14 +246,17 @@ class OfferedLoad:
         window = round(window_s)
         if end - begin < max(2, window // 2):
             return None
-        attempts, refusals = self._counted.between(begin, end)
+        attempts, refusals, replicas = self._counted.between(begin, end)
         offered = float(
             offered_requests(attempts[-window:].sum(), refusals[-window:].sum(), retries)
         )
+        rates_per_s = offered_requests(attempts, refusals, retries)
+        series = (rates_per_s, attempts, refusals, replicas)
         return RateHistory(
             current_per_s=offered / min(window, end - begin),
             end_s=float(end),
-            rates_per_s=offered_requests(attempts, refusals, retries),
+            rates_per_s=rates_per_s,
+            recent=RecentTries(*(values[-_RECENT_S:] for values in series)),
         )
 
     def state_dict(self) -> dict[str, Any]:

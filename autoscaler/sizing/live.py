@@ -151,14 +151,19 @@ class LiveSizing:
 
         It is more than the SLA rate, at which a single replica misses the share that the SLA
         allows: of a fleet, another replica accepts what one refuses. With retries only the
-        device's capacity limits how much is in time, so the rest of the load is what is missed
-        (simulated fleets agree within 2%: tests/simulator/test_sizing_holds.py). Where the device
-        is not the bottleneck, the SLA rate is already what the front can answer.
+        replicas' capacity limits how much is in time, so the rest of the load is what is missed
+        (simulated fleets agree within 2%: tests/simulator/test_sizing_holds.py).
+        """
+        return self.sla_rate_per_s() if self.delays.retries == 0 else self.capacity_per_s()
+
+    def capacity_per_s(self) -> float | None:
+        """Return what a full replica accepts per second, corrected; None if that is unknown.
+
+        Where the device is not the bottleneck, it is the SLA rate, which is then what the front can
+        answer.
         """
         rates = [
-            max(one.curve.sla_rate_per_s, one.capacity_per_s if self.delays.retries != 0 else 0.0)
-            if one.limited_by_device
-            else one.curve.sla_rate_per_s
+            max(one.curve.sla_rate_per_s, one.capacity_per_s if one.limited_by_device else 0.0)
             for one in self.median_replicas
             if one.curve
         ]

@@ -24,7 +24,7 @@ def test_each_second_gets_its_share_of_every_span(spans):
         for second in range(596):
             covered_s = min(since_s + length_s, second + 1) - max(since_s, second)
             expected[second] += count * max(0.0, covered_s) / length_s
-    attempts, refusals = counted.between(0, 596)
+    attempts, refusals, _ = counted.between(0, 596)
     assert attempts == pytest.approx(expected, abs=1e-6)
     assert refusals == pytest.approx(expected / 2, abs=1e-6)
 
@@ -35,7 +35,9 @@ def test_a_silent_replica_has_the_share_of_the_others():
         counted.expect(second, 3, 2)
         for _ in range(2):
             counted.spread(second, second + 1, 40.0, 0.0, oldest=100)
-    assert counted.between(100, 110)[0].tolist() == 10 * [120.0]
+    attempts, _, replicas = counted.between(100, 110)
+    assert attempts.tolist() == 10 * [120.0]
+    assert replicas.tolist() == 10 * [3.0]
 
 
 def test_a_replica_that_has_gone_is_not_missed_in_its_last_seconds():
