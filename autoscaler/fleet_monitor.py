@@ -124,6 +124,8 @@ class FleetMonitor:
         self.calibration = WindowCalibration(settings.windows)
         self.median_replicas: tuple[MedianReplica, ...] = ()
         self._reports: dict[str, ReplicaReport] = {}
+        #: The newest report of each replica as it was read, before its time was corrected.
+        self._read: dict[str, ReplicaReport] = {}
         self._clocks = ReplicaClocks()
         self._intervals_s: deque[float] = deque(maxlen=_INTERVALS_KEPT)
         self._interval_s = 1.0
@@ -143,6 +145,9 @@ class FleetMonitor:
             When they were read, which corrects the clocks of replicas. None: the clocks are right.
         """
         for report in reports:
+            if self._read.get(report.replica_id) is report:
+                continue
+            self._read[report.replica_id] = report
             if now_s is not None:
                 placed_s = self._clocks.place(report, now_s)
                 if placed_s != report.time_s:
@@ -276,7 +281,7 @@ class FleetMonitor:
     def _forget_before(self, cutoff_s: float) -> None:
         self.load.forget_before(cutoff_s)
         for name in [name for name, seen in self._reports.items() if seen.time_s < cutoff_s]:
-            del self._reports[name]
+            del self._reports[name], self._read[name]
             self._clocks.forget(name)
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
