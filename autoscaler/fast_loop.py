@@ -25,6 +25,8 @@ FloatArray = NDArray[np.float64]
 MAX_OVER_OFFERED = 1.5
 #: Seconds in which replicas must have been full before what they accepted is their capacity.
 _LEAST_FULL_S = 3
+#: Replicas that come or go between two seconds in which their number is the same.
+_STEADY = 0.5
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,13 @@ def _given_up(refusals: ArrayLike, attempts: ArrayLike, retries: int) -> FloatAr
 
 
 def _measured_capacity_per_s(tries: RecentTries, full: NDArray[np.bool_]) -> float:
-    """Return what a replica accepts per second while it is full; infinity if that is not known."""
-    used = np.flatnonzero(full)[1:]  # in the first one, the replicas were not full all the time
+    """Return what a replica accepts per second while it is full; infinity if that is not known.
+
+    The first full second is left out, because the replicas were not full in all of it, and so are
+    seconds in which replicas began to serve, which fill up only then.
+    """
+    is_steady = full[1:] & full[:-1] & (np.abs(np.diff(tries.replicas)) < _STEADY)
+    used = 1 + np.flatnonzero(is_steady)
     accepted = float((tries.attempts - tries.refusals)[used].sum())
     served_s = float(tries.replicas[used].sum())
     if used.size < _LEAST_FULL_S or served_s <= 0 or accepted <= 0:

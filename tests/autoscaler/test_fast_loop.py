@@ -58,6 +58,16 @@ def test_a_capacity_needs_three_full_seconds():
     assert need(tries(500.0, 160.0, seconds=4)).rate_per_s == pytest.approx(625.0)
 
 
+@pytest.mark.parametrize("begun", [2, 3, 4])
+def test_replicas_that_have_just_begun_to_serve_are_not_slow(begun):
+    """Two full replicas accept 200/s; then six more serve, which are not full at once."""
+    seen = tries(500.0, 200.0)
+    seen.replicas[begun:] = 8.0
+    if begun < 4:
+        seen.refusals[begun + 1 :] = 0.0
+    assert need(seen).rate_per_s == pytest.approx(500.0)
+
+
 def test_a_backlog_is_drained_within_the_bound():
     seen = tries(100.0, 200.0)
     assert need(seen, backlog=200.0).rate_per_s == pytest.approx(120.0)
