@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autoscaler.controller import Autoscaler
-    from autoscaler.decision import Decision
+    from autoscaler.decision import Decision, FleetState
     from autoscaler.forecasting.demand import DemandForecast, DemandForecaster
     from autoscaler.reports import ReplicaReport
     from autoscaler.settings import AutoscalerSettings
@@ -31,6 +31,7 @@ __all__ = [
     "DemandForecaster",
     "Estimator",
     "FleetResponse",
+    "FleetState",
     "FullBatchEstimator",
     "Prediction",
     "ReplicaReport",
@@ -52,6 +53,7 @@ _MODULES = {
     "DemandForecaster": "forecasting.demand",
     "Estimator": "sizing.estimators",
     "FleetResponse": "sizing.fleet_response",
+    "FleetState": "decision",
     "FullBatchEstimator": "sizing.estimators",
     "Prediction": "sizing.estimators",
     "ReplicaReport": "reports",

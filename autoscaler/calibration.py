@@ -18,7 +18,8 @@ Whether a window was missed is judged against what it required, and not by late 
 fleet could have served in a second is the least that was ordered in the start time before it. The
 window was missed if too large a share of its requests exceeds that. So a miss is the forecast's
 fault: starts that fail, or a full cluster, do not lower the risk, and refusals that are reported
-late or in bulk do not hide a miss.
+late or in bulk do not hide a miss. A window that depends on an order which `max_replicas` or a
+budget limited is not judged at all: what the forecast asked for was not ordered.
 """
 
 import math
@@ -37,9 +38,6 @@ FloatArray = NDArray[np.float64]
 MIN_RISK, MAX_RISK = 0.001, 0.1
 #: The step γ: a missed window lowers the risk by 5%, and it takes 1 / a windows to make up for it.
 STEP = 0.05
-#: What a fleet serves within the SLA is more than its replicas would each by itself, because a
-#: request refused by one of them may be accepted by another.
-RETRY_RESERVE = 1.06
 #: After a longer silence, windows are not judged: what was ordered meanwhile is unknown.
 _MAX_GAP_S = 10.0
 
@@ -62,7 +60,8 @@ class WindowCalibration:
         self.judged = self.missed = 0
         self._allowed = 1.0 - complying_share
         self._log_risk = math.log(min(max(self._allowed, MIN_RISK), MAX_RISK))
-        # (time, requests per second within the SLA) of each change in what was ordered.
+        # (time, requests per second within the SLA) of each change in what was ordered; NaN if the
+        # order was limited.
         self._orders: deque[tuple[float, float]] = deque()
         self._since_s = math.inf
         self._ordered_s = -math.inf
@@ -83,12 +82,20 @@ class WindowCalibration:
         return math.exp(self._log_risk)
 
     def note_order(self, now_s: float, capacity_per_s: float) -> None:
-        """Note the capacity ordered at a time, in requests per second within the SLA."""
+        """Note the capacity ordered at a time.
+
+        Parameters
+        ----------
+        now_s : float
+        capacity_per_s : float
+            What the fleet serves within the SLA, in requests per second; NaN if less was ordered
+            than the forecast asked for.
+        """
         if now_s - self._ordered_s > _MAX_GAP_S:
             self._orders.clear()
             self._since_s = now_s
         self._ordered_s = now_s
-        if not self._orders or self._orders[-1][1] != capacity_per_s:
+        if not self._orders or not _is_same(self._orders[-1][1], capacity_per_s):
             self._orders.append((now_s, capacity_per_s))
 
     def judge(
@@ -122,8 +129,9 @@ class WindowCalibration:
             if begin_s < self._since_s or window_end > self._ordered_s + _MAX_GAP_S:
                 continue
             rates = rates_of_window(window_end)
-            if rates is not None:
-                excess = np.maximum(0.0, rates - self._served_per_s(window_end, horizon_s))
+            served = self._served_per_s(window_end, horizon_s)
+            if rates is not None and not np.isnan(served).any():
+                excess = np.maximum(0.0, rates - served)
                 self._count(bool(excess.sum() > late_share_allowed * rates.sum()))
         self._forget_before(newest - WINDOW_S - horizon_s)
 
@@ -134,14 +142,17 @@ class WindowCalibration:
         self._log_risk = min(max(self._log_risk + step, math.log(MIN_RISK)), math.log(MAX_RISK))
 
     def _served_per_s(self, window_end_s: int, horizon_s: float) -> FloatArray:
-        """Return what could be served in each second of a window, had starts taken the horizon."""
+        """Return what could be served in each second of a window, had starts taken the horizon.
+
+        NaN where it depends on a limited order.
+        """
         seconds = np.arange(window_end_s - WINDOW_S, window_end_s)
         served = np.full(WINDOW_S, math.inf)
         replaced_s = math.inf
         for time_s, capacity in reversed(self._orders):
             # In force until `replaced_s`, and then for another horizon what it kept from serving.
             touched = (seconds >= time_s) & (seconds - horizon_s < replaced_s)
-            served[touched] = np.minimum(served[touched], RETRY_RESERVE * capacity)
+            served[touched] = np.minimum(served[touched], capacity)
             replaced_s = time_s
         return served
 
@@ -167,3 +178,7 @@ class WindowCalibration:
             raise ValueError(f"risk: must be from {MIN_RISK} to {MAX_RISK}, not {risk}")
         self._log_risk = math.log(min(max(risk, MIN_RISK), MAX_RISK))
         self.judged, self.missed = judged, missed
+
+
+def _is_same(capacity: float, other: float) -> bool:
+    return capacity == other or (math.isnan(capacity) and math.isnan(other))

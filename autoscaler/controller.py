@@ -12,32 +12,20 @@ demand is never ordered twice, however long starts take and however often they f
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
-from autoscaler.decision import Decision
+from autoscaler.decision import Decision, FleetState
 from autoscaler.fleet_monitor import SLOW_INTERVAL_S, FleetMonitor, FleetStatus, UnknownStatus
 from autoscaler.reports import ReplicaReport
 from autoscaler.scale_in import ScaleInGuard, acquaintance_s, measured_hold_s
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.sizing.live import LiveSizing
 from autoscaler.sizing.sla_rate_correction import MIN_CORRECTION
+from autoscaler.stuck_orders import StuckOrders
+from autoscaler.waking import FirstReplicaWait
 from policy.errors import InvalidInputError
 
 _STATE_VERSION = 6
-
-
-#: Ordered replicas that have not started after this many starts' time, and this long, are stuck.
-_STUCK_AFTER_STARTS, _STUCK_AFTER_S = 2.0, 30.0
-
-
-@dataclass(frozen=True)
-class _Shortage:
-    """Since when fewer replicas have served than were ordered, and how many of either."""
-
-    since_s: float
-    ready: int
-    ordered: int
 
 
 class Autoscaler:
@@ -52,11 +40,8 @@ class Autoscaler:
     def __init__(self, settings: AutoscalerSettings | None = None) -> None:
         self._monitor = FleetMonitor(settings or AutoscalerSettings())
         self._guard = ScaleInGuard()
-        #: Since when requests have been waiting without a break; None if none waits.
-        self._waiting_since_s: float | None = None
-        #: When a request last waited for a first replica, or such a replica was starting.
-        self._last_waiting_s = -math.inf
-        self._shortage: _Shortage | None = None
+        self._waking = FirstReplicaWait()
+        self._stuck = StuckOrders()
 
     @property
     def settings(self) -> AutoscalerSettings:
@@ -84,118 +69,83 @@ class Autoscaler:
         """
         self._monitor.observe(reports, now_s)
 
-    def decide(
-        self,
-        now_s: float,
-        *,
-        current_replicas: int,
-        min_replicas: int,
-        max_replicas: int,
-        ready_replicas: int | None = None,
-        waiting: float = 0.0,
-    ) -> Decision:
+    def decide(self, now_s: float, fleet: FleetState) -> Decision:
         """Decide how many replicas there should be.
 
         Parameters
         ----------
         now_s : float
             On the clock of the reports' ``time_s``.
-        current_replicas : int
-            Replicas ordered so far, started or not: the last decision, unless somebody changed it.
-        min_replicas, max_replicas : int
-            Bounds. If `min_replicas` is 0, the last replica goes after no request has come for
-            `AutoscalerSettings.idle_s`.
-        ready_replicas : int, optional
-            Replicas that serve, whether they report or not. None: unknown.
-        waiting : float
-            Requests that wait outside for a first replica.
+        fleet : FleetState
 
         Returns
         -------
         Decision
-
-        Raises
-        ------
-        InvalidInputError
-            The bounds contradict each other.
         """
-        if not 0 <= min_replicas <= max_replicas:
-            raise InvalidInputError(
-                f"bounds: min_replicas must be at least 0 and at most max_replicas, not "
-                f"{min_replicas} to {max_replicas}"
-            )
-        start_times = self._monitor.start_times
-        if ready_replicas is not None:
-            start_times.track(now_s, current_replicas, ready_replicas)
-            self._monitor.expect(now_s, ready_replicas)
-            self._note_shortage(now_s, current_replicas, ready_replicas)
-        decision = self._decide(
-            now_s, current_replicas, min_replicas, max_replicas, ready_replicas, waiting
-        )
-        if ready_replicas is not None:
-            start_times.track(now_s, decision.replicas, ready_replicas)
+        start_times, ready = self._monitor.start_times, fleet.ready_replicas
+        if ready is not None:
+            start_times.track(now_s, fleet.current_replicas, ready)
+            self._monitor.expect(now_s, ready)
+        self._stuck.observe(now_s, fleet)
+        decision = self._decide(now_s, fleet)
+        if ready is not None:
+            start_times.track(now_s, decision.replicas, ready)
         return decision
 
-    def _decide(
-        self,
-        now_s: float,
-        current_replicas: int,
-        min_replicas: int,
-        max_replicas: int,
-        ready_replicas: int | None,
-        waiting: float,
-    ) -> Decision:
-        low, high = max(1, min_replicas), max(1, max_replicas)
-        self._note_waiting(now_s, waiting)
-        if ready_replicas == 0:
-            # The waking request may still be queued at the proxy, which sends no reports.
-            self._last_waiting_s = now_s
-        if current_replicas == 0 and min_replicas == 0 and waiting <= 0:
+    def note_limited(self, now_s: float) -> None:
+        """Note that fewer replicas were ordered than were decided on, as within a budget."""
+        self._monitor.calibration.note_order(now_s, math.nan)
+
+    def _decide(self, now_s: float, fleet: FleetState) -> Decision:
+        self._waking.observe(now_s, fleet, self._monitor.load)
+        if fleet.current_replicas == 0 and fleet.min_replicas == 0 and fleet.waiting <= 0:
             return Decision(
                 0, "stay at 0: no request waits", horizon_s=self._monitor.start_times.horizon_s
             )
-        current = min(max(current_replicas, low), high)
+        current = min(max(fleet.current_replicas, fleet.least), fleet.most)
         status = self._monitor.status(now_s)
         if isinstance(status, UnknownStatus):
             if status.is_stale:
                 self._guard.interrupt()
-            if self._waiting_since_s is not None:
-                return self._wake(now_s - self._waiting_since_s, current, waiting, low, high)
+            rate_per_s = self._waking.rate_per_s(now_s, fleet.waiting)
+            if rate_per_s is not None:
+                return self._wake(rate_per_s, current, fleet)
             return self._decision(current, f"hold {current}: {status.reason}")
-        sizing = self._monitor.sizing(low, high)
-        required, remark = sizing.required(status.demand_per_s)
-        remark = (remark or self._model_remark()) + _bottleneck_remark(status.bottleneck)
-        remark += _report_remark(status)
-        stuck = self._stuck_replicas(now_s)
+        sizing = self._monitor.sizing(fleet.least, fleet.most)
+        requirement = sizing.required(status.demand_per_s)
+        required = requirement.replicas
+        remark = requirement.remark or self._model_remark()
+        remark += _bottleneck_remark(status.bottleneck) + _report_remark(status)
+        stuck = self._stuck.count(now_s, self._monitor.start_times.horizon_s)
         if stuck:
             remark += (
-                f"; only {ready_replicas} of {current_replicas} serve: {stuck} do not start "
-                "(is there room for them on the cluster?)"
+                f"; only {fleet.ready_replicas} of {fleet.current_replicas} serve: {stuck} do not "
+                "start (is there room for them on the cluster?)"
             )
         self._guard.observe(now_s, status.demand_per_s, self._hold_s())
         self._guard.first_fleet = self._guard.first_fleet or current
         # Replicas that serve are assumed to carry their share of the load, even before their first
         # report.
-        serving = current if ready_replicas is None else ready_replicas
+        serving = current if fleet.ready_replicas is None else fleet.ready_replicas
         serving_per_known = max(1.0, serving / status.carrying_replicas)
         all_report = serving_per_known == 1 and not status.silent_replicas
-        idle_s = self._idle_s(now_s)
+        idle_s = self._waking.idle_s(now_s, self._monitor.load)
 
         if required > current:
             replicas, reason = required, f"scale out {current} -> {required}"
-        elif min_replicas == 0 and all_report and idle_s > self._idle_limit_s():
+        elif fleet.min_replicas == 0 and all_report and idle_s > self._idle_limit_s():
             replicas, reason = 0, f"scale in {current} -> 0: no request for {idle_s:.0f} s"
         elif required == current:
             replicas, reason = current, f"keep {current}"
         else:
             replicas, reason = self._scale_in(now_s, current, status, sizing, serving_per_known)
-        if (sla_rate_per_s := sizing.sla_rate_per_s()) is not None:
-            self._monitor.calibration.note_order(now_s, replicas * sla_rate_per_s)
+        if (rate_per_s := sizing.fleet_rate_per_s()) is not None:
+            capacity_per_s = math.nan if requirement.is_limited else replicas * rate_per_s
+            self._monitor.calibration.note_order(now_s, capacity_per_s)
         return self._decision(
             replicas,
             f"{reason}; offered {status.offered_per_s:.4g}/s, demand {status.demand_per_s:.4g}/s "
-            f"by {status.forecast.method} at a risk of {self._risk_in_words()}, which needs "
-            f"{required}{remark}",
+            f"{self._origin_in_words(status)}, which needs {required}{remark}",
             arrival_rate_per_s=status.offered_per_s,
             forecast_per_s=status.forecast.expected_per_s,
             required_replicas=required,
@@ -208,7 +158,7 @@ class Autoscaler:
             method=status.forecast.method,
             margin=status.forecast.margin,
             risk=self._monitor.risk,
-            sla_rate_per_s=sla_rate_per_s,
+            sla_rate_per_s=sizing.sla_rate_per_s(),
             silent_replicas=status.silent_replicas,
             report_interval_s=status.report_interval_s,
             bottleneck=status.bottleneck,
@@ -231,7 +181,7 @@ class Autoscaler:
         cautious_per_s = serving_per_known * self._guard.cautious_demand_per_s(
             status.demand_per_s, status.offered_per_s, self._monitor.settings.window_s
         )
-        replicas = min(current, sizing.required(cautious_per_s)[0])
+        replicas = min(current, sizing.required(cautious_per_s).replicas)
         if replicas == current:
             return current, (
                 f"keep {current}: the cautious demand of the last {hold_s:g} s, "
@@ -273,6 +223,11 @@ class Autoscaler:
             f"{correction:g}"
         )
 
+    def _origin_in_words(self, status: FleetStatus) -> str:
+        if status.urgency:
+            return f"ahead of the forecast, because {status.urgency}"
+        return f"by {status.forecast.method} at a risk of {self._risk_in_words()}"
+
     def _risk_in_words(self) -> str:
         monitor = self._monitor
         if monitor.settings.risk is not None:
@@ -286,55 +241,19 @@ class Autoscaler:
             return settings.hold_s
         return measured_hold_s(self._monitor.start_times.horizon_s, settings.window_s)
 
-    def _note_shortage(self, now_s: float, ordered: int, ready: int) -> None:
-        """Note since when replicas have been missing without another one starting to serve."""
-        if ready >= ordered:
-            self._shortage = None
-        elif self._shortage is None or ready > self._shortage.ready:
-            self._shortage = _Shortage(now_s, ready, ordered)
-        else:
-            self._shortage = replace(self._shortage, ready=ready, ordered=ordered)
-
-    def _stuck_replicas(self, now_s: float) -> int:
-        """Return how many ordered replicas have not started for much longer than starts take."""
-        shortage = self._shortage
-        if shortage is None:
-            return 0
-        patience_s = _STUCK_AFTER_STARTS * self._monitor.start_times.horizon_s + _STUCK_AFTER_S
-        if now_s < shortage.since_s + patience_s:
-            return 0
-        return shortage.ordered - shortage.ready
-
-    def _note_waiting(self, now_s: float, waiting: float) -> None:
-        if waiting <= 0:
-            self._waiting_since_s = None
-            return
-        self._last_waiting_s = now_s
-        if self._waiting_since_s is None:
-            self._waiting_since_s = now_s
-        self._monitor.load.note_waiting(self._waiting_since_s, now_s)
-
-    def _wake(self, waited_s: float, current: int, waiting: float, low: int, high: int) -> Decision:
-        """Order replicas for requests that wait while nothing serves.
-
-        The rate at which requests arrived decides, and not their number: until a replica starts,
-        their number keeps growing although the load does not.
-        """
-        rate_per_s = waiting / max(1.0, waited_s)
-        required = low
+    def _wake(self, rate_per_s: float, current: int, fleet: FleetState) -> Decision:
+        """Order replicas for requests that come at this rate and wait while nothing serves."""
+        required = fleet.least
         if self._monitor.median_replicas:
-            required = self._monitor.sizing(low, high).required(rate_per_s)[0]
+            sizing = self._monitor.sizing(fleet.least, fleet.most)
+            required = sizing.required(rate_per_s).replicas
         replicas = max(current, required)
         return self._decision(
-            replicas, f"order {replicas}: {waiting:g} requests wait and nothing serves"
+            replicas, f"order {replicas}: {fleet.waiting:g} requests wait and nothing serves"
         )
 
     def _known_s(self, now_s: float) -> float:
         return now_s - self._monitor.load.first_s
-
-    def _idle_s(self, now_s: float) -> float:
-        load = self._monitor.load
-        return now_s - max(load.last_request_s, load.first_s, self._last_waiting_s)
 
     def _idle_limit_s(self) -> float:
         # The next request would wait for a start: stopping saves less than that if it comes soon.

@@ -1,6 +1,54 @@
-"""A decision of the autoscaler, with its reason."""
+"""What the autoscaler decides on, and a decision with its reason."""
 
 from dataclasses import dataclass
+
+from policy.errors import InvalidInputError
+
+
+@dataclass(frozen=True)
+class FleetState:
+    """The replicas of a deployment, and the bounds on their number.
+
+    Attributes
+    ----------
+    current_replicas : int
+        Replicas ordered so far, started or not: the last decision, unless somebody changed it.
+    min_replicas, max_replicas : int
+        Bounds. If `min_replicas` is 0, the last replica goes after no request has come for
+        `AutoscalerSettings.idle_s`.
+    ready_replicas : int or None
+        Replicas that serve, whether they report or not. None: unknown.
+    waiting : float
+        Requests that wait outside for a first replica.
+
+    Raises
+    ------
+    InvalidInputError
+        The bounds contradict each other.
+    """
+
+    current_replicas: int
+    min_replicas: int
+    max_replicas: int
+    ready_replicas: int | None = None
+    waiting: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_replicas <= self.max_replicas:
+            raise InvalidInputError(
+                f"bounds: min_replicas must be at least 0 and at most max_replicas, not "
+                f"{self.min_replicas} to {self.max_replicas}"
+            )
+
+    @property
+    def least(self) -> int:
+        """The lower bound of a fleet that serves."""
+        return max(1, self.min_replicas)
+
+    @property
+    def most(self) -> int:
+        """The upper bound of a fleet that serves."""
+        return max(1, self.max_replicas)
 
 
 @dataclass(frozen=True)
@@ -26,8 +74,8 @@ class Decision:
     horizon_s : float
         How far the forecast looks ahead: the time that a replica takes to start.
     demand_per_s : float or None
-        Requests per second that were sized for: the forecast with its margin, the burst factor and
-        the backlog.
+        Requests per second that were sized for: the forecast with its margin and the burst factor,
+        or what is measured now to be needed (`autoscaler.fast_loop`).
     method : str
         Name of the forecast in use.
     margin : float

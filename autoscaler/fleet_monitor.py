@@ -12,6 +12,7 @@ from typing import Any
 
 from autoscaler.calibration import WindowCalibration
 from autoscaler.clocks import MAX_LAG_S, ReplicaClocks
+from autoscaler.fast_loop import measured_need
 from autoscaler.forecasting.demand import (
     DEFAULT_UNSERVED_SHARE,
     DemandForecast,
@@ -59,7 +60,10 @@ class FleetStatus:
     backlog : float
         Requests in the queues beyond what is normal.
     demand_per_s : float
-        Requests per second to size for: forecast, burst factor and backlog.
+        Requests per second to size for: the forecast with the burst factor, or what is measured
+        now to be needed, if that is more (`autoscaler.fast_loop`).
+    urgency : str
+        Why it is more, for people; empty if it is not.
     bottleneck : str or None
         What limits most replicas, one of `autoscaler.reports.BOTTLENECKS`; None if unknown.
     """
@@ -72,6 +76,7 @@ class FleetStatus:
     forecast: DemandForecast
     backlog: float
     demand_per_s: float
+    urgency: str = ""
     bottleneck: str | None = None
 
 
@@ -119,6 +124,8 @@ class FleetMonitor:
         self.calibration = WindowCalibration(settings.windows)
         self.median_replicas: tuple[MedianReplica, ...] = ()
         self._reports: dict[str, ReplicaReport] = {}
+        #: The newest report of each replica as it was read, before its time was corrected.
+        self._read: dict[str, ReplicaReport] = {}
         self._clocks = ReplicaClocks()
         self._intervals_s: deque[float] = deque(maxlen=_INTERVALS_KEPT)
         self._interval_s = 1.0
@@ -138,6 +145,9 @@ class FleetMonitor:
             When they were read, which corrects the clocks of replicas. None: the clocks are right.
         """
         for report in reports:
+            if self._read.get(report.replica_id) is report:
+                continue
+            self._read[report.replica_id] = report
             if now_s is not None:
                 placed_s = self._clocks.place(report, now_s)
                 if placed_s != report.time_s:
@@ -211,6 +221,15 @@ class FleetMonitor:
             for report in live
         )
         backlog /= share_known
+        need = measured_need(
+            history.recent,
+            self.sizing(1, 1).capacity_per_s(),
+            self._late_share_allowed(),
+            self.settings.retries,
+            backlog,
+            self.settings.backlog_drain_s,
+        )
+        forecast_per_s = self.settings.burst_factor * forecast.demand_per_s
         known = [report.bottleneck for report in live if report.bottleneck is not None]
         return FleetStatus(
             replicas=reporting,
@@ -220,8 +239,8 @@ class FleetMonitor:
             offered_per_s=history.current_per_s,
             forecast=forecast,
             backlog=backlog,
-            demand_per_s=self.settings.burst_factor * forecast.demand_per_s
-            + backlog / self.settings.backlog_drain_s,
+            demand_per_s=max(forecast_per_s, need.rate_per_s),
+            urgency=need.reason if need.rate_per_s > forecast_per_s else "",
             bottleneck=statistics.mode(known) if known else None,
         )
 
@@ -262,7 +281,7 @@ class FleetMonitor:
     def _forget_before(self, cutoff_s: float) -> None:
         self.load.forget_before(cutoff_s)
         for name in [name for name, seen in self._reports.items() if seen.time_s < cutoff_s]:
-            del self._reports[name]
+            del self._reports[name], self._read[name]
             self._clocks.forget(name)
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:

@@ -3,10 +3,6 @@
 Replicas count every try that reaches them. Completions would hide an overload, because no fleet
 completes more than it can. Tries would count a request twice that one replica refused and another
 accepted. `offered_requests` removes the retries, and `OfferedLoad` keeps the counts over time.
-
-Some replicas may serve without a report. With random routing they have the same share of the load
-as the others, so what is reported is multiplied by the replicas that should report and divided by
-those that do.
 """
 
 import math
@@ -19,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from autoscaler.clocks import MAX_LAG_S
+from autoscaler.counted_seconds import CountedSeconds
 from autoscaler.reports import ReplicaReport
 from policy.errors import InvalidInputError
 
@@ -27,15 +24,12 @@ FloatArray = NDArray[np.float64]
 #: A replica that does not say since when it counts has served before if it is first seen this soon
 #: after the very first report.
 _SETTLE_S = 5.0
-_HISTORY_S = 600.0
+#: How many of the last seconds tell what is refused now.
+_RECENT_S = 5
 #: A replica that has been ready for this long should report: Ray's default is every ten seconds.
 REPORTING_AFTER_S = 15.0
-#: Replicas that may seem to be missing from a second, because they report at any time within it.
-_MISSING_BY_ROUNDING = 0.5
 #: A replica that began to serve this soon after requests waited for one has got those requests.
 _TOOK_WAITING_S = 2.0
-#: Longer time spans are added to the ring buffers by numpy.
-_SHORT_SPAN_S = 8
 
 
 def offered_requests(attempts: ArrayLike, refusals: ArrayLike, retries: int) -> FloatArray:
@@ -68,6 +62,26 @@ def offered_requests(attempts: ArrayLike, refusals: ArrayLike, retries: int) -> 
 
 
 @dataclass(frozen=True, eq=False)
+class RecentTries:
+    """The last seconds.
+
+    Attributes
+    ----------
+    offered_per_s : ndarray of float, shape (seconds,)
+        Requests per second, oldest first.
+    attempts, refusals : ndarray of float, shape (seconds,)
+        Tries in each second, and those of them that were refused.
+    replicas : ndarray of float, shape (seconds,)
+        Replicas that took the tries.
+    """
+
+    offered_per_s: FloatArray
+    attempts: FloatArray
+    refusals: FloatArray
+    replicas: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
 class RateHistory:
     """The recent offered load.
 
@@ -79,11 +93,14 @@ class RateHistory:
         The latest whole second that the reports of all replicas with timely reports cover.
     rates_per_s : ndarray of float, shape (seconds,)
         Rate of each second, oldest first; the last one ends at `end_s`.
+    recent : RecentTries
+        The last seconds of them.
     """
 
     current_per_s: float
     end_s: float
     rates_per_s: FloatArray
+    recent: RecentTries
 
 
 class OfferedLoad:
@@ -96,14 +113,7 @@ class OfferedLoad:
     """
 
     def __init__(self) -> None:
-        self._seconds = int(_HISTORY_S)
-        # Ring buffers by the second: second s, the time from s to s + 1, is at s modulo the length.
-        self._attempts = np.zeros(self._seconds)
-        self._refusals = np.zeros(self._seconds)
-        # Replicas whose reports cover a second, and replicas that should report then.
-        self._covered = np.zeros(self._seconds)
-        self._expected = np.zeros(self._seconds)
-        self._head = 0
+        self._counted = CountedSeconds()
         # By replica: time of its newest report, how long it had counted, tries, refusals.
         self._counters: dict[str, tuple[float, float, float, float]] = {}
         # (time, ready replicas) of the last `REPORTING_AFTER_S`.
@@ -146,7 +156,7 @@ class OfferedLoad:
             report.refused_total,
         )
         self._newest_s = max(newest_s, time_s)
-        self._advance(math.floor(time_s))
+        self._counted.advance(math.floor(time_s))
         if known is None:
             if counted_s > 0:
                 since_s = time_s - counted_s
@@ -198,14 +208,8 @@ class OfferedLoad:
         expected = 0
         if now_s - self._ready_since_s >= REPORTING_AFTER_S:
             expected = min(count for _, count in ready)
-        second = math.floor(now_s)
-        self._advance(second)
-        if second > self._head - self._seconds:
-            self._expected[second % self._seconds] = expected
         # A replica that has just gone may not have reported its last seconds.
-        for earlier in range(second - math.ceil(MAX_LAG_S), second):
-            index = earlier % self._seconds
-            self._expected[index] = min(self._expected[index], expected)
+        self._counted.expect(math.floor(now_s), expected, math.ceil(MAX_LAG_S))
         return expected
 
     def forget_before(self, cutoff_s: float) -> None:
@@ -238,28 +242,27 @@ class OfferedLoad:
             (seen[0] for seen in self._counters.values() if seen[0] >= cutoff_s), default=newest_s
         )
         end = math.floor(min(reported_s, newest_s))
-        begin = max(math.ceil(self._first_s), self._head - self._seconds + 1)
+        begin = max(math.ceil(self._first_s), self._counted.oldest)
         window = round(window_s)
         if end - begin < max(2, window // 2):
             return None
-        attempts, refusals = self._extrapolated(begin, end)
+        attempts, refusals, replicas = self._counted.between(begin, end)
         offered = float(
             offered_requests(attempts[-window:].sum(), refusals[-window:].sum(), retries)
         )
+        rates_per_s = offered_requests(attempts, refusals, retries)
+        series = (rates_per_s, attempts, refusals, replicas)
         return RateHistory(
             current_per_s=offered / min(window, end - begin),
             end_s=float(end),
-            rates_per_s=offered_requests(attempts, refusals, retries),
+            rates_per_s=rates_per_s,
+            recent=RecentTries(*(values[-_RECENT_S:] for values in series)),
         )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as plain numbers, lists and dicts."""
-        begin = self._head - self._seconds + 1
-        attempts, refusals = self._between(begin, self._head + 1)
         return {
-            "head": self._head,
-            "attempts": attempts.tolist(),
-            "refusals": refusals.tolist(),
+            **self._counted.state_dict(),
             "counters": {name: list(seen) for name, seen in self._counters.items()},
             "first_s": None if math.isnan(self._first_s) else self._first_s,
             "newest_s": None if math.isinf(self._newest_s) else self._newest_s,
@@ -277,13 +280,7 @@ class OfferedLoad:
         """
         load = cls()
         try:
-            load._head = int(state["head"])
-            indices = np.arange(load._head - load._seconds + 1, load._head + 1) % load._seconds
-            for ring, name in ((load._attempts, "attempts"), (load._refusals, "refusals")):
-                counts = np.asarray(state[name], dtype=np.float64)
-                if counts.shape != ring.shape:
-                    raise ValueError(f"{name}: {counts.size} seconds, not {ring.size}")
-                ring[indices] = counts
+            load._counted = CountedSeconds.from_state(state)
             load._counters = {
                 str(name): (float(time_s), float(counted_s), float(offered), float(refused))
                 for name, (time_s, counted_s, offered, refused) in state["counters"].items()
@@ -295,54 +292,12 @@ class OfferedLoad:
             raise InvalidInputError(f"offered load state: not usable ({error!r})") from error
         return load
 
-    def _between(self, begin: int, end: int) -> tuple[FloatArray, FloatArray]:
-        indices = np.arange(begin, end) % self._seconds
-        return self._attempts[indices], self._refusals[indices]
-
-    def _extrapolated(self, begin: int, end: int) -> tuple[FloatArray, FloatArray]:
-        """Return tries and refusals by the second, with the share of replicas without a report."""
-        attempts, refusals = self._between(begin, end)
-        indices = np.arange(begin, end) % self._seconds
-        covered, expected = self._covered[indices], self._expected[indices]
-        missing = (expected - covered > _MISSING_BY_ROUNDING) & (covered > 0)
-        if missing.any():
-            factor = np.where(missing, expected / np.maximum(covered, _MISSING_BY_ROUNDING), 1.0)
-            attempts, refusals = factor * attempts, factor * refusals
-        return attempts, refusals
-
-    def _advance(self, head: int) -> None:
-        if head <= self._head:
-            return
-        new = np.arange(max(self._head + 1, head - self._seconds + 1), head + 1) % self._seconds
-        for ring in (self._attempts, self._refusals, self._covered, self._expected):
-            ring[new] = 0.0
-        self._head = head
-
     def _spread(self, since_s: float, until_s: float, attempts: float, refusals: float) -> None:
-        """Add counts evenly over a time span; the part before the history is dropped."""
+        """Add counts evenly over a time span; the part before the first report is dropped."""
         if attempts or refusals:
             self._last_request_s = max(self._last_request_s, until_s)
-        last = math.floor(until_s)
-        oldest = max(self._head - self._seconds + 1, math.floor(self._first_s))
-        first = max(math.floor(since_s), oldest)
-        share_per_s = 1 / (until_s - since_s)
-        if last - first > _SHORT_SPAN_S:
-            seconds = np.arange(first, last + 1)
-            covered = np.minimum(until_s, seconds + 1) - np.maximum(since_s, seconds)
-            indices = seconds % self._seconds
-            self._covered[indices] += covered
-            self._attempts[indices] += share_per_s * attempts * covered
-            self._refusals[indices] += share_per_s * refusals * covered
-            return
-        for second in range(first, last + 1):
-            covered_s = min(until_s, second + 1) - max(since_s, second)
-            if covered_s:
-                share = share_per_s * covered_s
-                index = second % self._seconds
-                self._covered[index] += covered_s
-                self._attempts[index] += share * attempts
-                if refusals:
-                    self._refusals[index] += share * refusals
+        oldest = math.floor(self._first_s)
+        self._counted.spread(since_s, until_s, attempts, refusals, oldest)
 
 
 def _is_newer(report: ReplicaReport, known: tuple[float, float, float, float]) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ray.serve.config import AutoscalingContext
 
-from autoscaler.decision import Decision
+from autoscaler.decision import Decision, FleetState
 from autoscaler.ray import metrics as ray_metrics
 from autoscaler.ray.store import store
 from autoscaler.reports import ReplicaReport
@@ -88,12 +88,14 @@ def _decide(ctx: AutoscalingContext) -> tuple[ScaledDeployment, Decision]:
     decision = deployment.decide(
         now_s,
         replica_reports(ctx, deployment.reports),
-        target_replicas=ctx.target_num_replicas,
-        ready_replicas=ctx.current_num_replicas,
-        min_replicas=ctx.capacity_adjusted_min_replicas,
-        max_replicas=ctx.capacity_adjusted_max_replicas,
-        # Behind HAProxy, requests wait in Ray's own queue only if there is no replica at all.
-        waiting=0.0 if ctx.current_num_replicas else ctx.total_num_requests,
+        FleetState(
+            current_replicas=ctx.target_num_replicas,
+            ready_replicas=ctx.current_num_replicas,
+            min_replicas=ctx.capacity_adjusted_min_replicas,
+            max_replicas=ctx.capacity_adjusted_max_replicas,
+            # Behind HAProxy, requests wait in Ray's own queue only if there is no replica at all.
+            waiting=0.0 if ctx.current_num_replicas else ctx.total_num_requests,
+        ),
         dry_run=reported_dry_run(ctx),
     )
     return deployment, decision

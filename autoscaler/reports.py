@@ -5,9 +5,10 @@ autoscaling policy. The settings in force travel with it.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from operator import itemgetter
 
 from autoscaler.settings import AutoscalerSettings
 from policy.errors import InvalidInputError
@@ -161,27 +162,15 @@ class ReplicaReport:
         InvalidInputError
             A value is missing or out of range.
         """
-        # Dozens of reports come every second, so the names are looked up without a loop in Python.
-        read = tuple(map(values.get, _REPORT_FLOATS))
-        given = dict(zip(_REPORT_FLOATS, read, strict=True))
-        if None in read:
-            missing = [name for name in _REPORT_FLOATS if given[name] is None]
-            required = [name for name in missing if name not in _OPTIONAL]
-            if required:
-                raise InvalidInputError(f"report of {replica_id}: {', '.join(required)} missing")
-            for name in missing:
-                del given[name]
-        late_shares = tuple(map(values.get, _LATE_SHARES))
-        shares = "".join(values).count(_LATE_SHARE_PREFIX)
-        if None in late_shares or shares != len(late_shares):
-            late_shares = tuple(values.get(f"{_LATE_SHARE_PREFIX}{i}", -1.0) for i in range(shares))
-        settings = tuple(map(values.get, _SETTINGS))
+        layout = _layout(tuple(values))
+        if layout.missing:
+            raise InvalidInputError(f"report of {replica_id}: {layout.missing} missing")
         return cls(
             replica_id,
             time_s,
-            settings=None if settings == _NO_SETTINGS else _settings(settings),
-            late_shares=late_shares,  # type: ignore[arg-type]
-            **given,  # type: ignore[arg-type]
+            settings=_settings(layout.settings, layout.settings_of(values)),
+            late_shares=layout.late_shares_of(values),
+            **dict(zip(layout.floats, layout.floats_of(values), strict=True)),
         )
 
 
@@ -214,20 +203,6 @@ _objective = lru_cache(maxsize=64)(ServiceLevelObjective)
 _curve = lru_cache(maxsize=64)(LoadLatenessCurve)
 
 
-_SETTINGS = tuple(AutoscalerSettings().to_floats())
-_LATE_SHARES = tuple(f"{_LATE_SHARE_PREFIX}{i}" for i in range(len(LoadLatenessCurve.MULTIPLES)))
-_NO_SETTINGS = (None,) * len(_SETTINGS)
-
-
-@lru_cache(maxsize=64)
-def _settings(floats: tuple[float | None, ...]) -> AutoscalerSettings:
-    """Return the settings in a report; nearly always those of the report before."""
-    named = zip(_SETTINGS, floats, strict=True)
-    return AutoscalerSettings.from_floats(
-        {name: value for name, value in named if value is not None}
-    )
-
-
 _REPORT_FLOATS = tuple(
     value.name
     for value in fields(ReplicaReport)
@@ -237,3 +212,61 @@ _OPTIONAL = (
     *("start_time_s", "sla_rate_per_s", "answered_total", "late_total", "counted_s"),
     "bottleneck_code",
 )
+_SETTINGS = tuple(AutoscalerSettings().to_floats())
+
+_Getter = Callable[[Mapping[str, float]], tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where the parts of a report are in a flat dict with certain names.
+
+    Dozens of reports come every second, nearly all with the same names, so these are sorted once.
+    """
+
+    missing: str
+    floats: tuple[str, ...]
+    floats_of: _Getter
+    late_shares_of: _Getter
+    settings: tuple[str, ...]
+    settings_of: _Getter
+
+
+@lru_cache(maxsize=64)
+def _layout(names: tuple[str, ...]) -> _Layout:
+    given = frozenset(names)
+    floats = tuple(name for name in _REPORT_FLOATS if name in given)
+    shares = sum(name.startswith(_LATE_SHARE_PREFIX) for name in names)
+    settings = tuple(name for name in _SETTINGS if name in given)
+    missing = [n for n in _REPORT_FLOATS if n not in given and n not in _OPTIONAL]
+    return _Layout(
+        ", ".join(missing),
+        floats,
+        _getter(floats),
+        _getter(tuple(f"{_LATE_SHARE_PREFIX}{number}" for number in range(shares))),
+        settings,
+        _getter(settings),
+    )
+
+
+def _getter(names: tuple[str, ...]) -> _Getter:
+    """Return a function that reads the values of `names` from a dict; -1 for a missing one."""
+    if len(names) > 1:
+        pick = itemgetter(*names)
+
+        def read(values: Mapping[str, float]) -> tuple[float, ...]:
+            try:
+                found: tuple[float, ...] = pick(values)
+            except KeyError:
+                found = tuple(values.get(name, -1.0) for name in names)
+            return found
+
+        return read
+    return lambda values: tuple(values.get(name, -1.0) for name in names)
+
+
+@lru_cache(maxsize=64)
+def _settings(names: tuple[str, ...], floats: tuple[float, ...]) -> AutoscalerSettings | None:
+    """Return the settings in a report, nearly always those of the one before; None without any."""
+    named = dict(zip(names, floats, strict=True))
+    return AutoscalerSettings.from_floats(named) if named else None

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import orjson
 
 from autoscaler.controller import Autoscaler
-from autoscaler.decision import Decision
+from autoscaler.decision import Decision, FleetState
 from autoscaler.decision_log import DecisionLog
 from autoscaler.fleet_monitor import SLOW_INTERVAL_S
 from autoscaler.reports import ReplicaReport
@@ -33,6 +33,8 @@ logger = logging.getLogger("ray.serve")
 
 #: How often the state is saved; it is also saved when the number of replicas changes.
 SAVE_PERIOD_S = 10.0
+#: A due save waits this long for a decision without new reports, which takes half as long.
+_SAVE_WAITS_S = 2.0
 #: A deployment that has not been asked for this long counts as deleted, and so is its state.
 FORGOTTEN_AFTER_S = 3600.0
 
@@ -89,6 +91,8 @@ class ScaledDeployment:
         self.last_asked_s = 0.0
         self.reports: Sequence[ReplicaReport] = ()
         self._store = store
+        self._decided = 0
+        self._has_news = False
         self._saved_s = 0.0
         self._report_trouble = ""
         self._saving: list[Future[None]] = []
@@ -101,12 +105,8 @@ class ScaledDeployment:
         self,
         now_s: float,
         reports: Sequence[ReplicaReport],
+        fleet: FleetState,
         *,
-        target_replicas: int,
-        ready_replicas: int,
-        min_replicas: int,
-        max_replicas: int,
-        waiting: float = 0.0,
         dry_run: bool | None = None,
     ) -> Decision:
         """Decide, without recording it yet: the caller may still change it before `record`.
@@ -117,14 +117,7 @@ class ScaledDeployment:
             On the clock of the reports.
         reports : sequence of ReplicaReport
             The latest report of each replica.
-        target_replicas : int
-            Replicas ordered so far.
-        ready_replicas : int
-            Replicas that serve.
-        min_replicas, max_replicas : int
-            Bounds.
-        waiting : float
-            Requests that wait because there is no replica to take them.
+        fleet : FleetState
         dry_run : bool or None
             Whether the decision is only to be recorded; None: as at the last time.
 
@@ -133,21 +126,18 @@ class ScaledDeployment:
         Decision
             In a dry run, its `replicas` must not be ordered.
         """
+        known = {id(report) for report in self.reports}
+        self._has_news = any(id(report) not in known for report in reports)
         self.last_asked_s, self.reports = now_s, reports
         is_loaded = self._is_loaded()
         if dry_run is not None:
             self.dry_run = dry_run
         if not is_loaded:
-            return Decision(target_replicas, f"hold {target_replicas}: the history is being read")
+            current = fleet.current_replicas
+            return Decision(current, f"hold {current}: the history is being read")
         self.autoscaler.observe(reports, now_s)
-        decision = self.autoscaler.decide(
-            now_s,
-            current_replicas=target_replicas,
-            ready_replicas=ready_replicas,
-            min_replicas=min_replicas,
-            max_replicas=max_replicas,
-            waiting=waiting,
-        )
+        decision = self.autoscaler.decide(now_s, fleet)
+        self._decided = decision.replicas
         self._log_trouble(decision)
         if self.dry_run:
             decision = replace(decision, reason=f"dry run: would {decision.reason}")
@@ -181,8 +171,11 @@ class ScaledDeployment:
         """
         if self._loading is not None:
             return False
+        if decision.replicas < self._decided:
+            self.autoscaler.note_limited(now_s)
         recorded = self.log.add(now_s, target_replicas, decision)
-        overdue = not 0 <= now_s - self._saved_s < SAVE_PERIOD_S
+        patience_s = SAVE_PERIOD_S + (_SAVE_WAITS_S if self._has_news else 0.0)
+        overdue = not 0 <= now_s - self._saved_s < patience_s
         # If the store is slow, wait until it has caught up, and then save the newest state.
         if (recorded or overdue) and all(saved.done() for saved in self._saving):
             self._saved_s = now_s

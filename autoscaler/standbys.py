@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from autoscaler.controller import Autoscaler
-from autoscaler.decision import Decision
+from autoscaler.decision import Decision, FleetState
 from autoscaler.reports import ReplicaReport
 from autoscaler.settings import AutoscalerSettings
 from policy.errors import InvalidInputError
@@ -105,23 +105,15 @@ class StandbyAutoscaler:
         if self._starts.pay:
             self._all.observe(map(self._report_for_standbys, reports), now_s)
 
-    def decide(
-        self,
-        now_s: float,
-        *,
-        current_replicas: int,
-        current_standbys: int,
-        min_replicas: int,
-        max_replicas: int,
-        ready_replicas: int | None = None,
-        waiting: float = 0.0,
-    ) -> Decision:
+    def decide(self, now_s: float, fleet: FleetState, current_standbys: int) -> Decision:
         """Decide how many replicas and how many standbys there should be.
 
         Parameters
         ----------
-        now_s, current_replicas, min_replicas, max_replicas, ready_replicas, waiting
-            As for `Autoscaler.decide`; the bounds are those of replicas and standbys together.
+        now_s : float
+            As for `Autoscaler.decide`.
+        fleet : FleetState
+            Its bounds are those of replicas and standbys together.
         current_standbys : int
             Standbys ordered so far, whether they are up or not.
 
@@ -129,30 +121,12 @@ class StandbyAutoscaler:
         -------
         Decision
             That of the replicas, with `standbys`.
-
-        Raises
-        ------
-        InvalidInputError
-            The bounds contradict each other.
         """
-        decision = self._replicas.decide(
-            now_s,
-            current_replicas=current_replicas,
-            min_replicas=min_replicas,
-            max_replicas=max_replicas,
-            ready_replicas=ready_replicas,
-            waiting=waiting,
-        )
+        decision = self._replicas.decide(now_s, fleet)
         if not self._starts.pay:
             return decision
-        both = self._all.decide(
-            now_s,
-            current_replicas=current_replicas + current_standbys,
-            min_replicas=min_replicas,
-            max_replicas=max_replicas,
-            ready_replicas=ready_replicas,
-            waiting=waiting,
-        )
+        current = fleet.current_replicas + current_standbys
+        both = self._all.decide(now_s, replace(fleet, current_replicas=current))
         standbys = max(0, both.replicas - decision.replicas)
         return replace(
             decision,

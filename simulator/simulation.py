@@ -95,8 +95,10 @@ class Simulation:
         self._counts = scaled_counts(scenario.counts, scenario.scale, rounding)
         self._arrivals = ArrivalTimes(self._counts, scenario.within_second, arrivals)
         self._counters = FleetCounters.zeros(scenario.seconds)
+        model = scenario.replica_model()
+        self._limits = model.limits
         self._engine: Engine = ENGINES[engine](
-            scenario.replica_model(),
+            model,
             self._counters,
             int(routing.integers(2**63)),
             int(batches.integers(2**63)),
@@ -187,7 +189,7 @@ class Simulation:
         self, replica: Replica, now_s: float, curve: LoadLatenessCurve | None
     ) -> ReplicaReport:
         """Build the report that a live replica would send in this state."""
-        scenario = self._scenario
+        scenario, limits = self._scenario, self._limits
         counted = self._engine.counters(replica.slot)
         infeasible = len(LoadLatenessCurve.MULTIPLES) * (1.0,)
         return ReplicaReport(
@@ -197,8 +199,8 @@ class Simulation:
             refused_total=counted.refused,
             completed_total=counted.completed,
             queue_length=counted.waiting,
-            full_batch_size=scenario.replica_profile.max_batch_size,
-            full_batch_ms=float(scenario.replica_profile.latency_ms[-1]),
+            full_batch_size=limits.max_batch_size,
+            full_batch_ms=float(limits.latency_ms[-1]),
             sla_response_time_ms=scenario.objective.response_time_ms,
             sla_percentile=scenario.objective.percentile,
             start_time_s=replica.start_time_s,

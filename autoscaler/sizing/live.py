@@ -32,6 +32,8 @@ class MedianReplica:
         None if the replicas do not have one: not yet, or because no rate keeps the SLA.
     out_of_reach : bool
         Whether the replicas report that no rate keeps the SLA.
+    limited_by_device : bool
+        Whether its device is its bottleneck, as far as that is known.
     """
 
     objective: ServiceLevelObjective
@@ -39,6 +41,12 @@ class MedianReplica:
     batch_ms: float
     curve: LoadLatenessCurve | None
     out_of_reach: bool = False
+    limited_by_device: bool = True
+
+    @property
+    def capacity_per_s(self) -> float:
+        """What the device serves in full batches, in requests per second."""
+        return 1e3 * self.batch_size / self.batch_ms
 
 
 def median_replicas(reports: Iterable[ReplicaReport]) -> tuple[MedianReplica, ...]:
@@ -66,7 +74,27 @@ def _median_replica(group: Sequence[ReplicaReport]) -> MedianReplica:
         batch_ms=statistics.median([report.full_batch_ms for report in group]),
         curve=median.curve if median else None,
         out_of_reach=median.out_of_reach if median else False,
+        limited_by_device=median is None or median.bottleneck in (None, "device"),
     )
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """What a demand requires.
+
+    Attributes
+    ----------
+    replicas : int
+        The least replicas that keep the SLA, within the bounds.
+    remark : str
+        For people, if that is impossible; else empty.
+    is_limited : bool
+        Whether more than the upper bound would be required.
+    """
+
+    replicas: int
+    remark: str = ""
+    is_limited: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,8 +121,8 @@ class LiveSizing:
     min_replicas: int
     max_replicas: int
 
-    def required(self, demand_per_s: float) -> tuple[int, str]:
-        """Return the least replicas that keep the SLA, and a remark if that is impossible.
+    def required(self, demand_per_s: float) -> Requirement:
+        """Return what a demand requires.
 
         Parameters
         ----------
@@ -106,10 +134,9 @@ class LiveSizing:
             its_required, its_remark = self._required(one, demand_per_s)
             required, remark = max(required, its_required), remark or its_remark
         if required > self.max_replicas:
-            return self.max_replicas, (
-                remark or f"; more than {self.max_replicas} replicas would be needed"
-            )
-        return required, remark
+            remark = remark or f"; more than {self.max_replicas} replicas would be needed"
+            return Requirement(self.max_replicas, remark, is_limited=True)
+        return Requirement(required, remark)
 
     def sla_rate_per_s(self) -> float | None:
         """Return the highest rate at which one replica keeps the SLA, corrected; None if unknown.
@@ -117,6 +144,29 @@ class LiveSizing:
         If several SLAs are in force, it is the lowest of their rates.
         """
         rates = [one.curve.sla_rate_per_s for one in self.median_replicas if one.curve]
+        return self.correction * min(rates) if rates else None
+
+    def fleet_rate_per_s(self) -> float | None:
+        """Return what each replica of a fleet serves within the SLA; None if that is unknown.
+
+        It is more than the SLA rate, at which a single replica misses the share that the SLA
+        allows: of a fleet, another replica accepts what one refuses. With retries only the
+        replicas' capacity limits how much is in time, so the rest of the load is what is missed
+        (simulated fleets agree within 2%: tests/simulator/test_sizing_holds.py).
+        """
+        return self.sla_rate_per_s() if self.delays.retries == 0 else self.capacity_per_s()
+
+    def capacity_per_s(self) -> float | None:
+        """Return what a full replica accepts per second, corrected; None if that is unknown.
+
+        Where the device is not the bottleneck, it is the SLA rate, which is then what the front can
+        answer.
+        """
+        rates = [
+            max(one.curve.sla_rate_per_s, one.capacity_per_s if one.limited_by_device else 0.0)
+            for one in self.median_replicas
+            if one.curve
+        ]
         return self.correction * min(rates) if rates else None
 
     def service_level(self, demand_per_s: float, replicas: int) -> float:
@@ -148,7 +198,7 @@ class LiveSizing:
         return self._estimator(one).predict(demand_per_s, replicas, one.objective).service_level
 
     def _estimator(self, one: MedianReplica) -> FullBatchEstimator:
-        return FullBatchEstimator(1e3 * one.batch_size / one.batch_ms, one.batch_ms, self.delays)
+        return FullBatchEstimator(one.capacity_per_s, one.batch_ms, self.delays)
 
     def _without_lateness(self, one: MedianReplica) -> ServiceLevelObjective:
         """Relax the response time until only requests that exhaust their retries miss it.

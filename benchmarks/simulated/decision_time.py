@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import click
 import numpy as np
 
+from autoscaler.decision import FleetState
 from autoscaler.ray.store import PACK_AFTER_S
 from autoscaler.reports import ReplicaReport, curve_to_floats
 from autoscaler.scaled_deployments import ScaledDeployment
@@ -117,10 +118,7 @@ def decision_times_ms(replicas: int, seconds: int) -> np.ndarray:
         decision = deployment.decide(
             now_s,
             reports,
-            target_replicas=replicas,
-            ready_replicas=replicas,
-            min_replicas=1,
-            max_replicas=10 * replicas,
+            FleetState(replicas, 1, 10 * replicas, replicas),
         )
         deployment.record(now_s, replicas, decision)
         ended_s = np.array([time.perf_counter(), time.thread_time()])

@@ -4,7 +4,7 @@ import math
 from collections import deque
 from typing import Any
 
-from autoscaler import Autoscaler, Decision
+from autoscaler import Autoscaler, Decision, FleetState
 from autoscaler.reports import AutoscalerSettings, ReplicaReport
 from autoscaler.standbys import StandbyAutoscaler, TwoTierStarts
 from policy.errors import InvalidInputError
@@ -92,29 +92,20 @@ class SojournAutoscaler:
             self._save_or_restore(now_s, self._faults.save_period_s)
             now_s += EPOCH_S
         min_replicas, max_replicas = self._bounds
-        if self._two_tiers is not None:
-            if len(self._delayed) == self._delayed.maxlen:
-                self._two_tiers.observe(self._delayed[0], now_s)
-            self.decision = self._two_tiers.decide(
-                now_s,
-                current_replicas=view.ordered,
-                current_standbys=view.standbys,
-                min_replicas=min_replicas,
-                max_replicas=max_replicas,
-                ready_replicas=view.ready,
-                waiting=view.ongoing if view.ready == 0 else 0.0,
-            )
-            return self.decision.replicas
-        if len(self._delayed) == self._delayed.maxlen:
-            self.autoscaler.observe(self._delayed[0], now_s)
-        self.decision = self.autoscaler.decide(
-            now_s,
+        fleet = FleetState(
             current_replicas=view.ordered,
             min_replicas=min_replicas,
             max_replicas=max_replicas,
             ready_replicas=view.ready,
             waiting=view.ongoing if view.ready == 0 else 0.0,
         )
+        decider = self._two_tiers or self.autoscaler
+        if len(self._delayed) == self._delayed.maxlen:
+            decider.observe(self._delayed[0], now_s)
+        if self._two_tiers is not None:
+            self.decision = self._two_tiers.decide(now_s, fleet, view.standbys)
+        else:
+            self.decision = self.autoscaler.decide(now_s, fleet)
         return self.decision.replicas
 
     def _save_or_restore(self, now_s: float, save_period_s: float) -> None:

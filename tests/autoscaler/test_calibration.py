@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from autoscaler.calibration import (
     MAX_RISK,
     MIN_RISK,
-    RETRY_RESERVE,
     STEP,
     WindowCalibration,
 )
@@ -49,7 +48,7 @@ def test_a_forecast_that_is_too_bold_is_corrected_until_the_promise_is_kept():
     """The capacity misses five times the share that the risk promises."""
     random = np.random.default_rng(3)
     calibration = WindowCalibration(0.98)
-    run(calibration, random.random(8000), lambda risk: (1 - 5 * risk) / RETRY_RESERVE)
+    run(calibration, random.random(8000), lambda risk: 1 - 5 * risk)
     assert calibration.missed / calibration.judged == pytest.approx(0.02, abs=0.006)
     assert 0.002 < calibration.risk < 0.008
 
@@ -57,12 +56,12 @@ def test_a_forecast_that_is_too_bold_is_corrected_until_the_promise_is_kept():
 def test_a_change_of_the_load_is_followed():
     random = np.random.default_rng(4)
     calibration = WindowCalibration(0.95)
-    run(calibration, random.random(2500), lambda risk: (1 - risk) / RETRY_RESERVE)
+    run(calibration, random.random(2500), lambda risk: 1 - risk)
     before = calibration.judged, calibration.missed
     run(
         calibration,
         2 * random.random(2500),
-        lambda risk: (2 - 8 * risk) / RETRY_RESERVE,
+        lambda risk: 2 - 8 * risk,
         begin_s=300_000,
     )
     judged, missed = calibration.judged - before[0], calibration.missed - before[1]
@@ -108,9 +107,30 @@ def test_what_could_be_served_is_the_least_ordered_in_the_start_time_before(seed
     calibration = WindowCalibration(0.99)
     for second, capacity in enumerate(capacities):
         calibration.note_order(float(second), capacity)
-    served = calibration._served_per_s(240, float(horizon_s)) / RETRY_RESERVE
+    served = calibration._served_per_s(240, float(horizon_s))
     least = [capacities[second - horizon_s : second + 1].min() for second in range(180, 240)]
     assert served.tolist() == pytest.approx(least)
+
+
+@LAWS
+@given(st.integers(0, 10**6), st.sampled_from([0, 10, 60]))
+def test_windows_that_depend_on_a_limited_order_are_not_judged(seed, horizon_s):
+    """They count neither as kept nor as missed, and all others are judged as ever."""
+    random = np.random.default_rng(seed)
+    limited = np.zeros(900, bool)
+    begin = int(random.integers(100, 700))
+    limited[begin : begin + int(random.integers(1, 150))] = True
+    calibration, judged = WindowCalibration(0.99), []
+    for second in range(900):
+        calibration.note_order(float(second), math.nan if limited[second] else 1.0)
+        before = calibration.judged
+        calibration.judge(second, horizon_s, 0.01, lambda end_s: np.full(60, 9.0))
+        judged += [second] * (calibration.judged - before)
+    first = 60 + 60 * math.ceil(horizon_s / 60)
+    assert judged == [
+        end for end in range(first, 900, 60) if not limited[end - 60 - horizon_s : end].any()
+    ]
+    assert calibration.missed == calibration.judged
 
 
 def test_windows_after_a_silence_are_not_judged():

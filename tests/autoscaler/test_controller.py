@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.controller import Autoscaler
+from autoscaler.decision import FleetState
 from autoscaler.reports import bottleneck_to_floats
 from autoscaler.scale_in import acquaintance_s
 from policy.errors import InvalidInputError
@@ -26,7 +27,7 @@ from tests.support.reporting_fleet import (
 
 def decide(autoscaler, second, **given):
     bounds = {"current_replicas": 3, "min_replicas": 1, "max_replicas": 50}
-    return autoscaler.decide(START_S + second, **{**bounds, **given})
+    return autoscaler.decide(START_S + second, FleetState(**{**bounds, **given}))
 
 
 def test_before_any_report_it_holds():
@@ -101,6 +102,25 @@ def test_what_a_stranger_knows_survives_a_restart():
     assert fleet.history[-1] == 3
     fleet.run(40, 0.2 * PER_REPLICA)
     assert fleet.history[-1] == 1
+
+
+def test_a_load_beyond_the_upper_bound_does_not_change_the_risk():
+    """Each such window once counted as missed: after two hours, the risk was at its minimum."""
+    fleet = Fleet(3, seed=2)
+    fleet.run(200, 2.0 * PER_REPLICA, max_replicas=3)
+    before = fleet.autoscaler.risk
+    assert "more than 3 replicas" in fleet.run(500, 6.0 * PER_REPLICA, max_replicas=3).reason
+    assert fleet.autoscaler.risk == pytest.approx(before, rel=0.03)
+
+
+@pytest.mark.slow
+def test_a_forecast_that_misses_lowers_the_risk():
+    """The load steps up every five minutes, as it never has before."""
+    fleet = Fleet(1, seed=2, start_time_s=60.0)
+    fleet.run(300, 0.5 * PER_REPLICA)
+    for step in range(1, 5):
+        fleet.run(300, 2.0**step * PER_REPLICA)
+    assert fleet.autoscaler.risk < 0.9 * 0.01
 
 
 @pytest.mark.slow
@@ -282,15 +302,17 @@ def test_a_requirement_above_the_maximum_is_reported():
     assert "more than 3 replicas would be needed" in decision.reason
 
 
-def test_backlog_is_worked_off():
+def test_a_backlog_is_sized_for_up_to_half_of_the_load():
     fleet = Fleet(1)
     fleet.run(60, 0.5 * PER_REPLICA)
     fleet.report["queue_length"] = 64.0  # two full batches are normal
     assert fleet.run(5, 0.5 * PER_REPLICA).backlog == 0
     fleet.report["queue_length"] = 64.0 + 10 * PER_REPLICA
-    decision = fleet.run(5, 0.5 * PER_REPLICA)
+    decision = fleet.run(3, 0.5 * PER_REPLICA)
     assert decision.backlog == pytest.approx(10 * PER_REPLICA)
-    assert decision.replicas == 2  # less than a replica for the load, one for the backlog in 10 s
+    assert "ahead of the forecast, because 1403 wait" in decision.reason
+    # The highest of the last seconds may exceed the mean by noise.
+    assert 0.75 * PER_REPLICA < decision.demand_per_s < 1.3 * 0.75 * PER_REPLICA
 
 
 def test_burst_factor_is_kept_in_reserve():

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.controller import Autoscaler
+from autoscaler.decision import FleetState
 from autoscaler.settings import AutoscalerSettings
 from tests.support.reporting_fleet import PER_REPLICA, START_S, Fleet
 
@@ -35,13 +36,8 @@ def report(name, second, counted_s, *, per_s=LOAD, clock_s=0.0, begun=0.0, **giv
 
 def decide(autoscaler, second, reports, *, current, ready=None):
     autoscaler.observe(reports, START_S + second)
-    return autoscaler.decide(
-        START_S + second,
-        current_replicas=current,
-        ready_replicas=current if ready is None else ready,
-        min_replicas=1,
-        max_replicas=1000,
-    )
+    ready = current if ready is None else ready
+    return autoscaler.decide(START_S + second, FleetState(current, 1, 1000, ready))
 
 
 def restarted(autoscaler):

@@ -1,12 +1,13 @@
 """The history, the log and the dry run outlive a policy object and Serve's controller."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import orjson
 import pytest
 
 from autoscaler import scaled_deployments
-from autoscaler.decision import Decision
+from autoscaler.decision import Decision, FleetState
 from autoscaler.reports import ReplicaReport
 from autoscaler.scaled_deployments import (
     FORGOTTEN_AFTER_S,
@@ -17,9 +18,11 @@ from autoscaler.scaled_deployments import (
     state_key,
 )
 from autoscaler.settings import AutoscalerSettings
+from policy.load_lateness import LoadLatenessCurve
 from tests.support.stores import Store
 
 KEY = ("shop", "Model")
+LATE_SHARES = tuple(0.01 * multiple for multiple in LoadLatenessCurve.MULTIPLES)
 
 
 def report(now_s: float, offered: float) -> ReplicaReport:
@@ -50,10 +53,7 @@ def run(
         decision = deployment.decide(
             now_s,
             [report(now_s, rate_per_s * now_s)],
-            target_replicas=target_replicas,
-            ready_replicas=target_replicas,
-            min_replicas=1,
-            max_replicas=10,
+            FleetState(target_replicas, 1, 10, target_replicas),
             dry_run=dry_run,
         )
         deployment.record(now_s, target_replicas, decision)
@@ -166,3 +166,17 @@ def test_the_state_of_a_deleted_application_is_deleted(monkeypatch: pytest.Monke
     scaled_deployment(1021 + FORGOTTEN_AFTER_S, "new", "Model", store)
     assert store.kept == {}
     assert scaled_deployment(1022 + FORGOTTEN_AFTER_S, "gone", "Model", store) is not gone
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_windows_in_which_a_budget_limited_the_order_are_not_judged(limited: bool) -> None:
+    """They once counted as missed, which drove the risk to its minimum."""
+    deployment = ScaledDeployment(*KEY, Store())
+    for now_s in range(1000, 1300):
+        fleet = FleetState(1, 1, 10, 1)
+        curve = {"sla_rate_per_s": 100.0, "late_shares": LATE_SHARES}
+        decision = deployment.decide(now_s, [replace(report(now_s, 50 * now_s), **curve)], fleet)
+        granted = replace(decision, replicas=decision.replicas - limited)
+        deployment.record(now_s, 1, granted)
+    judged = deployment.autoscaler.state_dict()["fleet"]["calibration"]["judged"]
+    assert judged == 0 if limited else judged >= 3

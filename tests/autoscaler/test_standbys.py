@@ -3,6 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.controller import Autoscaler
+from autoscaler.decision import FleetState
 from autoscaler.reports import ReplicaReport
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.standbys import StandbyAutoscaler, TwoTierStarts, standby_risk
@@ -62,10 +63,7 @@ def decided(starts: TwoTierStarts, **more: object) -> list[tuple[int, int]]:
         totals += 9000.0 if second % 300 > 240 else 4500.0
         mean_per_s = totals / second / 4
         autoscaler.observe([report(n, second, mean_per_s, **more) for n in range(4)], second)
-        decision = autoscaler.decide(
-            second, current_replicas=replicas, current_standbys=standbys,
-            min_replicas=1, max_replicas=100, ready_replicas=4,
-        )  # fmt: skip
+        decision = autoscaler.decide(second, FleetState(replicas, 1, 100, 4), standbys)
         replicas, standbys = decision.replicas, decision.standbys
         found.append((replicas, standbys))
     return found
@@ -98,7 +96,7 @@ def test_an_assumed_start_time_outlives_a_restart() -> None:
     autoscaler.assume_start_time(123.0)
     restarted = Autoscaler()
     restarted.load_state(autoscaler.state_dict())
-    decision = restarted.decide(1.0, current_replicas=1, min_replicas=1, max_replicas=9)
+    decision = restarted.decide(1.0, FleetState(1, 1, 9))
     assert decision.horizon_s == 123.0
 
 

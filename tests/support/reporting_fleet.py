@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from autoscaler import Autoscaler, AutoscalerSettings, Decision, ReplicaReport
+from autoscaler import Autoscaler, AutoscalerSettings, Decision, FleetState, ReplicaReport
 from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
@@ -124,11 +124,7 @@ class Fleet:
             self.autoscaler.observe(self._sent.pop(0)[1], START_S + self.second)
         decision = self.autoscaler.decide(
             START_S + self.second,
-            current_replicas=len(self.replicas),
-            min_replicas=min_replicas,
-            max_replicas=max_replicas,
-            ready_replicas=len(ready),
-            waiting=self.waiting,
+            FleetState(len(self.replicas), min_replicas, max_replicas, len(ready), self.waiting),
         )
         while len(self.replicas) < decision.replicas:
             self._order(np.inf if self.starts_fail else self.second + self.start_time_s)

@@ -1,5 +1,6 @@
 import json
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -151,6 +152,21 @@ def test_stale_and_repeated_rates_change_nothing():
     often.observe(7000.0, np.full(600, 9999.0))
     often.observe(8000.0, [])
     assert often.forecast(8000.0, HORIZON_S, RISK) == once.forecast(8000.0, HORIZON_S, RISK)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_days():
+    """Two days are kept in full, and the calendar of 28 days has a fixed number of cells."""
+    forecaster, random, sizes = DemandForecaster(), np.random.default_rng(5), []
+    for day in range(1, 5):
+        rates = random.poisson(100 * (1 + 2 * (np.arange(86_400) % 3600 < 300)))
+        forecaster.observe(86_400.0 * day, rates)
+        state = json.dumps(forecaster.state_dict())
+        sizes.append((len(pickle.dumps((forecaster._history, forecaster._calendar))), len(state)))
+    in_memory, saved = zip(*sizes[1:], strict=True)
+    assert max(in_memory) < 4e6
+    assert max(in_memory) - min(in_memory) < 2000
+    assert max(saved) < 3e5
 
 
 def test_silence_lengthens_the_horizon_and_a_short_one_does_not():

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.sizing.live import LiveSizing, median_replicas
+from autoscaler.reports import bottleneck_to_floats
+from autoscaler.sizing.live import LiveSizing, Requirement, median_replicas
 from autoscaler.sizing.try_delays import TryDelays
 from tests.support.reporting_fleet import CURVE, PER_REPLICA, Fleet
 
@@ -24,8 +25,9 @@ def sizing(*reports, correction=1.0, low=1, high=1000):
 @given(st.floats(0.0, 500 * PER_REPLICA), st.floats(0.7, 1.5))
 def test_no_smaller_number_meets_the_sla(demand, correction):
     fleet = sizing(REPORT, correction=correction)
-    n, remark = fleet.required(demand)
-    assert remark == ""
+    requirement = fleet.required(demand)
+    n = requirement.replicas
+    assert (requirement.remark, requirement.is_limited) == ("", False)
     assert fleet.service_level(demand, n) >= 0.99 - 1e-6
     if n > 1:
         # At the SLA rate itself the level is a little above 99%, within the curve's resolution.
@@ -34,13 +36,13 @@ def test_no_smaller_number_meets_the_sla(demand, correction):
 
 def test_without_a_curve_theorem_2_is_used():
     fleet = sizing(WITHOUT_CURVE)
-    assert fleet.required(3.9 * BY_THEOREM_2) == (4, "")
-    assert fleet.required(4.1 * BY_THEOREM_2) == (5, "")
+    assert fleet.required(3.9 * BY_THEOREM_2) == Requirement(4)
+    assert fleet.required(4.1 * BY_THEOREM_2) == Requirement(5)
     assert fleet.sla_rate_per_s() is None
 
 
 def test_a_replica_without_a_curve_yet_counts_like_the_others():
-    assert sizing(WITHOUT_CURVE, REPORT).required(3.5 * PER_REPLICA) == (4, "")
+    assert sizing(WITHOUT_CURVE, REPORT).required(3.5 * PER_REPLICA) == Requirement(4)
 
 
 def test_the_median_replica_counts():
@@ -54,13 +56,13 @@ def test_the_median_replica_counts():
 def test_of_two_slas_the_one_that_requires_more_counts():
     strict = replace(REPORT, sla_percentile=99.9, sla_rate_per_s=0.8 * PER_REPLICA)
     for reports in ([strict, REPORT], [REPORT, strict]):
-        assert sizing(*reports).required(8 * PER_REPLICA)[0] == 10
+        assert sizing(*reports).required(8 * PER_REPLICA).replicas == 10
         assert sizing(*reports).sla_rate_per_s() == 0.8 * PER_REPLICA
 
 
 def test_a_correction_below_1_means_slower_replicas():
     fleet = sizing(REPORT, correction=0.8)
-    assert fleet.required(8 * PER_REPLICA)[0] == 10
+    assert fleet.required(8 * PER_REPLICA).replicas == 10
     assert fleet.service_level(8 * PER_REPLICA, 10) == pytest.approx(0.99, abs=1e-4)
 
 
@@ -70,14 +72,30 @@ def test_a_correction_below_1_means_slower_replicas():
     ids=["known", "a full batch takes longer"],
 )
 def test_an_sla_out_of_reach_is_reported_and_the_load_still_carried(report):
-    n, remark = sizing(report).required(3.5 * BY_THEOREM_2)
-    assert n == 4
-    assert "is out of reach with any number of replicas" in remark
+    requirement = sizing(report).required(3.5 * BY_THEOREM_2)
+    assert requirement.replicas == 4
+    assert "is out of reach with any number of replicas" in requirement.remark
 
 
 def test_the_bounds_are_kept():
-    assert sizing(REPORT, low=3).required(0.0) == (3, "")
-    n, remark = sizing(REPORT, high=3).required(5 * PER_REPLICA)
-    assert (n, remark) == (3, "; more than 3 replicas would be needed")
-    n, remark = sizing(WITHOUT_CURVE, high=3).required(5 * PER_REPLICA)
-    assert (n, remark) == (3, "; more than 3 replicas would be needed")
+    limited = Requirement(3, "; more than 3 replicas would be needed", is_limited=True)
+    assert sizing(REPORT, low=3).required(0.0) == Requirement(3)
+    assert sizing(REPORT, high=3).required(5 * PER_REPLICA) == limited
+    assert sizing(WITHOUT_CURVE, high=3).required(5 * PER_REPLICA) == limited
+
+
+def test_a_fleet_serves_what_its_devices_can_because_a_refused_request_is_retried():
+    assert sizing(REPORT, correction=0.8).fleet_rate_per_s() == pytest.approx(0.8 * 148.0, rel=1e-3)
+    assert sizing(REPORT, WITHOUT_CURVE).fleet_rate_per_s() == pytest.approx(148.0, rel=1e-3)
+    assert sizing(WITHOUT_CURVE).fleet_rate_per_s() is None
+
+
+@pytest.mark.parametrize("bottleneck", ["front", "neither"])
+def test_a_front_serves_no_more_in_a_fleet_than_alone(bottleneck):
+    limited = replace(REPORT, **bottleneck_to_floats(bottleneck))
+    assert sizing(limited).fleet_rate_per_s() == PER_REPLICA
+
+
+def test_without_retries_a_fleet_serves_no_more_than_its_replicas_alone():
+    fleet = replace(sizing(REPORT), delays=TryDelays(retries=0))
+    assert fleet.fleet_rate_per_s() == PER_REPLICA

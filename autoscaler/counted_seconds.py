@@ -1,0 +1,142 @@
+"""Tries and refusals by the second, over the last ten minutes, in ring buffers.
+
+Some replicas may serve without a report. With random routing they have the same share of the load
+as the others, so what is reported is multiplied by the replicas that should report and divided by
+those that do.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+_SECONDS = 600
+#: Replicas that may seem to be missing from a second, because they report at any time within it.
+_MISSING_BY_ROUNDING = 0.5
+#: Longer time spans are added to the ring buffers by numpy.
+_SHORT_SPAN_S = 8
+
+
+class CountedSeconds:
+    """Tries, refusals, and the replicas whose reports cover each second.
+
+    Attributes
+    ----------
+    head : int
+        The newest second: the time from `head` to `head` + 1.
+    """
+
+    def __init__(self) -> None:
+        self.head = 0
+        # Second s is at s modulo the length.
+        self._attempts = np.zeros(_SECONDS)
+        self._refusals = np.zeros(_SECONDS)
+        # Replicas whose reports cover a second, and replicas that should report then.
+        self._covered = np.zeros(_SECONDS)
+        self._expected = np.zeros(_SECONDS)
+
+    @property
+    def oldest(self) -> int:
+        """The oldest second that is kept."""
+        return self.head - _SECONDS + 1
+
+    def advance(self, head: int) -> None:
+        """Make room up to a second; the oldest ones are forgotten."""
+        if head <= self.head:
+            return
+        new = np.arange(max(self.head + 1, head - _SECONDS + 1), head + 1) % _SECONDS
+        for ring in (self._attempts, self._refusals, self._covered, self._expected):
+            ring[new] = 0.0
+        self.head = head
+
+    def expect(self, second: int, replicas: int, revised_s: int) -> None:
+        """Note how many replicas should report a second, and at most the `revised_s` before it."""
+        self.advance(second)
+        if second >= self.oldest:
+            self._expected[second % _SECONDS] = replicas
+        for earlier in range(second - revised_s, second):
+            index = earlier % _SECONDS
+            self._expected[index] = min(self._expected[index], replicas)
+
+    def spread(
+        self, since_s: float, until_s: float, attempts: float, refusals: float, oldest: int
+    ) -> None:
+        """Add the counts of a replica evenly over a time span.
+
+        Parameters
+        ----------
+        since_s, until_s : float
+            The span; `until_s` is at most the end of the second `head`.
+        attempts, refusals : float
+        oldest : int
+            What falls before this second is dropped.
+        """
+        last = math.floor(until_s)
+        first = max(math.floor(since_s), oldest, self.oldest)
+        share_per_s = 1 / (until_s - since_s)
+        if last - first > _SHORT_SPAN_S:
+            seconds = np.arange(first, last + 1)
+            covered = np.minimum(until_s, seconds + 1) - np.maximum(since_s, seconds)
+            indices = seconds % _SECONDS
+            self._covered[indices] += covered
+            self._attempts[indices] += share_per_s * attempts * covered
+            self._refusals[indices] += share_per_s * refusals * covered
+            return
+        for second in range(first, last + 1):
+            covered_s = min(until_s, second + 1) - max(since_s, second)
+            if covered_s:
+                share = share_per_s * covered_s
+                index = second % _SECONDS
+                self._covered[index] += covered_s
+                self._attempts[index] += share * attempts
+                if refusals:
+                    self._refusals[index] += share * refusals
+
+    def between(self, begin: int, end: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return tries and refusals by the second, with the share of replicas without a report.
+
+        Returns
+        -------
+        attempts, refusals, replicas : ndarray of float, shape (end - begin,)
+            Replicas that took the tries, each for the part of the second that it served.
+        """
+        indices = np.arange(begin, end) % _SECONDS
+        attempts, refusals = self._attempts[indices], self._refusals[indices]
+        covered, expected = self._covered[indices], self._expected[indices]
+        missing = (expected - covered > _MISSING_BY_ROUNDING) & (covered > 0)
+        if missing.any():
+            factor = np.where(missing, expected / np.maximum(covered, _MISSING_BY_ROUNDING), 1.0)
+            attempts, refusals, covered = factor * attempts, factor * refusals, factor * covered
+        return attempts, refusals, covered
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return tries and refusals as plain numbers and lists; coverage starts anew."""
+        indices = np.arange(self.oldest, self.head + 1) % _SECONDS
+        return {
+            "head": self.head,
+            "attempts": self._attempts[indices].tolist(),
+            "refusals": self._refusals[indices].tolist(),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "CountedSeconds":
+        """Make one from what `state_dict` returned.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            The state does not have this form.
+        """
+        counted = cls()
+        counted.head = int(state["head"])
+        indices = np.arange(counted.oldest, counted.head + 1) % _SECONDS
+        for ring, name in ((counted._attempts, "attempts"), (counted._refusals, "refusals")):
+            counts = np.asarray(state[name], dtype=np.float64)
+            if counts.shape != ring.shape:
+                raise ValueError(f"{name}: {counts.size} seconds, not {ring.size}")
+            ring[indices] = counts
+        return counted

@@ -1,0 +1,106 @@
+"""The fast loop: when requests are lost already, order for what is measured, ahead of the forecast.
+
+The forecast sees a jump as the minute's requests show it, and sizes by a model of the replicas. If
+more requests are given up than the SLA allows, or a backlog waits, both may be wrong, and there is
+no time to find out which. So one rule applies then: size for
+
+    need = x · max(1, c / μ) + backlog / drain time,   at most 1.5 x,
+
+with x the highest rate of the last seconds, c the capacity of a replica by the model, and μ what a
+replica accepted while it refused the rest: its true capacity. The need is a level and not a step:
+it does not depend on what was ordered, so orders that start slowly or not at all do not wind it up.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from autoscaler.offered_load import RecentTries
+
+FloatArray = NDArray[np.float64]
+
+#: The most that is ordered for, as a multiple of what was truly offered.
+MAX_OVER_OFFERED = 1.5
+#: Seconds in which replicas must have been full before what they accepted is their capacity.
+_LEAST_FULL_S = 3
+#: Replicas that come or go between two seconds in which their number is the same.
+_STEADY = 0.5
+
+
+@dataclass(frozen=True)
+class MeasuredNeed:
+    """The rate to size for by what is measured now.
+
+    Attributes
+    ----------
+    rate_per_s : float
+        In requests per second; 0 if nothing calls for it.
+    reason : str
+        What calls for it, for people; empty if nothing does.
+    """
+
+    rate_per_s: float = 0.0
+    reason: str = ""
+
+
+def measured_need(
+    tries: RecentTries,
+    capacity_per_s: float | None,
+    late_share_allowed: float,
+    retries: int,
+    backlog: float,
+    drain_s: float,
+) -> MeasuredNeed:
+    """Return the rate to size for by what is measured now.
+
+    Parameters
+    ----------
+    tries : RecentTries
+        The last seconds.
+    capacity_per_s : float or None
+        What a full replica accepts by the model, in requests per second; None if unknown.
+    late_share_allowed : float
+        Share of the requests that may miss the SLA.
+    retries : int
+        Retries after which the balancer gives up.
+    backlog : float
+        Requests that wait in the replicas beyond what is normal.
+    drain_s : float
+        Time in which a backlog is to be worked off.
+    """
+    given_up_share = float(_given_up(tries.refusals.sum(), tries.attempts.sum(), retries))
+    is_refusing = given_up_share > late_share_allowed
+    if not is_refusing and backlog <= 0:
+        return MeasuredNeed()
+    offered_per_s = float(np.max(tries.offered_per_s, initial=0.0))
+    slower = 1.0
+    if is_refusing and capacity_per_s:
+        full = _given_up(tries.refusals, tries.attempts, retries) > late_share_allowed
+        slower = max(1.0, capacity_per_s / _measured_capacity_per_s(tries, full))
+    need = offered_per_s * slower + backlog / drain_s
+    reasons = [f"{given_up_share:.2g} of the requests are given up"] * is_refusing
+    reasons += [f"{backlog:.0f} wait"] * (backlog > 0)
+    return MeasuredNeed(min(need, MAX_OVER_OFFERED * offered_per_s), " and ".join(reasons))
+
+
+def _given_up(refusals: ArrayLike, attempts: ArrayLike, retries: int) -> FloatArray:
+    """Return the share of the requests of which every try is refused."""
+    shares: FloatArray = np.asarray(refusals) / np.maximum(attempts, 1e-9)
+    return np.minimum(shares, 1.0) ** (retries + 1)
+
+
+def _measured_capacity_per_s(tries: RecentTries, full: NDArray[np.bool_]) -> float:
+    """Return what a replica accepts per second while it is full; infinity if that is not known.
+
+    The first full second is left out, because the replicas were not full in all of it, and so are
+    seconds in which replicas began to serve, which fill up only then.
+    """
+    is_steady = full[1:] & full[:-1] & (np.abs(np.diff(tries.replicas)) < _STEADY)
+    used = 1 + np.flatnonzero(is_steady)
+    accepted = float((tries.attempts - tries.refusals)[used].sum())
+    served_s = float(tries.replicas[used].sum())
+    if used.size < _LEAST_FULL_S or served_s <= 0 or accepted <= 0:
+        return math.inf
+    return accepted / served_s

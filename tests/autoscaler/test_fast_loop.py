@@ -1,0 +1,99 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscaler.fast_loop import MAX_OVER_OFFERED, MeasuredNeed, measured_need
+from autoscaler.offered_load import RecentTries
+from tests.support.reporting_fleet import PER_REPLICA, PROFILE, Fleet
+
+RETRIES = 5
+LAWS = settings(derandomize=True, max_examples=100)
+
+
+def tries(offered, capacity, seconds=5):
+    """Return what is seen of replicas that accept up to `capacity` and refuse the rest.
+
+    A refused request is tried again until the retries run out: with p the share of the tries that
+    are refused, (1 - p) tries are accepted, and p ** 6 of the requests given up.
+    """
+    given_up = max(0.0, 1 - capacity / offered)
+    p = given_up ** (1 / (RETRIES + 1))
+    attempts = min(offered, capacity) / (1 - p)
+    ones = np.ones(seconds)
+    return RecentTries(offered * ones, attempts * ones, p * attempts * ones, 2 * ones)
+
+
+def need(seen, capacity_per_s=100.0, backlog=0.0):
+    return measured_need(seen, capacity_per_s, 0.01, RETRIES, backlog, 10.0)
+
+
+@LAWS
+@given(st.floats(1.0, 1e5), st.floats(1.0, 1e5), st.floats(0.1, 1e4), st.floats(0.0, 1e6))
+def test_never_above_what_was_offered_and_a_half(offered, capacity, model_per_s, backlog):
+    found = need(tries(offered, capacity), model_per_s, backlog)
+    assert 0 <= found.rate_per_s <= MAX_OVER_OFFERED * offered * (1 + 1e-9)
+
+
+@LAWS
+@given(st.floats(1.0, 1e5), st.floats(1.0, 10.0), st.floats(0.1, 1e4))
+def test_a_fleet_that_accepts_all_needs_nothing_beyond_the_forecast(offered, reserve, model_per_s):
+    assert need(tries(offered, reserve * offered), model_per_s) == MeasuredNeed()
+
+
+def test_a_right_model_adds_nothing_to_what_is_offered():
+    """Two replicas of 100/s each."""
+    assert need(tries(500.0, 200.0)).rate_per_s == pytest.approx(500.0)
+
+
+def test_replicas_that_accept_less_than_they_are_sized_for_count_for_less():
+    """They accept 80/s each where the model says 100/s: sized for 625/s, it gets 500/s."""
+    found = need(tries(500.0, 160.0))
+    assert found.rate_per_s == pytest.approx(625.0)
+    assert found.reason == "0.68 of the requests are given up"
+
+
+def test_a_capacity_needs_three_full_seconds():
+    assert need(tries(500.0, 160.0, seconds=3)).rate_per_s == pytest.approx(500.0)
+    assert need(tries(500.0, 160.0, seconds=4)).rate_per_s == pytest.approx(625.0)
+
+
+@pytest.mark.parametrize("begun", [2, 3, 4])
+def test_replicas_that_have_just_begun_to_serve_are_not_slow(begun):
+    """Two full replicas accept 200/s; then six more serve, which are not full at once."""
+    seen = tries(500.0, 200.0)
+    seen.replicas[begun:] = 8.0
+    if begun < 4:
+        seen.refusals[begun + 1 :] = 0.0
+    assert need(seen).rate_per_s == pytest.approx(500.0)
+
+
+def test_a_backlog_is_drained_within_the_bound():
+    seen = tries(100.0, 200.0)
+    assert need(seen, backlog=200.0).rate_per_s == pytest.approx(120.0)
+    assert need(seen, backlog=20_000.0).rate_per_s == pytest.approx(150.0)
+
+
+def test_without_tries_nothing_is_needed():
+    nothing = np.zeros(5)
+    assert need(RecentTries(nothing, nothing, nothing, nothing)).rate_per_s == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start_time_s", [5.0, 60.0])
+def test_devices_that_become_slower_than_the_model_says_get_replicas_at_once(start_time_s):
+    """By a half: the correction alone takes minutes, and the profile is refitted even later."""
+    slowness = [1.0]
+    fleet = Fleet(
+        6,
+        seed=4,
+        start_time_s=start_time_s,
+        batch_ms=lambda size: slowness[0] * float(PROFILE.latency_ms[size - 1]),
+    )
+    fleet.run(900, 5 * PER_REPLICA)
+    before = fleet.history[-1]
+    slowness[0] = 1.5
+    fleet.run(15, 5 * PER_REPLICA)
+    assert fleet.history[-1] > before
+    fleet.run(120, 5 * PER_REPLICA)
+    assert max(fleet.history) <= 1.5 * 1.5 * 6
