@@ -16,6 +16,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from policy.errors import SojournError
+from policy.response_time.way import WayCosts
 
 logger = logging.getLogger("sojourn.http")
 
@@ -29,6 +30,8 @@ _TIMEOUT_S = 0.5
 _COMMANDS = b"show info;show stat -1 4 -1\n"  # of the statistics, only those of servers
 #: Time after which what was seen of HAProxy's load counts for 1/e.
 _LOAD_MEMORY_S = 10.0
+#: HAProxy cannot be busier than this, as far as queueing is concerned.
+_MAX_UTILISATION = 0.99
 #: Between two looks.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0
 #: HAProxy is away for a moment when it is started again, and ends before the replicas do.
@@ -53,22 +56,6 @@ class MeanTimes:
 
     total_ms: float
     earlier_tries_ms: float
-
-
-@dataclass(frozen=True)
-class BalancerLoad:
-    """How busy HAProxy is with all of its requests, whichever replica answers them.
-
-    Attributes
-    ----------
-    utilisation : float
-        Fraction of the time for which its thread had work, whether or not it had a CPU.
-    request_ms : float
-        That time per request, for the way there and back.
-    """
-
-    utilisation: float
-    request_ms: float
 
 
 @dataclass(frozen=True)
@@ -159,10 +146,11 @@ class _LoadMeter:
         self._duration_s = self._busy_s = self._requests = 0.0
 
     @property
-    def load(self) -> BalancerLoad | None:
+    def way(self) -> WayCosts | None:
         if self._requests < MIN_REQUESTS:
             return None
-        return BalancerLoad(self._busy_s / self._duration_s, 1e3 * self._busy_s / self._requests)
+        utilisation = min(self._busy_s / self._duration_s, _MAX_UTILISATION)
+        return WayCosts(1e3 * self._busy_s / self._requests, utilisation)
 
     def observe(self, work: ProcessWork, now_s: float) -> None:
         before, self._before = self._before, (now_s, work.requests)
@@ -222,9 +210,12 @@ class HaproxyView:
         self._load = _LoadMeter()
 
     @property
-    def load(self) -> BalancerLoad | None:
-        """How busy HAProxy is; None without enough requests in the last seconds."""
-        return self._load.load
+    def way(self) -> WayCosts | None:
+        """What HAProxy costs a request; None without enough requests in the last seconds.
+
+        It is reckoned over all of its requests, whichever replica answers them.
+        """
+        return self._load.way
 
     async def watch(self) -> None:
         """Look again and again, until cancelled."""

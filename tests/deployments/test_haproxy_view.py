@@ -102,10 +102,10 @@ async def test_the_load_is_the_busy_time_by_its_requests(tmp_path: Path) -> None
                 clock.return_value = float(second)
                 await view.look()
                 if second == 0:
-                    assert view.load is None
-    assert view.load is not None
-    assert view.load.utilisation == pytest.approx(0.25)
-    assert view.load.request_ms == pytest.approx(0.5)
+                    assert view.way is None
+    assert view.way is not None
+    assert view.way.balancer_utilisation == pytest.approx(0.25)
+    assert view.way.balancer_ms == pytest.approx(0.5)
 
 
 def test_each_node_has_a_folder_for_its_socket(monkeypatch: pytest.MonkeyPatch) -> None:
