@@ -21,6 +21,7 @@ from autoscaler.forecasting.demand import (
 from autoscaler.offered_load import OfferedLoad
 from autoscaler.reports import ReplicaReport
 from autoscaler.settings import AutoscalerSettings
+from autoscaler.shared_cores import SharedCoresHold
 from autoscaler.sizing.live import LiveSizing, MedianReplica, median_replicas
 from autoscaler.sizing.sla_rate_correction import SlaRateCorrection
 from autoscaler.start_times import StartTimes
@@ -122,6 +123,7 @@ class FleetMonitor:
         self.start_times = StartTimes()
         self.sla_correction = SlaRateCorrection()
         self.calibration = WindowCalibration(settings.windows)
+        self.shared_cores = SharedCoresHold()
         self.median_replicas: tuple[MedianReplica, ...] = ()
         self._reports: dict[str, ReplicaReport] = {}
         #: The newest report of each replica as it was read, before its time was corrected.
@@ -159,6 +161,7 @@ class FleetMonitor:
             self._reports[report.replica_id] = report
             if before is not None:
                 self._intervals_s.append(report.time_s - before.time_s)
+                self.shared_cores.count_between(before, report)
             if before is not None and report.answered_total and report.sla_rate_per_s:
                 self.sla_correction.count_between(before, report)
             if report.settings is not None and report.time_s >= newest_s:

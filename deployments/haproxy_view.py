@@ -1,8 +1,9 @@
-"""HAProxy's view of a replica: how long the requests take that it answers.
+"""HAProxy's view of a replica: how long the requests take that it answers, and how busy it is.
 
 A replica cannot see what waits in HAProxy, or what was refused and tried again. HAProxy measures
-the whole, from a request's first byte to the end of its answer, as a running mean per server; its
-admin socket tells it.
+the parts of it, as running means per server, and its own idle time; its admin socket tells them.
+Its mean of the total time is of no use: on a connection that is kept alive that begins with the
+end of the answer before, so it counts the time in which the client had nothing to ask.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from policy.errors import SojournError
+from policy.response_time.way import WayCosts
 
 logger = logging.getLogger("sojourn.http")
 
@@ -25,6 +27,11 @@ MIN_REQUESTS = 100
 #: Where Ray puts the socket, unless the environment says otherwise.
 _SOCKET_VARIABLE, _DEFAULT_SOCKET = "RAY_SERVE_HAPROXY_SOCKET_PATH", "/tmp/haproxy-serve/admin.sock"
 _TIMEOUT_S = 0.5
+_COMMANDS = b"show info;show stat -1 4 -1\n"  # of the statistics, only those of servers
+#: Time after which what was seen of HAProxy's load counts for 1/e.
+_LOAD_MEMORY_S = 10.0
+#: HAProxy cannot be busier than this, as far as queueing is concerned.
+_MAX_UTILISATION = 0.99
 #: Between two looks.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0
 #: HAProxy is away for a moment when it is started again, and ends before the replicas do.
@@ -42,13 +49,29 @@ class MeanTimes:
     Attributes
     ----------
     total_ms : float
-        From a request's first byte to the end of its answer.
+        From when a request is complete until its answer begins.
     earlier_tries_ms : float
         The part of it that is lost in earlier tries, which were refused.
     """
 
     total_ms: float
     earlier_tries_ms: float
+
+
+@dataclass(frozen=True)
+class ProcessWork:
+    """What HAProxy says of itself.
+
+    Attributes
+    ----------
+    requests : int
+        Requests since it started.
+    idle_share : float
+        Fraction of the last half second that it waited for something to do.
+    """
+
+    requests: int
+    idle_share: float
 
 
 @dataclass(frozen=True)
@@ -90,11 +113,54 @@ def parse_server_times(table: str, server_ends_with: str) -> ServerTimes | None:
     try:
         for row in csv.DictReader(table.removeprefix("# ").splitlines()):
             if (row["svname"] or "").endswith(server_ends_with):
-                means = MeanTimes(float(row["ttime"] or 0), float(row["qtime"] or 0))
+                queue_ms, connect_ms, response_ms = (
+                    float(row[name] or 0) for name in ("qtime", "ctime", "rtime")
+                )
+                means = MeanTimes(queue_ms + connect_ms + response_ms, queue_ms)
                 return ServerTimes(int(row["stot"] or 0), means)
     except (KeyError, ValueError) as error:
         raise HaproxyViewError(f"HAProxy's statistics: not understood ({error!r})") from error
     return None
+
+
+def parse_process_work(info: str) -> ProcessWork:
+    """Return what HAProxy says of itself, from the answer to ``show info``.
+
+    Raises
+    ------
+    HaproxyViewError
+        A line is missing, or a number is none.
+    """
+    lines = dict(line.split(": ", 1) for line in info.splitlines() if ": " in line)
+    try:
+        return ProcessWork(int(lines["CumReq"]), int(lines["Idle_pct"]) / 100)
+    except (KeyError, ValueError) as error:
+        raise HaproxyViewError(f"HAProxy's information: not understood ({error!r})") from error
+
+
+class _LoadMeter:
+    """Turn what HAProxy says of itself at each look into its load over the last seconds."""
+
+    def __init__(self) -> None:
+        self._before: tuple[float, int] | None = None
+        self._duration_s = self._busy_s = self._requests = 0.0
+
+    @property
+    def way(self) -> WayCosts | None:
+        if self._requests < MIN_REQUESTS:
+            return None
+        utilisation = min(self._busy_s / self._duration_s, _MAX_UTILISATION)
+        return WayCosts(1e3 * self._busy_s / self._requests, utilisation)
+
+    def observe(self, work: ProcessWork, now_s: float) -> None:
+        before, self._before = self._before, (now_s, work.requests)
+        if before is None or work.requests < before[1]:
+            return
+        passed_s = now_s - before[0]
+        keep = math.exp(-passed_s / _LOAD_MEMORY_S)
+        self._duration_s = keep * self._duration_s + passed_s
+        self._busy_s = keep * self._busy_s + (1 - work.idle_share) * passed_s
+        self._requests = keep * self._requests + work.requests - before[1]
 
 
 def means_since(before: ServerTimes, now: ServerTimes) -> MeanTimes | None:
@@ -141,6 +207,15 @@ class HaproxyView:
         self._total_ms = self._earlier_tries_ms = 0.0
         self._warned = False
         self._seen_s = time.monotonic()
+        self._load = _LoadMeter()
+
+    @property
+    def way(self) -> WayCosts | None:
+        """What HAProxy costs a request; None without enough requests in the last seconds.
+
+        It is reckoned over all of its requests, whichever replica answers them.
+        """
+        return self._load.way
 
     async def watch(self) -> None:
         """Look again and again, until cancelled."""
@@ -151,7 +226,9 @@ class HaproxyView:
     async def look(self) -> None:
         """Take in HAProxy's means; that they have not been seen for long is logged once."""
         try:
-            now = parse_server_times(await self._show_stat(), self._server)
+            info, _, table = (await self._ask()).partition("# pxname")
+            self._load.observe(parse_process_work(info), time.monotonic())
+            now = parse_server_times("# pxname" + table, self._server)
             self._seen_s = time.monotonic()
         except HaproxyViewError as error:
             if not self._warned and time.monotonic() > self._seen_s + WARN_AFTER_S:
@@ -184,12 +261,12 @@ class HaproxyView:
         self._requests, self._total_ms, self._earlier_tries_ms = 0, 0.0, 0.0
         return means
 
-    async def _show_stat(self) -> str:
+    async def _ask(self) -> str:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 reader, writer = await asyncio.open_unix_connection(self._path)
                 try:
-                    writer.write(b"show stat -1 4 -1\n")  # only servers
+                    writer.write(_COMMANDS)
                     return (await reader.read()).decode()
                 finally:
                     writer.close()

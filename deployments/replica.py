@@ -133,7 +133,7 @@ class Replica:
             self._watchdog.restart(2 * self._service.longest_batch_s)
             await asyncio.sleep(TICK_S)
             try:
-                self._service.compare_with_balancer(self._haproxy.take())
+                self._service.compare_with_balancer(self._haproxy.take(), self._haproxy.way)
                 self._metrics.flush(await self._service.tick())
                 await self._share_rates()
             except Exception:

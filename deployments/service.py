@@ -41,6 +41,7 @@ from deployments.service_start import ServiceStart
 from deployments.threads import limit_threads, threads_in_use
 from deployments.warm_up import WarmUp
 from policy.profile import Profile
+from policy.response_time.way import WayCosts
 
 logger = logging.getLogger("sojourn.service")
 
@@ -297,11 +298,17 @@ class InferenceService:
         self._place_batches()
         return seen
 
-    def compare_with_balancer(self, means: MeanTimes | None) -> None:
-        """Take in the balancer's mean times of the latest requests; None: it has nothing new.
+    def compare_with_balancer(self, means: MeanTimes | None, way: WayCosts | None = None) -> None:
+        """Take in what the balancer says: requests that wait there are answered later.
 
-        Requests that wait there are answered later than this process can see.
+        Parameters
+        ----------
+        means : MeanTimes or None
+            Mean times of the latest requests; None: it has nothing new.
+        way : WayCosts, optional
+            What it costs a request; None: not known.
         """
+        self.controller.way = way
         refused = self.refused_requests - self._refused_before
         self._refused_before = self.refused_requests
         self.observer.balancer_wait.revise(

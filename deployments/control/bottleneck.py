@@ -1,15 +1,22 @@
-"""What limits a replica: its front, its device, or other processes on its cores."""
+"""What limits a replica: its front, its device, or neither: the balancer, or shared cores."""
 
 from typing import Literal
 
 from deployments.control.front_fit import FrontFit
 from policy.profile import Profile
+from policy.response_time.way import WayCosts
 
 #: One of `autoscaler.reports.BOTTLENECKS`.
 Bottleneck = Literal["device", "front", "neither"]
 
 
-def bottleneck(profile: Profile, front: FrontFit, arrival_rate_per_s: float) -> Bottleneck:
+#: A balancer that is busier than this limits the replicas behind it.
+MAX_BALANCER_UTILISATION = 0.8
+
+
+def bottleneck(
+    profile: Profile, front: FrontFit, arrival_rate_per_s: float, way: WayCosts | None = None
+) -> Bottleneck:
     """Return what limits a replica, at a load and with the batches of the last minutes.
 
     Parameters
@@ -18,13 +25,17 @@ def bottleneck(profile: Profile, front: FrontFit, arrival_rate_per_s: float) -> 
         The profile in force.
     front : FrontFit
     arrival_rate_per_s : float
+    way : WayCosts, optional
+        What the balancer costs a request; None: not known.
 
     Returns
     -------
     str
-        ``neither`` if the event loop is held up mainly by other processes on its cores; else the
-        stage that spends more time per request.
+        ``neither`` if the event loop is held up mainly by other processes on its cores, or if the
+        balancer is nearly always busy; else the stage that spends more time per request.
     """
     if front.state.shares_cores:
+        return "neither"
+    if way is not None and way.balancer_utilisation > MAX_BALANCER_UTILISATION:
         return "neither"
     return profile.bottleneck(arrival_rate_per_s, front.mean_batch_size)

@@ -17,6 +17,8 @@ FloatArray = NDArray[np.float64]
 #: The largest quantile, relative to the median, that a refit makes: beyond it are stalls of the
 #: machine, and distributions of such width take long to evaluate.
 MAX_RATIO = 5.0
+#: Percentiles that tell how the time of batches varies.
+MEASURED_PERCENTILES = (5.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0)
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class LatencyRefit:
     MAX_GROUPS = 12
     #: Relative error of the latency that is tolerated.
     TOLERANCE = 0.25
+    #: Batches that are needed to say how their time varies.
+    MIN_VARYING = 200
     #: Batches beyond a percentile that are needed to refit it.
     MIN_BEYOND = 5
 
@@ -116,6 +120,22 @@ class LatencyRefit:
             )
             self.profile = replace(self.profile, latency_quantiles=quantiles)
         return self.profile
+
+    def measured_quantiles(self) -> LatencyQuantiles | None:
+        """Return how the time of the latest batches varies; None with too few batches.
+
+        The ratios are to the profile's latency, the same for every batch size.
+        """
+        if len(self._recent) < self.MIN_VARYING:
+            return None
+        sizes, durations_ms = np.array(self._recent).T
+        ratios = durations_ms / self.profile.latency_ms[sizes.astype(int) - 1]
+        found = np.percentile(ratios, MEASURED_PERCENTILES)
+        found = np.minimum(found, MAX_RATIO * np.median(ratios))
+        return LatencyQuantiles(
+            np.array(MEASURED_PERCENTILES),
+            np.repeat(found[:, None], self.profile.max_batch_size, axis=1),
+        )
 
     def _groups(self, sizes: NDArray[np.int64], ratios: FloatArray) -> list[_SizeGroup]:
         """Divide the batches into at most `MAX_GROUPS` groups of neighbouring sizes.

@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from deployments.control.front_fit import FrontFit
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.observations import Observations
 from deployments.control.wait_correction import WaitCorrection
 from policy.burstiness import COUNT_WINDOW_S, DispersionMeter
+from policy.front import FrontCosts
+from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
 
 #: Ticks between checks of the profile. Two successive checks must find it wrong.
@@ -56,13 +60,31 @@ class ModelCorrections:
 
     @property
     def newest_profile(self) -> Profile:
-        """The profile now believed, with the front's costs as measured by now.
+        """The profile now believed, with the front's costs and the batch times as measured by now.
 
-        Solving for every small change would take too long, but predicting does not.
+        Solving for every small change would take too long, but predicting does not. Measured batch
+        times vary. Where front and device share a CPU, what makes them vary (caches, and whoever
+        else shares the core) makes the front's work vary alike: the profile is that of both as one
+        server then.
         """
         if self.profile.front is None:
             return self.profile
-        return replace(self.profile, front=self.front.measured())
+        front, quantiles = self.front.measured(), self._latency.measured_quantiles()
+        if quantiles is None:
+            return replace(self.profile, front=front)
+        if not front.shares_cpu:
+            return replace(self.profile, front=front, latency_quantiles=quantiles)
+        # The front's costs are means, the ratios are to the profile's latency.
+        mean_ratio = _mean_ratio(quantiles)
+        front = replace(
+            front,
+            request_ms=front.request_ms / mean_ratio,
+            batch_ms=front.batch_ms / mean_ratio,
+        )
+        serial = replace(self.profile, front=front, latency_quantiles=None).serial()
+        # A front that takes no time has the profile evaluated on a sample, which is quicker.
+        nothing = FrontCosts(0.0, 0.0, shares_cpu=False)
+        return replace(serial, front=nothing, latency_quantiles=quantiles)
 
     @property
     def wait_factor(self) -> float:
@@ -122,3 +144,10 @@ class ModelCorrections:
             return False
         self.index_of_dispersion = index
         return True
+
+
+def _mean_ratio(quantiles: LatencyQuantiles) -> float:
+    """Return the mean of ratios that are the same for every batch size."""
+    ranks = np.array([0.0, *quantiles.percentiles, 100.0]) / 100
+    ratios = np.pad(quantiles.ratios[:, 0], 1, mode="edge")
+    return float(np.trapezoid(ratios, ranks))

@@ -26,6 +26,7 @@ from deployments.control.table_solver import work_conserving_table
 from policy.burstiness import COUNT_WINDOW_S
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.response_time.way import WayCosts
 from policy.table import PolicyTable
 
 logger = logging.getLogger("sojourn.policy")
@@ -60,6 +61,8 @@ class PolicyController:
         What the way to the replica and back leaves of the SLA.
     percentiles : ResponseTimePercentiles
         Response times, measured and predicted.
+    way : WayCosts or None
+        What the balancer costs a request, for predictions; None: not known. Assign it.
 
     Raises
     ------
@@ -72,6 +75,7 @@ class PolicyController:
     ) -> None:
         self.user_config = user_config
         self.sla_at_replica = user_config.sla_at_replica()
+        self.way: WayCosts | None = None
         self._on_change = on_change
         self._corrections = ModelCorrections(profile)
         self.percentiles = ResponseTimePercentiles()
@@ -104,7 +108,7 @@ class PolicyController:
     def bottleneck(self) -> Bottleneck:
         """What limits this replica at its present load."""
         rate_per_s = self.core.arrival_rate.per_s(time.monotonic())
-        return bottleneck(self.profile, self.front, rate_per_s)
+        return bottleneck(self.profile, self.front, rate_per_s, self.way)
 
     @property
     def sla_capacity(self) -> SlaCapacity:
@@ -199,13 +203,19 @@ class PolicyController:
         elif self._solver.table is not None and self._corrections.update_index_of_dispersion():
             self._use_solved_table()
         self._revise_burst_policy(seen.arrival_counts)
-        profile = self._corrections.newest_profile
-        await self.percentiles.tick(seen.response_times_s, profile, self.core)
+        await self.percentiles.tick(
+            seen.response_times_s, lambda: self._corrections.newest_profile, self.core, self.way
+        )
 
     def explain(self) -> dict[str, Any]:
         """Return what is in force and why: this controller's part of `GET /sojourn/policy`."""
         report = policy_report(
-            self.core, self._solver, self._corrections, self.percentiles, time.monotonic()
+            self.core,
+            self._solver,
+            self._corrections,
+            self.percentiles,
+            self.way,
+            time.monotonic(),
         )
         return {**report, "bursts": self._bursts.report()}
 

@@ -8,6 +8,7 @@ from deployments.control.bottleneck import bottleneck
 from deployments.control.front_fit import FrontFit
 from deployments.control.model_corrections import ModelCorrections
 from deployments.control.response_times import ResponseTimePercentiles
+from policy.response_time.way import WayCosts
 
 
 def policy_report(
@@ -15,12 +16,14 @@ def policy_report(
     solver: BackgroundSolver,
     corrections: ModelCorrections,
     percentiles: ResponseTimePercentiles,
+    way: WayCosts | None,
     now_s: float,
 ) -> dict[str, Any]:
     """Return the policy in force at `now_s` (`time.monotonic`), as JSON-ready fields."""
     policy = core.policy(now_s)
     curve = solver.sla_capacity.curve
     arrival_rate_per_s = core.arrival_rate.per_s(now_s)
+    limiting = bottleneck(corrections.profile, corrections.front, arrival_rate_per_s, way)
     return {
         "table": "solving" if solver.in_progress else "failed" if solver.error else "solved",
         "solver": solver.report(),
@@ -34,10 +37,17 @@ def policy_report(
         "waiting_room": core.limits.waiting_room,
         "batch_size_limit": core.limits.max_batch_size,
         "sla_rate_per_s": curve and curve.sla_rate_per_s,
-        "bottleneck": bottleneck(corrections.profile, corrections.front, arrival_rate_per_s),
+        "bottleneck": limiting,
         "front": _front_report(corrections.front),
         "measured_ms": percentiles.measured_ms,
         "predicted_ms": percentiles.predicted_ms,
+        "balancer": {
+            "request_ms": way and way.balancer_ms,
+            "utilisation": way and way.balancer_utilisation,
+        },
+        "predicted_for_clients_ms": percentiles.predicted_for_clients_ms,
+        # The model knows front, device and balancer, not what else uses their cores.
+        "prediction_holds": limiting != "neither",
         "profile_revisions": corrections.profile_revisions,
         "profile": corrections.profile.to_dict(),
     }

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,9 @@ from deployments.batcher.core import BatcherCore
 from policy.batching_policy import BatchingPolicy
 from policy.errors import SojournError
 from policy.profile import Profile
+from policy.response_time.distribution import ResponseTimeDistribution
 from policy.response_time.evaluation import evaluate
+from policy.response_time.way import ClientResponseTimes, WayCosts
 
 logger = logging.getLogger("sojourn.policy")
 
@@ -39,29 +41,47 @@ class ResponseTimePercentiles:
     predicted_ms : dict of str to float
         At the arrival rate observed at the last prediction, under the policy then in force; empty
         if they cannot be predicted.
+    predicted_for_clients_ms : dict of str to float
+        The same with the way through the balancer; empty if its costs are not known.
     """
 
     def __init__(self) -> None:
         self.measured_ms: dict[str, float] = {}
         self.predicted_ms: dict[str, float] = {}
+        self.predicted_for_clients_ms: dict[str, float] = {}
         self._ticks = 0
         self._predict_at = PREDICT_EVERY
 
     async def tick(
-        self, response_times_s: Sequence[float], profile: Profile, core: BatcherCore
+        self,
+        response_times_s: Sequence[float],
+        profile: Callable[[], Profile],
+        core: BatcherCore,
+        way: WayCosts | None = None,
     ) -> None:
-        """Measure one tick's percentiles; predict new ones after `PREDICT_EVERY` ticks or more."""
+        """Measure one tick's percentiles; predict new ones after `PREDICT_EVERY` ticks or more.
+
+        Parameters
+        ----------
+        response_times_s : sequence of float
+            Of the requests answered in this tick.
+        profile : callable
+            Returns the model to predict by.
+        core : BatcherCore
+        way : WayCosts, optional
+            None: not known.
+        """
         if response_times_s:
             quantiles_ms = 1e3 * np.percentile(np.array(response_times_s), PERCENTILES)
             self.measured_ms = _by_percentile(quantiles_ms.tolist())
         self._ticks += 1
         if self._ticks >= self._predict_at:
-            took_s = await self._predict(profile, core)
+            took_s = await self._predict(profile(), core, way)
             self._predict_at = self._ticks + max(PREDICT_EVERY, math.ceil(REST_FACTOR * took_s))
 
-    async def _predict(self, profile: Profile, core: BatcherCore) -> float:
+    async def _predict(self, profile: Profile, core: BatcherCore, way: WayCosts | None) -> float:
         """Predict percentiles if that is possible; return the CPU time that it took, in seconds."""
-        self.predicted_ms = {}
+        self.predicted_ms, self.predicted_for_clients_ms = {}, {}
         now_s = time.monotonic()
         rate_per_s, policy = core.arrival_rate.per_s(now_s), core.policy(now_s)
         limit = BatchingPolicy.from_control_limit(policy.control_limit, policy.max_batch_size)
@@ -73,24 +93,33 @@ class ResponseTimePercentiles:
         if longest_wait_ms < (policy.max_wait_ms or math.inf):
             policy = replace(policy, max_wait_ms=longest_wait_ms)
         try:
-            values_ms, took_s = await asyncio.to_thread(
-                _percentiles_ms, profile, policy, rate_per_s
+            values_ms, for_clients_ms, took_s = await asyncio.to_thread(
+                _percentiles_ms, profile, policy, rate_per_s, way
             )
         except SojournError as error:
             logger.info("no prediction: %s", error)
             return 0.0
         self.predicted_ms = _by_percentile(values_ms)
+        if for_clients_ms is not None:
+            self.predicted_for_clients_ms = _by_percentile(for_clients_ms)
         return took_s
 
 
 def _percentiles_ms(
-    profile: Profile, policy: BatchingPolicy, rate_per_s: float
-) -> tuple[list[float], float]:
-    """Return the predicted percentiles, and the CPU time that they took, in seconds."""
+    profile: Profile, policy: BatchingPolicy, rate_per_s: float, way: WayCosts | None
+) -> tuple[list[float], list[float] | None, float]:
+    """Return the percentiles at the replica, those at clients, and the CPU time in seconds."""
     began_s = time.thread_time()
     predicted = evaluate(profile, policy, rate_per_s)
-    values_ms = [predicted.response_percentile_ms(percentile) for percentile in PERCENTILES]
-    return values_ms, time.thread_time() - began_s
+    replica, clients = predicted.response_times, None
+    if way is not None:
+        way_ms = way.values_ms(predicted.mean_batch_size)
+        clients = _quantiles_ms(ClientResponseTimes(replica, way_ms))
+    return _quantiles_ms(replica), clients, time.thread_time() - began_s
+
+
+def _quantiles_ms(distribution: ResponseTimeDistribution) -> list[float]:
+    return [distribution.quantile(percentile / 100) for percentile in PERCENTILES]
 
 
 def _by_percentile(values_ms: Sequence[float]) -> dict[str, float]:

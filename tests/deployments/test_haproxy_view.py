@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -17,8 +17,10 @@ from deployments.haproxy_view import (
     HaproxyView,
     HaproxyViewError,
     MeanTimes,
+    ProcessWork,
     ServerTimes,
     means_since,
+    parse_process_work,
     parse_server_times,
     socket_path_on,
 )
@@ -27,12 +29,24 @@ from deployments.haproxy_view import (
 HEADER = "# pxname,svname,stot,qtime,ctime,rtime,ttime,"
 
 
+#: HAProxy's total time, which counts how long clients had nothing to ask.
+WITH_IDLE_CLIENTS_MS = 5000
+
+
 def table(requests: int, total_ms: int, earlier_tries_ms: int = 0) -> str:
+    connect_ms = min(1, total_ms - earlier_tries_ms)
+    response_ms = total_ms - earlier_tries_ms - connect_ms
+    times_ms = f"{earlier_tries_ms},{connect_ms},{response_ms},{WITH_IDLE_CLIENTS_MS}"
     return (
         f"{HEADER}\n"
-        f"http-a,SERVE_REPLICA__a-Replica-x7,{requests},{earlier_tries_ms},1,2,{total_ms},\n"
+        f"http-a,SERVE_REPLICA__a-Replica-x7,{requests},{times_ms},\n"
         "http-a,SERVE_REPLICA__a-Replica-other,5,0,1,2,3,\n\n"
     )
+
+
+def info(requests: int = 0, idle_percent: int = 100) -> str:
+    """Return the lines that matter, among others, of HAProxy's information."""
+    return f"Name: HAProxy\nPid: 7\nCumReq: {requests}\nIdle_pct: {idle_percent}\nnode: vm\n"
 
 
 def times(requests: int, total_ms: float, earlier_tries_ms: float = 0.0) -> ServerTimes:
@@ -67,6 +81,33 @@ def test_the_mean_of_the_new_requests_is_recovered_from_the_running_mean(request
     assert math.isclose(found.earlier_tries_ms, 30.0, rel_tol=5e-3)
 
 
+def test_the_work_of_the_process_is_read() -> None:
+    assert parse_process_work(info(12, 95)) == ProcessWork(12, 0.95)
+
+
+@pytest.mark.parametrize("text", ["", "CumReq: 12\n", "CumReq: many\nIdle_pct: 5\n"])
+def test_information_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(HaproxyViewError, match="not understood"):
+        parse_process_work(text)
+
+
+async def test_the_load_is_the_busy_time_by_its_requests(tmp_path: Path) -> None:
+    """A quarter of each second for 500 requests is 0.5 ms a request."""
+    path = tmp_path / "admin.sock"
+    view, clock = HaproxyView("-x7", path), mock.Mock()
+    answers = [f"{info(500 * n, 75)}\n{table(500 * n, 9)}" for n in range(6)]
+    async with raw_haproxy(path, answers):
+        with mock.patch("deployments.haproxy_view.time.monotonic", clock):
+            for second in range(6):
+                clock.return_value = float(second)
+                await view.look()
+                if second == 0:
+                    assert view.way is None
+    assert view.way is not None
+    assert view.way.balancer_utilisation == pytest.approx(0.25)
+    assert view.way.balancer_ms == pytest.approx(0.5)
+
+
 def test_each_node_has_a_folder_for_its_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_SERVE_HAPROXY_SOCKET_PATH", "/run/ha/admin.sock")
     assert socket_path_on("ab12") == Path("/run/ha/ab12/admin.sock")
@@ -76,10 +117,15 @@ def test_a_few_requests_say_nothing() -> None:
     assert means_since(times(0, 1), times(99, 50)) is None
 
 
+def haproxy(path: Path, answers: list[str]) -> AbstractAsyncContextManager[None]:
+    """Answer with these tables, by an idle HAProxy."""
+    return raw_haproxy(path, [f"{info()}\n{answer}" for answer in answers])
+
+
 @asynccontextmanager
-async def haproxy(path: Path, answers: list[str]) -> AsyncIterator[None]:
+async def raw_haproxy(path: Path, answers: list[str]) -> AsyncIterator[None]:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert await reader.readline() == b"show stat -1 4 -1\n"
+        assert await reader.readline() == b"show info;show stat -1 4 -1\n"
         writer.write(answers.pop(0).encode())
         writer.close()
 

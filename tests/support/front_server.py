@@ -35,7 +35,7 @@ async def main(port: int, socket: str | None = None) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             if view is not None:
-                service.compare_with_balancer(view.take())
+                service.compare_with_balancer(view.take(), view.way)
             await service.tick()
 
     tasks = [asyncio.create_task(tick_forever())]

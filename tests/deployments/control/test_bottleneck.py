@@ -7,6 +7,7 @@ from deployments.control.bottleneck import bottleneck
 from deployments.control.front_fit import FrontFit
 from policy.front import FrontCosts
 from policy.profile import Profile
+from policy.response_time.way import WayCosts
 
 #: A full batch of 16 costs the device 0.125 ms a request, a batch of one 0.5 ms.
 LATENCY = {"max_batch_size": 16, "latency_ms": {"per_request": 0.1, "fixed": 0.4}}
@@ -58,3 +59,9 @@ def test_other_processes_do_not_limit_an_idle_loop() -> None:
     counts = FrontCounts(1.0, 1, 0, 1, 0.001, 0.02, 0.001, 0.0, 0.02)
     front.observe(counts, shares_cpu=False)
     assert bottleneck(profile(0.2), front, 1.0) == "device"
+
+
+@pytest.mark.parametrize(("utilisation", "expected"), [(0.7, "device"), (0.9, "neither")])
+def test_a_busy_balancer_limits_the_replicas_behind_it(utilisation: float, expected: str) -> None:
+    way = WayCosts(0.1, utilisation)
+    assert bottleneck(profile(0.2), fit(batches=1000), 1000.0, way) == expected

@@ -91,6 +91,28 @@ def test_the_front_is_measured_put_in_force_and_followed() -> None:
     assert newest.ms_per_request(2.0) > in_force[-1]
 
 
+@pytest.mark.parametrize("shares_cpu", [True, False])
+def test_the_newest_profile_varies_as_the_batches_do(shares_cpu: bool) -> None:
+    """Batches take 0.8 to 1.7 ms, by turns; the front takes 0.1 ms a request besides."""
+    corrections = ModelCorrections(Profile("m", "d", np.array([1.0, 1.0])))
+    durations_s = np.linspace(0.8e-3, 1.7e-3, LatencyRefit.MIN_VARYING)
+    batches = [BatchRecord(2, StartReason.FULL, 0, 0.0, s, None, False) for s in durations_s]
+    for batch in batches:
+        tick = replace(front_seconds(0.1), batches=[batch], shares_cpu=shares_cpu)
+        corrections.observe(tick, 0.01)
+        corrections.refit_profile()
+    newest = corrections.newest_profile
+    assert newest.latency_quantiles is not None
+    mean_ms = newest.latency_quantiles.means_ms(newest.latency_ms)[1]
+    p90_ms = newest.latency_ms[1] * newest.latency_quantiles.ratios[4, 1]
+    front_ms = 0.2 if shares_cpu else 0.0
+    assert mean_ms == pytest.approx(1.25 + front_ms, rel=0.05)
+    assert p90_ms == pytest.approx(1.61 * (1 + front_ms / 1.25), rel=0.05)
+    # Where front and device share a CPU, no front is left beside the device.
+    assert newest.front is not None
+    assert (newest.front.request_ms == 0) == shares_cpu
+
+
 def test_the_front_is_measured_even_while_a_refit_of_the_latency_rests() -> None:
     corrections = ModelCorrections(PROFILE)
     revised_at = []

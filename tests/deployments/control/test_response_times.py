@@ -14,6 +14,7 @@ from deployments.control.response_times import (
 from policy.batching_policy import BatchingPolicy
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
+from policy.response_time.way import WayCosts
 from tests.support.batcher_core import FixedPolicy
 
 PROFILE = Profile("m", "d", np.array([4.0, 5.0, 6.0, 7.0]))
@@ -32,7 +33,7 @@ async def predicted_ms(core: BatcherCore) -> dict[str, float]:
     percentiles = ResponseTimePercentiles()
     for _ in range(PREDICT_EVERY):
         assert percentiles.predicted_ms == {}
-        await percentiles.tick([], PROFILE, core)
+        await percentiles.tick([], lambda: PROFILE, core)
     return percentiles.predicted_ms
 
 
@@ -80,16 +81,16 @@ async def test_predicts_nothing_that_would_take_a_second(monkeypatch: pytest.Mon
 async def test_predictions_that_take_long_are_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
 
-    def slow(*arguments: object) -> tuple[list[float], float]:
+    def slow(*arguments: object) -> tuple[list[float], None, float]:
         calls.append(arguments)
-        return [1.0, 2.0, 3.0], 0.2  # 20 s of rest
+        return [1.0, 2.0, 3.0], None, 0.2  # 20 s of rest
 
     monkeypatch.setattr(response_times, "_percentiles_ms", slow)
     percentiles, core = ResponseTimePercentiles(), core_at(100.0, LIMIT_2, monkeypatch)
     made_at = []
     for tick in range(1, 50):
         before = len(calls)
-        await percentiles.tick([], PROFILE, core)
+        await percentiles.tick([], lambda: PROFILE, core)
         if len(calls) > before:
             made_at.append(tick)
     assert made_at == [PREDICT_EVERY, PREDICT_EVERY + 20, PREDICT_EVERY + 40]
@@ -101,8 +102,20 @@ async def test_measured_percentiles_stay_over_a_tick_without_answers(
 ) -> None:
     percentiles = ResponseTimePercentiles()
     core = core_at(0.0, LIMIT_2, monkeypatch)
-    await percentiles.tick([0.001 * n for n in range(1, 102)], PROFILE, core)
+    await percentiles.tick([0.001 * n for n in range(1, 102)], lambda: PROFILE, core)
     measured_ms = percentiles.measured_ms
     assert measured_ms == pytest.approx({"50": 51.0, "95": 96.0, "99": 100.0})
-    await percentiles.tick([], PROFILE, core)
+    await percentiles.tick([], lambda: PROFILE, core)
     assert percentiles.measured_ms == measured_ms
+
+
+async def test_clients_also_wait_for_the_balancer(monkeypatch: pytest.MonkeyPatch) -> None:
+    percentiles, core = ResponseTimePercentiles(), core_at(100.0, LIMIT_2, monkeypatch)
+    for way in (WayCosts(2.0, 0.0), None):
+        for _ in range(PREDICT_EVERY):
+            await percentiles.tick([], lambda: PROFILE, core, way)
+        expected_ms = {p: ms + 2.0 for p, ms in percentiles.predicted_ms.items()}
+        for percentile, clients_ms in percentiles.predicted_for_clients_ms.items():
+            # Answers to batches of up to four come to the balancer together.
+            assert expected_ms[percentile] <= clients_ms <= expected_ms[percentile] + 3.0
+        assert bool(percentiles.predicted_for_clients_ms) == (way is not None)

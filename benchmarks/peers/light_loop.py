@@ -1,0 +1,192 @@
+"""An open-loop client that costs 5 to 10 µs of CPU per request, for services of many per second.
+
+`benchmarks.peers.open_loop` costs ten times as much, and on a machine that it shares with the
+service, that decides what is measured. This one is a compiled loop around epoll. The kernel notes
+when it received each answer, so that the client's own waits for a CPU can be told from the
+service's: what lies between `sent_s` and `received_s` is the service's, the rest is the client's.
+"""
+
+import os
+import select
+import socket
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.peers.light_loop_kernel import ANSWER_BYTES, follow, libc
+from benchmarks.peers.protocols import Workload
+from loadtests.records import Outcome
+
+FloatArray = NDArray[np.float64]
+
+CONNECTIONS = 256
+PATIENCE_S = 5.0
+#: One answer in so many is kept and checked, by default.
+KEEP_EVERY = 64
+#: From the end of the preparations to the start.
+_LEAD_NS = 100_000_000
+_SO_TIMESTAMPNS = 35
+_PR_SET_TIMERSLACK = 29
+
+
+@dataclass(frozen=True, eq=False)
+class LightRun:
+    """What the clients saw; times in seconds from the start, NaN where there is none.
+
+    Attributes
+    ----------
+    due_s, sent_s, received_s, read_s : ndarray of float, shape (n,)
+        When each request was due, when it was sent, when the kernel had the whole answer, and when
+        the client read it.
+    outcome : ndarray of int16, shape (n,)
+        An `Outcome`, or the status of an HTTP error. Answers with status 200 are `Outcome.OK`.
+    answers : dict of int to bytes
+        The bodies of a sample of the answers with status 200, by the request's number.
+    client_cpu_s : float
+        CPU time of the client.
+    """
+
+    due_s: FloatArray
+    sent_s: FloatArray
+    received_s: FloatArray
+    read_s: FloatArray
+    outcome: NDArray[np.int16]
+    answers: dict[int, bytes] = field(default_factory=dict)
+    client_cpu_s: float = 0.0
+
+    @property
+    def answered(self) -> NDArray[np.bool_]:
+        """Whether each request was answered with status 200, shape (n,)."""
+        return np.asarray(self.outcome == Outcome.OK)
+
+    @property
+    def response_ms(self) -> FloatArray:
+        """From when each request was due until the client had read its answer, shape (n,)."""
+        return 1e3 * (self.read_s - self.due_s)
+
+    @property
+    def service_ms(self) -> FloatArray:
+        """From when each request was sent until the kernel had its answer, shape (n,)."""
+        return 1e3 * (self.received_s - self.sent_s)
+
+
+def _connect(port: int, count: int) -> list[socket.socket]:
+    connections = []
+    for _ in range(count):
+        connection = socket.create_connection(("127.0.0.1", port))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        connections.append(connection)
+    return connections
+
+
+def _compile() -> None:
+    """Compile the loop, by sending nothing."""
+    whole, none = np.zeros(0, np.int64), np.zeros(0, np.uint8)
+    none.setflags(write=False)
+    kept, outcome = np.zeros((0, ANSWER_BYTES), np.uint8), np.zeros(0, np.int16)
+    service = (whole, 0, 0, none, np.zeros(1, np.int64), -1, np.zeros(0, np.int32), whole)
+    arguments: tuple[Any, ...] = (*service, whole, whole, whole, outcome, kept, whole, 1)
+    follow(*arguments)
+
+
+def _run(
+    requests: Sequence[bytes],
+    arrivals_s: FloatArray,
+    port: int,
+    connections: int,
+    first: bool,
+    keep_every: int,
+) -> LightRun:
+    """Send the requests from this process."""
+    libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    if first:
+        # Without the right, the client waits for a CPU like everybody, and says for how long.
+        with suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    _compile()
+    sockets = _connect(port, connections)
+    files = np.array([one.fileno() for one in sockets], np.int32)
+    connection_of = np.zeros(int(files.max()) + 1, np.int64)
+    connection_of[files] = np.arange(connections)
+    count = arrivals_s.size
+    sent_ns, received_ns, read_ns = (np.zeros(count, np.int64) for _ in range(3))
+    outcome = np.full(count, Outcome.UNANSWERED, np.int16)
+    kept = np.zeros((-(-count // keep_every), ANSWER_BYTES), np.uint8)
+    kept_bytes = np.zeros(kept.shape[0], np.int64)
+    due_ns = (1e9 * arrivals_s).astype(np.int64)
+    joined = np.frombuffer(b"".join(requests), np.uint8)
+    starts = np.cumsum([0, *map(len, requests)])
+    with select.epoll() as epoll:
+        for file in files.tolist():
+            epoll.register(file, select.EPOLLIN)
+        cpu_s, start_ns = time.thread_time(), time.time_ns() + _LEAD_NS
+        times = (due_ns, start_ns, round(1e9 * PATIENCE_S))
+        service = (joined, starts, epoll.fileno(), files, connection_of)
+        results = (sent_ns, received_ns, read_ns, outcome, kept, kept_bytes, keep_every)
+        arguments: tuple[Any, ...] = (*times, *service, *results)
+        follow(*arguments)
+        cpu_s = time.thread_time() - cpu_s
+    for one in sockets:
+        one.close()
+    sent_s, received_s, read_s = (
+        np.where(at_ns > 0, 1e-9 * (at_ns - start_ns), np.nan).astype(np.float64)
+        for at_ns in (sent_ns, received_ns, read_ns)
+    )
+    answers = {
+        keep_every * place: bytes(kept[place, :length]).partition(b"\r\n\r\n")[2]
+        for place, length in enumerate(kept_bytes.tolist())
+        if length
+    }
+    return LightRun(arrivals_s, sent_s, received_s, read_s, outcome, answers, cpu_s)
+
+
+def light_open_loop(
+    workload: Workload,
+    arrivals_s: FloatArray,
+    port: int,
+    *,
+    connections: int = CONNECTIONS,
+    first: bool = True,
+    keep_every: int = KEEP_EVERY,
+) -> LightRun:
+    """Send requests when they are due, from a process of its own.
+
+    A request that is due while all connections are busy leaves when one is free.
+
+    Parameters
+    ----------
+    workload : Workload
+        Its requests are sent in turn. A sample of the answers is checked.
+    arrivals_s : ndarray of float, shape (n,)
+        When each request is due, ascending, in seconds from the start.
+    port : int
+        Port of the service on this machine.
+    connections : int
+    first : bool
+        Whether the client goes before all other processes, as one on another machine would. Only
+        root may do that; for others it makes no difference.
+    keep_every : int
+        One answer in so many is checked.
+
+    Returns
+    -------
+    LightRun
+    """
+    head = f"POST {workload.path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+    head += "Content-Type: application/json\r\nContent-Length: "
+    requests = [head.encode() + b"%d\r\n\r\n" % len(body) + body for body in workload.bodies]
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        options = (connections, first, keep_every)
+        run = pool.submit(_run, requests, arrivals_s, port, *options).result()
+    for number, answer in run.answers.items():
+        if not workload.is_right(number % len(workload.bodies), answer):
+            run.outcome[number] = Outcome.WRONG
+    return run
