@@ -86,8 +86,8 @@ EXPERIMENTS = (
     ),
     Experiment("disk-full", limits.disk_full, setting=small_disk, fatal=True),
     Experiment("clock-stepped", limits.clock_stepped, setting=movable_clock, fatal=True),
-    Experiment("raylet-killed", nodes.raylet_killed, document=nodes.spread_document, fatal=True),
     Experiment("gcs-killed", faults.gcs, fatal=True),
+    Experiment("raylet-killed", nodes.raylet_killed, document=nodes.spread_document, fatal=True),
     Experiment("gcs-killed-with-redis", faults.gcs_restarted, setting=with_redis, fatal=True),
     Experiment("service-terminated", faults.terminated, fatal=True),
 )
