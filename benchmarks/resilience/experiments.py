@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.resilience import faults, nodes, strangers
+from benchmarks.resilience import faults, strangers
 from benchmarks.resilience.fuzz import fuzz
 from benchmarks.resilience.load import Bystanders, Load
 from benchmarks.resilience.run import BEFORE_S, Fault, Run
@@ -65,7 +65,6 @@ EXPERIMENTS = (
     Experiment("device-hangs", faults.hanging_device, document=faults.culprit_document),
     Experiment("poison", faults.poison, document=faults.culprit_document),
     Experiment("gcs-killed", faults.gcs, fatal=True),
-    Experiment("raylet-killed", nodes.raylet_killed, document=nodes.spread_document, fatal=True),
     Experiment("service-terminated", faults.terminated, fatal=True),
 )
 
