@@ -1,13 +1,15 @@
 """End a process whose event loop hangs, and say where."""
 
+import asyncio
 import faulthandler
+from collections.abc import Callable
 
 #: File descriptor: `sys.stderr` may be something else.
 _STDERR = 2
 
 
 class LoopWatchdog:
-    """End this process, with a traceback of every thread, unless `restart` is called in time.
+    """End this process, with a traceback of every thread, if its event loop hangs.
 
     Whoever runs on the event loop can hang it: a model that batches on the loop's own thread, or
     one that never releases the interpreter's lock. Then nothing written in Python can answer the
@@ -15,10 +17,21 @@ class LoopWatchdog:
     new one. `faulthandler` watches from a thread that needs no lock of the interpreter's.
     """
 
-    def restart(self, limit_s: float) -> None:
-        """Allow the event loop another `limit_s` until the next call."""
-        faulthandler.dump_traceback_later(limit_s, exit=True, file=_STDERR)
+    async def watch(self, limit_s: Callable[[], float], every_s: float) -> None:
+        """Show every `every_s` that the event loop runs, until cancelled.
 
-    def stop(self) -> None:
-        """Watch no longer."""
-        faulthandler.cancel_dump_traceback_later()
+        This needs a task of its own. One that waits for other work, such as a thread that imports
+        a library on a busy machine, would end the process of a loop that runs.
+
+        Parameters
+        ----------
+        limit_s : callable
+            Returns how long the loop may hang.
+        every_s : float
+        """
+        try:
+            while True:
+                faulthandler.dump_traceback_later(limit_s(), exit=True, file=_STDERR)
+                await asyncio.sleep(every_s)
+        finally:
+            faulthandler.cancel_dump_traceback_later()

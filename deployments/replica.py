@@ -86,7 +86,6 @@ class Replica:
         call_when_draining(self._service.begin_drain)
         self._started_s = started_s
         self._start_time_s: float | None = None
-        self._watchdog = LoopWatchdog()
         self._metrics = ReplicaMetrics(self._service)
         self._tasks: list[asyncio.Task[None]] = []
         self._haproxy = HaproxyView(f"-{context.replica_id.unique_id}", socket_path_on(node_id))
@@ -122,6 +121,9 @@ class Replica:
             gc.collect()
             gc.freeze()
             self._tasks = [
+                asyncio.create_task(
+                    LoopWatchdog().watch(lambda: 2 * self._service.longest_batch_s, TICK_S)
+                ),
                 asyncio.create_task(self._tick_forever()),
                 asyncio.create_task(self._haproxy.watch()),
             ]
@@ -130,7 +132,6 @@ class Replica:
 
     async def _tick_forever(self) -> None:
         while True:
-            self._watchdog.restart(2 * self._service.longest_batch_s)
             await asyncio.sleep(TICK_S)
             try:
                 self._service.compare_with_balancer(self._haproxy.take(), self._haproxy.way)
@@ -176,4 +177,3 @@ class Replica:
             await self._service.close()
             for task in self._tasks:
                 task.cancel()
-            self._watchdog.stop()

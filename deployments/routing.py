@@ -92,6 +92,8 @@ def serve_environment(balance: str = "random", open_files: int = 1 << 16) -> dic
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",
         # Ray restarts its HAProxy after three failed checks, which come every 10 s otherwise.
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
+        # On a busy machine it takes longer than 5 s to start, and Ray would kill it three times.
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "20",
     }
 
 

@@ -11,6 +11,7 @@ PACKAGES = ("policy", "autoscaler", "modelstore", "deployments", "pipelines", "s
 #: Where the time of day is read, and what for.
 ALLOWED = {
     "deployments/observability/tracing.py": "the times of a span, which other machines compare",
+    "deployments/observability/inference_statistics.py": "when the last inference was, to be told",
     "deployments/batcher/death_journal.py": "the age of a file",
     "sojourn/commands/profile.py": "the date of a profile",
 }

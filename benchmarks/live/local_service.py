@@ -1,7 +1,6 @@
 """A service that `sojourn serve` runs on this machine, its replicas, and load for it."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -21,26 +20,10 @@ _TIMEOUT_S = 5
 
 
 @contextmanager
-def running_service(
-    config: Path, port: int, environment: Mapping[str, str] | None = None
-) -> Iterator[dict[str, Any]]:
-    """Run `sojourn serve`, and yield its summary: its `url`, its `dashboard` and more.
-
-    Parameters
-    ----------
-    config : Path
-    port : int
-    environment : mapping of str to str, optional
-        Variables besides this process's own.
-    """
+def running_service(config: Path, port: int) -> Iterator[dict[str, Any]]:
+    """Run `sojourn serve`, and yield its summary: its `url`, its `dashboard` and more."""
     command = [*_SOJOURN, "serve", str(config), "--port", str(port), "--json"]
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **(environment or {})},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     lines: list[str] = []
     try:

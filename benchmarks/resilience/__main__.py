@@ -88,15 +88,13 @@ def run_all(
         for experiment in chosen:
             say(f"{experiment.name}: {(experiment.fault.__doc__ or '').splitlines()[0]}")
             try:
-                usable = service is not None and kind == (experiment.document, experiment.setting)
+                usable = service is not None and kind is experiment.document
                 if not usable or service is None or not service.wait_for_replicas(2, 30):
                     service = None
                     stack.close()
                     say("  starting the service")
-                    kind = (experiment.document, experiment.setting)
-                    service = stack.enter_context(
-                        serving(experiment.document(), experiment.setting)
-                    )
+                    kind = experiment.document
+                    service = stack.enter_context(serving(experiment.document()))
                 row = run_experiment(experiment, service, quick)
             except (SystemExit, OSError, psutil.Error) as error:
                 say(f"  not completed: {error}")

@@ -6,23 +6,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.resilience import faults, limits, nodes, strangers
+from benchmarks.resilience import faults, strangers
 from benchmarks.resilience.fuzz import fuzz
 from benchmarks.resilience.load import Bystanders, Load
 from benchmarks.resilience.run import BEFORE_S, Fault, Run
 from benchmarks.resilience.service import Document, Service, emulated_document
-from benchmarks.resilience.settings import (
-    Setting,
-    as_it_is,
-    movable_clock,
-    small_disk,
-    with_redis,
-)
 from benchmarks.resilience.tally import tally
-
-STANDARD_LOAD = Load()
-#: For replicas that are busy for seconds.
-SPARSE_LOAD = Load(rate_per_s=1.0, large_every=0, idle_clients=0)
 
 
 @dataclass(frozen=True)
@@ -36,10 +25,6 @@ class Experiment:
         Does the harm; its docstring says what it is.
     document : callable
         Makes the config of the service.
-    load : Load
-        What the bystanders send.
-    setting : callable
-        What surrounds the service; yields environment variables for it.
     fatal : bool
         Whether the service is of no use afterwards.
     """
@@ -47,8 +32,6 @@ class Experiment:
     name: str
     fault: Fault
     document: Callable[[], Document] = emulated_document
-    load: Load = STANDARD_LOAD
-    setting: Setting = as_it_is
     fatal: bool = False
 
 
@@ -66,7 +49,7 @@ EXPERIMENTS = (
     Experiment("upgrade", faults.upgrade),
     Experiment("broken-upgrade", faults.broken_upgrade),
     Experiment("bad-config", faults.bad_config),
-    Experiment("memory-limit", limits.memory_limit),
+    Experiment("memory-limit", faults.memory_limit),
     Experiment("solver-killed", faults.solver),
     Experiment("slow-headers", strangers.slow_headers),
     Experiment("slow-bodies", strangers.slow_bodies),
@@ -81,14 +64,7 @@ EXPERIMENTS = (
     Experiment("device-errs", faults.erring_device, document=faults.culprit_document),
     Experiment("device-hangs", faults.hanging_device, document=faults.culprit_document),
     Experiment("poison", faults.poison, document=faults.culprit_document),
-    Experiment(
-        "long-requests", limits.long_requests, document=faults.slow_document, load=SPARSE_LOAD
-    ),
-    Experiment("disk-full", limits.disk_full, setting=small_disk, fatal=True),
-    Experiment("clock-stepped", limits.clock_stepped, setting=movable_clock, fatal=True),
-    Experiment("raylet-killed", nodes.raylet_killed, document=nodes.spread_document, fatal=True),
     Experiment("gcs-killed", faults.gcs, fatal=True),
-    Experiment("gcs-killed-with-redis", faults.gcs_restarted, setting=with_redis, fatal=True),
     Experiment("service-terminated", faults.terminated, fatal=True),
 )
 
@@ -110,7 +86,7 @@ def run_experiment(experiment: Experiment, service: Service, quick: bool) -> dic
         that waited for a CPU of this machine (``machine_load``).
     """
     target = service.target
-    bystanders = Bystanders(target, experiment.load)
+    bystanders = Bystanders(target, Load())
     run = Run(service, quick)
     machine_load = os.getloadavg()[0]
     bystanders.start()

@@ -1,7 +1,7 @@
 """Faults: what breaks while the bystanders send their requests."""
 
+import resource
 import signal
-import subprocess
 import time
 import urllib.error
 from contextlib import suppress
@@ -11,11 +11,14 @@ from http.client import HTTPException
 import psutil
 
 from benchmarks.live.local_service import get_json
-from benchmarks.resilience.culprits import ERROR, HANG, POISON, SLOW_S
+from benchmarks.resilience.culprits import ERROR, HANG, POISON
 from benchmarks.resilience.load import request_bytes
 from benchmarks.resilience.run import Run
 from benchmarks.resilience.service import Document, emulated_document
 from benchmarks.resilience.strangers import exchange
+
+#: Memory that a replica may still ask for: less than a large body and its tensors.
+_LEFT_BYTES = 1 << 20
 
 
 def kill(processes: list[psutil.Process]) -> None:
@@ -123,28 +126,6 @@ def gcs(run: Run) -> None:
     time.sleep(30)
 
 
-def gcs_restarted(run: Run) -> None:
-    """Kill the GCS, start it again 5 s later, then kill a replica."""
-    (before,) = run.service.named("gcs_server")
-    command, environment = before.cmdline(), before.environ()
-    run.begin()
-    before.kill()
-    time.sleep(5)
-    after = subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        time.sleep(10)
-        kill(run.service.replicas()[:1])
-        time.sleep(3)
-        began = run.service.wait_for_replicas(2, 40)
-        run.notes.append("another replica started" if began else "no other replica started")
-        time.sleep(5)
-    finally:
-        after.kill()
-        after.wait()
-
-
 def scaling(run: Run) -> None:
     """Change the number of replicas between one and three, again and again."""
     run.begin()
@@ -191,6 +172,22 @@ def bad_config(run: Run) -> None:
     _try_to_deploy(run, document)
     time.sleep(10)
     run.service.deploy(run.service.document)
+    run.service.wait_for_replicas(2)
+    time.sleep(5)
+
+
+def memory_limit(run: Run) -> None:
+    """Let one of two replicas have no more memory, for 15 s."""
+    replica = run.service.replicas()[0]
+    before = resource.prlimit(replica.pid, resource.RLIMIT_AS)
+    run.begin()
+    limit = replica.memory_info().vms + _LEFT_BYTES
+    resource.prlimit(replica.pid, resource.RLIMIT_AS, (limit, before[1]))
+    time.sleep(15)
+    with suppress(ProcessLookupError):
+        resource.prlimit(replica.pid, resource.RLIMIT_AS, before)
+    lived = replica.is_running() and replica.status() != psutil.STATUS_ZOMBIE
+    run.notes.append(f"the replica {'lived on' if lived else 'died'}")
     run.service.wait_for_replicas(2)
     time.sleep(5)
 
@@ -255,13 +252,6 @@ def terminated(run: Run) -> None:
 def culprit_document() -> Document:
     """Return the config of a service whose device can fail."""
     return emulated_document(import_path="benchmarks.resilience.culprits:Culprits")
-
-
-def slow_document() -> Document:
-    """Return the config of a service whose device may take `SLOW_S` for a batch."""
-    return emulated_document(
-        import_path="benchmarks.resilience.culprits:Culprits", hang_after_s=2 * SLOW_S
-    )
 
 
 def _culprits(run: Run, value: float, count: int, every_s: float) -> list[str]:

@@ -5,8 +5,8 @@ import os
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,6 @@ import yaml
 from benchmarks.inputs import EMULATED_P4_CONFIG
 from benchmarks.live.local_service import running_replicas, running_service
 from benchmarks.resilience.load import Target
-from benchmarks.resilience.settings import Setting, as_it_is
 from deployments.local.ray_token import ray_headers
 
 PORT = 8131
@@ -58,15 +57,12 @@ class Service:
         `sojourn serve`.
     document : dict
         The config that was deployed at the start.
-    environment : mapping of str to str
-        The variables that its setting added.
     """
 
     target: Target
     dashboard: str
     process: psutil.Process
     document: Document
-    environment: Mapping[str, str]
 
     def processes(self, is_it: Callable[[str, str], bool]) -> list[psutil.Process]:
         """Return the processes whose name and command line `is_it` accepts."""
@@ -137,14 +133,12 @@ class Service:
 
 
 @contextmanager
-def serving(document: Document, setting: Setting = as_it_is) -> Iterator[Service]:
+def serving(document: Document) -> Iterator[Service]:
     """Serve a config while the context lasts."""
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        environment = stack.enter_context(setting())
+    with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.yaml"
         config.write_text(yaml.safe_dump(document))
-        with running_service(config, PORT, environment) as summary:
+        with running_service(config, PORT) as summary:
             (process,) = (
                 child
                 for child in psutil.Process(os.getpid()).children()
@@ -160,9 +154,7 @@ def serving(document: Document, setting: Setting = as_it_is) -> Iterator[Service
                 1e-3 * sla["response_time_ms"],
                 sla["percentile"],
             )
-            service = Service(
-                target, summary["dashboard"], process, deepcopy(document), environment
-            )
+            service = Service(target, summary["dashboard"], process, deepcopy(document))
             if not service.wait_for_replicas(deployment["num_replicas"]):
                 raise SystemExit("the replicas did not start")
             service.wait_for_tables()

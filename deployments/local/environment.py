@@ -60,6 +60,8 @@ def environment_of(run: LocalRun, directory: Path, balance: str) -> dict[str, st
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(directory),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": f"{directory}/server-state",
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": f"{directory}/metrics.sock",
+        # Replicas serve on without the GCS, Ray's directory of the cluster; for 60 s otherwise.
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
         # There is one HAProxy, and it learns of a stopping replica at once.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
         # What a model prints, and the errors of a replica, are shown by the command.
