@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -80,6 +81,15 @@ def body(*rows: tuple[float, float], **more: Any) -> dict[str, Any]:
     """Return the JSON body of an inference request for `rows`."""
     tensor = {"name": "x", "datatype": "FP32", "shape": [len(rows), 2], "data": rows}
     return {"inputs": [tensor], **more}
+
+
+def without_access_log() -> None:
+    """Take pytest's handlers off uvicorn's access log, before a connection is opened.
+
+    A connection with an access log does not take the short way. pytest puts its handlers there if
+    the server was started by a fixture.
+    """
+    logging.getLogger("uvicorn.access").handlers.clear()
 
 
 @contextlib.asynccontextmanager

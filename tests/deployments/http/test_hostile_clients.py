@@ -15,7 +15,13 @@ from deployments.http.guarded_protocol import MAX_FIELDS, MAX_HEAD_BYTES
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.http.request import MAX_REQUEST_ID_BYTES
 from deployments.service import InferenceService
-from tests.support.doubles_service import Doubles, body, listening, make_service
+from tests.support.doubles_service import (
+    Doubles,
+    body,
+    listening,
+    make_service,
+    without_access_log,
+)
 
 INFER = "/v2/models/doubles/infer"
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.IGNORECASE)
@@ -40,6 +46,7 @@ async def connect(service: InferenceService) -> AsyncIterator[Connect]:
 
     @contextlib.asynccontextmanager
     async def opened() -> AsyncIterator[Stream]:
+        without_access_log()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             yield reader, writer

@@ -19,7 +19,7 @@ from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.models.base import Model, TensorSpec
 from deployments.service import InferenceService
-from tests.support.doubles_service import PROFILE, USER_CONFIG, listening
+from tests.support.doubles_service import PROFILE, USER_CONFIG, listening, without_access_log
 
 SHAPE = (3, 100, 100)
 GZIP = "Content-Encoding: gzip"
@@ -50,6 +50,7 @@ class Served:
 
     @contextlib.asynccontextmanager
     async def connect(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        without_access_log()
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
             yield reader, writer
