@@ -42,10 +42,10 @@ from torch import nn
 import modelstore
 from benchmarks.arguments import json_option, quick_option
 from benchmarks.inputs import ROOT
-from benchmarks.model_store import manager, publish, timed
 from benchmarks.peers.open_loop import open_loop
 from benchmarks.peers.protocols import OpenInference, Workload, example_rows
 from benchmarks.peers.servers import HOST, PORT
+from benchmarks.store_models import manager, publish, timed
 from deployments.models.base import Model, TensorSpec
 from deployments.profiling.energy import best_meter
 from deployments.profiling.measure import measure_profile
@@ -55,8 +55,9 @@ from modelstore.client import ask
 from sojourn.output import print_json, print_table, say
 
 MB = 1_000_000
-#: What is needed besides PyTorch, numpy, safetensors and pydantic. All are wheels: of 19 MB without
-#: scipy, numba and llvmlite, which images for PyTorch often have.
+#: What is needed besides PyTorch, numpy, safetensors and pydantic: wheels of 118 MB. llvmlite is 60
+#: of them and numba 4, which compile the model of front and device in tandem; scipy is 35. Images
+#: for PyTorch often have these three; the rest takes 19 MB.
 NEEDS = (
     *("anyio", "cffi", "click", "cryptography", "h11", "httptools", "idna", "llvmlite"),
     *("markdown-it-py", "mdurl", "numba", "nvidia-ml-py", "obstore", "orjson"),

@@ -20,6 +20,7 @@ random values. All ratios compare two measurements of the same run:
 - ``oversubscribed_geomean``: the same ratio without a network, for 37 models that are asked for
   with Pareto popularity by 1 to 10 threads, when half of the bytes fit into the store.
 - ``opens_per_s``: opens and closes of a small model by one process.
+- ``shared_from_bytes``: size from which a file is shared and not copied, by the manager's estimate.
 - ``host_to_gpu_fraction``: null; the store has no GPU tier yet.
 
 Models are scaled down (``scale``) so that the run needs about 1 GB of disk. ``page_cache_*`` is
@@ -35,9 +36,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,25 +45,25 @@ import click
 import numpy as np
 import safetensors.torch
 import torch
-from torch import nn
 
 import modelstore
 from benchmarks.arguments import json_option, quick_option
+from benchmarks.store_models import (
+    LARGE,
+    MB,
+    SMALL,
+    drop_page_cache,
+    manager,
+    network,
+    publish,
+    read_all,
+    timed,
+    wait_until_idle,
+)
 from modelstore.client import ask, open_model
-from modelstore.errors import StoreFullError, UnavailableError
+from modelstore.errors import StoreFullError
 from sojourn.output import print_json, print_table, say
 
-MB = 1_000_000
-#: TrIMS's table 3: tensors and megabytes of 37 image networks.
-SMALL = (
-    *((16, 238), (116, 27), (16, 233), (16, 221), (361, 49), (481, 145), (472, 92), (747, 164)),
-    *((416, 129), (416, 44), (1102, 214), (514, 285), (24, 29), (526, 170), (522, 171)),
-    *((777, 231), (769, 311), (761, 231), (99, 45), (1009, 248), (1346, 391), (179, 84)),
-    *((268, 98), (259, 98), (526, 170), (522, 170), (147, 59), (271, 96), (267, 96)),
-    *((52, 4.8), (52, 4.8), (32, 528), (32, 514), (32, 513), (38, 549), (267, 264), (244, 88)),
-)
-#: The largest of its table 4, AlexNet and VGG16 with larger inputs: tensors and megabytes.
-LARGE = ((16, 770), (16, 1694), (16, 3010), (32, 1704), (32, 3664), (32, 6408))
 #: The shape of the popularity of models; the paper does not print its own.
 PARETO_SHAPE = 1.0
 CONCURRENCIES = (1, 2, 4, 6, 8, 10)
@@ -83,83 +83,6 @@ state = modelstore.load_state_dict(sys.argv[1])
 for tensor in state.values(): tensor.sum()
 print(private() - before)
 """
-
-
-def network(tensors: int, size_bytes: int) -> nn.Sequential:
-    """Return linear layers with about this many tensors and bytes; a row reads each weight once."""
-    layers = max(1, tensors // 2)
-    width = max(8, round((size_bytes / 4 / layers) ** 0.5))
-    return nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
-
-
-def publish(root: Path, name: str, tensors: int, size_bytes: int) -> Path:
-    """Write a network with random weights to the remote; return its file."""
-    folder = root / "pytorch" / name / "1"
-    folder.mkdir(parents=True)
-    with torch.device("meta"):
-        shapes = {
-            key: value.shape for key, value in network(tensors, size_bytes).state_dict().items()
-        }
-    random = np.random.default_rng(len(name) + tensors + size_bytes)
-    state = {
-        key: torch.from_numpy(random.standard_normal(tuple(shape), np.float32) * 0.01)
-        for key, shape in shapes.items()
-    }
-    path = folder / "model.safetensors"
-    safetensors.torch.save_file(state, path)
-    subprocess.run("sha256sum *.safetensors > SHA256SUMS", shell=True, cwd=folder, check=True)
-    return path
-
-
-@contextmanager
-def manager(folder: Path, host_bytes: int, *options: str) -> Iterator[None]:
-    """Run a manager in a process of its own, whose socket this process uses."""
-    socket_path = folder / "run" / "store.sock"
-    arguments = ["--remote", (folder / "remote").as_uri(), "--disk", str(folder / "disk")]
-    arguments += ["--host-bytes", str(host_bytes), "--disk-bytes", str(4000 * MB)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sojourn.cli", "store", "serve", *arguments, *options],
-        env=os.environ | {"SOJOURN_STORE": str(socket_path)},
-        stderr=subprocess.DEVNULL,
-    )
-    os.environ["SOJOURN_STORE"] = str(socket_path)
-    try:
-        for _ in range(600):
-            try:
-                ask("stats")
-                break
-            except UnavailableError:
-                time.sleep(0.05)
-        yield
-    finally:
-        process.kill()
-        process.wait()
-
-
-def drop_page_cache(path: Path) -> None:
-    """Let the kernel forget a file that is on the disk."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def timed(work: Callable[[], Any]) -> float:
-    """Return the seconds that a call takes."""
-    begin_s = time.perf_counter()
-    work()
-    return time.perf_counter() - begin_s
-
-
-def read_all(state: dict[str, torch.Tensor]) -> None:
-    """Read every weight once."""
-    for tensor in state.values():
-        tensor.sum()
-
-
-def wait_until_idle() -> None:
-    """Wait until the manager has noticed that no model is held any more."""
-    while ask("stats")["leases"]:
-        time.sleep(0.002)
 
 
 def warm_attach_ms(name: str, repeats: int) -> tuple[float, float]:
@@ -381,6 +304,7 @@ def main(quick: bool, as_json: bool) -> None:
                 largest, tiny, paths[largest].stat().st_size
             )
             results["opens_per_s"] = opens_per_s(tiny, 2.0)
+            results["shared_from_bytes"] = ask("stats")["sharing"]["shared_from_bytes"]
             say("Loading cold …")
             ours, limit = cold_bandwidth(largest, paths[largest], repeats)
             results["cold_bytes_per_s"], results["preadv_bytes_per_s"] = ours, limit

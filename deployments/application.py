@@ -1,6 +1,6 @@
 """Application builder. A config file names it as ``import_path: deployments.application:build``."""
 
-from typing import Any
+from typing import Any, cast
 
 from ray import serve
 
@@ -23,4 +23,10 @@ def build(args: dict[str, Any]) -> serve.Application:
     """
     checked = parse_args(args)
     store = checked.store and checked.store.model_dump(mode="json")
-    return Replica.bind(checked.model.model_dump(), store)  # type: ignore[attr-defined]
+    # Serve's decorators hide from type checkers that they return a deployment.
+    return cast(serve.Deployment, Replica).bind(
+        checked.model.model_dump(),
+        store,
+        [model.model_dump() for model in checked.models],
+        on_demand=checked.load_models == "on_demand",
+    )

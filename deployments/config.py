@@ -118,9 +118,27 @@ class StoreConfig(_Strict):
 class ReplicaArgs(_Strict):
     """`args` of the application; a change replaces every replica."""
 
+    #: The deployment's own model, which stays loaded.
     model: ModelConfig
+    #: Further models that the same replicas serve.
+    models: tuple[ModelConfig, ...] = ()
+    #: When the further models are loaded: as a replica starts, or as a request asks for one.
+    load_models: Literal["at_start", "on_demand"] = "at_start"
     #: None: replicas start no manager, and use the one that the user started, if they need one.
     store: StoreConfig | None = None
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = [model.name for model in self.all_models]
+        repeated = next((name for name in names if names.count(name) > 1), None)
+        if repeated is not None:
+            raise ValueError(f"two models have the name {repeated!r}")
+        return self
+
+    @property
+    def all_models(self) -> tuple[ModelConfig, ...]:
+        """The deployment's own model, and the further ones."""
+        return (self.model, *self.models)
 
 
 class SLAConfig(_Strict):
@@ -214,6 +232,18 @@ class LimitsConfig(_Strict):
     max_timeout_ms: float = Field(default=60_000.0, gt=0, allow_inf_nan=False)
 
 
+class HostedModelConfig(_Strict):
+    """What `user_config` says of one model of several; what it leaves out holds for all."""
+
+    sla: SLAConfig | None = None
+    policy: PolicyConfig | None = None
+    limits: LimitsConfig | None = None
+    #: Label of the version to serve. Without `weights`, it is also the version in the model store.
+    version: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$")
+    #: The weights to serve: new ones are loaded beside the old, and take over without a restart.
+    weights: str | None = None
+
+
 class UserConfig(_Strict):
     """`user_config` of the deployment; a change takes effect without restarting a replica."""
 
@@ -224,6 +254,16 @@ class UserConfig(_Strict):
     access: AccessConfig = AccessConfig()
     #: None: no request is traced.
     tracing: TracingConfig | None = None
+    #: What differs for a model, by its name.
+    models: dict[str, HostedModelConfig] = Field(default_factory=dict)
+
+    def for_model(self, name: str) -> "UserConfig":
+        """Return what holds for a model."""
+        own = self.models.get(name)
+        if own is None:
+            return self
+        parts = {"sla": own.sla, "policy": own.policy, "limits": own.limits}
+        return self.model_copy(update={key: part for key, part in parts.items() if part})
 
     def sla_at_replica(self) -> ServiceLevelObjective:
         """Return what the way to the replica and back leaves of the SLA."""

@@ -15,6 +15,7 @@ from typing import Any
 from deployments.config import ModelConfig, ServiceConfig, UserConfig
 from deployments.errors import StartError
 from deployments.models.base import check_weights, make_model
+from deployments.serve_document import unknown_key
 from policy.errors import InfeasibleError, SojournError
 from policy.load_lateness import solve_load_lateness_curve
 
@@ -23,7 +24,7 @@ TIMEOUT_S = 120.0
 
 
 def check_service(config: ServiceConfig, cpu_count: int | None = None) -> list[str]:
-    """Check that the model can be imported and constructed, and that its SLA is in reach.
+    """Check that each model can be imported and constructed, and that its SLA is in reach.
 
     Parameters
     ----------
@@ -39,14 +40,22 @@ def check_service(config: ServiceConfig, cpu_count: int | None = None) -> list[s
     Raises
     ------
     StartError
-        The model cannot be imported or constructed, or its profile is wrong.
+        A model cannot be imported or constructed, its profile is wrong, or `user_config` names a
+        model that there is not.
     InfeasibleError
         The model's profile is known, and no load is light enough for the SLA.
     """
-    question = {
-        "model": config.args.model.model_dump(),
-        "user_config": config.user_config.model_dump(),
-    }
+    names = [model.name for model in config.args.all_models]
+    for name in config.user_config.models:
+        if name not in names:
+            raise StartError(f"user_config: models: {unknown_key(name, names)}")
+    for model in config.args.all_models:
+        _check_in_child(model, config.user_config.for_model(model.name))
+    return _room(config, cpu_count or os.cpu_count() or 1)
+
+
+def _check_in_child(model: ModelConfig, user_config: UserConfig) -> None:
+    question = {"model": model.model_dump(), "user_config": user_config.model_dump()}
     try:
         child = subprocess.run(
             [sys.executable, "-m", "deployments.config_check"],
@@ -57,12 +66,12 @@ def check_service(config: ServiceConfig, cpu_count: int | None = None) -> list[s
         )
     except subprocess.TimeoutExpired:
         raise StartError(
-            f"model {config.args.model.import_path}: its import did not end in {TIMEOUT_S:.0f} s"
+            f"model {model.import_path}: its import did not end in {TIMEOUT_S:.0f} s"
         ) from None
     if child.returncode:
         last_line = child.stderr.strip().rpartition("\n")[2]
         raise StartError(
-            f"model {config.args.model.import_path}: its import ended the process with status "
+            f"model {model.import_path}: its import ended the process with status "
             f"{child.returncode}; its last line: {last_line!r}"
         )
     answer = json.loads(child.stdout)
@@ -70,7 +79,6 @@ def check_service(config: ServiceConfig, cpu_count: int | None = None) -> list[s
         raise InfeasibleError(f"user_config: sla: {answer['out_of_reach']}")
     if "error" in answer:
         raise StartError(answer["error"])
-    return _room(config, cpu_count or os.cpu_count() or 1)
 
 
 def _room(config: ServiceConfig, cpu_count: int) -> list[str]:

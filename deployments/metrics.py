@@ -17,6 +17,8 @@ from deployments.service import InferenceService
 
 #: Ray takes some 10 µs to observe a value: recording every request would slow the event loop.
 _MAX_OBSERVATIONS_PER_FLUSH = 200
+#: What all services of a replica count together.
+_SHARED = {"sojourn_admitted_requests_total", "sojourn_denied_requests_total"}
 
 
 class ReplicaMetrics:
@@ -32,6 +34,12 @@ class ReplicaMetrics:
         self._service = service
         self._exported = [(given, _register(given)) for given in REPLICA_INSTRUMENTS]
         self._flushed: defaultdict[tuple[str, ...], float] = defaultdict(float)
+
+    def use(self, service: InferenceService) -> None:
+        """Go on with another version of the model, whose own counters begin at 0."""
+        self._service = service
+        for key in [key for key in self._flushed if key[0] not in _SHARED]:
+            del self._flushed[key]
 
     def flush(self, seen: Observations) -> None:
         """Hand to Ray what was observed since the last call."""

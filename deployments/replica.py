@@ -17,12 +17,18 @@ from deployments.control.decision_reader import DecisionReader, replicas_in
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.control.policy_controller import TICK_S
 from deployments.haproxy_view import HaproxyView, socket_path_on
-from deployments.http.app import InferenceApp
+from deployments.hosting.app import HostingApp
+from deployments.hosting.report import CombinedReport
+from deployments.hosting.repository import ModelRepository
+from deployments.hosting.wishes import ModelWishes
+from deployments.kept_imports import kept_imports
 from deployments.loop_watchdog import LoopWatchdog
 from deployments.metrics import ReplicaMetrics
 from deployments.middleware import open_fast_path
+from deployments.models.base import find_model_class
 from deployments.profiling.kept_profile import KeptProfile
 from deployments.ray_replica import call_when_draining, confine_to_node
+from deployments.service import InferenceService
 from deployments.service_loading import load_service
 from deployments.service_start import ServiceStart
 from deployments.start_split import StartSplit, process_busy_s
@@ -34,13 +40,13 @@ logger = logging.getLogger("ray.serve")
 DRAIN_TIMEOUT_S = 20.0
 
 
-def _kept_profile() -> KeptProfile | None:
-    """Return where the replicas of this version of the deployment on this node share a profile."""
+def _kept_profile(model: str) -> KeptProfile | None:
+    """Return where this deployment's replicas on this node share the profile of a model."""
     context = serve.get_replica_context()
     if context.code_version is None:
         return None
     node = ray.get_runtime_context().get_node_id()
-    key = f"profile/{context.app_name}/{context.deployment}/{context.code_version}/{node}"
+    key = f"profile/{context.app_name}/{context.deployment}/{context.code_version}/{node}/{model}"
 
     def write(content: bytes) -> None:
         ray_store.store().save(key, lambda: content)
@@ -64,43 +70,83 @@ def _kept_profile() -> KeptProfile | None:
 )
 @serve.ingress()
 class Replica:
-    """One replica: a model on a device, behind a batcher and an HTTP interface."""
+    """One replica: models on a device, each behind a batcher, and an HTTP interface."""
 
-    def __init__(self, model: dict[str, Any], store: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        model: dict[str, Any],
+        store: dict[str, Any] | None = None,
+        models: list[dict[str, Any]] | None = None,
+        *,
+        on_demand: bool = False,
+    ) -> None:
         started_s = time.monotonic()
         start = ServiceStart(StartSplit(process_busy_s()))
         confine_to_node()
         # Serve gives handlers to its own logger only.
         logging.getLogger("sojourn").parent = logger
-        cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1.0)
         context = serve.get_replica_context()
-        config, node_id = ModelConfig.model_validate(model), ray.get_runtime_context().get_node_id()
-        journals = journal_directory(
-            node_id, context.app_name, context.deployment, config.model_dump_json()
-        )
-        start.kept_profile = _kept_profile()
+        configs = [ModelConfig.model_validate(each) for each in (model, *(models or ()))]
+        with start.split.phase("imports"), kept_imports():
+            find_model_class(configs[0].import_path)
+        self._node_id = ray.get_runtime_context().get_node_id()
         if store is not None:
             with start.split.phase("store"):
                 start.store_socket = open_store(StoreConfig.model_validate(store).settings())
-        self._service = load_service(config, cpus, journals, start)
-        call_when_draining(self._service.begin_drain)
+        self._store_socket = start.store_socket
+        first = self._load(configs[0], start)
+        self._report = CombinedReport()
+        self._repository = ModelRepository(
+            first,
+            configs,
+            self._load,
+            on_demand=on_demand,
+            on_takeover=self._took_over,
+            on_retired=self._report.retired,
+        )
+        self._wishes = ModelWishes(
+            self._repository,
+            configs,
+            key=f"models#{context.app_name}#{context.deployment}",
+            read=ray_store.read,
+            save=ray_store.store().save,
+        )
+        call_when_draining(self._repository.begin_drain)
         self._started_s = started_s
         self._start_time_s: float | None = None
-        self._metrics = ReplicaMetrics(self._service)
+        self._metrics = ReplicaMetrics(first)
         self._tasks: list[asyncio.Task[None]] = []
-        self._haproxy = HaproxyView(f"-{context.replica_id.unique_id}", socket_path_on(node_id))
+        self._haproxy = HaproxyView(
+            f"-{context.replica_id.unique_id}", socket_path_on(self._node_id)
+        )
         self._decisions = DecisionReader(context.app_name, context.deployment, ray_store.read)
         self._last_good = LastGoodConfig(
-            *(context.app_name, context.deployment, self._service.model_name),
+            *(context.app_name, context.deployment, first.model_name),
             *(ray_store.read, ray_store.store().save),
         )
-
-    def __serve_build_asgi_app__(self) -> InferenceApp:
-        """Return the ASGI app. Serve calls this after the constructor has loaded the model."""
         version = importlib.metadata.version("sojourn")
-        app = InferenceApp(self._service, version, self._decisions.content)
-        open_fast_path(app)
-        return app
+        self._app = HostingApp(self._wishes, version, self._decisions.content)
+
+    def _load(self, config: ModelConfig, start: ServiceStart | None = None) -> InferenceService:
+        """Load a model; this blocks."""
+        context = serve.get_replica_context()
+        cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1.0)
+        start = start or ServiceStart(store_socket=self._store_socket)
+        start.kept_profile = _kept_profile(config.name)
+        journals = journal_directory(
+            self._node_id, context.app_name, context.deployment, config.model_dump_json()
+        )
+        return load_service(config, cpus, journals, start)
+
+    def _took_over(self, service: InferenceService) -> None:
+        self._app.take_over(service)
+        if service is self._repository.first:
+            self._metrics.use(service)
+
+    def __serve_build_asgi_app__(self) -> HostingApp:
+        """Return the ASGI app. Serve calls this after the constructor has loaded the model."""
+        open_fast_path(self._app)
+        return self._app
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Apply a `user_config`. Ray calls this at the start and after each change.
@@ -114,36 +160,55 @@ class Replica:
         SojournError
             The config is invalid and the deployment never had a valid one.
         """
-        await apply_user_config(self._service, user_config, self._last_good, parse_user_config)
-        if not self._tasks:
-            # The collector need not look at the model and the modules again: their hundreds of
-            # thousands of objects would stop the event loop for 90 ms at a time.
+        await apply_user_config(self._wishes, user_config, self._last_good, parse_user_config)
+        if self._tasks:
+            # A new version is loaded while the replica serves, and takes over by itself.
+            await self._wishes.follow()
+        else:
+            await self._wishes.start()
+            # The collector need not look at the model again, as it need not at the modules: their
+            # hundreds of thousands of objects would stop the event loop for 90 ms at a time.
             gc.collect()
             gc.freeze()
             self._tasks = [
-                asyncio.create_task(
-                    LoopWatchdog().watch(lambda: 2 * self._service.longest_batch_s, TICK_S)
-                ),
+                asyncio.create_task(LoopWatchdog().watch(self._longest_turn_s, TICK_S)),
                 asyncio.create_task(self._tick_forever()),
+                asyncio.create_task(self._follow_forever()),
                 asyncio.create_task(self._haproxy.watch()),
             ]
             self._start_time_s = time.monotonic() - self._started_s
-            self._service.start.split.ready()
+            self._repository.first.start.split.ready()
 
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             try:
-                self._service.compare_with_balancer(self._haproxy.take(), self._haproxy.way)
-                self._metrics.flush(await self._service.tick())
+                first = self._repository.first
+                first.compare_with_balancer(self._haproxy.take(), self._haproxy.way)
+                seen = await self._repository.tick()
+                if first is self._repository.first:
+                    self._metrics.flush(seen[first.model_name])
                 await self._share_rates()
             except Exception:
                 # A failed tick must not prevent later ones.
                 logger.exception("the replica's periodic update failed")
 
+    async def _follow_forever(self) -> None:
+        """Have the models that clients of other replicas asked for."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                await self._wishes.follow()
+            except Exception:
+                logger.exception("the replica's models could not be compared with the wishes")
+
+    def _longest_turn_s(self) -> float:
+        """Return how long the event loop may be busy, with a batch of every model."""
+        return 2 * sum(service.longest_batch_s for service in self._repository.services)
+
     async def _share_rates(self) -> None:
         """Limit tokens to this replica's share of their rates."""
-        access = self._service.access
+        access = self._repository.first.access
         if access.limits_rates:
             content = await self._decisions.content()
             access.share_among(replicas_in(content), time.monotonic())
@@ -152,9 +217,9 @@ class Replica:
         """Return this replica's statistics, which Ray passes to the autoscaler."""
         if self._start_time_s is None:
             return {}
-        user_config = self._service.controller.user_config
+        user_config = self._repository.first.controller.user_config
         return {
-            **self._service.autoscaling_stats(),
+            **self._report.of(self._repository.services),
             "start_time_s": self._start_time_s,
             "dry_run": float(user_config.autoscaler.dry_run),
         }
@@ -167,13 +232,12 @@ class Replica:
         RuntimeError
             The device hangs.
         """
-        if self._service.stuck():
+        if any(service.stuck() for service in self._repository.services):
             raise RuntimeError("the device hangs: it has been running one batch for too long")
 
     async def __del__(self) -> None:
-        if hasattr(self, "_service"):
+        if hasattr(self, "_app"):
             # Ray has stopped the HTTP server; this finishes late requests and calls by handle.
-            await self._service.drain(DRAIN_TIMEOUT_S)
-            await self._service.close()
+            await self._repository.close(DRAIN_TIMEOUT_S)
             for task in self._tasks:
                 task.cancel()

@@ -150,7 +150,11 @@ def request_environment(
     dict of str to str
     """
     if traits is None:
-        traits = [read_traits(service.args.model) for service in services]
+        hosted = [(service, model) for service in services for model in service.args.all_models]
+        services, traits = (
+            [service for service, _ in hosted],
+            [read_traits(model) for _, model in hosted],
+        )
     own = os.environ if own is None else own
     needed_bytes = max(map(_needed_bytes, services, traits))
     buffer_bytes = -(-needed_bytes // 1024) * 1024

@@ -447,7 +447,6 @@ class InferenceService:
             **controller.sla_capacity.to_floats(),
             **bottleneck_to_floats(controller.bottleneck),
             **controller.user_config.autoscaler.settings().to_floats(),
-            **self.start.to_floats(),
         }
 
     def explain(self) -> Mapping[str, Any]:
@@ -509,6 +508,10 @@ class InferenceService:
             logger.error("%d rows were not answered within %g s", waiting, timeout_s)
             return False
         return True
+
+    def unload(self) -> None:
+        """Give back the model's weights. Nothing may be asked of the model after this."""
+        self._model.unload()
 
     async def close(self) -> None:
         """End the device thread, and cancel an unfinished solve."""

@@ -1,13 +1,12 @@
 """A service's start: how long each phase took, and where its weights came from."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from deployments.models.weights import WeightsLoader
 from deployments.profiling.kept_profile import KeptProfile
 from deployments.start_split import StartSplit
-from modelstore.names import STORE_PREFIX
 
 
 @dataclass
@@ -33,9 +32,10 @@ class ServiceStart:
 
     def explain(self) -> dict[str, Any]:
         """Return the start in `GET /sojourn/policy`."""
-        source, found_in = None, None
+        source, found_in, sharing = None, None, None
         if self.weights is not None:
             source, found_in = self.weights.source, self.weights.found_in
+            sharing = self.weights.sharing and asdict(self.weights.sharing)
         socket = self.store_socket
         return {
             "total_s": self.split.total_s,
@@ -45,14 +45,6 @@ class ServiceStart:
             ),
             "weights": source,
             "weights_found_in": found_in,
+            "weights_sharing": sharing,
             "store_socket": None if socket is None else str(socket),
         }
-
-    def to_floats(self) -> dict[str, float]:
-        """Return what the autoscaler is told: whether the weights were in the node's memory.
-
-        Empty if they do not come from the store, so that starts cannot differ by that.
-        """
-        if self.weights is None or not (self.weights.source or "").startswith(STORE_PREFIX):
-            return {}
-        return {"store_hit": float(self.weights.found_in == "host")}

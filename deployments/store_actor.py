@@ -7,8 +7,10 @@ starts it again when it dies; it then takes over the memory that replicas still 
 import logging
 import threading
 from pathlib import Path
+from typing import cast
 
 import ray
+from ray.actor import ActorClass
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from deployments.errors import StartError
@@ -58,13 +60,18 @@ def open_store(settings: ManagerSettings) -> Path:
         return socket_path
     node = ray.get_runtime_context().get_node_id()
     try:
-        actor = StoreActor.options(  # type: ignore[attr-defined]
-            name=f"{socket_path.stem}-{node}",
-            namespace=_NAMESPACE,
-            lifetime="detached",
-            get_if_exists=True,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
-        ).remote(settings)
+        # Ray's decorator hides from type checkers that it returns another kind of class.
+        actor = (
+            cast(ActorClass[StoreActor], StoreActor)
+            .options(
+                name=f"{socket_path.stem}-{node}",
+                namespace=_NAMESPACE,
+                lifetime="detached",
+                get_if_exists=True,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+            )
+            .remote(settings)
+        )
         ray.get(actor.started.remote(), timeout=_START_TIMEOUT_S)
     except Exception as error:
         # One that the user started, or another cluster on this machine, may have been faster.

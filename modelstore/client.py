@@ -10,6 +10,7 @@ from typing import Any
 from modelstore import wire
 from modelstore.errors import ERRORS, StoreError, UnavailableError, UntrustedFileError
 from modelstore.host_memory import is_sealed
+from modelstore.sharing import Sharing
 from policy.errors import InvalidInputError
 
 OnProgress = Callable[[int, int], None]
@@ -26,11 +27,13 @@ class Hold:
     source : str
         The fastest tier that had all of the model when it was opened: ``host``, ``disk`` or
         ``remote``.
+    sharing : Sharing
+        Whether the client should map the model, or copy it and close this.
     """
 
-    def __init__(self, descriptor: int, source: str) -> None:
+    def __init__(self, descriptor: int, source: str, sharing: Sharing) -> None:
         self._descriptor = descriptor
-        self.source = source
+        self.source, self.sharing = source, sharing
 
     def close(self) -> None:
         """Give the model back."""
@@ -103,7 +106,8 @@ def open_model(
                 continue
             files = _files_of(message, descriptors)
             connection.settimeout(None)
-            return Hold(connection.detach(), str(message["source"])), files
+            sharing = Sharing(**message["sharing"])
+            return Hold(connection.detach(), str(message["source"]), sharing), files
     except BaseException:
         connection.close()
         raise

@@ -15,10 +15,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
-from modelstore import wire
 from modelstore.actions import Action, Copy, Drop, Granted, Progress, Refused, Resolve, Tier
+from modelstore.connections import Client, Connections
 from modelstore.copies import Copier, CopyError
 from modelstore.core import StoreCore
 from modelstore.disk import Disk
@@ -29,21 +30,10 @@ from modelstore.host_memory import HostMemory
 from modelstore.names import Blob, Manifest, ModelName
 from modelstore.remote import open_remote, resolve
 from modelstore.settings import ManagerSettings
-from policy.errors import SojournError
+from modelstore.sharing import Sharing, kept_costs
 
-#: A client that has so many messages unread is disconnected.
-_MAX_UNREAD = 1000
 #: A list of models is sent in parts, because a message has to fit into the socket's buffer.
 MODELS_PER_MESSAGE = 200
-
-
-class _Client:
-    """A connection; the core's holder."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.outbox: deque[tuple[dict[str, Any], list[int]]] = deque()
-        self.wants_progress = False
 
 
 class Manager:
@@ -82,8 +72,11 @@ class Manager:
             self._carrying_out = False
             # Where to fetch a blob: any model that contains it, and its file there.
             self._origins: dict[Blob, tuple[ModelName, str]] = {}
+            costs_path = settings.disk / "sharing_costs.json"
+            self._costs = None if settings.always_share else kept_costs(costs_path)
+            self._grants = {"shared": 0, "copied": 0}
             self._recover()
-            self._listener = listen(settings.socket)
+            listener = listen(settings.socket)
         except BaseException:
             self._unlock()
             raise
@@ -94,25 +87,26 @@ class Manager:
         self._pool = ThreadPoolExecutor(
             2 * settings.copies_at_once + 2, thread_name_prefix="store-copy"
         )
-        self._clients: set[_Client] = set()
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._connections = Connections(
+            listener,
+            self._selector,
+            self._handle,
+            lambda client: self._carry_out(self._core.disconnect(client)),
+        )
 
     def run(self) -> None:
         """Serve until `stop`; then close everything."""
         try:
             while not self._stopped.is_set():
                 for key, mask in self._selector.select():
-                    if key.fileobj is self._listener:
-                        self._accept()
+                    if key.data is not None:
+                        self._connections.serve(key.data, mask)
                     elif key.fileobj is self._wake_read:
                         self._take_events()
-                    elif key.data in self._clients:
-                        if mask & selectors.EVENT_WRITE:
-                            self._flush(key.data)
-                        if mask & selectors.EVENT_READ and key.data in self._clients:
-                            self._read(key.data)
+                    else:
+                        self._connections.accept()
         finally:
             self._close()
 
@@ -122,56 +116,24 @@ class Manager:
         with suppress(OSError):  # something else woke the loop, and it has ended
             self._wake_write.send(b"\0")
 
-    # Sockets.
+    # Messages.
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:  # none left, or no descriptors: the others wait in the backlog
-                return
-            if wire.peer_uid(connection) != os.getuid():
-                connection.close()
-                continue
-            connection.setblocking(False)
-            client = _Client(connection)
-            self._clients.add(client)
-            self._selector.register(connection, selectors.EVENT_READ, client)
-
-    def _read(self, client: _Client) -> None:
-        try:
-            received = wire.receive(client.connection, wire.MAX_REQUEST_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            received = None
-        except StoreError as error:
-            self._reply_error(client, error)
-            received = None
-        if received is None:
-            self._disconnect(client)
-            return
-        message, descriptors = received
-        for descriptor in descriptors:  # clients have none to give
-            os.close(descriptor)
-        try:
-            self._handle(client, message)
-        except SojournError as error:
-            self._reply_error(client, error)
-
-    def _handle(self, client: _Client, message: dict[str, Any]) -> None:
+    def _handle(self, client: Client, message: dict[str, Any]) -> None:
         do, name = message.get("do"), message.get("name")
         if do == "verify":
             self._verify(client)
             return
         if do == "stats":
-            counted = self._core.stats() | {"taken_over": self._memory.taken_over}
-            self._send(client, {"result": counted})
+            counted = self._core.stats() | {
+                "taken_over": self._memory.taken_over,
+                "sharing": self._grants | (self._costs.to_dict() if self._costs else {}),
+            }
+            self._connections.send(client, {"result": counted})
             return
         if do == "models":
             first = message.get("first")
             rows = self._core.models()[first if type(first) is int and first >= 0 else 0 :]
-            self._send(client, {"result": rows[:MODELS_PER_MESSAGE]})
+            self._connections.send(client, {"result": rows[:MODELS_PER_MESSAGE]})
             return
         if do not in ("open", "pin", "unpin", "evict") or not isinstance(name, str):
             raise StoreError(f"a message with do={do!r:.50} and name={name!r:.50}")
@@ -190,41 +152,7 @@ class Manager:
                 self._disk.remove_manifest(model)
         else:
             self._carry_out(self._core.pin(model) if do == "pin" else self._core.unpin(model))
-        self._send(client, {"result": None})
-
-    def _send(
-        self, client: _Client, message: dict[str, Any], descriptors: Sequence[int] = ()
-    ) -> None:
-        if client in self._clients:
-            client.outbox.append((message, list(descriptors)))
-            self._flush(client)
-
-    def _flush(self, client: _Client) -> None:
-        try:
-            while client.outbox:
-                wire.send(client.connection, *client.outbox[0])
-                client.outbox.popleft()
-        except BlockingIOError:
-            pass
-        except (OSError, StoreError):
-            self._disconnect(client)
-            return
-        if len(client.outbox) > _MAX_UNREAD:
-            self._disconnect(client)
-            return
-        writes = selectors.EVENT_WRITE if client.outbox else 0
-        self._selector.modify(client.connection, selectors.EVENT_READ | writes, client)
-
-    def _reply_error(self, client: _Client, error: SojournError) -> None:
-        self._send(client, {"error": [type(error).__name__, str(error)]})
-
-    def _disconnect(self, client: _Client) -> None:
-        if client not in self._clients:
-            return
-        self._clients.remove(client)
-        self._selector.unregister(client.connection)
-        client.connection.close()
-        self._carry_out(self._core.disconnect(client))
+        self._connections.send(client, {"result": None})
 
     # Actions.
 
@@ -252,22 +180,27 @@ class Manager:
                 self._pool.submit(self._resolve, name)
             case Drop(blob, tier):
                 (self._memory if tier is Tier.HOST else self._disk).drop(blob)
-            case Granted(_Client() as client):
+            case Granted(Client() as client):
                 self._grant(client, action)
-            case Refused(_Client() as client, error):
-                self._reply_error(client, error)
-            case Progress(_Client() as client, done_bytes, total_bytes):
+            case Refused(Client() as client, error):
+                self._connections.send_error(client, error)
+            case Progress(Client() as client, done_bytes, total_bytes):
                 if client.wants_progress:
-                    self._send(client, {"progress": [done_bytes, total_bytes]})
+                    self._connections.send(client, {"progress": [done_bytes, total_bytes]})
 
-    def _grant(self, client: _Client, granted: Granted) -> None:
+    def _grant(self, client: Client, granted: Granted) -> None:
         contents = granted.manifest.files
+        sharing = self._costs.decide(granted.manifest) if self._costs else Sharing(shared=True)
+        self._grants["shared" if sharing.shared else "copied"] += 1
         message = {
             "granted": str(granted.name),
             "source": granted.source.name.lower(),
+            "sharing": asdict(sharing),
             "files": [[file, blob.sha256, blob.size_bytes] for file, blob in contents],
         }
-        self._send(client, message, [self._memory.descriptor(blob) for _, blob in contents])
+        self._connections.send(
+            client, message, [self._memory.descriptor(blob) for _, blob in contents]
+        )
 
     # Other threads' work. Each reports by an event that the loop's thread runs.
 
@@ -316,7 +249,7 @@ class Manager:
             self._origins[blob] = (name, file)
         return self._core.resolved(name, manifest)
 
-    def _verify(self, client: _Client) -> None:
+    def _verify(self, client: Client) -> None:
         """Read every blob on the disk again; delete the wrong ones and tell the client."""
         blobs = self._core.resident(Tier.DISK)
 
@@ -326,9 +259,11 @@ class Manager:
 
         def answer(wrong: list[Blob]) -> Sequence[Action]:
             actions = [action for blob in wrong for action in self._core.lost(blob, Tier.DISK)]
-            if client in self._clients:
+            if client in self._connections:
                 digests = [blob.sha256 for blob in wrong]
-                self._send(client, {"result": {"verified": len(blobs), "deleted": digests}})
+                self._connections.send(
+                    client, {"result": {"verified": len(blobs), "deleted": digests}}
+                )
             return actions
 
         self._pool.submit(work)
@@ -346,12 +281,11 @@ class Manager:
 
     def _close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
-        for client in list(self._clients):
-            client.connection.close()
+        self._connections.close()
         self._selector.close()
         self._settings.socket.unlink(missing_ok=True)
-        for closed in (self._listener, self._wake_read, self._wake_write):
-            closed.close()
+        self._wake_read.close()
+        self._wake_write.close()
         self._memory.close()
         self._disk.close()
         self._unlock()

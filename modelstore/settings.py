@@ -28,6 +28,8 @@ class ManagerSettings:
         Drop a model from memory as soon as nobody holds it.
     check_reads : bool
         Check a file's digests whenever it is read from the disk, not only when it came in.
+    always_share : bool
+        Have clients map every model, even those that are faster to copy.
     copies_at_once : int
         Copies that may run at the same time from the remote, and as many from the disk.
 
@@ -45,6 +47,7 @@ class ManagerSettings:
     eviction: str = "lru"
     eager: bool = False
     check_reads: bool = True
+    always_share: bool = False
     copies_at_once: int = 2
 
     def __post_init__(self) -> None:

@@ -1,7 +1,8 @@
 """A model's weights as ordinary torch tensors on shared memory.
 
 The tensors lie in a private mapping of memory that all processes share: reading shares it, and a
-write copies the page and is seen by this `load_state_dict` alone.
+write copies the page and is seen by this `load_state_dict` alone. A model that is so small that
+copying it is faster (`modelstore.sharing`) is copied.
 """
 
 import mmap
@@ -17,6 +18,7 @@ import torch
 from modelstore.client import Hold, OnProgress, SharedFile, open_model
 from modelstore.errors import UntrustedFileError
 from modelstore.safetensors_header import TensorEntry, header_end, read_header
+from modelstore.sharing import Sharing, copy_of
 
 #: Numpy's data types by the format's names.
 _NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {
@@ -58,15 +60,18 @@ class AttachedModel:
     Attributes
     ----------
     tensors : dict of str to torch.Tensor
-        The tensors of all of the model's files, by name. The store keeps the model in memory until
-        the last of them is gone.
+        The tensors of all of the model's files, by name. If they are shared, the store keeps the
+        model in memory until the last of them is gone.
     source : str
         The fastest tier that had all of the model when it was opened: ``host``, ``disk`` or
         ``remote``.
+    sharing : Sharing
+        Whether the memory is shared, and why.
     """
 
     tensors: dict[str, torch.Tensor]
     source: str
+    sharing: Sharing
 
 
 def load_state_dict(
@@ -83,7 +88,8 @@ def load_state_dict(
             network = Network()
         network.load_state_dict(modelstore.load_state_dict("resnet50@2"), assign=True)
 
-    The store keeps the model in memory until the last of the tensors is gone, or this process is.
+    The store keeps a model that is shared in memory until the last of the tensors is gone, or this
+    process is.
 
     Parameters
     ----------
@@ -130,28 +136,32 @@ def attach(
     finally:
         for file in files:
             os.close(file.descriptor)
-    return AttachedModel(tensors, hold.source)
+    return AttachedModel(tensors, hold.source, hold.sharing)
 
 
 def _tensors_of(file: SharedFile, hold: Hold) -> dict[str, torch.Tensor]:
-    mapping = _Mapping(file.descriptor, file.size_bytes, access=mmap.ACCESS_COPY)
-    mapping.hold = hold
-    with memoryview(mapping) as view, view[: header_end(view[:8], file.size_bytes)] as header:
+    content: _Mapping | bytearray
+    if hold.sharing.shared:
+        content = _Mapping(file.descriptor, file.size_bytes, access=mmap.ACCESS_COPY)
+        content.hold = hold
+    else:
+        content = copy_of(file.descriptor, file.size_bytes)
+    with memoryview(content) as view, view[: header_end(view[:8], file.size_bytes)] as header:
         entries = read_header(header, file.size_bytes)
-    return {entry.name: _tensor(mapping, entry) for entry in entries}
+    return {entry.name: _tensor(content, entry) for entry in entries}
 
 
-def _tensor(mapping: _Mapping, entry: TensorEntry) -> torch.Tensor:
+def _tensor(content: _Mapping | bytearray, entry: TensorEntry) -> torch.Tensor:
     _, name, shape, begin, end = entry
     dtype = _NUMPY_DTYPES[name]
     if begin == end:
         array = np.empty(shape, dtype)
     elif begin % dtype.itemsize:
         # Torch expects aligned elements; the format only recommends them.
-        array = np.frombuffer(mapping[begin:end], dtype).reshape(shape).copy()
+        array = np.frombuffer(content[begin:end], dtype).reshape(shape).copy()
     else:
         # By way of numpy, because that takes a third of the time of `torch.frombuffer` and a view.
         # The tensor has a storage of its own, so that saving it does not save the whole file.
-        array = np.ndarray(shape, dtype, mapping, begin)
+        array = np.ndarray(shape, dtype, content, begin)
     tensor = torch.from_numpy(array)
     return tensor.view(_TORCH_ONLY[name]) if name in _TORCH_ONLY else tensor

@@ -105,6 +105,11 @@ class InferenceApp:
         self.request_ids = RequestIds()
         self._request_log = RequestLog(service.model_name)
 
+    def use(self, service: Service) -> None:
+        """Answer requests that begin from now on by another service of the same model."""
+        self.service = service
+        self._resources.use(service)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request, or the server's lifespan events."""
         if scope["type"] == "lifespan":
@@ -203,7 +208,7 @@ class InferenceApp:
             status = 500
             try:
                 outputs = await service.infer(request, arrival_s, info)
-                answer = self.success(request, outputs, arrival_s)
+                answer = self.success(request, outputs, service, arrival_s)
                 status = answer[0]
             except RequestError as error:
                 status = error.status
@@ -218,15 +223,16 @@ class InferenceApp:
         if not self.service.has_room(body, arrival_s):
             raise BusyError(FULL)
 
-    def success(self, request: InferenceRequest, outputs: Tensors, arrival_s: float) -> Answer:
-        """Return the answer with a model's outputs, and count the request.
+    def success(
+        self, request: InferenceRequest, outputs: Tensors, service: Service, arrival_s: float
+    ) -> Answer:
+        """Return the answer with the outputs that a service computed, and count the request.
 
         Raises
         ------
         RequestError
             The outputs cannot be encoded.
         """
-        service = self.service
         try:
             body, length = encode_response(
                 service.model_name, service.model_version, request, outputs

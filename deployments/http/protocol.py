@@ -24,6 +24,7 @@ from deployments.http.hosted_app import HostedApp
 from deployments.http.inference_protocol import InferenceRequest, parse_in_turns, parse_request
 from deployments.http.request import REQUEST_ID
 from deployments.http.request_head import END_OF_HEAD, RequestHead
+from deployments.http.service_interface import Service
 from deployments.http.timed_protocol import TimedProtocol
 from deployments.observability.request_info import RequestInfo
 
@@ -41,6 +42,8 @@ class InferenceProtocol(TimedProtocol):
         self._head: RequestHead | None = None
         self._info = RequestInfo(b"")
         self._request: InferenceRequest | None = None
+        #: The service that computes it; another version may take over meanwhile.
+        self._service: Service | None = None
         self._call: Cancellable | None = None
         #: When it could first have been read, less the time for which its sender paused.
         self._arrival_s = self._last_read_s = 0.0
@@ -216,7 +219,7 @@ class InferenceProtocol(TimedProtocol):
         """Queue a request for the batcher."""
         assert self.hosted is not None
         service, info = self.hosted.app.service, self._info
-        self._request = request
+        self._request, self._service = request, service
         if service.tracing.on:
             info.trace = service.tracing.begin(info.traceparent, info.request_id, self._arrival_s)
         self._call = service.infer_nowait(request, self._arrival_s, self._answered, info)
@@ -267,11 +270,12 @@ class InferenceProtocol(TimedProtocol):
         """Write the outcome of the request."""
         assert self.hosted is not None
         assert self._request is not None
+        assert self._service is not None
         app = self.hosted.app
         try:
             if isinstance(outcome, RequestError):
                 raise outcome
-            answer = app.success(self._request, outcome, self._arrival_s)
+            answer = app.success(self._request, outcome, self._service, self._arrival_s)
         except Exception as error:
             app.totals.failed(self._arrival_s)
             answer = app.failure(error, self._info, self._arrival_s)
@@ -297,9 +301,9 @@ class InferenceProtocol(TimedProtocol):
         """Make the spans of the request, if it is traced."""
         info = self._info
         if info.trace is not None:
-            assert self.hosted is not None
+            assert self._service is not None
             assert self._request is not None
-            self.hosted.app.service.tracing.end(info.trace, status, self._request.rows, info.token)
+            self._service.tracing.end(info.trace, status, self._request.rows, info.token)
 
     def _go_on(self) -> None:
         held, self._held = self._held, b""

@@ -58,6 +58,10 @@ class Resources:
         self._totals = totals
         self._more = more or {}
 
+    def use(self, service: Service) -> None:
+        """Tell of another service of the same model from now on."""
+        self._service = service
+
     async def answer(self, method: str, path: str, root_path: str) -> Answer:
         """Return the answer to a request for one of them.
 

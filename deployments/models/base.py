@@ -181,6 +181,14 @@ class Model(ABC):
             Any other error: an unknown row of the batch caused it.
         """
 
+    def unload(self) -> None:
+        """Give up what `load` made; called once, when another version has taken over.
+
+        By default, all attributes are dropped. So weights are given back even where objects refer
+        to each other, without waiting for the garbage collector.
+        """
+        vars(self).clear()
+
     def batch_energy_mj(self, batch_size: int) -> float | None:
         """Return the energy of a batch in mJ, or None if the model does not know it."""
         return None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import modelstore
 from deployments.start_split import StartSplit
 from modelstore.names import STORE_PREFIX
+from modelstore.sharing import Sharing
 from policy.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class WeightsLoader:
         The source that was loaded last.
     found_in : str or None
         Where its weights were: ``file``, or the tier of the store: ``host``, ``disk``, ``remote``.
+    sharing : Sharing or None
+        Whether the store's memory is shared with other processes, and why; None for a file.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class WeightsLoader:
         self._asked_for: str | None = None
         self.source: str | None = None
         self.found_in: str | None = None
+        self.sharing: Sharing | None = None
 
     def __call__(self, source: str | Path) -> "dict[str, torch.Tensor]":
         """Load a model's tensors on the CPU.
@@ -84,9 +88,9 @@ class WeightsLoader:
             if self.source.startswith(STORE_PREFIX):
                 name = self.source.removeprefix(STORE_PREFIX)
                 attached = modelstore.attach(name, socket_path=self._socket_path)
-                self.found_in = attached.source
+                self.found_in, self.sharing = attached.source, attached.sharing
                 return attached.tensors
-            self.found_in = "file"
+            self.found_in, self.sharing = "file", None
             return load_file(source)
 
 

@@ -68,6 +68,9 @@ def command() -> None:
     show_default=True,
     help="Check digests at every read from the disk, not only when a file comes in.",
 )
+@click.option(
+    "--always-share", is_flag=True, help="Share small models, too, which are faster to copy."
+)
 @_socket_option
 def serve(
     remote: str,
@@ -77,6 +80,7 @@ def serve(
     eviction: str,
     eager: bool,
     check_reads: bool,
+    always_share: bool,
     socket_path: Path | None,
 ) -> None:
     """Run the manager of this machine's store until Ctrl-C."""
@@ -89,6 +93,7 @@ def serve(
         eviction=eviction,
         eager=eager,
         check_reads=check_reads,
+        always_share=always_share,
     )
     allow_many_clients()
     manager = Manager(settings)
@@ -200,6 +205,11 @@ def stats(prometheus: bool, socket_path: Path | None, as_json: bool) -> None:
             for row in found["copies"]
         ],
     )
+    sharing = found["sharing"]
+    ways = f"{sharing['shared']} opens shared the model, {sharing['copied']} copied it"
+    if "shared_from_bytes" in sharing:
+        ways += f"; a file is shared from {sharing['shared_from_bytes']} bytes on"
+    say(f"{ways}.")
 
 
 @command.command()

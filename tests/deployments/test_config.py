@@ -198,6 +198,28 @@ def test_a_wrong_name_of_weights_or_a_wrong_store_is_rejected() -> None:
         parse_args({"model": MODEL, "store": {"remote": "s3://models", "eviction": "random"}})
 
 
+def test_a_model_takes_what_holds_for_it_and_the_rest_from_all() -> None:
+    config = parse_user_config(
+        {
+            "sla": {"response_time_ms": 70, "percentile": 95},
+            "limits": {"late": "serve"},
+            "models": {"b": {"sla": {"response_time_ms": 500, "percentile": 99}}},
+        }
+    )
+    assert config.for_model("a").sla.response_time_ms == 70
+    assert config.for_model("b").sla.response_time_ms == 500
+    assert config.for_model("b").limits.late == "serve"
+
+
+def test_the_models_of_a_deployment_have_names_of_their_own() -> None:
+    model = {"name": "m", "import_path": "digits"}
+    assert [each.name for each in parse_args({"model": model}).all_models] == ["m"]
+    with pytest.raises(InvalidInputError, match="two models have the name 'm'"):
+        parse_args({"model": model, "models": [model]})
+    with pytest.raises(InvalidInputError, match="load_models"):
+        parse_args({"model": model, "load_models": "never"})
+
+
 def test_each_remote_has_a_manager_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SOJOURN_STORE", raising=False)
     one, same, other = (

@@ -46,6 +46,26 @@ def test_an_sla_out_of_reach_is_told_unless_late_answers_are_wanted() -> None:
 
 
 @pytest.mark.slow
+def test_every_model_is_checked_with_its_own_sla() -> None:
+    second = P4.args.model.model_copy(update={"name": "second"})
+    args = P4.args.model_copy(update={"models": (second,)})
+    both = P4.model_copy(update={"args": args})
+    check_service(both)
+    fast = {"sla": {"response_time_ms": 3, "percentile": 99}}
+    own = parse_user_config({"models": {"second": fast}})
+    with pytest.raises(InfeasibleError, match="out of reach"):
+        check_service(both.model_copy(update={"user_config": own}))
+
+
+def test_what_is_configured_for_a_model_that_there_is_not() -> None:
+    unknown = P4.model_copy(
+        update={"user_config": parse_user_config({"models": {"googlenets": {"version": "2"}}})}
+    )
+    with pytest.raises(StartError, match=f"did you mean {P4.args.model.name}"):
+        check_service(unknown)
+
+
+@pytest.mark.slow
 def test_the_model_is_imported_in_a_process_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

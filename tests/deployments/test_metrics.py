@@ -127,3 +127,21 @@ async def test_what_becomes_of_rows_that_are_not_answered_is_counted_apart(
             "cancelled": [1],
         }
         assert recorded["sojourn_body_bytes"].values == {(): [0]}
+
+
+async def test_another_version_counts_from_zero_and_tokens_go_on(
+    recorded: dict[str, Recorder],
+) -> None:
+    async with emulated_service(PROFILE) as old, emulated_service(PROFILE) as new:
+        exported = metrics.ReplicaMetrics(old)
+        new.access = old.access
+        for _ in range(3):
+            await infer(old)
+        old.access.admitted["client"] += 3
+        exported.flush(await old.tick())
+        exported.use(new)
+        await infer(new)
+        new.access.admitted["client"] += 1
+        exported.flush(await new.tick())
+        assert recorded["sojourn_offered_rows_total"].values == {(): [3, 1]}
+        assert recorded["sojourn_admitted_requests_total"].values == {("client",): [3, 1]}

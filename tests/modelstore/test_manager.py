@@ -1,6 +1,7 @@
 """The manager's process: faults of clients, of itself, of the disk and of memory."""
 
 import errno
+import gc
 import os
 import signal
 import socket
@@ -12,12 +13,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.numpy import save_file
 
 import modelstore
 from modelstore import manager as manager_module
 from modelstore import wire
 from modelstore.client import ask, list_models, open_model
 from modelstore.disk import Disk
+from modelstore.endpoint import allow_many_clients
 from modelstore.errors import (
     FetchError,
     InUseError,
@@ -35,6 +38,7 @@ from tests.support.model_stores import (
     manager_thread,
     publish,
     settings_for,
+    sign,
     wait_until,
     weights,
 )
@@ -326,6 +330,39 @@ def test_memory_of_evicted_models_is_given_back(tmp_path, remote):
         wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before)
 
 
+def test_a_model_is_not_evicted_while_it_is_opened(tmp_path, remote):
+    with http_files(remote) as (url, behaviour):
+        behaviour.hang = threading.Event()
+        with manager_thread(settings_for(tmp_path, remote=url)) as store:
+            loaded = []
+            opening = threading.Thread(target=lambda: loaded.append(load(store)))
+            opening.start()
+            wait_until(lambda: behaviour.hanging)
+            with pytest.raises(InUseError):
+                ask("evict", "m", store, disk=True)
+            behaviour.hang.set()
+            opening.join(30)
+            assert right(loaded[0])
+
+
+def test_a_version_replaced_while_it_is_open_stays_for_its_holder(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path)) as store:
+        held = load(store)
+        save_file(weights(9, floats=20_000), remote / "pytorch/m/1" / FILE)
+        sign(remote / "pytorch/m/1")
+        # What is known of a model is what its holders have.
+        assert right(load(store))
+        with pytest.raises(InUseError):
+            ask("evict", "m", store, disk=True)
+        before = {name: tensor.clone() for name, tensor in held.items()}
+        del held
+        gc.collect()
+        wait_until(lambda: stats(store)["leases"] == 0)
+        ask("evict", "m", store, disk=True)
+        assert right(before)
+        assert right(load(store), seed=9)
+
+
 @pytest.mark.slow
 def test_a_client_killed_while_it_holds_a_model_gives_it_back(tmp_path, remote):
     with manager_thread(settings_for(tmp_path)) as store:
@@ -400,7 +437,9 @@ def test_a_manager_killed_during_a_fetch_serves_no_wrong_byte_afterwards(tmp_pat
 
 
 @pytest.mark.slow
-def test_two_hundred_clients_are_one_fetch_and_one_copy(tmp_path, remote):
+@pytest.mark.parametrize("clients", [50, pytest.param(1000, marks=pytest.mark.slow)])
+def test_many_clients_are_one_fetch_and_one_copy(tmp_path, remote, clients):
+    allow_many_clients()
     with http_files(remote) as (url, behaviour):
         behaviour.hang = threading.Event()
         with manager_thread(settings_for(tmp_path, remote=url)) as store:
@@ -409,14 +448,14 @@ def test_two_hundred_clients_are_one_fetch_and_one_copy(tmp_path, remote):
             def work():
                 results.append(open_model("m", socket_path=store))
 
-            threads = [threading.Thread(target=work) for _ in range(200)]
+            threads = [threading.Thread(target=work) for _ in range(clients)]
             for thread in threads:
                 thread.start()
-            wait_until(lambda: stats(store)["waiting"] == 200)
+            wait_until(lambda: stats(store)["waiting"] == clients)
             behaviour.hang.set()
             for thread in threads:
                 thread.join(60)
-            assert stats(store)["leases"] == 200
+            assert stats(store)["leases"] == clients
             assert [copy["bytes"] for copy in stats(store)["copies"]] == [
                 stats(store)["tiers"]["host"]["used_bytes"]
             ] * 2

@@ -49,6 +49,7 @@ def test_the_tables_for_people(store, capsys):
     assert "pytorch/m@1" in out.out
     assert "budget_bytes" in out.out
     assert "0 of them corrupted" in out.err
+    assert "1 opens shared the model, 0 copied it" in out.err
 
 
 def test_without_a_manager_each_command_says_how_to_start_one(tmp_path, monkeypatch, capsys):

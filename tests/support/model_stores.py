@@ -57,6 +57,7 @@ def settings_for(folder: Path, **options) -> ManagerSettings:
         "host_bytes": 50 * MB,
         "disk_bytes": 100 * MB,
         "socket": folder / "run" / "store.sock",
+        "always_share": True,  # the models of tests are tiny
     }
     return ManagerSettings(**(defaults | options))
 
@@ -88,6 +89,7 @@ class ManagerProcess:
         arguments = ["store", "serve", "--remote", settings.remote, "--disk", str(settings.disk)]
         arguments += ["--host-bytes", str(settings.host_bytes)]
         arguments += ["--disk-bytes", str(settings.disk_bytes), "--socket", str(settings.socket)]
+        arguments += ["--always-share"] * settings.always_share
         self.process = subprocess.Popen(
             [sys.executable, "-m", "sojourn.cli", *arguments],
             env=os.environ | self._environment,

@@ -1,0 +1,107 @@
+"""Models of TrIMS's sizes in a folder, and a manager in a process, for the store's benchmarks."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import nn
+
+from modelstore.client import ask
+from modelstore.errors import UnavailableError
+
+MB = 1_000_000
+#: TrIMS's table 3: tensors and megabytes of 37 image networks.
+SMALL = (
+    *((16, 238), (116, 27), (16, 233), (16, 221), (361, 49), (481, 145), (472, 92), (747, 164)),
+    *((416, 129), (416, 44), (1102, 214), (514, 285), (24, 29), (526, 170), (522, 171)),
+    *((777, 231), (769, 311), (761, 231), (99, 45), (1009, 248), (1346, 391), (179, 84)),
+    *((268, 98), (259, 98), (526, 170), (522, 170), (147, 59), (271, 96), (267, 96)),
+    *((52, 4.8), (52, 4.8), (32, 528), (32, 514), (32, 513), (38, 549), (267, 264), (244, 88)),
+)
+#: The largest of its table 4, AlexNet and VGG16 with larger inputs: tensors and megabytes.
+LARGE = ((16, 770), (16, 1694), (16, 3010), (32, 1704), (32, 3664), (32, 6408))
+
+
+def network(tensors: int, size_bytes: int) -> nn.Sequential:
+    """Return linear layers with about this many tensors and bytes; a row reads each weight once."""
+    layers = max(1, tensors // 2)
+    width = max(8, round((size_bytes / 4 / layers) ** 0.5))
+    return nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
+
+
+def publish(root: Path, name: str, tensors: int, size_bytes: int) -> Path:
+    """Write a network with random weights to the remote; return its file."""
+    folder = root / "pytorch" / name / "1"
+    folder.mkdir(parents=True)
+    with torch.device("meta"):
+        shapes = {
+            key: value.shape for key, value in network(tensors, size_bytes).state_dict().items()
+        }
+    random = np.random.default_rng(len(name) + tensors + size_bytes)
+    state = {
+        key: torch.from_numpy(random.standard_normal(tuple(shape), np.float32) * 0.01)
+        for key, shape in shapes.items()
+    }
+    path = folder / "model.safetensors"
+    safetensors.torch.save_file(state, path)
+    subprocess.run("sha256sum *.safetensors > SHA256SUMS", shell=True, cwd=folder, check=True)
+    return path
+
+
+@contextmanager
+def manager(folder: Path, host_bytes: int, *options: str) -> Iterator[None]:
+    """Run a manager in a process of its own, whose socket this process uses."""
+    socket_path = folder / "run" / "store.sock"
+    arguments = ["--remote", (folder / "remote").as_uri(), "--disk", str(folder / "disk")]
+    arguments += ["--host-bytes", str(host_bytes), "--disk-bytes", str(4000 * MB)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sojourn.cli", "store", "serve", *arguments, *options],
+        env=os.environ | {"SOJOURN_STORE": str(socket_path)},
+        stderr=subprocess.DEVNULL,
+    )
+    os.environ["SOJOURN_STORE"] = str(socket_path)
+    try:
+        for _ in range(600):
+            try:
+                ask("stats")
+                break
+            except UnavailableError:
+                time.sleep(0.05)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def drop_page_cache(path: Path) -> None:
+    """Let the kernel forget a file that is on the disk."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """Return the seconds that a call takes."""
+    begin_s = time.perf_counter()
+    work()
+    return time.perf_counter() - begin_s
+
+
+def read_all(state: dict[str, torch.Tensor]) -> None:
+    """Read every weight once."""
+    for tensor in state.values():
+        tensor.sum()
+
+
+def wait_until_idle() -> None:
+    """Wait until the manager has noticed that no model is held any more."""
+    while ask("stats")["leases"]:
+        time.sleep(0.002)

@@ -1,0 +1,196 @@
+"""The HTTP interface of a replica with several models, or with new versions of one.
+
+Each model has an `InferenceApp`; this one is the first model's, finds those of the others by the
+URL, and answers the repository extension of the Open Inference Protocol.
+"""
+
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import orjson
+from starlette.types import Receive, Scope
+
+from deployments.access.control import INFERENCE, OPERATIONS
+from deployments.errors import (
+    BadRequestError,
+    BusyError,
+    MethodNotAllowedError,
+    ModelError,
+    NotFoundError,
+    RequestError,
+)
+from deployments.hosting.repository import State
+from deployments.hosting.wishes import ModelWishes
+from deployments.http.answers import Answer
+from deployments.http.app import InferenceApp
+from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.http.request import AUTHORIZATION, read_body
+from deployments.observability.request_info import RequestInfo
+from deployments.service import InferenceService
+from modelstore.errors import StoreFullError, UnknownModelError
+from policy.errors import InvalidInputError, SojournError
+
+_MODEL = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(/.*)?")
+_REPOSITORY = re.compile(r"/v2/repository/(?:index|models/([^/]+)/(load|unload))")
+_JSON = (b"content-type", b"application/json")
+#: The calls of the repository have a few parameters.
+_MAX_BODY_BYTES = 64 << 10
+
+
+class HostingApp(InferenceApp):
+    """ASGI app for the models of a `ModelWishes`.
+
+    Parameters
+    ----------
+    wishes : ModelWishes
+    server_version, autoscaler
+        As in `InferenceApp`.
+    """
+
+    def __init__(
+        self,
+        wishes: ModelWishes,
+        server_version: str,
+        autoscaler: Callable[[], Awaitable[Mapping[str, Any]]],
+    ) -> None:
+        super().__init__(wishes.repository.first, server_version, autoscaler)
+        self._wishes, self._repository = wishes, wishes.repository
+        self._arguments = server_version, autoscaler
+        self._apps: dict[str, InferenceApp] = {self.service.model_name: self}
+
+    def take_over(self, service: InferenceService) -> None:
+        """Send the requests of a model to another service of it from now on."""
+        app = self._apps.get(service.model_name)
+        if app is not None:
+            app.use(service)
+        hosted = InferenceProtocol.hosted
+        if app is self and hosted is not None and hosted.app is self:
+            # Its pacer and its refusals are those of the service.
+            InferenceProtocol.hosted = HostedApp(self, hosted.loop, hosted.root_path)
+
+    async def _route(
+        self,
+        scope: Scope,
+        fields: Mapping[bytes, bytes],
+        receive: Receive,
+        arrival_s: float,
+        info: RequestInfo,
+    ) -> Answer:
+        path = scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/")
+        asked = _REPOSITORY.fullmatch(path)
+        if asked is not None:
+            name, verb = asked.groups()
+            # Whoever may load models may do more than ask them.
+            info.token = self.service.access.admit(
+                fields.get(AUTHORIZATION), OPERATIONS, time.monotonic()
+            )
+            if scope["method"] != "POST":
+                raise MethodNotAllowedError("the method must be POST", ("POST",))
+            body = await read_body(receive, fields, _MAX_BODY_BYTES)
+            return await self._repository_answer(name, verb, body)
+        model = _MODEL.fullmatch(path)
+        if path == "/sojourn/policy":
+            status, body, headers = await super()._route(scope, fields, receive, arrival_s, info)
+            return status, self._with_models(body), headers
+        if path == "/v2/models" and scope["method"] == "GET":
+            info.token = self.service.access.admit(
+                fields.get(AUTHORIZATION), INFERENCE, time.monotonic()
+            )
+            return 200, orjson.dumps({"models": self._repository.names}), [_JSON]
+        if model is None or model[1] not in self._repository.names:
+            return await super()._route(scope, fields, receive, arrival_s, info)
+        name, version, verb = model.groups()
+        if self._repository.on_demand and verb != "/ready":
+            arrival_s = await self._load_on_demand(name, fields, arrival_s)
+        with self._repository.using(name, version) as service:
+            app = self._apps.get(name)
+            if app is None:
+                app = self._apps[name] = InferenceApp(service, *self._arguments)
+            if app is self:
+                return await super()._route(scope, fields, receive, arrival_s, info)
+            return await app._route(scope, fields, receive, arrival_s, info)
+
+    def _with_models(self, policy: bytes) -> bytes:
+        """Add the repository's index, and what the other models explain, to the first one's."""
+        content = orjson.loads(policy)
+        content["repository"] = self._repository.index()
+        content["models"] = {
+            service.model_name: service.explain()
+            for service in self._repository.services
+            if service is not self.service
+        }
+        return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+
+    async def _load_on_demand(
+        self, name: str, fields: Mapping[bytes, bytes], arrival_s: float
+    ) -> float:
+        """Load a model if it is not; return the time from which its request counts.
+
+        The request of a model that has to be loaded waits longer than any SLA allows, so it counts
+        from when the model is there.
+        """
+        if self._repository.is_serving(name):
+            return arrival_s
+        # Nobody has models loaded who may not ask them; rates and counts are for the app below.
+        access = self.service.access
+        if not access.allows(fields.get(AUTHORIZATION), INFERENCE):
+            access.admit(fields.get(AUTHORIZATION), INFERENCE, time.monotonic())
+        try:
+            await self._wishes.load_on_demand(name)
+        except StoreFullError as error:
+            raise BusyError(f"model {name!r} has no room now: {error}") from error
+        except SojournError as error:
+            raise _as_request_error(error) from error
+        return time.monotonic()
+
+    async def _repository_answer(self, name: str | None, verb: str | None, body: bytes) -> Answer:
+        parameters = _parse(body)
+        if name is None:
+            rows = self._repository.index()
+            if parameters.get("ready") is True:
+                rows = [row for row in rows if row["state"] == State.READY.value]
+            return 200, orjson.dumps(rows), [_JSON]
+        try:
+            if verb == "unload":
+                await self._wishes.unload(name)
+            else:
+                given = parameters.get("parameters", {})
+                await self._wishes.load(name, **_load_parameters(given))
+        except SojournError as error:
+            raise _as_request_error(error) from error
+        return 200, b"{}", [_JSON]
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    try:
+        content = orjson.loads(body or b"{}")
+    except orjson.JSONDecodeError as error:
+        raise BadRequestError(f"the body is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise BadRequestError("the body must be an object")
+    return content
+
+
+def _load_parameters(given: Any) -> dict[str, str]:
+    if not isinstance(given, dict):
+        raise BadRequestError("parameters: must be an object")
+    for key, value in given.items():
+        if key not in ("version", "weights"):
+            raise BadRequestError(f"parameters: {key!r:.100} is not one of version, weights")
+        if not isinstance(value, str):
+            raise BadRequestError(f"parameters: {key} must be a string")
+    return given
+
+
+def _as_request_error(error: SojournError) -> RequestError:
+    """Return what the client is told of a model that cannot be loaded."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, InvalidInputError):
+        return BadRequestError(str(error))
+    if isinstance(error, UnknownModelError):
+        return NotFoundError(str(error))
+    # Not 503: a load that failed is not to be tried in the other replicas.
+    return ModelError(str(error))

@@ -1,0 +1,354 @@
+"""The models of a replica: loaded side by side, replaced by new versions, unloaded when idle.
+
+Each version is an `InferenceService` of its own: its weights (a lease of the model store), its
+batcher, its policy and its SLA. A version takes over only once it could answer; the one before it
+answers what it has accepted, and then gives its weights back.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from deployments.config import ModelConfig, UserConfig
+from deployments.control.observations import Observations
+from deployments.errors import BusyError, NotFoundError
+from deployments.service import InferenceService
+from modelstore.errors import StoreFullError
+from policy.errors import InvalidInputError, SojournError
+
+logger = logging.getLogger("sojourn.service")
+
+#: How long a version that was replaced may take to answer what it has accepted.
+RETIRE_TIMEOUT_S = 60.0
+
+
+class State(Enum):
+    """What becomes of a version, in the words of the protocol's repository extension."""
+
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+@dataclass(eq=False)
+class HostedVersion:
+    """One version of a model.
+
+    Attributes
+    ----------
+    config : ModelConfig
+    state : State
+    reason : str
+        Why it is not available.
+    service : InferenceService or None
+        None unless it is loaded.
+    in_use : int
+        Requests that have begun and are not answered yet, except those on the short way.
+    last_use_s : float
+        When the last one began, by `time.monotonic`.
+    """
+
+    config: ModelConfig
+    state: State = State.LOADING
+    reason: str = ""
+    service: InferenceService | None = None
+    in_use: int = 0
+    last_use_s: float = 0.0
+    unused: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class ModelRepository:
+    """The models of one replica. All methods run on its event loop.
+
+    Parameters
+    ----------
+    first : InferenceService
+        The deployment's own model, loaded. It is replaced by new versions, but never unloaded.
+    configs : iterable of ModelConfig
+        All models, the first one's included; their names differ.
+    load : callable
+        Loads a model. It blocks, and a thread calls it.
+    on_demand : bool
+        Whether models other than the first are loaded again when a request asks for one, so that
+        an idle one may be unloaded where the store is full.
+    on_takeover : callable, optional
+        Called with each service that begins to answer for its model.
+    on_retired : callable, optional
+        Called with each service that has answered its last request.
+    """
+
+    def __init__(
+        self,
+        first: InferenceService,
+        configs: list[ModelConfig],
+        load: Callable[[ModelConfig], InferenceService],
+        *,
+        on_demand: bool = False,
+        on_takeover: Callable[[InferenceService], None] = lambda service: None,
+        on_retired: Callable[[InferenceService], None] = lambda service: None,
+    ) -> None:
+        self._configs = {config.name: config for config in configs}
+        if len(self._configs) < len(configs):
+            raise InvalidInputError("models: two have the same name")
+        self.on_demand = on_demand
+        self._load, self._on_takeover, self._on_retired = load, on_takeover, on_retired
+        self._user_config = UserConfig()
+        self._serving: dict[str, HostedVersion] = {}
+        self._latest: dict[str, HostedVersion] = {}
+        self._retiring: set[HostedVersion] = set()
+        self._loads: dict[str, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        config = self._configs[first.model_name]
+        version = HostedVersion(config, State.READY, service=first)
+        self._first = first.model_name
+        self._serving[self._first] = self._latest[self._first] = version
+
+    @property
+    def first(self) -> InferenceService:
+        """The service of the deployment's own model that answers now."""
+        service = self._serving[self._first].service
+        assert service is not None
+        return service
+
+    @property
+    def services(self) -> list[InferenceService]:
+        """The services that answer now, the first model's first."""
+        return [version.service for version in self._serving.values() if version.service]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all models, loaded or not."""
+        return list(self._configs)
+
+    def config(self, name: str) -> ModelConfig:
+        """Return the configuration in which a model was loaded last, or would be.
+
+        Raises
+        ------
+        NotFoundError
+            The deployment has no such model.
+        """
+        if name not in self._configs:
+            raise NotFoundError(f"there is no model {name!r:.100}; there are {self._all_names()}")
+        return self._configs[name]
+
+    def is_serving(self, name: str) -> bool:
+        """Return whether a version of a model is loaded here."""
+        return name in self._serving
+
+    @contextmanager
+    def using(self, name: str, version: str | None = None) -> Iterator[InferenceService]:
+        """Keep a model's service for a request; it is neither closed nor unloaded meanwhile.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such model or version.
+        BusyError
+            It is not loaded here, or still loading; another replica may have it.
+        """
+        self.config(name)
+        found = self._serving.get(name)
+        if found is None or found.service is None:
+            state = self._latest[name].state.value.lower() if name in self._latest else "not loaded"
+            raise BusyError(f"model {name!r} is {state}")
+        if version is not None and version != found.config.version:
+            raise NotFoundError(
+                f"model {name!r} has no version {version!r:.100}; its version is "
+                f"{found.config.version!r}"
+            )
+        found.in_use += 1
+        found.last_use_s = time.monotonic()
+        try:
+            yield found.service
+        finally:
+            found.in_use -= 1
+            if not found.in_use:
+                found.unused.set()
+
+    def index(self) -> list[dict[str, str]]:
+        """Return each model's versions and their states, as ``/v2/repository/index`` has them."""
+        rows = []
+        for name, config in self._configs.items():
+            versions = [self._serving.get(name), self._latest.get(name)]
+            versions += [version for version in self._retiring if version.config.name == name]
+            distinct = [version for version in dict.fromkeys(versions) if version is not None]
+            rows += [
+                {
+                    "name": name,
+                    "version": version.config.version,
+                    "state": version.state.value,
+                    "reason": version.reason,
+                }
+                for version in distinct or [HostedVersion(config, State.UNAVAILABLE, "not loaded")]
+            ]
+        return rows
+
+    async def configure(self, user_config: UserConfig) -> None:
+        """Apply a configuration to all models that are loaded, each with its own part of it.
+
+        Raises
+        ------
+        SojournError
+            It does not suit one of them.
+        """
+        for service in self.services:
+            await service.configure(user_config.for_model(service.model_name))
+        self._user_config = user_config
+
+    async def load(self, config: ModelConfig) -> None:
+        """Load a version; when it can answer, it takes over from the one that serves.
+
+        Calls for the same version share one load; loads of different ones run side by side.
+
+        Raises
+        ------
+        NotFoundError
+            The deployment has no such model.
+        SojournError
+            It cannot be loaded. The version that serves goes on.
+        """
+        self.config(config.name)
+        serving = self._serving.get(config.name)
+        if serving is not None and serving.config == config:
+            return
+        key = config.model_dump_json()
+        task = self._loads.get(key)
+        if task is None:
+            task = self._loads[key] = self._start(self._take_in(config))
+            task.add_done_callback(lambda _: self._loads.pop(key))
+        # A client that leaves does not stop a load that others may wait for.
+        await asyncio.shield(task)
+
+    async def unload(self, name: str) -> None:
+        """Give a model up: it answers what it has accepted, and its weights are given back.
+
+        Raises
+        ------
+        NotFoundError
+            The deployment has no such model.
+        InvalidInputError
+            It is the deployment's own.
+        """
+        self.config(name)
+        if name == self._first:
+            raise InvalidInputError(f"model {name!r} is the deployment's first and stays loaded")
+        self._latest.pop(name, None)  # a load that is under way finds that it is not wanted
+        version = self._serving.pop(name, None)
+        if version is not None:
+            await self._retire(version)
+
+    async def tick(self) -> dict[str, Observations]:
+        """Tick all services; return what each has observed, by the model's name."""
+        return {service.model_name: await service.tick() for service in self.services}
+
+    def begin_drain(self) -> None:
+        """Say that no model is ready any more; requests that still come are answered."""
+        for service in self.services:
+            service.begin_drain()
+
+    async def close(self, timeout_s: float) -> None:
+        """Answer what is accepted, within a time, and close all models."""
+        for task in list(self._tasks):
+            task.cancel()
+        services = self.services
+        await asyncio.gather(*(service.drain(timeout_s) for service in services))
+        for service in services:
+            await service.close()
+
+    async def _take_in(self, config: ModelConfig) -> None:
+        version = HostedVersion(config)
+        before = self._latest.get(config.name)
+        self._latest[config.name] = version
+        try:
+            service = await self._make(config)
+            # One limit holds for a token, whatever model it asks.
+            service.access = self.first.access
+            try:
+                await service.configure(self._user_config.for_model(config.name))
+            except BaseException:
+                await service.close()
+                raise
+        except SojournError as error:
+            version.state, version.reason = State.UNAVAILABLE, str(error)
+            logger.error("%s %s is not loaded: %s", config.name, config.version, error)
+            raise
+        except BaseException:
+            if before is not None:
+                self._latest[config.name] = before
+            raise
+        if self._latest.get(config.name) is not version:
+            # A later load has begun since, or the model was unloaded.
+            await service.close()
+            return
+        old = self._serving.get(config.name)
+        if old is not None and old.service is not None:
+            # Bodies that are being read now are given back later, to whichever serves then.
+            service.bodies = old.service.bodies
+        version.service, version.state = service, State.READY
+        version.last_use_s = time.monotonic()
+        self._serving[config.name], self._configs[config.name] = version, config
+        self._on_takeover(service)
+        logger.info("%s %s serves", config.name, config.version)
+        if old is not None:
+            self._start(self._retire(old))
+
+    async def _make(self, config: ModelConfig) -> InferenceService:
+        """Load a model; where the store is full, unload those idle for longest."""
+        while True:
+            try:
+                return await asyncio.to_thread(self._load, config)
+            except StoreFullError as error:
+                idle = [
+                    version
+                    for name, version in self._serving.items()
+                    if not version.in_use and name not in (self._first, config.name)
+                ]
+                if not idle or not self.on_demand:
+                    raise
+                victim = min(idle, key=lambda version: version.last_use_s)
+                logger.info("%s makes room for %s: %s", victim.config.name, config.name, error)
+                await self.unload(victim.config.name)
+
+    async def _retire(self, version: HostedVersion) -> None:
+        """Close a version that no new request reaches, once its requests are answered."""
+        version.state = State.UNLOADING
+        self._retiring.add(version)
+        service = version.service
+        assert service is not None
+        drained = False
+        try:
+            async with asyncio.timeout(RETIRE_TIMEOUT_S):
+                while version.in_use:
+                    version.unused.clear()
+                    await version.unused.wait()
+                drained = await service.drain(RETIRE_TIMEOUT_S)
+        except TimeoutError:
+            logger.error("%s %s is closed in use", version.config.name, version.config.version)
+        finally:
+            self._on_retired(service)
+            await service.close()
+            if drained:
+                service.unload()
+            version.service = None
+            self._retiring.discard(version)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # the index tells it; perhaps nobody waits for it any more
+
+    def _all_names(self) -> str:
+        return ", ".join(map(repr, self._configs))

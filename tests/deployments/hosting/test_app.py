@@ -1,0 +1,173 @@
+"""Models by name and version in the URL, and the repository extension, over HTTP."""
+
+import asyncio
+import hashlib
+import threading
+
+import httpx
+import pytest
+
+from deployments.access.config import AccessConfig
+from deployments.http.protocol import HostedApp, InferenceProtocol
+from modelstore.errors import FetchError, StoreFullError, UnknownModelError
+from tests.support.doubles_service import listening
+from tests.support.hosted_models import hosted, user_config
+
+BODY = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}
+TOKEN_FOR_INFERENCE = "inference-token"
+
+
+def client_of(models):
+    transport = httpx.ASGITransport(models.app)
+    return httpx.AsyncClient(transport=transport, base_url="http://replica")
+
+
+async def infer(client, path):
+    response = await client.post(f"/v2/models/{path}/infer", json=BODY)
+    answer = response.json()
+    if response.status_code != 200:
+        return response.status_code
+    return answer["model_name"], answer["model_version"], answer["outputs"][0]["data"][0]
+
+
+async def until(condition):
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_each_model_answers_under_its_name_and_version():
+    async with hosted("a", "b") as models, client_of(models) as client:
+        assert await infer(client, "a") == ("a", "1", 1)
+        assert await infer(client, "b") == ("b", "1", 1)
+        assert await infer(client, "b/versions/1") == ("b", "1", 1)
+        assert await infer(client, "b/versions/2") == 404
+        assert await infer(client, "c") == 404
+        assert (await client.get("/v2/models/b")).json()["name"] == "b"
+        assert (await client.get("/v2/models")).json() == {"models": ["a", "b"]}
+        assert (await client.get("/v2/models/b/ready")).json() == {"name": "b", "ready": True}
+        assert (await client.get("/v2/health/ready")).status_code == 200
+        policy = (await client.get("/sojourn/policy")).json()
+        assert (policy["model"], policy["models"]["b"]["model"]) == ("a", "b")
+        assert [row["name"] for row in policy["repository"]] == ["a", "b"]
+
+
+async def test_a_new_version_by_http_takes_over_without_a_failed_request():
+    async with hosted("a", "b") as models, client_of(models) as client:
+        seen = []
+
+        async def keep_asking():
+            while True:
+                seen.append(await infer(client, "b"))
+
+        asking = asyncio.create_task(keep_asking())
+        for version in ("2", "3"):
+            load = {"parameters": {"version": version}}
+            answer = await client.post("/v2/repository/models/b/load", json=load)
+            assert answer.status_code == 200
+            assert await infer(client, "b") == ("b", version, float(version))
+        asking.cancel()
+        assert {row[1] for row in seen} >= {"1"}
+        # The label is that of the version that computed the answer.
+        assert all(float(version) == value for _, version, value in seen)
+
+
+async def test_the_index_lists_all_models_or_those_that_are_ready():
+    async with hosted("a", "b", on_demand=True) as models, client_of(models) as client:
+        rows = (await client.post("/v2/repository/index")).json()
+        assert [(row["name"], row["version"], row["state"]) for row in rows] == [
+            ("a", "1", "READY"),
+            ("b", "1", "UNAVAILABLE"),
+        ]
+        ready = (await client.post("/v2/repository/index", json={"ready": True})).json()
+        assert [row["name"] for row in ready] == ["a"]
+
+
+async def test_load_and_unload():
+    async with hosted("a", "b") as models, client_of(models) as client:
+        assert (await client.post("/v2/repository/models/b/unload")).status_code == 200
+        assert await infer(client, "b") == 503
+        assert (await client.post("/v2/repository/models/b/load")).status_code == 200
+        assert await infer(client, "b") == ("b", "1", 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "status"),
+    [
+        ("c/load", {}, 404),
+        ("c/unload", {}, 404),
+        ("a/unload", {}, 400),
+        ("a/load", [], 400),
+        ("a/load", {"parameters": []}, 400),
+        ("a/load", {"parameters": {"config": "x"}}, 400),
+        ("a/load", {"parameters": {"version": 2}}, 400),
+        ("a/load", {"parameters": {"weights": "/etc/passwd"}}, 400),
+        ("a/load", {"parameters": {"version": "../2"}}, 400),
+        ("a/load", {"parameters": {"version": "missing"}}, 404),
+        ("a/load", {"parameters": {"version": "broken"}}, 500),
+    ],
+)
+async def test_calls_that_cannot_be_met(path, content, status):
+    async with hosted("a") as models, client_of(models) as client:
+        models.errors["a", "missing"] = [UnknownModelError("a@missing: not there")]
+        models.errors["a", "broken"] = [FetchError("the remote answers 500")]
+        answer = await client.post(f"/v2/repository/models/{path}", json=content)
+        assert answer.status_code == status
+        assert answer.json()["error"].count("\n") == 0
+        assert await infer(client, "a") == ("a", "1", 1)
+
+
+async def test_the_repository_is_posted_to():
+    async with hosted("a") as models, client_of(models) as client:
+        answer = await client.get("/v2/repository/index")
+        assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+
+async def test_on_demand_a_request_loads_its_model_and_is_answered_however_long_that_takes():
+    strict = {"sla": {"response_time_ms": 20, "percentile": 95}, "limits": {"late": "refuse"}}
+    async with hosted("a", "b", on_demand=True) as models, client_of(models) as client:
+        await models.wishes.configure(user_config(b=strict))
+        models.load_gates["b", "1"] = threading.Event()
+        asked = [asyncio.create_task(infer(client, "b")) for _ in range(3)]
+        await until(lambda: ("b", "1") in models.loads)
+        await asyncio.sleep(0.05)  # longer than the SLA allows
+        models.load_gates["b", "1"].set()
+        assert await asyncio.gather(*asked) == 3 * [("b", "1", 1)]
+        assert models.loads.count(("b", "1")) == 1
+
+
+async def test_on_demand_a_model_without_room_is_another_replicas():
+    async with hosted("a", "b", on_demand=True) as models, client_of(models) as client:
+        models.errors["b", "1"] = [StoreFullError("b: needs 5 bytes")]
+        assert await infer(client, "b") == 503
+        assert await infer(client, "b") == ("b", "1", 1)
+
+
+async def test_strangers_load_nothing():
+    async with hosted("a", "b", on_demand=True) as models, client_of(models) as client:
+        digest = hashlib.sha256(TOKEN_FOR_INFERENCE.encode()).hexdigest()
+        access = {"tokens": [{"name": "client", "hash": f"sha256:{digest}"}]}
+        await models.wishes.configure(
+            user_config().model_copy(update={"access": AccessConfig.model_validate(access)})
+        )
+        assert await infer(client, "b") == 401
+        assert (await client.post("/v2/repository/models/b/load")).status_code == 401
+        assert models.loads == [("a", "1")]
+        client.headers["authorization"] = f"Bearer {TOKEN_FOR_INFERENCE}"
+        assert (await client.post("/v2/repository/models/b/load")).status_code == 403
+        assert await infer(client, "b") == ("b", "1", 1)
+
+
+async def test_the_short_way_follows_a_takeover(monkeypatch):
+    async with hosted("a", "b") as models:
+        hosted_app = HostedApp(models.app, asyncio.get_running_loop())
+        monkeypatch.setattr(InferenceProtocol, "hosted", hosted_app)
+        async with (
+            listening(models.app, InferenceProtocol) as (_, port),
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+        ):
+            assert await infer(client, "a") == ("a", "1", 1)
+            await models.wishes.load("a", version="2")
+            assert await infer(client, "a") == ("a", "2", 2)
+            assert await infer(client, "b") == ("b", "1", 1)
+            assert InferenceProtocol.hosted.app.service.bodies.used_bytes == 0

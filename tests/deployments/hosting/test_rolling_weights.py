@@ -1,0 +1,69 @@
+"""New weights from a real store: both versions side by side, then only the new ones are held."""
+
+import asyncio
+import gc
+import shutil
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from deployments.config import ModelConfig
+from deployments.hosting.repository import ModelRepository
+from deployments.hosting.wishes import ModelWishes
+from deployments.models.digits import WEIGHTS
+from deployments.service_loading import load_service
+from deployments.service_start import ServiceStart
+from modelstore.client import ask, list_models
+from tests.support.hosted_models import PROFILE, user_config
+from tests.support.model_stores import manager_thread, settings_for, sign
+
+CONFIG = ModelConfig(
+    name="digits",
+    import_path="digits",
+    weights="store://digits@1",
+    max_batch_size=4,
+    profile=PROFILE.to_dict(),
+)
+
+
+@pytest.fixture
+def store(tmp_path):
+    for version, factor in (("1", 1.0), ("2", 0.0)):
+        folder = tmp_path / "remote" / "pytorch" / "digits" / version
+        folder.mkdir(parents=True)
+        state = {name: factor * tensor for name, tensor in load_file(WEIGHTS).items()}
+        save_file(state, folder / "model.safetensors")
+        sign(folder)
+    with manager_thread(settings_for(tmp_path)) as socket_path:
+        yield socket_path
+    shutil.rmtree(tmp_path / "remote")
+
+
+def leases(socket_path):
+    return {row["name"]: row["leases"] for row in list_models(socket_path)}
+
+
+async def test_the_old_weights_are_given_back_even_if_the_collector_does_not_look(store):
+    def load(config):
+        return load_service(config, start=ServiceStart(store_socket=store))
+
+    first = load(CONFIG)
+    repository = ModelRepository(first, [CONFIG], load)
+    wishes = ModelWishes(repository, [CONFIG])
+    await wishes.configure(user_config())
+    # A replica's objects are hidden from the collector once it has started.
+    gc.collect()
+    gc.freeze()
+    try:
+        del first
+        assert leases(store) == {"pytorch/digits@1": 1}
+        await wishes.load("digits", version="2")
+        async with asyncio.timeout(10):
+            while leases(store).get("pytorch/digits@1"):
+                await asyncio.sleep(0.01)
+        assert leases(store) == {"pytorch/digits@1": 0, "pytorch/digits@2": 1}
+        assert repository.first.start.explain()["weights"] == "store://pytorch/digits@2"
+        ask("evict", "digits@1", store)
+    finally:
+        gc.unfreeze()
+        await repository.close(5)

@@ -1,0 +1,153 @@
+"""What is wanted of a deployment's models: its config, and what clients asked for since."""
+
+import asyncio
+
+import pytest
+
+from deployments.errors import NotFoundError
+from modelstore.errors import UnknownModelError
+from policy.errors import InvalidInputError
+from tests.support.hosted_models import config_of, hosted, user_config
+
+
+class Store(dict):
+    """A cluster's key-value store."""
+
+    def read(self, key):
+        return self.get(key)
+
+    def save(self, key, content):
+        self[key] = content()
+
+    @property
+    def callables(self):
+        return {"read": self.read, "save": self.save}
+
+
+def versions(models):
+    return {service.model_name: service.model_version for service in models.repository.services}
+
+
+async def until(condition):
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_a_load_reaches_the_other_replicas_and_those_that_start_later():
+    store = Store()
+    async with (
+        hosted("a", "b", **store.callables) as one,
+        hosted("a", "b", **store.callables) as two,
+    ):
+        await one.wishes.load("b", version="2")
+        assert versions(one) == {"a": "1", "b": "2"}
+        assert versions(two) == {"a": "1", "b": "1"}
+        await two.wishes.follow()
+        await until(lambda: versions(two) == {"a": "1", "b": "2"})
+        async with hosted("a", "b", **store.callables) as three:
+            assert versions(three) == {"a": "1", "b": "2"}
+        await one.wishes.unload("b")
+        await two.wishes.follow()
+        await until(lambda: versions(two) == {"a": "1"})
+        await two.wishes.load("b")
+        await one.wishes.follow()
+        await until(lambda: versions(one) == {"a": "1", "b": "1"})
+
+
+async def test_a_wish_that_is_not_written_yet_is_not_undone():
+    store, unwritten = Store(), []
+    slow = {"read": store.read, "save": lambda key, content: unwritten.append((key, content))}
+    async with hosted("a", **slow) as models:
+        await models.wishes.load("a", version="2")
+        for key, content in unwritten:
+            store.save(key, content)
+        unwritten.clear()
+        await models.wishes.load("a", version="3")
+        await models.wishes.follow()
+        await asyncio.sleep(0.01)
+        assert versions(models) == {"a": "3"}
+        assert models.loads == [("a", "1"), ("a", "2"), ("a", "3")]
+
+
+async def test_following_twice_does_nothing_twice():
+    store = Store()
+    async with hosted("a", "b", **store.callables) as models:
+        loads = list(models.loads)
+        for _ in range(3):
+            await models.wishes.follow()
+        assert models.loads == loads
+
+
+async def test_a_store_that_cannot_be_read_changes_nothing():
+    store = Store()
+    async with hosted("a", **store.callables) as one, hosted("a", **store.callables) as two:
+        await one.wishes.load("a", version="2")
+        await two.wishes.follow()
+        await until(lambda: versions(two) == {"a": "2"})
+        store.clear()
+        await two.wishes.follow()
+        await asyncio.sleep(0.01)
+        assert versions(two) == {"a": "2"}
+        assert len(two.loads) == 2
+
+
+async def test_the_config_names_a_version_and_a_deploy_ends_what_clients_asked_for():
+    store = Store()
+    async with hosted("a", "b", **store.callables) as models:
+        await models.wishes.load("a", version="2")
+        await models.wishes.configure(user_config(a={"version": "3"}))
+        await models.wishes.follow()
+        await until(lambda: versions(models) == {"a": "3", "b": "1"})
+        # The wish for version 2 was for another config, also for a replica that starts now.
+        async with hosted("a", "b", start=False, **store.callables) as later:
+            await later.wishes.configure(user_config(a={"version": "3"}))
+            await later.wishes.start()
+            assert versions(later) == {"a": "3", "b": "1"}
+
+
+async def test_a_load_that_fails_is_nobody_elses_wish():
+    store = Store()
+    async with hosted("a", **store.callables) as models:
+        models.errors["a", "2"] = [UnknownModelError("a@2: not there")]
+        with pytest.raises(UnknownModelError):
+            await models.wishes.load("a", version="2")
+        assert store == {}
+        assert versions(models) == {"a": "1"}
+
+
+async def test_what_cannot_be_wanted():
+    async with hosted("a") as models:
+        with pytest.raises(NotFoundError, match="'c'"):
+            await models.wishes.load("c")
+        with pytest.raises(InvalidInputError, match="must begin with store://"):
+            await models.wishes.load("a", weights="/etc/passwd")
+        with pytest.raises(InvalidInputError, match="no such model; there are a"):
+            await models.wishes.configure(user_config(c={"version": "2"}))
+
+
+async def test_weights_give_the_label_and_a_label_the_weights():
+    async with hosted("a") as models:
+        await models.wishes.load("a", weights="store://other@2")
+        serving = models.repository.config("a")
+        assert (serving.version, serving.weights) == ("2", "store://other@2")
+        await models.wishes.load("a", version="3")
+        serving = models.repository.config("a")
+        assert (serving.version, serving.weights) == ("3", "store://pytorch/a@3")
+
+
+async def test_a_version_needs_weights_where_there_is_no_store():
+    async with hosted("a") as models:
+        config = config_of("a").model_copy(update={"weights": None})
+        models.wishes._configs["a"] = config
+        with pytest.raises(InvalidInputError, match="a version needs"):
+            await models.wishes.load("a", version="2")
+
+
+async def test_on_demand_only_the_first_model_is_loaded_at_the_start():
+    async with hosted("a", "b", "c", on_demand=True) as models:
+        assert versions(models) == {"a": "1"}
+        await models.wishes.load_on_demand("c")
+        assert versions(models) == {"a": "1", "c": "1"}
+        await models.wishes.follow()
+        assert versions(models) == {"a": "1", "c": "1"}

@@ -1,0 +1,148 @@
+"""Several models in the replicas of one deployment, and new weights while clients ask."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from modelstore.client import list_models
+from tests.support.model_stores import sign
+from tests.support.services import Running, load_document, serving, wait_for
+
+pytestmark = pytest.mark.integration
+
+BODY = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}
+#: The factor of each version of the two models.
+FACTORS = {("twos", "1"): 2.0, ("twos", "2"): 4.0, ("threes", "1"): 3.0, ("threes", "2"): 9.0}
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("store")
+    for (name, version), factor in FACTORS.items():
+        path = folder / "remote" / "pytorch" / name / version
+        path.mkdir(parents=True)
+        # Beside the factor, enough that sharing pays.
+        weights = {"factor": np.array([factor], np.float32), "rest": np.ones(1 << 18, np.float32)}
+        safetensors.numpy.save_file(weights, path / "scale.safetensors")
+        sign(path)
+    document = load_document("digits.yaml")
+    (application,) = document["applications"]
+    models = [
+        {
+            "name": name,
+            "import_path": "tests.support.scale_model:Scale",
+            "max_batch_size": 4,
+            "weights": f"store://{name}@1",
+        }
+        for name in ("twos", "threes")
+    ]
+    application["args"] = {
+        "model": models[0],
+        "models": models[1:],
+        "store": {"remote": (folder / "remote").as_uri(), "disk": str(folder / "disk")},
+    }
+    (deployment,) = application["deployments"]
+    del deployment["autoscaling_config"]
+    deployment["num_replicas"] = 2
+    deployment["user_config"]["limits"] = {"late": "serve"}
+    return document
+
+
+@pytest.fixture(scope="module")
+def service(
+    tmp_path_factory: pytest.TempPathFactory, document: dict[str, Any]
+) -> Iterator[Running]:
+    config = tmp_path_factory.mktemp("service") / "models.yaml"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOJOURN_STORE", str(config.with_suffix(".sock")))
+        with serving(config, document) as running:
+            yield running
+
+
+def answers(service: Running, name: str, number: int = 12) -> set[tuple[str, float]]:
+    """Return the versions and values that a number of new connections are answered."""
+    found = set()
+    for _ in range(number):
+        answer = httpx.post(f"{service.url}/v2/models/{name}/infer", json=BODY)
+        assert answer.status_code == 200, answer.text
+        content = answer.json()
+        found.add((content["model_version"], content["outputs"][0]["data"][0]))
+    return found
+
+
+@contextmanager
+def asking(service: Running, *names: str) -> Iterator[list[tuple[str, int, str, float]]]:
+    """Ask models again and again; yield the list of names, statuses, versions and values."""
+    stop, seen = threading.Event(), []
+
+    def ask(name: str) -> None:
+        with httpx.Client() as client:
+            while not stop.is_set():
+                answer = client.post(f"{service.url}/v2/models/{name}/infer", json=BODY)
+                content = answer.json()
+                value = content["outputs"][0]["data"][0] if answer.status_code == 200 else 0.0
+                version = content.get("model_version", content.get("error"))
+                seen.append((name, answer.status_code, version, value))
+
+    threads = [threading.Thread(target=ask, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    try:
+        yield seen
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(30)
+
+
+def check(seen: list[tuple[str, int, str, float]]) -> None:
+    """Check that no request failed, and that each answer is that of its version."""
+    assert len(seen) > 50
+    assert {status for _, status, _, _ in seen} == {200}, seen
+    assert all(FACTORS[name, version] == value for name, _, version, value in seen)
+
+
+def test_each_model_answers_and_the_store_holds_each_once(service: Running) -> None:
+    assert answers(service, "twos") == {("1", 2.0)}
+    assert answers(service, "threes") == {("1", 3.0)}
+    assert httpx.get(f"{service.url}/v2/models/other").status_code == 404
+    policy = httpx.get(f"{service.url}/sojourn/policy").json()
+    leases = {row["name"]: row["leases"] for row in list_models(policy["start"]["store_socket"])}
+    assert leases == {"pytorch/twos@1": 2, "pytorch/threes@1": 2}
+
+
+def test_a_load_by_one_client_reaches_all_replicas_and_no_request_fails(service: Running) -> None:
+    with asking(service, "twos", "threes") as seen:
+        url = f"{service.url}/v2/repository/models/threes/load"
+        answer = httpx.post(url, json={"parameters": {"version": "2"}}, timeout=30)
+        assert answer.status_code == 200, answer.text
+        assert wait_for(lambda: answers(service, "threes") == {("2", 9.0)})
+    check(seen)
+    index = httpx.post(f"{service.url}/v2/repository/index", json={"ready": True}).json()
+    assert {(row["name"], row["version"]) for row in index} == {("twos", "1"), ("threes", "2")}
+
+
+def test_a_deploy_of_new_weights_replaces_no_replica_and_fails_no_request(
+    service: Running, document: dict[str, Any]
+) -> None:
+    replicas = set(service.replicas())
+    user_config = document["applications"][0]["deployments"][0]["user_config"]
+    user_config["models"] = {"twos": {"version": "2"}}
+    with asking(service, "twos", "threes") as seen:
+        service.redeploy(document)
+        assert wait_for(lambda: answers(service, "twos") == {("2", 4.0)}, timeout_s=60)
+    check(seen)
+    assert set(service.replicas()) == replicas
+    socket_path = httpx.get(f"{service.url}/sojourn/policy").json()["start"]["store_socket"]
+
+    def old_weights_are_given_back() -> bool:
+        leases = {row["name"]: row["leases"] for row in list_models(socket_path)}
+        return (leases["pytorch/twos@1"], leases["pytorch/twos@2"]) == (0, 2)
+
+    assert wait_for(old_weights_are_given_back)
