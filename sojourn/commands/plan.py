@@ -305,7 +305,8 @@ def command(
         more.prediction.service_level < fewer.prediction.service_level
         for fewer, more in itertools.pairwise(rows)
     ):
-        saved = "energy" if rows[0].mean_power_w is not None else "time of its device"
+        knows_power = any(row.mean_power_w is not None for row in rows)
+        saved = "energy" if knows_power else "time of its device"
         click.echo(_WAITS_LONGER.format(saved))
     if bottleneck is not None:
         click.echo(f"bottleneck of a replica: {_STAGES[bottleneck]}")
