@@ -61,12 +61,12 @@ def command(
     """
     if url is not None and url.partition("://")[0] not in PROTOCOLS:
         raise InvalidInputError(f"--url: must begin with {'://, '.join(PROTOCOLS)}://, not {url!r}")
-    if out.resolve() == config.resolve().parent:
-        raise InvalidInputError(f"--out: {out} has {config.name} itself; choose another folder")
     folder = Path.cwd()
     services = load_service_configs(config)
     document = services[0].document
     _refuse_packaged(document)
+    if out.resolve() == config.resolve().parent:
+        raise InvalidInputError(f"--out: {out} has {config.name} itself; choose another folder")
     of_each = {
         service.application: files_needed(service.args.model, folder, load=load)
         for service in services
