@@ -9,8 +9,12 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.request import url2pathname
+from zipfile import BadZipFile, ZipFile
 
 from deployments.config import ModelConfig, ServiceConfig, UserConfig
 from deployments.errors import StartError
@@ -21,6 +25,7 @@ from policy.load_lateness import solve_load_lateness_curve
 
 #: Importing a model takes a few seconds with a large library; a module that hangs is told of.
 TIMEOUT_S = 120.0
+_FILE = "file://"
 
 
 def check_service(config: ServiceConfig, cpu_count: int | None = None) -> list[str]:
@@ -35,7 +40,8 @@ def check_service(config: ServiceConfig, cpu_count: int | None = None) -> list[s
     Returns
     -------
     list of str
-        What may be meant, but should be known: replicas for which this machine has no room.
+        What may be meant, but should be known: replicas for which this machine has no room, and
+        a model that is elsewhere.
 
     Raises
     ------
@@ -49,12 +55,17 @@ def check_service(config: ServiceConfig, cpu_count: int | None = None) -> list[s
     for name in config.user_config.models:
         if name not in names:
             raise StartError(f"user_config: models: {unknown_key(name, names)}")
-    for model in config.args.all_models:
-        _check_in_child(model, config.user_config.for_model(model.name))
-    return _room(config, cpu_count or os.cpu_count() or 1)
+    room = _room(config, cpu_count or os.cpu_count() or 1)
+    package = _package(config)
+    if package is not None and not package.startswith(_FILE):
+        return [f"{config.application}: its model is in {package} and was not checked", *room]
+    with _working_directory(package) as directory:
+        for model in config.args.all_models:
+            _check_in_child(model, config.user_config.for_model(model.name), directory)
+    return room
 
 
-def _check_in_child(model: ModelConfig, user_config: UserConfig) -> None:
+def _check_in_child(model: ModelConfig, user_config: UserConfig, directory: str | None) -> None:
     question = {"model": model.model_dump(), "user_config": user_config.model_dump()}
     try:
         child = subprocess.run(
@@ -62,6 +73,7 @@ def _check_in_child(model: ModelConfig, user_config: UserConfig) -> None:
             input=json.dumps(question),
             capture_output=True,
             text=True,
+            cwd=directory,
             timeout=TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
@@ -79,6 +91,32 @@ def _check_in_child(model: ModelConfig, user_config: UserConfig) -> None:
         raise InfeasibleError(f"user_config: sla: {answer['out_of_reach']}")
     if "error" in answer:
         raise StartError(answer["error"])
+
+
+def _package(config: ServiceConfig) -> str | None:
+    """Return the URL from which Ray takes the working directory of the replicas."""
+    for content in config.document["applications"]:
+        if content.get("name", "default") == config.application:
+            url: str | None = (content.get("runtime_env") or {}).get("working_dir")
+            return url
+    return None
+
+
+@contextmanager
+def _working_directory(package: str | None) -> Iterator[str | None]:
+    """Unpack a local package, as Ray does; without one, stay where we are."""
+    if package is None:
+        yield None
+        return
+    path = url2pathname(package.removeprefix(_FILE))
+    with TemporaryDirectory() as scratch:
+        try:
+            with ZipFile(path) as archive:
+                archive.extractall(scratch)
+        except (OSError, BadZipFile) as error:
+            raise StartError(f"runtime_env.working_dir: {package}: {error}") from None
+        top = os.listdir(scratch)
+        yield os.path.join(scratch, top[0]) if len(top) == 1 else scratch
 
 
 def _room(config: ServiceConfig, cpu_count: int) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 from policy.errors import InvalidInputError
 
 _NAMES = {
+    "sla": "percentile response_time_ms",
     "": """
         applications controller_options grpc_options http_options logging_config proxy_location
         target_capacity tracing_config
@@ -169,6 +170,7 @@ def _application(
     elif entry.get("num_replicas") is not None:
         _check_whole(entry["num_replicas"], f"{where}.num_replicas", 1)
     sla = (entry.get("user_config") or {}).get("sla")
+    _check_keys(sla, f"{where}.user_config.sla", "sla")
     if not isinstance(sla, Mapping) or not {"response_time_ms", "percentile"} <= set(sla):
         raise InvalidInputError(
             f"{where}.user_config.sla: must have response_time_ms and percentile, for example "

@@ -4,7 +4,8 @@
 Run ``k8s/render.py`` after a change of configs/digits.yaml, deployments/routing.py or
 monitoring/rules.yaml.
 ``k8s/render.py --check`` fails if a generated file is out of date. ``k8s/render.py --image
-REGISTRY/sojourn@sha256:…`` writes the overlay k8s/overlays/release, with that image.
+REGISTRY/sojourn@sha256:…`` writes the overlay k8s/overlays/release, with that image, and with
+``--config dist/my.yaml`` also with that Serve config, which `sojourn package` has written.
 """
 
 import argparse
@@ -18,32 +19,22 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("configs/digits.yaml")
 RULES = Path("monitoring/rules.yaml")
-HEADER = f"# Written by k8s/render.py from {SOURCE}; edit that.\n"
 GPUS_PER_REPLICA = 1
 #: Where the image has the program that runs HAProxy for Ray.
 HAPROXY = Path("/usr/local/bin/sojourn-haproxy")
-RELEASE = Path("k8s/overlays/release/kustomization.yaml")
+#: `num-cpus` of the workers in k8s/base/rayservice.yaml, and the most of them.
+CPUS_PER_POD = 1
+MAX_PODS = "/spec/rayClusterConfig/workerGroupSpecs/0/maxReplicas"
+RELEASE = Path("k8s/overlays/release")
 #: A tag may be moved to another image; a digest names one.
 _IMAGE = re.compile(r"([a-z0-9][a-z0-9._:/-]*)@(sha256:[0-9a-f]{64})")
 
 
 def render() -> dict[Path, str]:
     """Return the content of each generated file, by its path from the root."""
-    from deployments.config import load_service_config
-    from deployments.request_environment import request_environment
-    from deployments.routing import serve_environment, supervisor_environment
-
-    service = load_service_config(ROOT / SOURCE)
-    settings = {
-        **serve_environment(),
-        **request_environment([service], own={}),
-        **supervisor_environment(HAPROXY),
-    }
-    variables = "".join(f"{name}={value}\n" for name, value in settings.items())
-    source = f"# Written by k8s/render.py from deployments/ and {SOURCE}; edit that.\n"
     return {
         Path("k8s/base/serve_config.yaml"): _dump(serve_config()),
-        Path("k8s/base/serve_environment.env"): source + variables,
+        Path("k8s/base/serve_environment.env"): environment(ROOT / SOURCE, str(SOURCE)),
         Path("k8s/overlays/gpu/serve_config.yaml"): _dump(serve_config(GPUS_PER_REPLICA)),
         Path("k8s/monitoring/prometheusrule.yaml"): prometheus_rule(),
     }
@@ -61,13 +52,28 @@ def prometheus_rule() -> str:
     return header + yaml.safe_dump(content, sort_keys=False, width=120)
 
 
-def serve_config(gpus_per_replica: int = 0) -> dict[str, Any]:
+def environment(config: Path, source: str) -> str:
+    """Return Ray's environment for a Serve config, as lines that the kustomization reads."""
+    from deployments.config import load_service_configs
+    from deployments.request_environment import request_environment
+    from deployments.routing import serve_environment, supervisor_environment
+
+    settings = {
+        **serve_environment(),
+        **request_environment(load_service_configs(config), own={}),
+        **supervisor_environment(HAPROXY),
+    }
+    variables = "".join(f"{name}={value}\n" for name, value in settings.items())
+    return f"# Written by k8s/render.py from deployments/ and {source}; edit that.\n{variables}"
+
+
+def serve_config(gpus_per_replica: int = 0, source: Path = ROOT / SOURCE) -> dict[str, Any]:
     """Return the source's Serve config, adapted to a cluster.
 
     The service listens on all interfaces of its pod, because clients are outside it; the source's
     address is for a laptop. With GPUs, each replica requests that many.
     """
-    config: dict[str, Any] = yaml.safe_load((ROOT / SOURCE).read_text())
+    config: dict[str, Any] = yaml.safe_load(source.read_text())
     config["http_options"] = {**config.get("http_options", {}), "host": "0.0.0.0"}
     if gpus_per_replica:
         for application in config["applications"]:
@@ -77,8 +83,8 @@ def serve_config(gpus_per_replica: int = 0) -> dict[str, Any]:
     return config
 
 
-def release(image: str, base: str) -> str:
-    """Return the kustomization of `base` with an image.
+def release(image: str, base: str, config: Path | None) -> dict[Path, str]:
+    """Return the files of an overlay of `base` with an image, by their paths from the root.
 
     Parameters
     ----------
@@ -86,22 +92,80 @@ def release(image: str, base: str) -> str:
         ``REGISTRY/NAME@sha256:DIGEST``.
     base : str
         ``base``, or the name of an overlay.
+    config : Path or None
+        The Serve config, in place of that of `base`.
 
     Raises
     ------
     ValueError
-        The image is not named by its digest.
+        The image is not named by its digest, or a replica needs more CPUs than a pod has.
     """
     found = _IMAGE.fullmatch(image)
     if found is None:
         raise ValueError(f"--image: must be REGISTRY/NAME@sha256:DIGEST, not {image!r}")
-    content = {
+    content: dict[str, Any] = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": ["../../base" if base == "base" else f"../{base}"],
         "images": [{"name": "sojourn", "newName": found[1], "digest": found[2]}],
     }
-    return "# Written by k8s/render.py --image.\n" + yaml.safe_dump(content, sort_keys=False)
+    files = {}
+    if config is not None:
+        content.update(_with_config(config))
+        gpus = GPUS_PER_REPLICA if base == "gpu" else 0
+        files["serve_config.yaml"] = _dump(serve_config(gpus, config), str(config))
+        files["serve_environment.env"] = environment(config, str(config))
+    written = "# Written by k8s/render.py --image.\n" + yaml.safe_dump(content, sort_keys=False)
+    files["kustomization.yaml"] = written
+    return {RELEASE / name: text for name, text in files.items()}
+
+
+def _with_config(config: Path) -> dict[str, Any]:
+    """Return what a kustomization needs for a Serve config of its own."""
+    from deployments.config import load_service_configs
+
+    services = load_service_configs(config)
+    pods = 0
+    for service in services:
+        if service.num_cpus > CPUS_PER_POD:
+            raise ValueError(
+                f"--config: a replica of {service.application} has {service.num_cpus:g} CPUs, and "
+                f"a pod {CPUS_PER_POD}: change both in k8s/base/rayservice.yaml and k8s/render.py"
+            )
+        pods += service.replicas[1]
+    local = {"annotations": {"config.kubernetes.io/local-config": "true"}}
+    return {
+        "configMapGenerator": [
+            {
+                "name": "serve-config-release",
+                "files": ["serve_config.yaml"],
+                "options": {"disableNameSuffixHash": True, **local},
+            },
+            {
+                "name": "serve-environment",
+                "behavior": "replace",
+                "envs": ["serve_environment.env"],
+            },
+        ],
+        "replacements": [
+            {
+                "source": {
+                    "kind": "ConfigMap",
+                    "name": "serve-config-release",
+                    "fieldPath": "data.[serve_config.yaml]",
+                },
+                "targets": [
+                    {"select": {"kind": "RayService"}, "fieldPaths": ["spec.serveConfigV2"]}
+                ],
+            }
+        ],
+        "patches": [
+            {
+                "target": {"kind": "RayService", "name": "sojourn"},
+                "patch": yaml.safe_dump([{"op": "replace", "path": MAX_PODS, "value": pods}]),
+            }
+        ],
+    }
 
 
 def main() -> str | None:
@@ -110,17 +174,23 @@ def main() -> str | None:
     parser.add_argument("--check", action="store_true", help="only check for out-of-date files")
     parser.add_argument("--image", help="only write the overlay `release`, with this image")
     parser.add_argument("--of", default="base", choices=["base", "gpu"], help="what it is based on")
+    parser.add_argument("--config", type=Path, help="with --image: the Serve config of your model")
     arguments = parser.parse_args()
-    if arguments.image is not None:
-        try:
-            content = release(arguments.image, arguments.of)
-        except ValueError as error:
-            return str(error)
-        (ROOT / RELEASE).parent.mkdir(exist_ok=True)
-        (ROOT / RELEASE).write_text(content)
-        return None
-    check = arguments.check
     sys.path.insert(0, str(ROOT))
+    if arguments.image is not None:
+        from policy.errors import SojournError
+
+        try:
+            files = release(arguments.image, arguments.of, arguments.config)
+        except (ValueError, SojournError) as error:
+            return str(error)
+        (ROOT / RELEASE).mkdir(exist_ok=True)
+        for path, content in files.items():
+            (ROOT / path).write_text(content)
+        return None
+    if arguments.config is not None:
+        return "--config needs --image"
+    check = arguments.check
     for path, content in render().items():
         file = ROOT / path
         if check and (not file.exists() or file.read_text() != content):
@@ -130,8 +200,9 @@ def main() -> str | None:
     return None
 
 
-def _dump(config: dict[str, Any]) -> str:
-    return HEADER + yaml.safe_dump(config, sort_keys=False)
+def _dump(config: dict[str, Any], source: str = str(SOURCE)) -> str:
+    header = f"# Written by k8s/render.py from {source}; edit that.\n"
+    return header + yaml.safe_dump(config, sort_keys=False)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,10 @@ import numpy as np
 from policy.errors import InvalidInputError
 
 _INTEGERS = 100
-_WORDS = "the a quick slow brown fox dog jumps sleeps over under lazy bright day".split()  # noqa: SIM905
+_WORDS = (
+    *("the", "a", "quick", "slow", "brown", "fox", "dog"),
+    *("jumps", "sleeps", "over", "under", "lazy", "bright", "day"),
+)
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
 

@@ -44,7 +44,10 @@ def model_metadata(url: str, model: str, token: str | None = None) -> dict[str, 
         metadata = _get(f"{url}/v2/models/{quote(model, safe='')}", token)
     except urllib.error.HTTPError as error:
         if error.code == 404:
-            raise InvalidInputError(f"the service at {url} has no model {model!r}") from None
+            raise InvalidInputError(
+                f"the service at {url} has no model {model!r}{_said(error)}; "
+                "--model names it, and --url ends with its route prefix, if it has one"
+            ) from None
         if error.code in (401, 403):
             raise InvalidInputError(
                 f"the service at {url} wants a token for inference: give it with --token-file or "
@@ -69,6 +72,14 @@ def service_sla(url: str, token: str | None = None) -> SLAConfig | None:
         return SLAConfig.model_validate(_get(f"{url}/sojourn/policy", token)["sla"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _said(error: urllib.error.HTTPError) -> str:
+    """Return the service's own words, in parentheses, if it answered in JSON."""
+    try:
+        return f" ({json.load(error)['error']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def _get(url: str | urllib.request.Request, token: str | None) -> Any:

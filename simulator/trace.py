@@ -43,7 +43,7 @@ def load_trace(path: str | Path) -> IntArray:
         content = Path(path).read_bytes()
         if str(path).endswith(".gz"):
             content = gzip.decompress(content)
-        lines = content.decode().splitlines()
+        lines = content.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise InvalidInputError(f"trace {path}: not text") from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:

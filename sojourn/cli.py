@@ -16,6 +16,7 @@ from policy.errors import SojournError
 COMMANDS = {
     "init": "Write a project to start from: a model, its config, and a test.",
     "loadtest": "Send Locust load to a running service and check every answer.",
+    "package": "Write a config that brings its own models along to a cluster.",
     "pipeline": "Serve, plan, measure and run pipelines of stages under one SLA.",
     "plan": "Compute how many replicas an arrival rate needs under an SLA.",
     "profile": "Measure a model's latency and energy on a device, per batch size.",

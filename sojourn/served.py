@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deployments.access.config import AccessConfig
-from deployments.config import IMPORT_PATH, load_service_configs
+from deployments.config import IMPORT_PATH, ServiceConfig, load_service_configs
 from deployments.config_check import check_service
+from deployments.errors import StartError
 from deployments.haproxy.settings import ALWAYS_SERVED
 from deployments.local.run import LocalRun, ServedApplication, run_of
 from deployments.routing import always_served_environment
@@ -97,8 +98,20 @@ def _models(path: Path, check: bool) -> ServedFile:
             Served(service.user_config.sla.objective.in_words(), service.user_config.access)
             for service in services
         ),
-        tuple(note for service in services if check for note in check_service(service)),
+        tuple(note for service in services if check for note in _checked(service, path)),
     )
+
+
+def _checked(service: ServiceConfig, path: Path) -> list[str]:
+    try:
+        return check_service(service)
+    except StartError as error:
+        module = service.args.model.import_path.partition(":")[0].partition(".")[0]
+        beside = path.parent.resolve()
+        found = (beside / f"{module}.py").exists() or (beside / module).is_dir()
+        if not found or beside == Path.cwd() or "no module named" not in str(error):
+            raise
+        raise StartError(f"{error}; it lies beside {path.name}: run this in {beside}") from None
 
 
 def _pipeline(path: Path) -> ServedFile:

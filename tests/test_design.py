@@ -86,8 +86,9 @@ def test_every_source_file_named_on_a_page_exists(page: Path) -> None:
     named = set(re.findall(r"[\w./-]+/[\w-]+\.(?:py|yaml|md|toml)\b", page.read_text()))
     missing = [
         name
-        for name in named
+        for name in (name.removeprefix("SOJOURN/") for name in named)
         if not name.startswith(("http", "/", "//"))
+        and "dist/" not in name  # what `sojourn package` writes in a user's folder
         and not (ROOT / name).exists()
         and not (page.parent / name).exists()
     ]

@@ -155,7 +155,9 @@ async def read_body(
             content = _at_once(work) if in_turns is None else await in_turns(work)
             reserve(len(content))
             return content
-    raise TooLargeError(f"the body is too large: at most {max_body_bytes} bytes are allowed")
+    raise TooLargeError(
+        f"the body is too large: at most {max_body_bytes} bytes are allowed (limits.max_body_bytes)"
+    )
 
 
 def decompress(body: bytes, coding: bytes, max_body_bytes: int) -> Generator[None, None, bytes]:
@@ -187,7 +189,8 @@ def decompress(body: bytes, coding: bytes, max_body_bytes: int) -> Generator[Non
         size += len(part)
         if size > max_body_bytes:
             raise TooLargeError(
-                f"the decompressed body is too large: at most {max_body_bytes} bytes are allowed"
+                f"the decompressed body is too large: at most {max_body_bytes} bytes are allowed "
+                "(limits.max_body_bytes)"
             )
         if size > most:
             raise TooLargeError(

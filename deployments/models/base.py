@@ -13,6 +13,7 @@ To serve your own model, write one class and name its import path in the config:
             return {"y": self.factor * batch["x"]}
 """
 
+import difflib
 import importlib
 import inspect
 from abc import ABC, abstractmethod
@@ -344,7 +345,8 @@ def find_model_class(import_path: str) -> type[Model]:
     except ModuleNotFoundError as error:
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
             raise InvalidInputError(
-                f"model {import_path!r}: no module named {error.name!r} on the Python path"
+                f"model {import_path!r}: no module named {error.name!r} in {Path.cwd()} or on the "
+                f"Python path{_nearest_module(error.name)}; for a cluster, see `sojourn package`"
             ) from error
         raise InvalidInputError(f"model {import_path!r}: import failed: {error}") from error
     except Exception as error:
@@ -363,6 +365,11 @@ def find_model_class(import_path: str) -> type[Model]:
         missing = ", ".join(sorted(found.__abstractmethods__))
         raise InvalidInputError(f"model {import_path!r}: {class_name} does not define {missing}")
     return found
+
+
+def _nearest_module(name: str) -> str:
+    near = difflib.get_close_matches(name, [path.stem for path in Path.cwd().glob("*.py")], n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _check_options(model_class: type[Model], import_path: str, options: Mapping[str, Any]) -> None:

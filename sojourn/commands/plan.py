@@ -25,8 +25,8 @@ from sojourn.output import existing_file, json_option, print_json, print_table
 #: Replicas beyond the minimum that the search for the lowest cost and the plot consider.
 _MAX_EXTRA_REPLICAS = 8
 _WAITS_LONGER = (
-    "With more replicas, fewer requests are in time here: each replica has less load, and waits "
-    "longer to fill its batches, as long as the SLA allows, because that saves energy."
+    "With more replicas, answers take longer here: each replica has less load, and waits longer to "
+    "fill its batches, as long as the SLA allows, because that saves {}."
 )
 _STAGES = {"front": "its front (event loop)", "device": "its device"}
 
@@ -305,7 +305,9 @@ def command(
         more.prediction.service_level < fewer.prediction.service_level
         for fewer, more in itertools.pairwise(rows)
     ):
-        click.echo(_WAITS_LONGER)
+        knows_power = any(row.mean_power_w is not None for row in rows)
+        saved = "energy" if knows_power else "time of its device"
+        click.echo(_WAITS_LONGER.format(saved))
     if bottleneck is not None:
         click.echo(f"bottleneck of a replica: {_STAGES[bottleneck]}")
     if cpus_note is not None:

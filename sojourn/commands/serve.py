@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import shutil
 import signal
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -33,6 +36,8 @@ from sojourn.served import Served, load_served_file
 
 #: The config served if none is named.
 DEFAULT_CONFIG = Path("configs/digits.yaml")
+#: Longest request, in characters, that the summary shows as it is.
+MAX_EXAMPLE_LENGTH = 600
 #: How long to wait for the solved policy table before printing the policy in force.
 TABLE_TIMEOUT_S = 10.0
 
@@ -188,8 +193,24 @@ def _summary(
     return {
         **addresses,
         **policy,
-        "curl": f"curl -s {token}{url}/v2/models/{model}/infer -d {shlex.quote(example)}",
+        "curl": _curl(url, model, example, token),
     }
+
+
+def _curl(url: str, model: str, example: str, token: str) -> str:
+    """Return a command that sends an example; a long one is fetched where it is sent."""
+    infer = f"curl -s {token}{url}/v2/models/{model}/infer -d"
+    if len(example) <= MAX_EXAMPLE_LENGTH:
+        return f"{infer} {shlex.quote(example)}"
+    return f"curl -s {token}{url}/sojourn/example | {infer} @-"
+
+
+def _serve_program() -> str:
+    """Return Ray's `serve`, with its path if the shell would not find it."""
+    if shutil.which("serve"):
+        return "serve"
+    beside = Path(sys.executable).with_name("serve")
+    return os.path.relpath(beside) if beside.is_relative_to(Path.cwd()) else str(beside)
 
 
 def _solved_policy(url: str) -> dict[str, Any]:
@@ -219,7 +240,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
         click.echo(_policy_in_words(summary))
     click.echo(
         "  after a change of the config: "
-        f"RAY_AUTH_MODE=token serve deploy -a {summary['dashboard']} CONFIG"
+        f"RAY_AUTH_MODE=token {_serve_program()} deploy -a {summary['dashboard']} CONFIG"
     )
     click.echo(f"  metrics for Prometheus: {summary['metrics_url']}")
     click.echo(f"Try it:\n\n{summary['curl']}\n")

@@ -27,7 +27,10 @@ def test_a_model_and_an_sla_in_reach_pass() -> None:
     ("changes", "message"),
     [
         ({"import_path": "deployments.models.emulated:Emulate"}, "has no 'Emulate'"),
-        ({"import_path": "no_such_module:Model"}, "no module named 'no_such_module'"),
+        (
+            {"import_path": "no_such_module:Model"},
+            "no module named 'no_such_module' in .*; for a cluster, see `sojourn package`",
+        ),
         ({"options": {"profil": 1}}, "options: .*; the options are: "),
         ({"weights": "store://m"}, "second parameter `weights`"),
     ],

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from deployments.config import SLAConfig
 from deployments.serve_document import KEYS, find_applications, unknown_key
 from policy.errors import InvalidInputError
 
@@ -75,9 +76,10 @@ def test_a_valid_file() -> None:
         ("autoscaling_config", AutoscalingConfig),
         ("policy", AutoscalingPolicy),
         ("ray_actor_options", schema.RayActorOptionsSchema),
+        ("sla", SLAConfig),
     ],
 )
-def test_the_known_keys_are_those_of_ray_serve(place: str, model: Any) -> None:
+def test_the_known_keys_are_those_of_ray_serve_and_of_the_sla(place: str, model: Any) -> None:
     assert set(model.model_fields) == KEYS[place]
 
 
@@ -105,6 +107,10 @@ SCALING = f"{REPLICA}.autoscaling_config"
         (
             lambda d: scaling(d).update(min_replica=1),
             f"{SCALING}.min_replica: unknown key; did you mean min_replicas?",
+        ),
+        (
+            lambda d: replica(d)["user_config"]["sla"].update(percentil=99),
+            f"{REPLICA}.user_config.sla.percentil: unknown key; did you mean percentile?",
         ),
         (
             lambda d: scaling(d)["policy"].update(function="x"),

@@ -9,8 +9,9 @@ import httpx
 import psutil
 import pytest
 
+from sojourn.cli import main
 from tests.support.readme import blocks
-from tests.support.services import ROOT, wait_for
+from tests.support.services import BIN, ROOT, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -18,18 +19,22 @@ pytestmark = pytest.mark.integration
 URL = "http://127.0.0.1:8000"
 TIMEOUT_S = 120
 
-Shell = Callable[[str], "subprocess.CompletedProcess[str]"]
+Shell = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
     """Run commands as a new login of a user without a token would; stop Ray at the end."""
 
-    def run(commands: str) -> "subprocess.CompletedProcess[str]":
+    def run(commands: str, folder: Path = ROOT) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
             ["bash", "-e", "-c", commands],
-            cwd=ROOT,
-            env={"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
+            cwd=folder,
+            env={
+                "HOME": str(tmp_path),
+                "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+                "PYTHONPATH": str(ROOT),
+            },
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
@@ -69,3 +74,19 @@ def test_the_section_on_a_cluster_works_as_written(shell: Shell, tmp_path: Path)
     assert len(ours(tmp_path)) == 2
     assert shell(f"{environment}\n.venv/bin/ray stop").returncode == 0
     assert not ours(tmp_path)
+
+
+def test_a_users_own_model_is_deployed_from_another_folder(shell: Shell, tmp_path: Path) -> None:
+    """docs/cluster.md as written, in a project of `sojourn init`."""
+    project = tmp_path / "my-models"
+    assert main(["init", str(project)]) == 0
+    package, deploy = blocks("sh", "docs/cluster.md")
+    packed = shell(package, project)
+    assert packed.returncode == 0, packed.stderr
+    (project / "model.py").rename(tmp_path / "model.py.away")  # as on another machine
+    started = shell(deploy, project)
+    assert started.returncode == 0, started.stderr
+    example = f"{URL}/sojourn/example"
+    assert wait_for(lambda: httpx.get(example).status_code == 200, TIMEOUT_S)
+    answer = httpx.post(f"{URL}/v2/models/classifier/infer", json=httpx.get(example).json())
+    assert {tensor["name"] for tensor in answer.json()["outputs"]} == {"label", "scores"}

@@ -5,6 +5,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.pages import run_block
+from tests.support.readme import blocks
 from tests.support.services import load_document, serving
 
 pytestmark = pytest.mark.integration
@@ -29,3 +31,8 @@ def test_each_model_answers_under_its_route_and_its_sla(tmp_path: Path) -> None:
                 assert output in {tensor["name"] for tensor in answer.json()["outputs"]}
             wrong = client.get(f"{digits['url']}/v2/models/googlenet")
             assert wrong.status_code == 404
+        _, ask = blocks("console", "docs/several_models.md")
+        root = digits["url"].removesuffix("/digits")
+        shown = run_block(ask, tmp_path, {"http://127.0.0.1:8000": root})
+        assert '"label"' in shown
+        assert "answered" in shown

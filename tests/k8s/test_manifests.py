@@ -1,6 +1,7 @@
 """The manifests build, are valid under KubeRay's schema, and agree with the project."""
 
 import gzip
+import os
 import re
 import shutil
 import subprocess
@@ -17,10 +18,12 @@ import yaml
 from deployments.config import load_service_config
 from deployments.request_environment import request_environment
 from deployments.routing import serve_environment, supervisor_environment
+from sojourn.cli import main
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 SCHEMA = ROOT.parent / "shared/reference/ray.io_rayservices.crd.yaml.gz"
 KUSTOMIZATIONS = ("k8s/base", "k8s/overlays/gpu")
 
@@ -123,6 +126,54 @@ def test_a_release_names_its_image_by_digest(based_on, tmp_path):
         refused = subprocess.run([*render, "--image", wrong], capture_output=True, text=True)
         assert refused.returncode != 0
         assert "must be REGISTRY/NAME@sha256:DIGEST" in refused.stderr
+
+
+@needs_kubectl
+@pytest.mark.parametrize("based_on", ["base", "gpu"])
+def test_a_release_of_a_users_own_model(based_on, tmp_path, monkeypatch):
+    """As k8s/README.md says: packed for the image, then rendered in the model's folder."""
+    shutil.copytree(ROOT / "k8s", tmp_path / "k8s")
+    project = tmp_path / "project"
+    assert main(["init", str(project)]) == 0
+    monkeypatch.chdir(project)
+    config = project / "serve.yaml"
+    source = config.read_text().replace("max_replicas: 2", "max_replicas: 5")
+    config.write_text(source)
+    assert main(["package", "serve.yaml", "--no-load", "--url", "file:///opt/model"]) == 0
+    image = "registry.example/mine@sha256:" + "0123456789abcdef" * 4
+    render = [sys.executable, tmp_path / "k8s/render.py", "--image", image, "--of", based_on]
+    subprocess.run([*render, "--config", "dist/serve.yaml"], check=True, env=ENVIRONMENT)
+    resources = build(str(tmp_path / "k8s/overlays/release"))
+    ours = yaml.safe_load((project / "dist/serve.yaml").read_text())
+    (package,) = (project / "dist").glob("*.zip")
+    working_dir = ours["applications"][0]["runtime_env"]["working_dir"]
+    assert working_dir == f"file:///opt/model/{package.name}"
+    ours["http_options"]["host"] = "0.0.0.0"
+    if based_on == "gpu":
+        ours["applications"][0]["deployments"][0]["ray_actor_options"]["num_gpus"] = 1
+    service = resources["RayService"]["spec"]
+    assert yaml.safe_load(service["serveConfigV2"]) == ours
+    cluster = service["rayClusterConfig"]
+    (group,) = cluster["workerGroupSpecs"]
+    assert group["maxReplicas"] == 5
+    settings = resources["ConfigMap"]
+    assert settings["data"] == {
+        **serve_environment(),
+        **request_environment([load_service_config(config)], own={}),
+        **supervisor_environment(Path("/usr/local/bin/sojourn-haproxy")),
+    }
+    for pod in (cluster["headGroupSpec"], group):
+        (container,) = pod["template"]["spec"]["containers"]
+        assert container["image"] == image
+        assert container["envFrom"] == [{"configMapRef": {"name": settings["metadata"]["name"]}}]
+    config.write_text(source.replace("num_cpus: 1 ", "num_cpus: 2 "))
+    for wrong, said in (("serve.yaml", "has 2 CPUs, and a pod 1"), ("none.yaml", "none.yaml: No")):
+        refused = subprocess.run(
+            [*render, "--config", wrong], capture_output=True, text=True, env=ENVIRONMENT
+        )
+        assert refused.returncode != 0
+        assert said in refused.stderr
+        assert "Traceback" not in refused.stderr
 
 
 @needs_kubectl

@@ -31,6 +31,13 @@ def test_a_trace_is_read_back_with_zeros_in_its_gaps(tmp_path_factory, rows, pac
     assert_array_equal(counts, expected)
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
+def test_a_byte_order_mark_is_ignored(tmp_path, name):
+    """Spreadsheets put one before the header."""
+    path = write(tmp_path, "\ufeffsecond,requests\n7,3\n8,4\n", name)
+    assert_array_equal(load_trace(path), [3, 4])
+
+
 def test_carriage_returns_and_empty_lines_are_ignored(tmp_path):
     assert load_trace(write(tmp_path, "second,requests\r\n7,1\r\n9,2\r\n\r\n")).tolist() == [
         1,

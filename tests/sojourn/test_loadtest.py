@@ -1,10 +1,14 @@
 """User errors print one line and exit with status 2, before any load is sent."""
 
+import io
 import socket
+import urllib.error
+import urllib.request
 
 import pytest
 
 from sojourn.cli import main
+from sojourn.commands import loadtest
 from sojourn.commands.loadtest import parse_sla
 
 
@@ -63,3 +67,30 @@ def test_wrong_options(capsys, options, complaint):
 def test_an_sla_in_one_word(text, milliseconds, percentile):
     sla = parse_sla(text)
     assert (sla.response_time_ms, sla.percentile) == (milliseconds, percentile)
+
+
+def test_another_model_at_the_url_is_named(capsys, monkeypatch):
+    words = b"{\"error\": \"there is no model 'digits'; this service has 'tickets'\"}"
+
+    def not_found(request, timeout):
+        raise urllib.error.HTTPError(request.full_url, 404, "Not Found", None, io.BytesIO(words))
+
+    monkeypatch.setattr(urllib.request, "urlopen", not_found)
+    error = refused(capsys, "--url", "http://127.0.0.1:8000")
+    assert "has no model 'digits' (there is no model 'digits'; this service has 'tickets')" in error
+    assert "--model names it" in error
+
+
+def test_right_answers_are_counted_where_some_are_known():
+    counts = {"ok": 0, "answered": 7, "wrong_answers": 0, "lost": 0, "requests": 7, "failed": {}}
+    part = {
+        **counts,
+        "target_rate_per_s": 1.0,
+        "achieved_rate_per_s": 1.0,
+        "response_percentiles_ms": {},
+        "share_within_sla": 1.0,
+        "sla_met": True,
+    }
+    assert "right answers" not in loadtest._column(part)
+    assert loadtest._column({**part, "ok": 1, "answered": 6})["right answers"] == 1
+    assert loadtest._column({**part, "answered": 0})["right answers"] == 0

@@ -56,10 +56,18 @@ def test_keys_and_alternatives(capsys, estimator):
 
 
 @pytest.mark.slow
-def test_more_replicas_with_fewer_requests_in_time_are_explained(capsys):
+def test_more_replicas_with_fewer_requests_in_time_are_explained(capsys, tmp_path):
     """The SLA is kept with either number; the larger saves what it may."""
     assert main(arguments(rate=3000, response_time_ms=50)) == 0
-    assert "With more replicas, fewer requests are in time here" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "With more replicas, answers take longer here" in said
+    assert "because that saves energy." in said
+    content = json.loads(Path(PROFILE).read_text())
+    del content["energy_mj"]
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps(content))
+    assert main(arguments(rate=3000, response_time_ms=50, profile=profile)) == 0
+    assert "because that saves time of its device." in capsys.readouterr().out
     assert main([*arguments(), "--estimator", "rand", *DELAYS]) == 0
     assert "With more replicas" not in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""The code blocks of the README."""
+"""The code blocks of the README and of the other pages."""
 
 import re
 import shlex
@@ -8,9 +8,10 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    """Return the README's blocks in `language`, in order."""
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def blocks(language: str, page: str = "README.md") -> list[str]:
+    """Return the blocks of a page in `language`, in order."""
+    text = (ROOT / page).read_text()
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
 def commands() -> list[list[str]]:

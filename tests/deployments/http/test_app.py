@@ -142,7 +142,7 @@ async def test_a_body_over_the_limit_is_rejected_by_its_content_length(
     answer = await client.post(INFER, content=b" " * 2001)
     assert (answer.status_code, answer.json()) == (
         413,
-        {"error": "the body is too large: at most 2000 bytes are allowed"},
+        {"error": "the body is too large: at most 2000 bytes are allowed (limits.max_body_bytes)"},
     )
 
 
@@ -348,7 +348,8 @@ async def test_a_decompression_bomb_is_too_large(
     answer = await client.post(INFER, content=content, headers={"Content-Encoding": coding})
     assert answer.status_code == 413
     assert answer.json() == {
-        "error": "the decompressed body is too large: at most 2000 bytes are allowed"
+        "error": "the decompressed body is too large: at most 2000 bytes are allowed "
+        "(limits.max_body_bytes)"
     }
 
 

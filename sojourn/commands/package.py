@@ -1,0 +1,187 @@
+"""`sojourn package`: write a config that brings its own models along to a cluster."""
+
+import hashlib
+import tempfile
+import zipfile
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from deployments.config import ServiceConfig, load_service_configs
+from deployments.errors import StartError
+from deployments.model_files import files_needed
+from policy.errors import InvalidInputError
+from sojourn.output import existing_file, json_option, print_json, say
+
+#: How the nodes of a Ray cluster can fetch a package.
+PROTOCOLS = ("file", "http", "https", "s3", "gs", "azure", "abfss")
+_DIGITS = 16
+#: Zip files have the time of each file; the same files should make the same package.
+_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+@click.command()
+@click.argument("config", type=existing_file)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("dist"),
+    show_default=True,
+    help="Folder for the package and the config that names it.",
+)
+@click.option(
+    "--url",
+    help="Where every node of the cluster finds the package, without its name: "
+    f"{'://, '.join(PROTOCOLS)}://.  [default: the folder of --out, as file://]",
+)
+@click.option(
+    "--include",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="A file or folder to pack besides; may be repeated.",
+)
+@click.option(
+    "--load/--no-load",
+    default=True,
+    help="Load each model, to see which files it reads, and again from the package alone. Without, "
+    "it is only imported and constructed.  [default: load]",
+)
+@json_option
+def command(
+    config: Path, out: Path, url: str | None, include: Sequence[Path], load: bool, as_json: bool
+) -> None:
+    """Pack the models of CONFIG, and write a config that brings them along to a cluster.
+
+    Run it where `sojourn serve CONFIG` works: models are modules of this folder, and paths are
+    relative to it. The package has the modules and files of this folder that the models import and
+    read. What is installed with pip must be installed on the cluster as well.
+    """
+    if url is not None and url.partition("://")[0] not in PROTOCOLS:
+        raise InvalidInputError(f"--url: must begin with {'://, '.join(PROTOCOLS)}://, not {url!r}")
+    folder = Path.cwd()
+    services = load_service_configs(config)
+    document = services[0].document
+    _refuse_packaged(document)
+    if out.resolve() == config.resolve().parent:
+        raise InvalidInputError(f"--out: {out} has {config.name} itself; choose another folder")
+    of_each = {
+        service.application: files_needed(service.args.model, folder, load=load)
+        for service in services
+    }
+    local = [service for service in services if of_each[service.application]]
+    if not local:
+        raise InvalidInputError(
+            f"{config}: no model of it is in this folder; what is installed needs no package"
+        )
+    files = sorted({*(path for found in of_each.values() for path in found), *_files_in(include)})
+    package = _write_package(files, config.stem, out)
+    try:
+        _check_alone(package, local, load)
+    except StartError:
+        package.unlink()
+        raise
+    uri = package.absolute().as_uri() if url is None else f"{url.rstrip('/')}/{package.name}"
+    names = {service.application for service in local}
+    content = yaml.safe_dump(_with_package(document, names, uri), sort_keys=False)
+    written = out / config.name
+    written.write_text(f"# Written by sojourn package from {config}; edit that.\n{content}")
+    if as_json:
+        shown = [str(path) for path in files]
+        print_json({"config": str(written), "package": str(package), "uri": uri, "files": shown})
+        return
+    say(f"packed {', '.join(map(str, files))} into {package}")
+    if url is not None:
+        say(f"put it where the nodes find it: {uri}")
+    say(f"next: serve deploy {written}")
+
+
+def _files_in(included: Sequence[Path]) -> list[Path]:
+    """Return the included files, and those in included folders, relative to this folder."""
+    folder = Path.cwd()
+    files: list[Path] = []
+    for path in included:
+        if not path.absolute().is_relative_to(folder):
+            raise InvalidInputError(f"--include: {path} must be in this folder")
+        within = sorted(path.rglob("*")) if path.is_dir() else [path]
+        files += [each.absolute().relative_to(folder) for each in within if each.is_file()]
+    return [path for path in files if "__pycache__" not in path.parts]
+
+
+def _write_package(files: Sequence[Path], name: str, out: Path) -> Path:
+    """Write a zip file that is named by its content, and return its path.
+
+    Ray unpacks it once per node and name, so other content must have another name; and a deployment
+    whose package keeps its name goes on running.
+    """
+    digest = hashlib.sha256()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out) as scratch:
+            unnamed = Path(scratch) / "package.zip"
+            with zipfile.ZipFile(unnamed, "w") as archive:
+                for path in files:
+                    content = path.read_bytes()
+                    digest.update(f"{path.as_posix()}\0{len(content)}\0".encode() + content)
+                    # Below a folder of its own, because Ray drops a single one at the top.
+                    entry = zipfile.ZipInfo(f"{name}/{path.as_posix()}", _TIME)
+                    archive.writestr(entry, content)
+            package = out / f"{name}-{digest.hexdigest()[:_DIGITS]}.zip"
+            unnamed.replace(package)
+    except OSError as error:
+        raise InvalidInputError(
+            f"{error.filename or out}: cannot pack it: {error.strerror}"
+        ) from None
+    return package
+
+
+def _check_alone(package: Path, services: Sequence[ServiceConfig], load: bool) -> None:
+    """Load the models from the package alone.
+
+    Raises
+    ------
+    StartError
+        One lacks a file, or reads one by its absolute path, which no other machine has.
+    """
+    folder = Path.cwd()
+    with tempfile.TemporaryDirectory() as scratch:
+        with zipfile.ZipFile(package) as archive:
+            archive.extractall(scratch)
+        (unpacked,) = Path(scratch).iterdir()
+        for service in services:
+            model = service.args.model
+            try:
+                strays = files_needed(model, unpacked, folder, load=load)
+            except StartError as error:
+                raise StartError(
+                    f"the package alone is not enough; add files with --include: {error}"
+                ) from None
+            if strays:
+                raise StartError(
+                    f"model {model.import_path}: reads {folder / strays[0]}, a path that only this "
+                    f"machine has; write it relative to this folder: {strays[0]}"
+                )
+
+
+def _refuse_packaged(document: dict[str, Any]) -> None:
+    for index, content in enumerate(document["applications"]):
+        if "working_dir" in (content.get("runtime_env") or {}):
+            raise InvalidInputError(
+                f"applications.{index}.runtime_env.working_dir: is set already; "
+                "package the config without it"
+            )
+
+
+def _with_package(
+    document: dict[str, Any], applications: Collection[str], uri: str
+) -> dict[str, Any]:
+    """Return the config whose applications of these names run in the package."""
+    changed = [
+        {**content, "runtime_env": {**(content.get("runtime_env") or {}), "working_dir": uri}}
+        if content.get("name", "default") in applications
+        else content
+        for content in document["applications"]
+    ]
+    return {**document, "applications": changed}

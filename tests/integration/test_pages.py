@@ -1,0 +1,117 @@
+"""The commands of the pages, run as written in a new project, against a real service."""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from sojourn.cli import main
+from tests.support.pages import TIMEOUT_S, run_block
+from tests.support.readme import ROOT, blocks
+from tests.support.services import Running, serving, wait_for
+
+pytestmark = pytest.mark.integration
+
+#: A counter is exported from its first count on, and nothing is late here.
+NEVER_COUNTED = {"ray_sojourn_late_rows_total"}
+Shell = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("project")
+    assert main(["init", str(folder)]) == 0
+    # So that there is a CPU for a second application, however slow this machine is.
+    config = folder / "serve.yaml"
+    config.write_text(config.read_text().replace("max_replicas: 2", "max_replicas: 1"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(project: Path) -> Iterator[Running]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{project}{os.pathsep}{ROOT}")
+        document = yaml.safe_load((project / "serve.yaml").read_text())
+        with serving(project.with_suffix(".yaml"), document) as service:
+            yield service
+
+
+@pytest.fixture
+def shell(project: Path, service: Running) -> Shell:
+    """Run commands in the project's folder, on the ports of this service."""
+
+    def run(commands: str) -> str:
+        real = {
+            "http://127.0.0.1:8000": service.url,
+            "http://127.0.0.1:8265": service.summary["dashboard"],
+            "sojourn loadtest --model": f"sojourn loadtest --url {service.url} --model",
+        }
+        return run_block(commands, project, real)
+
+    return run
+
+
+def test_overload(shell: Shell) -> None:
+    look, prepare = blocks("console", "docs/overload.md")
+    rows, reason = shell(look).splitlines()
+    assert {"refused", "late", "expired"} <= set(re.findall(r"'(\w+)'", rows))
+    assert re.search(r"\d", reason)
+    assert "5000 requests/s, 99% of requests within 100 ms: " in shell(prepare)
+
+
+def test_debugging(shell: Shell) -> None:
+    logs, asks = blocks("console", "docs/debugging.md")
+    assert re.search(r"^replica_classifier_Replica_\w+[.]log$", shell(logs), re.MULTILINE)
+    assert '"features"' in shell(asks)
+
+
+def test_prometheus_finds_every_metric_of_the_page(shell: Shell, service: Running) -> None:
+    (command,) = blocks("console", "docs/prometheus.md")
+    (config,) = blocks("yaml", "docs/prometheus.md")
+    ((path,),) = (
+        group["files"] for job in yaml.safe_load(config)["scrape_configs"]
+        for group in job["file_sd_configs"]
+    )  # fmt: skip
+    assert path in command
+    targets = [target for group in yaml.safe_load(shell(command)) for target in group["targets"]]
+    assert service.summary["metrics_url"] in [f"http://{target}/metrics" for target in targets]
+    example = httpx.get(f"{service.url}/sojourn/example").json()
+    infer = f"{service.url}/v2/models/classifier/infer"
+    assert httpx.post(infer, json=example).status_code == 200
+    page = (ROOT / "docs/prometheus.md").read_text()
+    named = set(re.findall(r"\bray_sojourn_\w+", page))
+    assert len(named) > 7
+
+    def missing() -> set[str]:
+        text = "".join(httpx.get(f"http://{target}/metrics").text for target in targets)
+        return named - NEVER_COUNTED - set(re.findall(r"^(\w+)", text, re.MULTILINE))
+
+    assert wait_for(lambda: not missing(), 60), missing()
+
+
+def test_upgrades(shell: Shell, service: Running, project: Path) -> None:
+    live, beside = blocks("console", "docs/upgrades.md")
+    (script,) = blocks("python", "docs/upgrades.md")
+    (project / "beside.py").write_text(script)
+    shell(live)
+    policy = f"{service.url}/sojourn/policy"
+    words = "99% of requests within 80 ms"
+    assert wait_for(lambda: httpx.get(policy).json()["sla_in_words"] == words)
+    replicas = set(service.replicas())
+    *deploy, load = beside.strip().splitlines()
+    shell("\n".join(deploy))
+    metadata = f"{service.url}/next/v2/models/classifier"
+
+    def is_up() -> bool:
+        answer = httpx.get(metadata)
+        return answer.status_code == 200 and answer.json()["versions"] == ["2"]
+
+    assert wait_for(is_up, TIMEOUT_S)
+    assert "right answers" in shell(load)
+    # The old version was not touched.
+    assert replicas <= set(service.replicas())
+    assert httpx.get(f"{service.url}/v2/models/classifier").json()["versions"] == ["1"]

@@ -1,0 +1,209 @@
+"""A user's model packed for a cluster: what the package has, and that it is enough."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import urllib.request
+import zlib
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+import yaml
+from ray._private.runtime_env.packaging import download_and_unpack_package
+
+from deployments.serve_document import KEYS
+from sojourn.cli import main
+from tests.support.readme import ROOT
+
+MODEL = """
+import pathlib
+import numpy as np
+from deployments.models.base import Model, TensorSpec
+from text.hashing import buckets
+
+class Tickets(Model):
+    inputs = (TensorSpec("text", "BYTES"),)
+    outputs = (TensorSpec("score", "FP32"),)
+
+    def __init__(self, weights="weights.npy"):
+        self._weights_path = weights
+
+    def load(self, device):
+        self._weights = np.load(self._weights_path)
+
+    def forward(self, batch):
+        return {"score": self._weights[buckets(batch["text"])]}
+"""
+HASHING = """
+import zlib
+import numpy as np
+
+def buckets(texts):
+    return np.array([zlib.crc32(text) % 8 for text in texts])
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder: a model, a package that it imports, its weights, a config, and more."""
+    folder = tmp_path / "my models"
+    (folder / "text").mkdir(parents=True)
+    (folder / ".cache").mkdir()
+    (folder / "tickets.py").write_text(MODEL)
+    (folder / "text/__init__.py").write_text(
+        "import os\nif os.path.exists('.cache/note'):\n    open('.cache/note').close()\n"
+    )
+    (folder / "text/hashing.py").write_text(HASHING)
+    (folder / ".cache/note").write_text("hidden")
+    np.save(folder / "weights.npy", np.arange(8, dtype=np.float32))
+    (folder / "unused.csv").write_text("not read")
+    document = yaml.safe_load((ROOT / "configs/digits.yaml").read_text())
+    document["applications"][0]["args"]["model"] = {
+        "name": "tickets",
+        "import_path": "tickets:Tickets",
+    }
+    (folder / "my.yaml").write_text(yaml.safe_dump(document))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def packed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["package", "my.yaml", "--json", *arguments]) == 0
+    shown: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return shown
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["package", "my.yaml", *arguments]) == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_package_has_what_the_model_reads_and_ray_unpacks_it(
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown = packed(capsys)
+    assert shown["files"] == ["text/__init__.py", "text/hashing.py", "tickets.py", "weights.npy"]
+    (application,) = yaml.safe_load(Path(shown["config"]).read_text())["applications"]
+    url = application["runtime_env"]["working_dir"]
+    assert url == shown["uri"]
+    assert urlsplit(url).scheme == "file"
+    assert set(application) <= KEYS["applications"]
+    # Ray's own code stands for a node of the cluster.
+    target = tmp_path / "node"
+    target.mkdir()
+    unpacked = Path(asyncio.run(download_and_unpack_package(url, str(target))))
+    files = [path for path in sorted(unpacked.rglob("*")) if path.is_file()]
+    assert [str(path.relative_to(unpacked)) for path in files] == shown["files"]
+    assert all(
+        path.read_bytes() == (folder / path.relative_to(unpacked)).read_bytes() for path in files
+    )
+    # The model serves there, and the written config is checked from anywhere.
+    answer = subprocess.run(
+        [
+            *(sys.executable, "-c"),
+            "from deployments.models.base import load_model; import numpy as np;"
+            "model = load_model('tickets:Tickets', {}, 'cpu');"
+            "print(model.forward({'text': np.array([b'a', b'b'], object)})['score'].tolist())",
+        ],
+        cwd=unpacked,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert answer == f"{[float(zlib.crc32(text) % 8) for text in (b'a', b'b')]}\n"
+    monkeypatch.chdir(tmp_path)
+    assert main(["serve", "--check", str(folder / "dist/my.yaml")]) == 0
+    assert main(["serve", "--check", str(folder / "my.yaml")]) == 2
+    assert f"it lies beside my.yaml: run this in {folder}" in capsys.readouterr().err
+    Path(urllib.request.url2pathname(urlsplit(url).path)).unlink()
+    assert main(["serve", "--check", str(folder / "dist/my.yaml")]) == 2
+    assert "runtime_env.working_dir: file://" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_same_files_make_the_same_package_and_others_another(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = packed(capsys, "--no-load", "--include", "weights.npy")
+    config = (folder / "my.yaml").read_text()
+    (folder / "my.yaml").write_text(config.replace("response_time_ms: 100", "response_time_ms: 50"))
+    (folder / "weights.npy").touch()
+    again = packed(capsys, "--no-load", "--include", "weights.npy", "--url", "s3://bucket/models/")
+    assert Path(again["package"]).name == Path(first["package"]).name
+    assert again["uri"] == f"s3://bucket/models/{Path(first['package']).name}"
+    (folder / "tickets.py").write_text(f"{MODEL}\n# changed")
+    other = packed(capsys, "--no-load", "--include", "weights.npy")
+    assert other["uri"] != first["uri"]
+
+
+@pytest.mark.slow
+def test_what_a_package_alone_lacks_is_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # As a library that reads files by itself: no event of Python's tells of it.
+    (folder / "tickets.py").write_text(
+        MODEL.replace(
+            "np.load(self._weights_path)", "pathlib.Path('weights.npy').stat() and np.zeros(8)"
+        )
+    )
+    error = refused(capsys)
+    assert "the package alone is not enough; add files with --include: " in error
+    assert "No such file or directory: 'weights.npy'" in error
+    assert not list((folder / "dist").iterdir())
+    assert "weights.npy" in packed(capsys, "--include", "weights.npy")["files"]
+
+
+@pytest.mark.slow
+def test_a_path_that_only_this_machine_has_is_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "tickets.py").write_text(
+        MODEL.replace('weights="weights.npy"', f"weights={str(folder / 'weights.npy')!r}")
+    )
+    assert "weights.npy, a path that only this machine has; write it" in refused(capsys)
+
+
+@pytest.mark.slow
+def test_a_model_that_does_not_load(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "tickets.py").write_text("raise SystemExit(3)")
+    assert "ended its process with status 3" in refused(capsys)
+    (folder / "tickets.py").write_text(MODEL.replace("np.load(", "np.loadd("))
+    assert "failed to load: AttributeError" in refused(capsys)
+
+
+@pytest.mark.slow
+def test_a_model_that_is_installed_needs_no_package(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "my.yaml").write_text((ROOT / "configs/emulated-p4.yaml").read_text())
+    assert "no model of it is in this folder" in refused(capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--url", "ftp://x"], "--url: must begin with file://, http://"),
+        (["--out", "."], "has my.yaml itself; choose another folder"),
+    ],
+)
+def test_options_that_are_wrong(
+    folder: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in refused(capsys, *arguments)
+
+
+def test_a_config_with_a_package_is_not_packed_again(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = yaml.safe_load((folder / "my.yaml").read_text())
+    document["applications"][0]["runtime_env"] = {"working_dir": "file:///m.zip"}
+    (folder / "my.yaml").write_text(yaml.safe_dump(document))
+    assert "applications.0.runtime_env.working_dir: is set already" in refused(capsys)
