@@ -4,7 +4,7 @@ A family is tuned over its own grid (`simulator.autoscalers.choices`), whatever 
 included. On a long load, a large grid runs on the busiest part first, and only what is near the
 goal there runs on the whole. The setting chosen is the cheapest that holds the goal's share of
 windows, or else the one that holds most. It and its neighbours on the frontier of cost and windows
-are then run on loads that nobody has tuned on.
+are then run on loads that nobody has tuned on, and so is the published setting.
 """
 
 from collections.abc import Iterable, MutableMapping, Sequence
@@ -17,7 +17,7 @@ from simulator.autoscalers.choices import FAMILIES, Choice, grid
 
 #: Share of the windows that a setting has to hold.
 GOAL = 0.99
-#: Settings of a family that are judged: the one chosen, and others on its frontier.
+#: Tuned settings of a family that are judged: the one chosen, and others on its frontier.
 FINALISTS = 3
 #: A grid larger than this is screened on a part of a load that is longer than `SCREENED_ABOVE_S`.
 _SCREENED_ABOVE = 8
@@ -40,7 +40,8 @@ class Tuned:
     chosen : Choice
         The cheapest setting that held the goal on the tuning load, or else the one that held most.
     finalists : tuple of Choice
-        The chosen one and its neighbours on the frontier, the cheapest first.
+        The chosen one and its neighbours on the frontier, the cheapest first; then the published
+        one, if it is not among them.
     tuning : Score
         Of the chosen one, on the tuning load.
     judged : tuple of tuple of Score
@@ -59,6 +60,10 @@ class Tuned:
     def chosen_on(self, judge: int) -> Score:
         """Return the score of the chosen setting on a load judged."""
         return self.judged[judge][self.finalists.index(self.chosen)]
+
+    def published_on(self, judge: int) -> Score:
+        """Return the score of the published setting on a load judged."""
+        return next(s for s in self.judged[judge] if s.outcome.name == self.family)
 
 
 @dataclass(frozen=True)
@@ -141,9 +146,13 @@ class Tuner:
                 [(self._tune_on, c) for choices in survivors.values() for c in choices],
                 _from_to(progress, 0.3, 0.65),
             )
-            finalists = {
+            tuned = {
                 family: self._near_goal(self._tune_on, choices, FINALISTS)
                 for family, choices in survivors.items()
+            }
+            finalists = {
+                family: tuple(dict.fromkeys([*choices, grids[family][0]]))
+                for family, choices in tuned.items()
             }
             self._measure(
                 [(load, c) for cs in finalists.values() for load in self._judge_on for c in cs],
@@ -152,7 +161,10 @@ class Tuner:
             return Tournament(
                 self._tune_on.name,
                 tuple(load.name for load in self._judge_on),
-                tuple(self._tuned(family, grids[family], finalists[family]) for family in grids),
+                tuple(
+                    self._tuned(family, len(grids[family]), tuned[family], finalists[family])
+                    for family in grids
+                ),
                 tuple(1 / arena.score(load, ORACLE_CHOICE).over_bound for load in self._judge_on),
             )
 
@@ -166,14 +178,15 @@ class Tuner:
         by_cost = sorted(choices, key=lambda c: scores[c.name].over_oracle)
         return tuple(choice for choice in by_cost if choice.name in kept)
 
-    def _tuned(self, family: str, tried: Sequence[Choice], finalists: Sequence[Choice]) -> Tuned:
-        scores = {c.name: self._arena.score(self._tune_on, c) for c in finalists}
-        best = cheapest_at_goal(list(scores.values()))
-        chosen = next(c for c in finalists if c.name == best.outcome.name)
+    def _tuned(
+        self, family: str, settings: int, tuned: Sequence[Choice], finalists: Sequence[Choice]
+    ) -> Tuned:
+        best = cheapest_at_goal([self._arena.score(self._tune_on, c) for c in tuned])
+        chosen = next(c for c in tuned if c.name == best.outcome.name)
         judged = tuple(
             tuple(self._arena.score(load, c) for c in finalists) for load in self._judge_on
         )
-        return Tuned(family, chosen, tuple(finalists), best, judged, len(tried))
+        return Tuned(family, chosen, tuple(finalists), best, judged, settings)
 
 
 def cheapest_at_goal(scores: Sequence[Score]) -> Score:

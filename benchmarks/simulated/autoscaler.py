@@ -7,12 +7,13 @@ Each family of `simulator.autoscalers.choices`, Sojourn included, is tuned over 
 part of each trace. The cheapest setting that holds 99% of the minutes, and its neighbours on the
 frontier, are judged on parts that nobody was tuned on. Start times are lognormal, a fiftieth of the
 starts fail, and nobody but the oracle knows either. Traces are superposed (their rate smoothed,
-Poisson arrivals) at start times of 10, 60 and 300 s, and as they are at 60 s.
+Poisson arrivals) at start times of 60, 10 and 300 s, and as they are at 60 s.
 docs/autoscalers_compared.md explains the columns.
 
 DIR holds the traces that `TRACE_SOURCES` names. Missing ones are left out; without any, a synthetic
 load is run. Every run is a line of JSON in FILE and is not repeated, so a long run can be stopped
-and resumed. After a change of the code, use a new file.
+and resumed. After a change of the code, use a new file. The page is written after every case, and
+names those that are missing.
 """
 
 import time
@@ -57,9 +58,9 @@ def _cases(
     kinds = [(True, start_s) for start_s in starts_s] + [(False, cases.RAW_START_TIME_S)]
     found = [
         cases.Case(cases.Trace(t.name, t.tune_on, t.judge_on[:judges], t.peak), kind, start_s, seed)
-        for t in traces
-        for kind, start_s in kinds
         for seed in range(seeds)
+        for kind, start_s in kinds
+        for t in traces
     ]
     return [case for case in found if only in case.name]
 
@@ -125,8 +126,8 @@ def main(
             _print(tournament)
         if plots and case.seed == 0 and case.start_time_s == cases.RAW_START_TIME_S:
             drawn[case.name] = page.draw(case, tournament, plots)
-    if page_file:
-        page.insert(page_file, page.tables(results, drawn))
+        if page_file:
+            page.insert(page_file, page.tables(results, drawn, wanted[number:]))
     if as_json:
         print_json({"cases": [_content(case, tournament) for case, tournament in results]})
 

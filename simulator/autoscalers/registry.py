@@ -120,10 +120,12 @@ class AutoscalerEntry:
         return self.build(problem, self.stock if value is None else value, **settings)
 
 
-def _sojourn(problem: ScalingProblem, risk: float | None, **settings: Any) -> ScalingPolicy:
-    given = settings if risk is None else {**settings, "risk": risk}
+def _sojourn(problem: ScalingProblem, windows: float | None) -> ScalingPolicy:
+    settings = problem.settings
+    if windows is not None:  # a fixed risk would override it
+        settings = replace(settings, windows=windows, risk=None)
     return SojournAutoscaler(
-        replace(problem.settings, **given),
+        settings,
         min_replicas=problem.min_replicas,
         max_replicas=problem.max_replicas,
         starts=problem.starts,
@@ -183,7 +185,7 @@ def _oracle(problem: ScalingProblem, _: None) -> ScalingPolicy:
     return Clairvoyant(required, problem.start_time_s)
 
 
-_RISKS = (0.1, 0.01, 0.003)
+_WINDOWS = (0.95, 0.98, 0.995, 0.999)
 _CONCURRENCIES = (96.0, 48.0, 32.0, 24.0, 16.0, 8.0)
 _HEADROOMS = (0.8, 1.0, 1.2, 1.5, 2.0, 3.0)
 _RATE_SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.45, 0.3)
@@ -197,8 +199,8 @@ _ENTRIES = (
         "the fewest replicas whose predicted service level meets the SLA, for the demand forecast "
         "over the time that a replica takes to start",
         _sojourn,
-        knob="risk",
-        curve=_RISKS,
+        knob="windows",
+        curve=_WINDOWS,
     ),
     AutoscalerEntry(
         "ray",

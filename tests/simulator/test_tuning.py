@@ -102,6 +102,7 @@ def test_every_family_is_tuned_on_one_load_and_judged_on_others() -> None:
         for number, scores in enumerate(tuned.judged):
             assert [s.outcome.name for s in scores] == [c.name for c in tuned.finalists]
             assert tuned.chosen_on(number).outcome.name == tuned.chosen.name
+            assert tuned.published_on(number).outcome.name == tuned.family
     assert all(0.5 < bound <= 1 for bound in found.bounds_over_oracle)
     shares = [done for _, done in told]
     assert shares == sorted(shares)
@@ -119,4 +120,4 @@ def test_a_large_grid_is_screened_on_the_busiest_part_of_a_long_load(monkeypatch
     assert runs.count(("a, busiest 60 s", "peak")) == 30
     assert runs.count(("a", "peak")) <= 5
     assert runs.count(("a", "mark")) == 6
-    assert runs.count(("b", "peak")) <= 3
+    assert runs.count(("b", "peak")) <= 4  # with the published setting

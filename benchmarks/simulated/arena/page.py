@@ -21,7 +21,11 @@ COLORS = (
 Result = tuple[Case, Tournament]
 
 
-def tables(results: Sequence[Result], plots: Mapping[str, Path] | None = None) -> str:
+def tables(
+    results: Sequence[Result],
+    plots: Mapping[str, Path] | None = None,
+    missing: Sequence[Case] = (),
+) -> str:
     """Return a table for each trace, kind and start time; seeds are summed up as medians.
 
     Parameters
@@ -29,14 +33,19 @@ def tables(results: Sequence[Result], plots: Mapping[str, Path] | None = None) -
     results : sequence of (Case, Tournament)
     plots : mapping of str to Path, optional
         Plots by the name of their case, in the folder `images` beside the page.
+    missing : sequence of Case
+        Those that have not been run, which are named.
     """
     parts = []
+    if missing:
+        named = dict.fromkeys(f"{case.name} (seed {case.seed})" for case in missing)
+        parts.append(f"Not run yet: {'; '.join(named)}.\n")
     for name, same in _by_case(results).items():
         first = same[0]
         for judge, load in enumerate(first.judge_on):
             day = load.rsplit(", ", 1)[1].split(" (")[0]
             bound = median(t.bounds_over_oracle[judge] for t in same)
-            parts.append(f"**{name[0].upper()}{name[1:]}, {day}** (bound: {bound:.2f})\n")
+            parts.append(f"**{name[0].upper()}{name[1:]}, {day}** (bound: {bound:.2f}; {_seeds(same)})\n")
             parts.append(
                 "| tuned on another day | minutes held | × oracle | × bound | energy | scalings/h |"
             )
@@ -50,6 +59,7 @@ def tables(results: Sequence[Result], plots: Mapping[str, Path] | None = None) -
             parts += map(_row, rows)
             beyond = [s for t in same for s in t.beyond(judge)]
             parts.append("")
+            parts.append(_published(same, judge))
             parts.append(_beyond(beyond))
         if plots and name in plots:
             parts.append(f"![{name}](images/{plots[name].name})\n")
@@ -61,6 +71,24 @@ def _by_case(results: Sequence[Result]) -> dict[str, list[Tournament]]:
     for case, tournament in results:
         by_case.setdefault(case.name, []).append(tournament)
     return by_case
+
+
+def _seeds(same: Sequence[Tournament]) -> str:
+    return "one seed" if len(same) == 1 else f"{len(same)} seeds"
+
+
+def _published(same: Sequence[Tournament], judge: int) -> str:
+    """Return what the settings as published reach, the cheapest first."""
+    rows = [
+        [t.families[number].published_on(judge) for t in same]
+        for number in range(len(same[0].families))
+    ]
+    points = sorted(
+        (median(s.over_oracle for s in row), median(s.held for s in row), row[0].outcome.label)
+        for row in rows
+    )
+    named = ", ".join(f"{label} {percent(held)} at {cost:.2f}" for cost, held, label in points)
+    return f"As published, not tuned: {named}.\n"
 
 
 def _row(scores: Sequence[Score]) -> str:

@@ -22,8 +22,7 @@ class Records(MutableMapping[Key, Outcome]):
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._known: dict[Key, Outcome] = {}
-        lines = path.read_text().splitlines() if path and path.exists() else []
-        for line in lines:
+        for line in _whole_lines(path) if path and path.exists() else []:
             content = json.loads(line)
             load = content.pop("load")
             self._known[load, content["name"]] = Outcome(**content)
@@ -45,3 +44,12 @@ class Records(MutableMapping[Key, Outcome]):
 
     def __len__(self) -> int:
         return len(self._known)
+
+
+def _whole_lines(path: Path) -> list[str]:
+    """Return the lines of a file, and cut off one that a run had no time to end."""
+    text = path.read_text()
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        path.write_text(whole)
+    return whole.splitlines()

@@ -59,7 +59,7 @@ def test_sojourn_has_the_settings_and_the_bounds_of_the_problem() -> None:
     sojourn = made("sojourn")
     assert isinstance(sojourn, SojournAutoscaler)
     assert sojourn.autoscaler.settings == PROBLEM.settings
-    assert made("sojourn:0.2").autoscaler.settings == AutoscalerSettings(risk=0.2)
+    assert made("sojourn:0.95").autoscaler.settings == AutoscalerSettings(windows=0.95)
 
 
 def test_static_is_sized_for_the_busiest_second() -> None:
@@ -84,6 +84,7 @@ def test_a_choice_is_labelled_with_its_value() -> None:
         ("ray:fast", "target_ongoing_requests must be a number above 0"),
         ("ray:0", "must be a number above 0"),
         ("ray:inf", "must be a number above 0"),
+        ("sojourn:inf", "must be a number above 0"),
     ],
 )
 def test_a_bad_choice_is_rejected_in_one_line(names: str, complaint: str) -> None:

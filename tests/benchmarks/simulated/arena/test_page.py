@@ -23,12 +23,19 @@ CASE = cases.Case(cases.SYNTHETIC, True, 60, 0)
 
 def test_seeds_are_summed_up_and_the_cheapest_is_first() -> None:
     text = page.tables([(CASE, tournament(0.98)), (CASE, tournament(1.0))])
-    assert "**Synthetic, superposed, 60 s to start, day 2** (bound: 0.80)" in text
+    assert "**Synthetic, superposed, 60 s to start, day 2** (bound: 0.80; 2 seeds)" in text
     rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
     assert rows[0] == "| Sojourn | **99.0%** [97.0%, 100%] | 1.10 | 1.32 | 1.01 | 6 |"
     assert rows[1].startswith("| Peak of the minute |")
+    assert "As published, not tuned: Sojourn 99.0% at 1.10, Peak of the minute" in text
     assert "Nothing lies beyond" in text
+    assert "Not run yet" not in text
     assert "![" not in text
+
+
+def test_cases_that_were_not_run_are_named() -> None:
+    text = page.tables([], missing=[CASE, CASE])
+    assert text == "Not run yet: synthetic, superposed, 60 s to start (seed 0).\n"
 
 
 def test_a_plot_follows_its_tables() -> None:

@@ -13,4 +13,10 @@ def test_outcomes_are_kept_across_runs(tmp_path: Path) -> None:
     for key, outcome in outcomes.items():
         Records(path)[key] = outcome
     assert dict(Records(path)) == outcomes
+    with path.open("a") as file:
+        file.write('{"load": "c", "na')  # killed while it wrote
+    records = Records(path)
+    assert dict(records) == outcomes
+    records["c", "peak"] = outcomes["a", "peak"]
+    assert len(Records(path)) == 3
     assert dict(Records(None)) == {}
