@@ -25,7 +25,8 @@ FloatArray = NDArray[np.float64]
 class Routing(StrEnum):
     """How the load balancer picks a replica.
 
-    A retry never goes to the replica that has just refused, unless no other is ready.
+    A retry never goes to the replica that has just refused, unless no other is ready any more. What
+    the only ready replica refuses is not tried again, as `deployments.haproxy.ray_config` has it.
     """
 
     RANDOM = "random"  # RAND: HAProxy's random(1)

@@ -407,7 +407,10 @@ def refuse(
     share = state.times[slot, REFUSED_SHARE]
     state.times[slot, REFUSED_SHARE] = share + (1.0 - share) / state.times[slot, RATE_WEIGHT]
     counts[slot, REFUSED] += 1
-    retry(rules, state, now_s, sent_s, tries, slot)
+    if state.fleet_counts[READY] == 1 and state.ready[0] == slot:
+        give_up(state, sent_s)  # HAProxy does not ask the only replica again
+    else:
+        retry(rules, state, now_s, sent_s, tries, slot)
 
 
 @inlined

