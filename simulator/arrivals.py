@@ -114,8 +114,7 @@ def scaled_counts(counts: ArrayLike, factor: float, random: Generator) -> IntArr
     InvalidInputError
         The factor is not above 0.
     """
-    if not 0 < factor < math.inf:
-        raise InvalidInputError(f"scale: must be above 0, not {factor}")
+    _check_factor(factor)
     scaled = factor * np.asarray(counts, dtype=np.float64)
     whole = np.floor(scaled)
     return (whole + (random.random(scaled.size) < scaled - whole)).astype(np.int64)
@@ -148,8 +147,7 @@ def superposed_counts(
     InvalidInputError
         The factor is not above 0.
     """
-    if not 0 < factor < math.inf:
-        raise InvalidInputError(f"scale: must be above 0, not {factor}")
+    _check_factor(factor)
     drawn: IntArray = random.poisson(factor * smoothed_rate(counts, requests)).astype(np.int64)
     return drawn
 
@@ -218,6 +216,11 @@ def _fill_times(
         u = passed / total
         root = math.sqrt(max(0.0, left * left + u * (right * right - left * left)))
         times[i] = min(second + u * (left + right) / (left + root), before_next)
+
+
+def _check_factor(factor: float) -> None:
+    if not 0 < factor < math.inf:
+        raise InvalidInputError(f"scale: must be above 0, not {factor}")
 
 
 def _check_rate(name: str, rate_per_s: float) -> None:

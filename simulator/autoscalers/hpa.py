@@ -16,6 +16,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from policy.errors import InvalidInputError
+from simulator.autoscalers.recent_maximum import RecentMaximum
 from simulator.scaling import FleetView
 
 
@@ -70,8 +71,7 @@ class KubernetesHpa:
         self.name = name
         self.settings = settings
         self._offered: deque[float] = deque(maxlen=int(settings.rate_window_s))
-        # (time, wanted): the decisions of the stabilization window that no later one exceeds.
-        self._wanted: deque[tuple[float, int]] = deque()
+        self._wanted = RecentMaximum(settings.stabilization_s)
         self._next_sync_s = -math.inf
 
     def replicas(self, view: FleetView) -> int:
@@ -90,11 +90,7 @@ class KubernetesHpa:
         return max(1, math.ceil(rate_per_s / self.settings.target_per_s))
 
     def _stabilized(self, now_s: float, wanted: int, current: int) -> int:
-        while self._wanted and self._wanted[-1][1] <= wanted:
-            self._wanted.pop()
-        self._wanted.append((now_s, wanted))
-        while self._wanted[0][0] < now_s - self.settings.stabilization_s:
-            self._wanted.popleft()
+        stabilized = self._wanted.add(now_s, wanted)
         if wanted > current:
             return min(wanted, max(2 * current, current + 4))
-        return min(current, self._wanted[0][1])
+        return min(current, stabilized)

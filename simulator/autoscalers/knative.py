@@ -18,6 +18,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from policy.errors import InvalidInputError
+from simulator.autoscalers.recent_maximum import RecentMaximum
 from simulator.scaling import FleetView
 
 
@@ -89,7 +90,8 @@ class KnativeScale:
         self._settings = settings
         self._panic_since_s = now_s if ready_at_start > 1 else None
         self._max_panic_pods = ready_at_start
-        self._recent_decisions: deque[tuple[float, int]] = deque()
+        # A decision counts for less than the delay.
+        self._recent_decisions = RecentMaximum(math.nextafter(settings.scale_down_delay_s, 0.0))
 
     @property
     def is_panicking(self) -> bool:
@@ -127,18 +129,9 @@ class KnativeScale:
         if self._panic_since_s is not None:
             desired = max(desired, min(max(panic_pods, min_pods), max_pods))
             self._max_panic_pods = desired = max(self._max_panic_pods, desired)
-        return self._delay_scale_down(now_s, desired)
-
-    def _delay_scale_down(self, now_s: float, desired: int) -> int:
-        delay_s = self._settings.scale_down_delay_s
-        if not delay_s:
+        if not settings.scale_down_delay_s:
             return desired
-        while self._recent_decisions and self._recent_decisions[-1][1] <= desired:
-            self._recent_decisions.pop()
-        self._recent_decisions.append((now_s, desired))
-        while now_s - self._recent_decisions[0][0] >= delay_s:
-            self._recent_decisions.popleft()
-        return self._recent_decisions[0][1]
+        return self._recent_decisions.add(now_s, desired)
 
 
 class Knative:

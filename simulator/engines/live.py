@@ -7,89 +7,30 @@ held equal to it; `simulator.engines.kernel` has the same steps under the same n
 
 import heapq
 import math
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
 from itertools import chain, count
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.batcher.core import Batch, BatcherCore, Refusal, Request
+from deployments.batcher.core import BatcherCore, Refusal, Request
+from simulator.engines.balancer import Balancer
 from simulator.engines.counters import FleetCounters
 from simulator.engines.interface import (
     AnsweredRequest,
     FleetWork,
     ReplicaCounters,
     ReplicaModel,
-    Routing,
 )
-from simulator.engines.kernel import ANSWER_WAIT, bin_of, draw, draw_ratio, random_bits
+from simulator.engines.kernel import ANSWER_WAIT, bin_of, draw_ratio, random_bits
+from simulator.engines.live_replica import EventKind, LiveReplica, Message
 
 FloatArray = NDArray[np.float64]
 
 
-class _EventKind(IntEnum):
-    """The order of events that happen at the same time."""
-
-    DEVICE = 0
-    FRONT = 1
-    RETRY = 2
-    ARRIVAL = 3
-
-
-@dataclass
-class _Message:
-    """A client's request: on its way, held at the balancer, or in a replica."""
-
-    sent_s: float
-    tries: int = 0
-    #: Slot of the replica that refused it last.
-    avoid: int | None = None
-    #: When it reached the replica that it is in.
-    reached_s: float = math.nan
-    #: Size of the batch that it was in.
-    batch_size: int = 0
-
-
-@dataclass(eq=False)
-class _Replica:
-    slot: int
-    core: BatcherCore
-    counted_s: float
-    #: Random numbers of its batch times.
-    batch_random: NDArray[np.uint64]
-    batch: Batch | None = None
-    drained_at_s: float = math.inf
-    draining: bool = False
-    #: Counts its decisions. A device event scheduled by an earlier decision is stale.
-    decision: int = 0
-    #: Its requests, waiting and on the device, in order of arrival.
-    messages: deque[_Message] = field(default_factory=deque)
-    #: The work of its front: requests to read, and batches to answer.
-    front: deque[list[_Message]] = field(default_factory=deque)
-    #: When the front has done the first of it; infinite if it has nothing to do.
-    front_event_s: float = math.inf
-    refusing: bool = False
-    #: Requests in the front, and those of them that it has not read.
-    in_front: int = 0
-    unread: int = 0
-    offered: int = 0
-    refused: int = 0
-    completed: int = 0
-    late: int = 0
-    expired: int = 0
-
-    @property
-    def load(self) -> int:
-        """Number of requests in the replica."""
-        return len(self.messages) + self.in_front
-
-
-_DeviceEvent = tuple[_Replica, int]
+_DeviceEvent = tuple[LiveReplica, int]
 #: When it happens, of which kind, the slot of a front, order of scheduling, and what it concerns.
-_Event = tuple[float, _EventKind, int, int, _Message | _DeviceEvent | _Replica]
+_Event = tuple[float, EventKind, int, int, Message | _DeviceEvent | LiveReplica]
 
 
 class LiveEngine:
@@ -123,15 +64,15 @@ class LiveEngine:
         self._at_client, self._at_replica = model.objective, model.objective_at_replica
         self._reply_delay_s = 1e-3 * model.delays.reply_delay_ms
         self._counters = counters
-        self._random = np.array([seed], np.uint64)
+        self._balancer = Balancer(model.routing, seed)
         self._batch_seeds = np.array([batch_seed], np.uint64)
         self._log: list[AnsweredRequest] | None = [] if log_requests else None
-        self._replicas: dict[int, _Replica] = {}
-        self._ready: list[_Replica] = []
+        self._replicas: dict[int, LiveReplica] = {}
+        self._ready: list[LiveReplica] = []
         self._events: list[_Event] = []
         self._order = count()
         #: Requests held for a first replica, and since when.
-        self._held: list[tuple[float, _Message]] = []
+        self._held: list[tuple[float, Message]] = []
         self._open_since_s = 0.0
         #: Requests on their way, or in a front that may refuse them.
         self._in_flight = 0
@@ -146,7 +87,7 @@ class LiveEngine:
         """Put a new, empty replica into a slot."""
         core = BatcherCore(self._model.table, self._model.limits)
         batch_random = np.array([random_bits(self._batch_seeds, 0)], np.uint64)
-        self._replicas[slot] = _Replica(slot, core, now_s, batch_random)
+        self._replicas[slot] = LiveReplica(slot, core, now_s, batch_random)
 
     def route_to(self, slots: Sequence[int], now_s: float) -> None:
         """Set the replicas that take requests from now on; with none, requests are held."""
@@ -158,7 +99,7 @@ class LiveEngine:
         """Append the times, ascending, at which clients send their next requests."""
         delay_s = 1e-3 * self._model.delays.request_delay_ms
         for sent in sent_s.tolist():
-            self._schedule(sent + delay_s, _EventKind.ARRIVAL, _Message(sent))
+            self._schedule(sent + delay_s, EventKind.ARRIVAL, Message(sent))
 
     def advance(self, until_s: float) -> None:
         """Simulate every try before `until_s`, and the devices up to and including it."""
@@ -168,18 +109,18 @@ class LiveEngine:
                 self._attempt(self._open_since_s, message)
         events = self._events
         while events and (
-            events[0][0] < until_s or (events[0][0] == until_s and events[0][1] <= _EventKind.FRONT)
+            events[0][0] < until_s or (events[0][0] == until_s and events[0][1] <= EventKind.FRONT)
         ):
             now_s, _, _, _, subject = heapq.heappop(events)
             if math.isinf(now_s):
                 break
-            if isinstance(subject, _Message):
+            if isinstance(subject, Message):
                 self._in_flight -= 1
                 if self._ready:
                     self._attempt(now_s, subject)
                 else:
                     self._held.append((now_s, subject))
-            elif isinstance(subject, _Replica):
+            elif isinstance(subject, LiveReplica):
                 if now_s == subject.front_event_s:
                     self._front_event(now_s, subject)
             else:
@@ -227,15 +168,7 @@ class LiveEngine:
 
     def counters(self, slot: int) -> ReplicaCounters:
         """Return the counters of a replica."""
-        replica = self._replicas[slot]
-        return ReplicaCounters(
-            replica.offered,
-            replica.refused,
-            replica.completed,
-            replica.late,
-            replica.expired,
-            replica.core.queue_length,
-        )
+        return self._replicas[slot].counters()
 
     def take_ongoing_s(self) -> float:
         """Return the request-seconds spent in replicas or held since the last call, and reset."""
@@ -251,17 +184,17 @@ class LiveEngine:
         return sorted(self._log or [])
 
     def _schedule(
-        self, at_s: float, kind: _EventKind, subject: _Message | _DeviceEvent | _Replica
+        self, at_s: float, kind: EventKind, subject: Message | _DeviceEvent | LiveReplica
     ) -> None:
-        self._in_flight += isinstance(subject, _Message)
-        slot = subject.slot if isinstance(subject, _Replica) else 0
+        self._in_flight += isinstance(subject, Message)
+        slot = subject.slot if isinstance(subject, LiveReplica) else 0
         heapq.heappush(self._events, (at_s, kind, slot, next(self._order), subject))
 
-    def _attempt(self, now_s: float, message: _Message) -> None:
+    def _attempt(self, now_s: float, message: Message) -> None:
         """Try a request at a replica."""
         message.tries += 1
         message.reached_s = now_s
-        replica = self._route(message.avoid)
+        replica = self._balancer.pick(self._ready, message.avoid)
         if self._model.front is None:
             self._admit(now_s, message, replica)
             return
@@ -271,14 +204,14 @@ class LiveEngine:
         message.batch_size = 0
         self._join_front(now_s, replica, [message])
 
-    def _join_front(self, now_s: float, replica: _Replica, work: list[_Message]) -> None:
+    def _join_front(self, now_s: float, replica: LiveReplica, work: list[Message]) -> None:
         """Queue a request to be read by the front, or the requests of a batch to be answered."""
         replica.front.append(work)
         replica.in_front += len(work)
         if replica.front_event_s == math.inf:
             self._begin_in_front(now_s, replica)
 
-    def _begin_in_front(self, now_s: float, replica: _Replica) -> None:
+    def _begin_in_front(self, now_s: float, replica: LiveReplica) -> None:
         """Begin to answer the next batch in the front, or to read or refuse the next request."""
         costs, message = self._model.front, replica.front[0][0]
         assert costs is not None
@@ -291,10 +224,10 @@ class LiveEngine:
             if replica.refusing:
                 work_s = 1e-3 * self._model.refuse_ms
         replica.front_event_s = now_s + work_s
-        self._schedule(replica.front_event_s, _EventKind.FRONT, replica)
+        self._schedule(replica.front_event_s, EventKind.FRONT, replica)
         self._fronts_busy_s += work_s
 
-    def _front_event(self, now_s: float, replica: _Replica) -> None:
+    def _front_event(self, now_s: float, replica: LiveReplica) -> None:
         """End what the front does: a batch is answered, a request handed on or refused."""
         self._count_ongoing(now_s, replica)
         work = replica.front.popleft()
@@ -316,14 +249,14 @@ class LiveEngine:
             self._begin_in_front(now_s, replica)
         self._drain_core(now_s, replica)
 
-    def _drain_core(self, now_s: float, replica: _Replica) -> None:
+    def _drain_core(self, now_s: float, replica: LiveReplica) -> None:
         """Have the core of a draining replica wait for no more, once no more is to come."""
         if replica.draining and not replica.unread:
             replica.core.drain()
             if replica.batch is None:
                 self._decide(now_s, replica)
 
-    def _admit(self, now_s: float, message: _Message, replica: _Replica) -> None:
+    def _admit(self, now_s: float, message: Message, replica: LiveReplica) -> None:
         """Queue a request at the device, or refuse it."""
         refusal = replica.core.arrive(now_s, Request(message.reached_s, 1, message))
         if refusal is not None:
@@ -335,7 +268,9 @@ class LiveEngine:
         if replica.batch is None:
             self._decide(now_s, replica)
 
-    def _refuse(self, now_s: float, message: _Message, replica: _Replica, refusal: Refusal) -> None:
+    def _refuse(
+        self, now_s: float, message: Message, replica: LiveReplica, refusal: Refusal
+    ) -> None:
         """Refuse a request: it is tried elsewhere, unless that would be too late."""
         replica.offered += 1
         if refusal is Refusal.EXPIRED:
@@ -349,19 +284,19 @@ class LiveEngine:
         else:
             self._retry(now_s, message, replica.slot)
 
-    def _retry(self, now_s: float, message: _Message, avoid: int | None) -> None:
+    def _retry(self, now_s: float, message: Message, avoid: int | None) -> None:
         """Schedule another try, or give the request up."""
         if message.tries > self._model.retries:
             self._give_up(message)
             return
         message.avoid = avoid
-        self._schedule(now_s + 1e-3 * self._model.delays.try_ms, _EventKind.RETRY, message)
+        self._schedule(now_s + 1e-3 * self._model.delays.try_ms, EventKind.RETRY, message)
 
-    def _give_up(self, message: _Message) -> None:
+    def _give_up(self, message: Message) -> None:
         self._counters.refused[int(message.sent_s)] += 1
         self.refused += 1
 
-    def _decide(self, now_s: float, replica: _Replica) -> None:
+    def _decide(self, now_s: float, replica: LiveReplica) -> None:
         """Start a batch on a free device if the core says so, or schedule the next decision."""
         batch = replica.core.next_batch(now_s)
         self._drop_expired(now_s, replica)
@@ -371,7 +306,7 @@ class LiveEngine:
             batch_s = self._batch_s(batch.size, replica)
             self._batches += 1
             self._devices_busy_s += batch_s
-            self._schedule(now_s + batch_s, _EventKind.DEVICE, (replica, replica.decision))
+            self._schedule(now_s + batch_s, EventKind.DEVICE, (replica, replica.decision))
             if self._model.energy_mj is not None:
                 energy_j = self._counters.energy_j
                 second = min(int(now_s), energy_j.size - 1)
@@ -379,11 +314,11 @@ class LiveEngine:
                 energy_j[second] -= self._model.idle_power_w * batch_s
         elif replica.core.wake_at_s is not None:
             due_s = replica.core.wake_at_s
-            self._schedule(due_s, _EventKind.DEVICE, (replica, replica.decision))
+            self._schedule(due_s, EventKind.DEVICE, (replica, replica.decision))
         elif replica.draining and not replica.load:
             replica.drained_at_s = now_s
 
-    def _batch_s(self, size: int, replica: _Replica) -> float:
+    def _batch_s(self, size: int, replica: LiveReplica) -> float:
         """Return how long a batch takes; drawn at random where batch times vary."""
         batch_s = 1e-3 * self._model.limits.latency_ms[size - 1]
         times = self._model.batch_times
@@ -391,7 +326,7 @@ class LiveEngine:
             return batch_s
         return batch_s * draw_ratio(times.ranks, times.ratios, size, replica.batch_random, 0)
 
-    def _drop_expired(self, now_s: float, replica: _Replica) -> None:
+    def _drop_expired(self, now_s: float, replica: LiveReplica) -> None:
         """Give up the requests that a batch would have answered too late: the oldest ones."""
         expired = len(replica.core.deadline_missed)
         if not expired:
@@ -403,7 +338,7 @@ class LiveEngine:
         replica.expired += expired
         replica.late += expired
 
-    def _complete(self, now_s: float, replica: _Replica) -> None:
+    def _complete(self, now_s: float, replica: LiveReplica) -> None:
         """End the batch on the device, if any; it is answered at once, or passes the front."""
         if replica.batch is None:
             return
@@ -422,7 +357,7 @@ class LiveEngine:
         if answered:
             self._join_front(now_s, replica, answered)
 
-    def _answer(self, now_s: float, replica: _Replica, message: _Message) -> None:
+    def _answer(self, now_s: float, replica: LiveReplica, message: Message) -> None:
         """Answer a request."""
         response_ms = 1e3 * (now_s + self._reply_delay_s - message.sent_s)
         self._counters.histogram[bin_of(response_ms)] += 1
@@ -435,31 +370,7 @@ class LiveEngine:
             size, tries = message.batch_size, message.tries
             self._log.append(AnsweredRequest(message.sent_s, response_ms, size, tries))
 
-    def _count_ongoing(self, now_s: float, replica: _Replica) -> None:
+    def _count_ongoing(self, now_s: float, replica: LiveReplica) -> None:
         """Add the time that requests have spent in a replica since this was last called."""
         self._ongoing_s += replica.load * (now_s - replica.counted_s)
         replica.counted_s = now_s
-
-    def _route(self, avoid: int | None) -> _Replica:
-        """Pick the replica for a try; see `simulator.engines.interface.Routing`."""
-        ready = self._ready
-        if self._model.routing is Routing.RANDOM:
-            return self._pick_random(avoid)
-        if self._model.routing is Routing.POWER_OF_TWO:
-            pair = (self._pick_random(avoid), self._pick_random(avoid))
-            return min(pair, key=lambda replica: replica.load)
-        offset = draw(self._random, len(ready))
-        others = [
-            replica
-            for replica in (*ready[offset:], *ready[:offset])
-            if replica.slot != avoid or len(ready) == 1
-        ]
-        return min(others, key=lambda replica: replica.load)
-
-    def _pick_random(self, avoid: int | None) -> _Replica:
-        """Pick a ready replica at random, other than `avoid` if there is another."""
-        ready = self._ready
-        index = draw(self._random, len(ready))
-        if ready[index].slot == avoid and len(ready) > 1:
-            index = (index + 1 + draw(self._random, len(ready) - 1)) % len(ready)
-        return ready[index]

@@ -1,11 +1,9 @@
 """`sojourn simulate`: simulate a fleet on a trace, or at a constant rate."""
 
 import math
-import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import numpy as np
@@ -14,11 +12,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from policy.errors import InvalidInputError
-from policy.front import FrontCosts
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator.autoscalers import registry as catalog
-from simulator.autoscalers.choices import Choice, choose
+from simulator.autoscalers.choices import choose
 from simulator.engines.interface import Routing
 from simulator.experiments import (
     check_feasible,
@@ -31,17 +28,14 @@ from simulator.experiments import (
 )
 from simulator.fleet import Failures
 from simulator.policy_tables import NAMES, policy_table
-from simulator.reporting.comparison import percent
 from simulator.scenario import Scenario
 from simulator.standbys import Standbys
 from simulator.start_time import StartTime
 from simulator.trace import load_trace
 from sojourn.commands import simulate_tuned
+from sojourn.commands.simulated_setting import load_in_words, setting_of
 from sojourn.commands.simulated_tables import content, print_comparison
 from sojourn.output import existing_file, json_option, print_json, say
-
-if TYPE_CHECKING:
-    from simulator.reporting.report import Setting
 
 _above_0 = click.FloatRange(min=0, min_open=True)
 
@@ -229,7 +223,7 @@ def command(
         max_replicas=max_replicas,
     )
     if tune_on is not None:
-        setting = _setting(context, scenario, (), f"the traces \N{MULTIPLICATION SIGN} {scale:g}")
+        setting = setting_of(context, scenario, (), f"the traces \N{MULTIPLICATION SIGN} {scale:g}")
         simulate_tuned.run(
             (tune_on, *judge_on), scenario, scale, superpose, jobs, _progress, setting,
             report_file, as_json,
@@ -252,8 +246,8 @@ def command(
             save_report,
         )  # importing matplotlib takes half a second
 
-        load = _load_in_words(trace_file, scale, arrival_rate)
-        setting = _setting(context, scenario, () if replicas else choices, load)
+        load = load_in_words(trace_file, scale, arrival_rate)
+        setting = setting_of(context, scenario, () if replicas else choices, load)
         save_report(report_file, comparison, setting, predicted)
     if as_json:
         print_json(content(comparison, predicted, replicas, least))
@@ -261,12 +255,6 @@ def command(
     print_comparison(comparison, predicted, replicas, least)
     if report_file is not None:
         say(f"Written to {report_file}.")
-
-
-def _load_in_words(trace_file: Path | None, scale: float, arrival_rate: float | None) -> str:
-    if trace_file is None:
-        return f"Poisson arrivals, {arrival_rate:g} requests/s"
-    return trace_file.name + (f" \N{MULTIPLICATION SIGN} {scale:g}" if scale != 1 else "")
 
 
 def _check_mode(context: click.Context, on_trace: bool, tunes: bool) -> None:
@@ -321,81 +309,3 @@ def _progress() -> Iterator[Callable[[str, float], None]]:
     ) as bar:
         task = bar.add_task("simulating", total=1.0)
         yield lambda label, done: bar.update(task, description=label, completed=done)
-
-
-def _setting(
-    context: click.Context, scenario: Scenario, choices: Sequence[Choice], load: str
-) -> "Setting":
-    """Describe what was simulated, and the command that repeats it."""
-    from simulator.reporting.report import Setting
-
-    profile, delays = scenario.profile, scenario.delays
-    limits = scenario.replica_model().limits
-    fleet = (
-        f"{_starts_in_words(scenario)}; at most "
-        f"{scenario.max_replicas}; all begin with the oracle's first number of replicas, static "
-        "with its own"
-    )
-    return Setting(
-        title=f"{load}, {profile.model} on {profile.device}",
-        command=_command_line(context),
-        assumptions=(
-            ("arrivals", f"{load}, seed {scenario.seed}"),
-            (
-                "replica",
-                f"{profile.model} on {profile.device}: batches up to {profile.max_batch_size}, "
-                f"{profile.capacity_per_s:.4g} requests/s at most, waiting room for "
-                f"{limits.waiting_room} requests",
-            ),
-            ("batching", f"{context.params['batching']}, one row per request"),
-            (
-                "routing",
-                f"{scenario.routing.value}; a refused request is sent to another replica, up to "
-                f"{delays.retries} times; {delays.request_delay_ms:g} ms to a replica, "
-                f"{delays.reply_delay_ms:g} ms back",
-            ),
-            *((("starts", fleet),) if choices else ()),
-            ("cost", "a replica is paid for from its order until it has stopped"),
-            ("batch times", f"{_batch_times_in_words(profile)}; no batch fails"),
-            *((("front", _front_in_words(profile.front)),) if profile.front else ()),
-        ),
-        autoscalers=tuple((choice.label, choice.rule) for choice in choices),
-    )
-
-
-def _starts_in_words(scenario: Scenario) -> str:
-    start, failed = scenario.start_time, scenario.failures.failed_start_share
-    spread = f", lognormal with a spread of {start.spread:g}" if start.spread else ""
-    fails = f"; {percent(failed)} of them fail" if failed else ""
-    standbys = scenario.standbys
-    near = (
-        f"; {standbys.start_time.median_s:g} s for a standby, at {standbys.price:g} of the price"
-        if standbys
-        else ""
-    )
-    return f"{start.median_s:g} s from order to service{spread}{fails}{near}"
-
-
-def _batch_times_in_words(profile: Profile) -> str:
-    if profile.latency_quantiles is None:
-        return "exactly those of the profile"
-    return "drawn at random, from the quantiles of the profile"
-
-
-def _front_in_words(front: FrontCosts) -> str:
-    where = "in turn with the device, on one CPU" if front.shares_cpu else "beside the device"
-    return f"{front.request_ms:g} ms a request and {front.batch_ms:g} ms a batch, {where}"
-
-
-def _command_line(context: click.Context) -> str:
-    """Return the command line, without options left at their defaults."""
-    words = [".venv/bin/sojourn", "simulate"]
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE and name != "as_json":
-            value = context.params[name]
-            for each in value if isinstance(value, tuple) else (value,):
-                words.append(parameter.opts[0])
-                if each is not True:
-                    words.append(repr(each) if isinstance(each, float) else str(each))
-    return shlex.join(words)

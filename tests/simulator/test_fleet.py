@@ -11,23 +11,10 @@ from simulator.fleet import Failures
 from simulator.scenario import Scenario
 from simulator.simulation import Simulation
 from simulator.start_time import StartTime
+from tests.support.scripted_scaling import Scripted
 
 #: A batch of one takes 400 ms.
 SLOW = Profile("slow", "device", np.array([400.0]))
-
-
-class Scripted:
-    """Scale by a script of (time in s, replicas from then on)."""
-
-    name = "scripted"
-
-    def __init__(self, script):
-        self.script = script
-        self.views = []
-
-    def replicas(self, view):
-        self.views.append(view)
-        return [number for from_s, number in self.script if view.now_s >= from_s][-1]
 
 
 def scenario(counts, **options):
@@ -49,7 +36,7 @@ def scenario(counts, **options):
 
 
 def simulated(given, script):
-    autoscaler = Scripted(script)
+    autoscaler = Scripted(*script)
     simulation = Simulation(given, autoscaler, log_requests=True)
     return simulation.run(), simulation.request_log(), autoscaler.views
 

@@ -83,10 +83,12 @@ def test_an_overloaded_front_answers_in_time_what_refusing_leaves_it_time_for(
     assert share <= front_overloaded(factor, batching, retries=0) <= 1.05
 
 
-def test_tries_at_the_same_front_leave_it_less_time_for_answers() -> None:
+def test_what_the_only_front_refuses_is_not_sent_back_to_it() -> None:
+    # Otherwise refusals take all of its time: five retries leave 0.06 of the answers.
     batching = BatchingPolicy.from_control_limit(64, 64)
-    shares = [front_overloaded(1.5, batching, retries) for retries in (0, 1, 5)]
-    assert shares == sorted(shares, reverse=True)
+    shares = [front_overloaded(1.5, batching, retries) for retries in (0, 5)]
+    assert min(shares) >= 0.9
+    assert shares[0] == pytest.approx(shares[1], abs=0.03)
 
 
 @pytest.mark.slow

@@ -10,24 +10,9 @@ from simulator.scenario import Scenario
 from simulator.simulation import simulate
 from simulator.standbys import StandbyPool, Standbys
 from simulator.start_time import StartTime
+from tests.support.scripted_scaling import Scripted
 
 STANDBYS = Standbys(StartTime(3.0), 0.25)
-
-
-class Scripted:
-    """Scale by a script of (time in s, replicas, standbys from then on)."""
-
-    name = "scripted"
-
-    def __init__(self, *script):
-        self.script = script
-        self.standbys = 0
-        self.views = []
-
-    def replicas(self, view):
-        self.views.append(view)
-        _, replicas, self.standbys = [row for row in self.script if view.now_s >= row[0]][-1]
-        return replicas
 
 
 def run(seconds, *script, replicas=1, standbys=STANDBYS):

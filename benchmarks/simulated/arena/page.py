@@ -45,7 +45,9 @@ def tables(
         for judge, load in enumerate(first.judge_on):
             day = load.rsplit(", ", 1)[1].split(" (")[0]
             bound = median(t.bounds_over_oracle[judge] for t in same)
-            parts.append(f"**{name[0].upper()}{name[1:]}, {day}** (bound: {bound:.2f}; {_seeds(same)})\n")
+            parts.append(
+                f"**{name[0].upper()}{name[1:]}, {day}** (bound: {bound:.2f}; {_seeds(same)})\n"
+            )
             parts.append(
                 "| tuned on another day | minutes held | × oracle | × bound | energy | scalings/h |"
             )
