@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from autoscaler.offered_load import RecentTries
+from autoscaler.offered_load import RecentTries, retries_among
 
 FloatArray = NDArray[np.float64]
 
@@ -70,14 +70,18 @@ def measured_need(
     drain_s : float
         Time in which a backlog is to be worked off.
     """
-    given_up_share = float(_given_up(tries.refusals.sum(), tries.attempts.sum(), retries))
+    replicas = tries.replicas.sum() / max(1, tries.replicas.size)
+    given_up_share = float(
+        _given_up(tries.refusals.sum(), tries.attempts.sum(), retries_among(replicas, retries))
+    )
     is_refusing = given_up_share > late_share_allowed
     if not is_refusing and backlog <= 0:
         return MeasuredNeed()
     offered_per_s = float(np.max(tries.offered_per_s, initial=0.0))
     slower = 1.0
     if is_refusing and capacity_per_s:
-        full = _given_up(tries.refusals, tries.attempts, retries) > late_share_allowed
+        tried_again = retries_among(tries.replicas, retries)
+        full = _given_up(tries.refusals, tries.attempts, tried_again) > late_share_allowed
         slower = max(1.0, capacity_per_s / _measured_capacity_per_s(tries, full))
     need = offered_per_s * slower + backlog / drain_s
     reasons = [f"{given_up_share:.2g} of the requests are given up"] * is_refusing
@@ -85,10 +89,10 @@ def measured_need(
     return MeasuredNeed(min(need, MAX_OVER_OFFERED * offered_per_s), " and ".join(reasons))
 
 
-def _given_up(refusals: ArrayLike, attempts: ArrayLike, retries: int) -> FloatArray:
+def _given_up(refusals: ArrayLike, attempts: ArrayLike, retries: ArrayLike) -> FloatArray:
     """Return the share of the requests of which every try is refused."""
     shares: FloatArray = np.asarray(refusals) / np.maximum(attempts, 1e-9)
-    return np.minimum(shares, 1.0) ** (retries + 1)
+    return np.minimum(shares, 1.0) ** (np.asarray(retries) + 1)
 
 
 def _measured_capacity_per_s(tries: RecentTries, full: NDArray[np.bool_]) -> float:

@@ -20,6 +20,7 @@ from autoscaler.reports import ReplicaReport
 from policy.errors import InvalidInputError
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 #: A replica that does not say since when it counts has served before if it is first seen this soon
 #: after the very first report.
@@ -32,7 +33,30 @@ REPORTING_AFTER_S = 15.0
 _TOOK_WAITING_S = 2.0
 
 
-def offered_requests(attempts: ArrayLike, refusals: ArrayLike, retries: int) -> FloatArray:
+#: With fewer replicas than this, on average, there is one: what it refuses is not tried again.
+_SINGLE_BELOW = 1.5
+
+
+def retries_among(replicas: ArrayLike, retries: int) -> IntArray:
+    """Return the retries after which the balancer gives up, by the number of replicas.
+
+    HAProxy does not ask the only replica again (`deployments.haproxy.ray_config`).
+
+    Parameters
+    ----------
+    replicas : array_like of float
+        Replicas that serve, on average.
+    retries : int
+        With several replicas.
+
+    Returns
+    -------
+    ndarray of int, shape of `replicas`
+    """
+    return np.where(np.asarray(replicas) < _SINGLE_BELOW, 0, retries)
+
+
+def offered_requests(attempts: ArrayLike, refusals: ArrayLike, retries: ArrayLike) -> FloatArray:
     """Estimate the number of requests behind a number of tries.
 
     With random routing, every try is refused with the same probability p = refusals / attempts, and
@@ -43,8 +67,8 @@ def offered_requests(attempts: ArrayLike, refusals: ArrayLike, retries: int) -> 
     ----------
     attempts, refusals : array_like of float
         Tries that reached replicas, and how many of them were refused. Same shape.
-    retries : int
-        k, the retries after which the balancer gives up.
+    retries : array_like of int
+        k, the retries after which the balancer gives up; see `retries_among`.
 
     Returns
     -------
@@ -56,9 +80,8 @@ def offered_requests(attempts: ArrayLike, refusals: ArrayLike, retries: int) -> 
     p = np.divide(refused, tried, out=np.zeros_like(tried), where=tried > 0)
     certain = p > 1 - 1e-9
     p_below_1 = np.where(certain, 0.0, p)
-    return tried * np.where(
-        certain, 1 / (retries + 1), (1 - p_below_1) / (1 - p_below_1 ** (retries + 1))
-    )
+    tries = np.asarray(retries) + 1
+    return tried * np.where(certain, 1 / tries, (1 - p_below_1) / (1 - p_below_1**tries))
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,10 +270,13 @@ class OfferedLoad:
         if end - begin < max(2, window // 2):
             return None
         attempts, refusals, replicas = self._counted.between(begin, end)
-        offered = float(
-            offered_requests(attempts[-window:].sum(), refusals[-window:].sum(), retries)
-        )
-        rates_per_s = offered_requests(attempts, refusals, retries)
+        tried_again = retries_among(replicas, retries)
+        rates_per_s = offered_requests(attempts, refusals, tried_again)
+        last = np.arange(tried_again.size) >= tried_again.size - window
+        offered = 0.0
+        for number in {0, retries}:
+            used = last & (tried_again == number)
+            offered += float(offered_requests(attempts[used].sum(), refusals[used].sum(), number))
         series = (rates_per_s, attempts, refusals, replicas)
         return RateHistory(
             current_per_s=offered / min(window, end - begin),

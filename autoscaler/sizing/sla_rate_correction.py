@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autoscaler.offered_load import offered_requests
+from autoscaler.offered_load import offered_requests, retries_among
 from autoscaler.reports import ReplicaReport
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
@@ -87,12 +87,10 @@ class _Measured:
 
     @classmethod
     def from_block(cls, block: _Block, retries: int) -> "_Measured":
+        retries = int(retries_among(block.replica_s / BLOCK_S, retries))
         requests = float(offered_requests(block.tries, block.refused, retries))
         refused_share = block.refused / block.tries if block.tries else 0.0
         given_up = requests * refused_share ** (retries + 1)
-        if block.replica_s < 1.5 * BLOCK_S:
-            # With one replica, the retries of a request meet the same full queue.
-            given_up = max(given_up, block.refused / (retries + 1))
         return cls(
             requests,
             requests / block.replica_s if block.replica_s else math.inf,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.offered_load import OfferedLoad, offered_requests
+from autoscaler.offered_load import OfferedLoad, offered_requests, retries_among
 from autoscaler.reports import ReplicaReport
 from policy.errors import InvalidInputError
 
@@ -51,6 +51,11 @@ class TestOfferedRequests:
 
     def test_when_every_try_is_refused_each_request_made_all_its_tries(self):
         assert offered_requests(600.0, 600.0, 5) == pytest.approx(100.0)
+
+    def test_the_only_replica_is_tried_once(self):
+        assert retries_among([0.3, 1.0, 2.0, 7.0], 5).tolist() == [0, 0, 5, 5]
+        requests = offered_requests([60.0, 60.0], [60.0, 60.0], retries_among([1, 2], 5))
+        assert requests == pytest.approx([60.0, 10.0])
 
     @given(st.floats(1, 1e6), st.floats(0, 1), st.integers(0, 20))
     def test_between_what_was_accepted_and_what_was_tried(self, attempts, p, retries):
@@ -182,7 +187,16 @@ def test_refused_tries_are_taken_out():
     # 100 requests/s, one in four tries refused, 5 retries: 133.3 tries/s less what was given up.
     tries = 100 * sum(0.25**k for k in range(6))
     for second in range(21):
-        load.observe(report("a", second, tries * second, 0.25 * tries * second))
+        for replica in "ab":
+            count = tries * second / 2
+            load.observe(report(replica, second, count, 0.25 * count))
+    assert rate(load, 20.0) == pytest.approx(100.0)
+
+
+def test_what_the_only_replica_refuses_was_offered_once():
+    load = OfferedLoad()
+    for second in range(21):
+        load.observe(report("a", second, 100.0 * second, 75.0 * second))
     assert rate(load, 20.0) == pytest.approx(100.0)
 
 
