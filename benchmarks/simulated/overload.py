@@ -11,8 +11,8 @@ simulator run the same arrivals (behind a front, the compiled one alone); the li
 batcher core that serves requests.
 
 Of the last four, the front (the event loop) is the bottleneck. Refusing costs it a tenth of what
-reading and answering does, so at ten times the rate there is nothing left to answer with, and less
-if the balancer tries a refused request again, up to five times, at this one replica.
+reading and answering does, so at ten times the rate there is nothing left to answer with. The
+balancer does not ask the only replica again, so its five retries change nothing.
 """
 
 from dataclasses import asdict, dataclass

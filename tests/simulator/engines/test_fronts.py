@@ -88,6 +88,18 @@ def test_what_a_front_refuses_is_answered_by_another_replica(name):
 
 
 @BOTH
+@pytest.mark.parametrize("front", [FrontCosts(4.0, 0.0, shares_cpu=False), None])
+def test_what_the_only_replica_refuses_is_not_sent_back_to_it(name, front):
+    options = {"response_time_ms": 20.0, "refuse_ms": 0.5, "latency_ms": (4.0,)}
+    engine, counters = engine_with(name, front, [0.0] * 20, retries=5, **options)
+    counted = engine.counters(0)
+    assert counted.offered == 20
+    assert counted.refused > 0
+    assert counters.refused.sum() == counted.refused + counted.expired
+    assert {request.tries for request in engine.request_log()} == {1}
+
+
+@BOTH
 def test_a_draining_replica_answers_what_its_front_has(name):
     front = FrontCosts(request_ms=50.0, batch_ms=10.0, shares_cpu=False)
     engine, _ = engine_with(name, front, [990.0, 991.0])
