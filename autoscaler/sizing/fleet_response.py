@@ -18,6 +18,7 @@ two fall 0.03 below it.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from math import inf
 
@@ -76,6 +77,8 @@ class FleetResponse:
         *,
         counts_reply: bool = False,
     ) -> None:
+        if replicas == 1:  # HAProxy does not ask the only replica again
+            delays = replace(delays, retries=0)
         self._delays = delays
         self._replicas = replicas
         self._reply_ms = delays.reply_delay_ms if counts_reply else 0.0
