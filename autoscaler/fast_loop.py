@@ -92,7 +92,8 @@ def measured_need(
 def _given_up(refusals: ArrayLike, attempts: ArrayLike, retries: ArrayLike) -> FloatArray:
     """Return the share of the requests of which every try is refused."""
     shares: FloatArray = np.asarray(refusals) / np.maximum(attempts, 1e-9)
-    return np.minimum(shares, 1.0) ** (np.asarray(retries) + 1)
+    every: FloatArray = np.minimum(shares, 1.0) ** (np.asarray(retries) + 1)
+    return every
 
 
 def _measured_capacity_per_s(tries: RecentTries, full: NDArray[np.bool_]) -> float:
