@@ -11,8 +11,7 @@ lines. The supervisor hands HAProxy a changed copy:
 - A request that cannot be connected to a replica goes to another within half a second.
 - Requests have to arrive in time, and are sent on when they are complete: only then can they be
   sent to a second replica.
-- The only replica is not asked again what it has just refused: in overload it would refuse every
-  request six times, and have no time left for answers.
+- The only replica is not asked again what it has just refused (`deployments.haproxy.only_replica`).
 - Buffers are kept for the next request.
 - Without any replica to send a request to, clients are told to try again (503, not 500), also while
   Ray has not said yet which applications there are (503, not 404).
@@ -27,6 +26,8 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
+from deployments.haproxy.only_replica import RULES
+
 #: How long a client may take to send a request, or as much of it as fits into a buffer.
 REQUEST_TIMEOUT_S = 30
 #: HAProxy keeps this much memory of each kind at hand; a large buffer is costly to ask for.
@@ -40,7 +41,6 @@ CONNECT_TIMEOUT_MS = 250
 FALL = 20
 _CHECKS_AS_THEY_COME = "fall 2 rise 2 inter 5s check"
 _CONNECT_AS_IT_COMES = "timeout connect 5s\n"
-_ONE_TRY_AT_ONE_REPLICA = "http-request disable-l7-retry if { nbsrv le 1 }"
 _MESSAGE = b'{"error":"no replica can answer now; please retry"}'
 #: What clients are told if there is no replica, or none can be reached.
 UNAVAILABLE = (
@@ -206,7 +206,8 @@ def amend(
         )
     text = "".join(sections)
     text = _after(text, "tune.bufsize", f"tune.memory.hot-size {HOT_MEMORY_BYTES}")
-    text = _after(text, "http-reuse always", _ONE_TRY_AT_ONE_REPLICA)
+    for rule in reversed(RULES):
+        text = _after(text, "http-reuse always", rule)
     return _after(text, "option abortonclose", "option http-buffer-request")
 
 

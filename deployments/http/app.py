@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from deployments.access.control import scope_of
 from deployments.errors import BusyError, ModelError, RequestError
+from deployments.haproxy import only_replica
 from deployments.http.answers import BINARY, JSON, Answer, check_method, error_answer
 from deployments.http.compression import accepted_coding, compressed, pays
 from deployments.http.disconnects import DisconnectWatch
@@ -137,6 +138,7 @@ class InferenceApp:
         headers.append((REQUEST_ID, info.request_id))
         if scope["method"] == "HEAD":
             body = b""
+        status = only_replica.status_on_wire(status, only_replica=only_replica.HEADER in fields)
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from deployments.errors import BusyError
+from deployments.haproxy.only_replica import status_on_wire
 from deployments.http.answers import Answer, error_answer
 from deployments.http.app import FULL, InferenceApp
 from deployments.http.refusals import RefusalPacer
@@ -33,7 +34,7 @@ class HostedApp:
     pacer: RefusalPacer = field(init=False)
     _default_headers: Headers | None = field(default=None, init=False)
     _default_lines: bytes = field(default=b"", init=False)
-    _refusal: tuple[bytes, bytes] = field(default=(b"", b""), init=False)
+    _refusals: list[tuple[bytes, bytes]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         path = (self.root_path + self.app.infer_path).encode()
@@ -45,26 +46,40 @@ class HostedApp:
         if headers is not self._default_headers:
             self._default_headers, self._default_lines = headers, _lines(headers)
             status, body, fields = error_answer(BusyError(FULL))
-            self._refusal = (
-                STATUS_LINE[status] + self._default_lines + _lines(fields),
-                b"content-length: %d\r\n\r\n" % len(body) + body,
-            )
+            start = self._default_lines + _lines(fields)
+            end = b"content-length: %d\r\n\r\n%b" % (len(body), body)
+            self._refusals = [
+                (_status_line(status_on_wire(status, only_replica=only)) + start, end)
+                for only in (False, True)
+            ]
         return self._default_lines
 
-    def refusal(self, headers: Headers) -> tuple[bytes, bytes]:
+    def refusal(self, headers: Headers, *, only_replica: bool) -> tuple[bytes, bytes]:
         """Return the answer to requests for which there is no room, before and after the id."""
         if headers is not self._default_headers:
             self.default_lines(headers)
-        return self._refusal
+        return self._refusals[only_replica]
 
-    def encode(self, answer: Answer, headers: Headers) -> tuple[bytes, bytes]:
+    def encode(
+        self, answer: Answer, headers: Headers, *, only_replica: bool
+    ) -> tuple[bytes, bytes]:
         """Count an answer, and return it as bytes, before and after the request id."""
         status, body, fields = answer
         self.app.service.answers[status] += 1
         return (
-            b"".join((STATUS_LINE[status], self.default_lines(headers), _lines(fields))),
+            b"".join(
+                (
+                    _status_line(status_on_wire(status, only_replica=only_replica)),
+                    self.default_lines(headers),
+                    _lines(fields),
+                )
+            ),
             b"content-length: %d\r\n\r\n%b" % (len(body), body),
         )
+
+
+def _status_line(status: int) -> bytes:
+    return STATUS_LINE.get(status) or b"HTTP/1.1 %d \r\n" % status
 
 
 def _lines(headers: Headers) -> bytes:

@@ -251,7 +251,9 @@ class InferenceProtocol(TimedProtocol):
             service.answers[BusyError.status] += 1
             hosted.app.totals.failed(self._arrival_s)
             hosted.app.log_failure(BusyError.status, FULL, self._info, self._arrival_s)
-            start, end = hosted.refusal(self.server_state.default_headers)
+            start, end = hosted.refusal(
+                self.server_state.default_headers, only_replica=head.only_replica
+            )
             hosted.pacer.add(self, start, end)
         except Exception as error:
             self._refuse(error)
@@ -263,7 +265,7 @@ class InferenceProtocol(TimedProtocol):
         self.hosted.app.totals.failed(self._arrival_s)
         answer = self.hosted.app.failure(error, self._info, self._arrival_s)
         self._end_trace(answer[0])
-        start, end = self.hosted.encode(answer, self.server_state.default_headers)
+        start, end = self._encoded(answer)
         self.hosted.pacer.add(self, start, end, too_late=isinstance(error, DeadlineError))
 
     def _answered(self, outcome: Outcome) -> None:
@@ -294,8 +296,15 @@ class InferenceProtocol(TimedProtocol):
             self._send(compressing.result())
 
     def _send(self, answer: Answer) -> None:
+        self.write(*self._encoded(answer))
+
+    def _encoded(self, answer: Answer) -> tuple[bytes, bytes]:
         assert self.hosted is not None
-        self.write(*self.hosted.encode(answer, self.server_state.default_headers))
+        return self.hosted.encode(
+            answer,
+            self.server_state.default_headers,
+            only_replica=self._head is not None and self._head.only_replica,
+        )
 
     def _end_trace(self, status: int) -> None:
         """Make the spans of the request, if it is traced."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import httptools
 
 from deployments.errors import BadRequestError
+from deployments.haproxy import only_replica
 from deployments.http.compression import accepted_coding
 from deployments.http.request import (
     ACCEPT_ENCODING,
@@ -58,6 +59,8 @@ class RequestHead(NamedTuple):
         The Authorization header.
     coding : bytes or None
         How a large answer may be compressed.
+    only_replica : bool
+        Whether HAProxy has no other replica to ask.
     """
 
     body_length: int
@@ -68,6 +71,7 @@ class RequestHead(NamedTuple):
     traceparent: bytes | None = None
     authorization: bytes | None = None
     coding: bytes | None = None
+    only_replica: bool = False
 
 
 class RequestHeads:
@@ -202,6 +206,7 @@ def parse_head(
             fields.get(TRACEPARENT),
             fields.get(AUTHORIZATION),
             accepted_coding(fields.get(ACCEPT_ENCODING, b"identity")),
+            only_replica.HEADER in fields,
         )
     except BadRequestError:
         return None  # the app explains what is wrong

