@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from deployments.haproxy import only_replica
 from deployments.http.app import InferenceApp
 from deployments.http.guarded_protocol import RECEIVE_TIMEOUT_S
 from deployments.http.inference_protocol import InferenceRequest
@@ -173,6 +174,22 @@ async def test_a_full_replica_refuses_as_over_uvicorn() -> None:
             assert served.service.answers[503] == 1
     assert normal(answers[0]) == normal(answers[1])
     assert b"\r\nretry-after: 1\r\n" in answers[1][0]
+
+
+async def test_the_only_replica_refuses_by_a_status_that_haproxy_does_not_try_again() -> None:
+    answers = []
+    for http in (HttpToolsProtocol, InferenceProtocol):
+        async with serving(http) as served:
+            only = post(body((1, 2)), f"{only_replica.HEADER.decode()}: 1", "x-request-id: abc")
+            wrong = post({"id": "x"}, f"{only_replica.HEADER.decode()}: 1", "x-request-id: abc")
+            answers += [normal(answer) for answer in await exchange(served.port, [wrong], 1)]
+            served.service.batcher.core.drain()
+            answers += [normal(answer) for answer in await exchange(served.port, [only], 1)]
+            # What clients are told is what is counted.
+            assert served.service.answers == {400: 1, 503: 1}
+    assert answers[:2] == answers[2:]
+    statuses = [int(status.split()[1]) for status, _, _ in answers[:2]]
+    assert statuses == [400, only_replica.REFUSED_STATUS]
 
 
 def mixed_stream() -> tuple[bytes, list[tuple[bytes, bytes]]]:
