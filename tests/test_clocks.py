@@ -13,6 +13,7 @@ ALLOWED = {
     "deployments/observability/tracing.py": "the times of a span, which other machines compare",
     "deployments/observability/inference_statistics.py": "when the last inference was, to be told",
     "deployments/batcher/death_journal.py": "the age of a file",
+    "deployments/hosting/wishes.py": "the order of wishes told on different nodes; never backwards",
     "sojourn/commands/profile.py": "the date of a profile",
 }
 _READERS = {
@@ -40,6 +41,7 @@ def reads_time_of_day(path: Path) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_the_time_of_day_is_read_only_where_a_step_does_no_harm() -> None:
     found = {
         str(path.relative_to(ROOT))

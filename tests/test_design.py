@@ -51,6 +51,7 @@ def defined_by(node: ast.stmt) -> set[str]:
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [DESIGN, GLOSSARY], ids=lambda page: page.stem)
 def test_every_file_and_name_in_the_tables_exists(page: Path) -> None:
     rows = rows_of_names(page)

@@ -47,6 +47,7 @@ def imported_modules(path: Path) -> set[str]:
     return names
 
 
+@pytest.mark.slow
 def test_only_the_adapters_import_ray() -> None:
     found = {
         str(path.relative_to(ROOT))
@@ -59,6 +60,7 @@ def test_only_the_adapters_import_ray() -> None:
     assert all(adapter in design for adapter in ADAPTERS)
 
 
+@pytest.mark.slow
 def test_tests_import_neither_other_tests_nor_benchmarks() -> None:
     """Shared helpers live in `tests/support`; tests of the benchmarks import those, of course."""
     found = [

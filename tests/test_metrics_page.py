@@ -25,6 +25,7 @@ BARE = {
 }
 
 
+@pytest.mark.slow
 def test_the_page_is_up_to_date() -> None:
     printed = subprocess.run(
         [sys.executable, "scripts/metrics_page.py"],

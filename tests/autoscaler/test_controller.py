@@ -152,6 +152,7 @@ def test_stale_reports_hold():
     assert fleet.run(150, 0.1 * PER_REPLICA).replicas == 1
 
 
+@pytest.mark.slow
 def test_replicas_that_serve_but_do_not_report_count_with_their_share():
     """Three of five stop reporting: the load of the other two is not all the load."""
     fleet = Fleet(5)
@@ -202,6 +203,7 @@ def test_slow_starts_do_not_order_the_same_demand_twice():
     assert 4 <= fleet.history[-1] == max(fleet.history) <= 7
 
 
+@pytest.mark.slow
 def test_killed_replica_does_not_shrink_the_fleet():
     fleet = Fleet(5)
     before = fleet.run(300, 3.5 * PER_REPLICA).replicas

@@ -12,6 +12,7 @@ SPANS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=60)
 @given(SPANS)
 def test_each_second_gets_its_share_of_every_span(spans):

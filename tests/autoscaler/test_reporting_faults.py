@@ -47,6 +47,7 @@ def restarted(autoscaler):
     return heir
 
 
+@pytest.mark.slow
 def test_a_replica_whose_first_report_is_five_minutes_late_orders_nothing():
     """Its whole counter was once spread over a second: the order went from 4 to 233."""
     autoscaler, orders = Autoscaler(), []
@@ -63,6 +64,7 @@ def test_a_replica_whose_first_report_is_five_minutes_late_orders_nothing():
     assert max(orders[100:]) <= 6
 
 
+@pytest.mark.slow
 def test_replicas_that_began_to_serve_while_the_controller_was_away_order_nothing():
     """With ten replicas needed, 250 were once ordered, and kept for minutes."""
     autoscaler, orders = Autoscaler(), []
@@ -172,6 +174,7 @@ def test_the_backlog_of_silent_replicas_is_assumed_to_be_that_of_the_others():
     assert backlogs[0] == backlogs[1] == pytest.approx(10 * (100 - 64))
 
 
+@pytest.mark.slow
 def test_the_hold_does_not_survive_an_outage_of_the_controller():
     """With a hold of 300 s, 6 replicas once became 1 at the first decision after 1000 s."""
     autoscaler = Autoscaler(AutoscalerSettings(hold_s=300.0))

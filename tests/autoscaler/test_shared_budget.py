@@ -109,6 +109,7 @@ def test_an_invalid_budget_is_refused(budget: Any) -> None:
         SojournAutoscalingPolicy(replica_budget=budget)
 
 
+@pytest.mark.slow
 def test_the_budget_is_kept_while_replicas_move() -> None:
     """What one deployment gives up, the other gets only once it is free."""
     fleets = Fleets(6)

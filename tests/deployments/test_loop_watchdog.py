@@ -32,6 +32,7 @@ def run(then: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["sleep_without_the_lock", "sleep_with_the_lock"])
 def test_a_loop_that_hangs_ends_its_process_with_a_traceback(function: str) -> None:
     ended = run(f"{function}()")
@@ -40,6 +41,7 @@ def test_a_loop_that_hangs_ends_its_process_with_a_traceback(function: str) -> N
     assert f"in {function}" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_watchdog_that_was_stopped_ends_nothing() -> None:
     ended = run("watching.cancel(); await asyncio.sleep(0); time.sleep(0.4)")
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -70,6 +70,7 @@ def test_haproxy_accepts_every_algorithm(tmp_path: Path) -> None:
         subprocess.run(command, check=True, capture_output=True)
 
 
+@pytest.mark.slow
 def test_haproxy_starts_with_the_files_that_it_may_open(tmp_path: Path) -> None:
     """HAProxy refuses to start if it could not open a file for each connection."""
     files = open_files_limit()

@@ -26,6 +26,7 @@ needs_promtool = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_promtool
 @pytest.mark.parametrize("arguments", ["check rules rules.yaml", "test rules rules_test.yaml"])
 def test_promtool_finds_nothing_wrong(arguments: str) -> None:

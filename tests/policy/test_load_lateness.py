@@ -187,6 +187,7 @@ def test_a_large_room_changes_little():
     assert curve.late_share(exact.arrival_rate_per_s) == pytest.approx(exact_late, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_the_rate_is_never_above_the_capacity():
     curve = solve_load_lateness_curve(P4, ServiceLevelObjective(200.0, 90.0), 544)
     assert curve.sla_rate_per_s == P4.capacity_per_s

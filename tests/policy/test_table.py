@@ -156,6 +156,7 @@ def test_policies_solved_from_rate_to_rate_take_no_more_power_than_alone(respons
             assert found.mean_power_w <= 1.003 * alone.mean_power_w
 
 
+@pytest.mark.slow
 def test_it_does_not_import_scipy_signal_which_is_slow():
     program = "import sys, policy.table; sys.exit('scipy.signal' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

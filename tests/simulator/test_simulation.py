@@ -78,6 +78,7 @@ def test_every_autoscaler_sees_the_same_arrivals():
     assert logs[0] == logs[1]
 
 
+@pytest.mark.slow
 def test_an_autoscaler_is_kept_within_the_bounds():
     for wanted, expected in ((100, 6), (-5, 2)):
         run = simulate(scenario(min_replicas=2), Steady(wanted))

@@ -72,6 +72,7 @@ def test_more_replicas_with_fewer_requests_in_time_are_explained(capsys, tmp_pat
     assert "With more replicas" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_rand_estimator_is_theorem_2(capsys):
     content = plan(capsys, "--estimator", "rand", *DELAYS, response_time_ms=30)
     profile = Profile.load(PROFILE)
@@ -99,6 +100,7 @@ def test_the_batch_estimator_needs_fewer_replicas_than_the_rand_estimator(capsys
     assert batch["replicas"] < rand["replicas"]
 
 
+@pytest.mark.slow
 def test_one_replica_has_no_alternative_with_fewer(capsys):
     content = plan(capsys, rate=100, response_time_ms=100)
     assert [row["replicas"] for row in content["alternatives"]] == [1, 2]
@@ -220,6 +222,7 @@ def test_a_front_beside_the_device_limits_a_replica_if_it_is_slower(capsys, tmp_
     assert "bottleneck of a replica: its front (event loop)" in printed
 
 
+@pytest.mark.slow
 def test_other_cpus_than_those_of_the_measurement_are_told_of(capsys, tmp_path):
     config = PROFILE.parents[1] / "digits.yaml"
     file = with_front(tmp_path, request_ms=0.01, batch_ms=0.0, shares_cpu=True)

@@ -76,6 +76,7 @@ def simulate(capsys, arguments):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_the_result_has_the_same_keys_for_every_autoscaler(capsys, trace, slow_profile):
     names = ",".join(AUTOSCALERS)
     arguments = on_trace(trace, f"--autoscaler={names}", "--scale=20", profile=slow_profile)
@@ -107,6 +108,7 @@ def test_the_oracle_pays_for_each_replica_from_its_order(capsys, trace, slow_pro
     assert oracle["replica_seconds"] == pytest.approx(100 + 3 * 200)
 
 
+@pytest.mark.slow
 def test_costs_are_relative_to_the_oracle_even_if_it_is_not_listed(capsys, trace):
     content = simulate(capsys, on_trace(trace, "--autoscaler=static:3"))
     assert list(content["autoscalers"]) == ["static:3"]
@@ -116,6 +118,7 @@ def test_costs_are_relative_to_the_oracle_even_if_it_is_not_listed(capsys, trace
     assert static["energy_j"] > 0
 
 
+@pytest.mark.slow
 def test_the_default_list(capsys, trace):
     content = simulate(capsys, on_trace(trace))
     assert list(content["autoscalers"]) == ["sojourn", "ray", "static", "oracle"]
@@ -137,6 +140,7 @@ def test_the_order_of_the_autoscalers_does_not_change_their_results(capsys, trac
     assert both["autoscalers"] == turned["autoscalers"]
 
 
+@pytest.mark.slow
 def test_an_autoscalers_parameter_can_be_set(capsys, trace):
     content = simulate(capsys, on_trace(trace, "--scale=30", "--autoscaler=ray,ray:64"))
     stock, turned = content["autoscalers"].values()
@@ -181,6 +185,7 @@ def test_better_routing_is_not_slower(capsys, routing):
     assert p99[1] <= p99[0]
 
 
+@pytest.mark.slow
 def test_prints_a_table(capsys, trace):
     assert main(on_trace(trace)) == 0
     out = capsys.readouterr().out

@@ -165,6 +165,7 @@ def test_bad_profiles_are_one_line_and_status_2(capsys, tmp_path, content, messa
     assert message in refusal(capsys, rate=100.0, profile=path)
 
 
+@pytest.mark.slow
 def test_imports_neither_ray_nor_torch_nor_matplotlib():
     program = (
         "import sys; from sojourn.cli import main\n"
@@ -179,6 +180,7 @@ def test_imports_neither_ray_nor_torch_nor_matplotlib():
     json.loads(result.stdout)
 
 
+@pytest.mark.slow
 def test_a_plot_near_the_capacity_of_a_device_whose_largest_batch_is_not_its_best(capsys, tmp_path):
     profile = tmp_path / "profile.json"
     profile.write_text('{"latency_ms": [1.0, 1.2, 4.0]}')

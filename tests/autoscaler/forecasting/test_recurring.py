@@ -151,6 +151,7 @@ def test_it_does_not_matter_in_what_pieces_the_load_comes(seed, pieces):
     assert np.array_equal(whole.calendar._tables[:2], parts.calendar._tables[:2])
 
 
+@pytest.mark.slow
 @settings(LAWS, max_examples=6)
 @given(st.integers(0, 10**6), st.sampled_from(RECURRENCES), st.sampled_from([1, 6, 30]))
 def test_the_back_test_sees_what_was_expected_then(seed, recurrence, ahead):

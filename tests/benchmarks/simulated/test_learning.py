@@ -6,6 +6,7 @@ from benchmarks.simulated.learning import SLA_RATE_PER_S, by_day, replay
 START_S = 60
 
 
+@pytest.mark.slow
 def test_a_steady_load_is_held_at_little_more_than_the_oracle():
     offered = np.full(7200, 3.5 * SLA_RATE_PER_S)
     ordered, risks = replay(offered, START_S, 0.99, None)

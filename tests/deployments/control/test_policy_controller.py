@@ -77,6 +77,7 @@ async def test_longer_delays_and_smaller_waiting_rooms_reduce_the_rate() -> None
         assert (await solved(service)).sla_rate_per_s < before.sla_rate_per_s
 
 
+@pytest.mark.slow
 async def test_an_sla_that_no_rate_meets_is_reported() -> None:
     # A lone request is answered in 4 ms, but one that just misses a batch waits for it first.
     async with emulated_service(

@@ -77,6 +77,7 @@ async def test_a_damaged_file_is_solved_anew(tmp_path: Path, damaged: str) -> No
     assert await solve(REQUEST) == result
 
 
+@pytest.mark.slow
 async def test_the_child_process_reports_its_error() -> None:
     without_energy = Profile("m", "d", PROFILE.latency_ms)
     with pytest.raises(InfeasibleError, match="energy"):

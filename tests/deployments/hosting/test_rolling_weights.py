@@ -43,6 +43,7 @@ def leases(socket_path):
     return {row["name"]: row["leases"] for row in list_models(socket_path)}
 
 
+@pytest.mark.slow
 async def test_the_old_weights_are_given_back_even_if_the_collector_does_not_look(store):
     def load(config):
         return load_service(config, start=ServiceStart(store_socket=store))

@@ -77,6 +77,7 @@ def test_the_split_is_optimal_for_any_form_of_the_times():
     assert groups == (Group((1, 3, 5, 7), 4), Group((0, 2, 4, 6), 8))
 
 
+@pytest.mark.slow
 @given(sizes_of_rows.filter(bool))
 def test_without_a_fixed_cost_nothing_is_padded(sizes):
     groups = Bucketing(BatchTime((0.0, 0.0, 0.0, 1.0, 0.0))).split(sizes)

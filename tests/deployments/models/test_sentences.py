@@ -73,6 +73,7 @@ def test_similarities_are_those_published_by_sentence_transformers(model):
     np.testing.assert_allclose(embedding @ embedding.T, published, atol=5.1e-5)
 
 
+@pytest.mark.slow
 def test_an_embedding_does_not_depend_on_the_rest_of_the_batch(model, one_by_one):
     assert len(padded_shapes(model, TEXTS)) > 1
     np.testing.assert_allclose(embed(model, TEXTS), one_by_one, atol=1e-5)

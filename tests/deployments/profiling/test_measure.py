@@ -225,6 +225,7 @@ def test_a_model_must_know_the_energy_of_all_batch_sizes_or_none():
         measure(Partly(LINE))
 
 
+@pytest.mark.slow
 @settings(max_examples=20, derandomize=True)
 @given(st.floats(0.01, 0.3), st.integers(0, 2**32 - 1))
 def test_quantiles_are_relative_to_the_median_of_each_size(variation, seed):

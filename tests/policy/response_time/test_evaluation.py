@@ -205,6 +205,7 @@ def test_every_request_is_counted_once_under_any_table(policy, traffic_intensity
         assert evaluation.device_busy_fraction == pytest.approx(busy)
 
 
+@pytest.mark.slow
 @given(systems, st.floats(1, 99.9))
 def test_a_percentile_is_the_least_time_with_that_share_of_requests(system, percentile):
     size, per_request, fixed, traffic_intensity, max_wait_ms, data = system
@@ -219,6 +220,7 @@ def test_a_percentile_is_the_least_time_with_that_share_of_requests(system, perc
     assert evaluation.service_level(reached_ms * (1 - 1e-6)) < percentile / 100
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.floats(0.01, 100), st.floats(0.05, 0.9))
 def test_the_unit_of_time_does_not_matter(unit, traffic_intensity):

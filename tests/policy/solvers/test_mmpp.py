@@ -58,6 +58,7 @@ def test_a_start_that_misses_the_percentile_gives_way():
     assert found.evaluation.service_level(12) >= 0.99
 
 
+@pytest.mark.slow
 def test_where_no_policy_keeps_the_percentile_power_is_saved_for_hardly_more_late_requests():
     """The late share may exceed that of starting at once by a twentieth of the allowed one."""
     process, objective = Mmpp((100.0, 850.0), (0.2, 0.05)), ServiceLevelObjective(8.0, 99)

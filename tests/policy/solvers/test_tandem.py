@@ -65,6 +65,7 @@ def test_the_rate_within_the_sla_is_bound_by_the_slower_stage():
     assert device.sla_rate_per_s > 10 * curve.sla_rate_per_s
 
 
+@pytest.mark.slow
 def test_the_rate_within_the_sla_counts_a_front_on_the_same_cpu():
     objective = ServiceLevelObjective(20, 99)
     serial = Profile("mlp", "d", FAST_MS, front=FrontCosts(0.08, 0.15, shares_cpu=True))

@@ -60,6 +60,7 @@ def test_no_schedule_is_cheaper(required, start_time_s) -> None:
     assert cost == cheapest_by_enumeration(required, start_time_s)
 
 
+@pytest.mark.slow
 @given(required=MANY_SECONDS, start_time_s=START_TIMES_S)
 def test_the_required_replicas_serve_in_time(required, start_time_s) -> None:
     ordered = clairvoyant_schedule(required, start_time_s)
