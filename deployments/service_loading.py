@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from deployments.config import ModelConfig
+from deployments.control.response_times import load_evaluation
 from deployments.models.base import Model, check_weights, find_model_class, load_model
 from deployments.models.weights import WeightsLoader
 from deployments.profiling.kept_profile import KeptProfile
@@ -70,6 +71,7 @@ def load_service(
         )
     with start.split.phase("warm_up"):
         warm = warm_up(model, profile.latency_ms.tolist(), config.warm_up_s)
+        load_evaluation()
     service = InferenceService(
         config, model, profile, device=device, cpus=cpus, warm=warm, journals=journals, start=start
     )

@@ -12,6 +12,7 @@ import numpy as np
 from deployments.batcher.core import BatcherCore
 from policy.batching_policy import BatchingPolicy
 from policy.errors import SojournError
+from policy.front import FrontCosts
 from policy.profile import Profile
 from policy.response_time.distribution import ResponseTimeDistribution
 from policy.response_time.evaluation import evaluate
@@ -116,6 +117,16 @@ def _percentiles_ms(
         way_ms = way.values_ms(predicted.mean_batch_size)
         clients = _quantiles_ms(ClientResponseTimes(replica, way_ms))
     return _quantiles_ms(replica), clients, time.thread_time() - began_s
+
+
+def load_evaluation() -> None:
+    """Load what predictions need.
+
+    To load numba and its compiled code stops the other threads for up to a tenth of a second at a
+    time, so it is better done before there are requests.
+    """
+    profile = Profile("", "", np.ones(1), front=FrontCosts(0.0, 0.0, shares_cpu=False))
+    evaluate(profile, BatchingPolicy.from_control_limit(1, 1), 1.0)
 
 
 def _quantiles_ms(distribution: ResponseTimeDistribution) -> list[float]:
