@@ -15,6 +15,7 @@ no process knows any more disappears with the cluster.
 """
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -77,6 +78,8 @@ class ScaledDeployment:
     log : DecisionLog
     dry_run : bool
         Whether decisions are only recorded and not carried out.
+    may_have_none : bool
+        Whether it may be scaled to zero.
     last_asked_s : float
         When a decision was last asked for.
     reports : sequence of ReplicaReport
@@ -88,6 +91,7 @@ class ScaledDeployment:
         self.autoscaler = Autoscaler()
         self.log = DecisionLog()
         self.dry_run = False
+        self.may_have_none = False
         self.last_asked_s = 0.0
         self.reports: Sequence[ReplicaReport] = ()
         self._store = store
@@ -128,6 +132,9 @@ class ScaledDeployment:
         """
         known = {id(report) for report in self.reports}
         self._has_news = any(id(report) not in known for report in reports)
+        if self.may_have_none != (fleet.min_replicas == 0):
+            self.may_have_none = fleet.min_replicas == 0
+            self._saved_s = -math.inf  # whoever reads the log should know it soon
         self.last_asked_s, self.reports = now_s, reports
         is_loaded = self._is_loaded()
         if dry_run is not None:
@@ -194,6 +201,7 @@ class ScaledDeployment:
             "application": self.application,
             "deployment": self.deployment,
             "dry_run": dry_run,
+            "may_have_no_replicas": self.may_have_none,
             "newest": self.log.newest,
             "decisions": self.log.recorded,
         }

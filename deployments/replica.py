@@ -16,6 +16,8 @@ from deployments.config import DEPLOYMENT, ModelConfig, StoreConfig, parse_user_
 from deployments.control.decision_reader import DecisionReader, replicas_in
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.control.policy_controller import TICK_S
+from deployments.haproxy.fallback import note_minimum
+from deployments.haproxy.ray_config import backend_name
 from deployments.haproxy_view import HaproxyView, socket_path_on
 from deployments.hosting.app import HostingApp
 from deployments.hosting.report import CombinedReport
@@ -116,9 +118,10 @@ class Replica:
         self._start_time_s: float | None = None
         self._metrics = ReplicaMetrics(first)
         self._tasks: list[asyncio.Task[None]] = []
-        self._haproxy = HaproxyView(
-            f"-{context.replica_id.unique_id}", socket_path_on(self._node_id)
-        )
+        socket_path = socket_path_on(self._node_id)
+        self._haproxy = HaproxyView(f"-{context.replica_id.unique_id}", socket_path)
+        self._haproxy_folder = socket_path.parent
+        self._backend = backend_name(context.app_name)
         self._decisions = DecisionReader(context.app_name, context.deployment, ray_store.read)
         self._last_good = LastGoodConfig(
             *(context.app_name, context.deployment, first.model_name),
@@ -188,7 +191,7 @@ class Replica:
                 seen = await self._repository.tick()
                 if first is self._repository.first:
                     self._metrics.flush(seen[first.model_name])
-                await self._share_rates()
+                await self._follow_decisions()
             except Exception:
                 # A failed tick must not prevent later ones.
                 logger.exception("the replica's periodic update failed")
@@ -206,12 +209,17 @@ class Replica:
         """Return how long the event loop may be busy, with a batch of every model."""
         return 2 * sum(service.longest_batch_s for service in self._repository.services)
 
-    async def _share_rates(self) -> None:
-        """Limit tokens to this replica's share of their rates."""
+    async def _follow_decisions(self) -> None:
+        """Limit tokens to this replica's share, and tell HAProxy whether there may be none."""
+        content = await self._decisions.content()
         access = self._repository.first.access
         if access.limits_rates:
-            content = await self._decisions.content()
             access.share_among(replicas_in(content), time.monotonic())
+        note_minimum(
+            self._haproxy_folder,
+            self._backend,
+            may_have_none=bool(content.get("may_have_no_replicas")),
+        )
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Return this replica's statistics, which Ray passes to the autoscaler."""

@@ -42,6 +42,7 @@ class DecisionReader:
             "application": application,
             "deployment": deployment,
             "dry_run": False,
+            "may_have_no_replicas": False,
             "newest": None,
             "decisions": [],
         }

@@ -67,7 +67,6 @@ class Supervisor:
     def __init__(self, binary: str, arguments: list[str]) -> None:
         self._config_path, self._shares_ports, replaced = _parse_arguments(arguments)
         self._config = ray_config.parse(self._config_path.read_text(), os.environ.get(HTTP_HOST))
-        self._always_served = frozenset(os.environ.get(ALWAYS_SERVED, "").split(","))
         self._binary = binary
         self._replaced = replaced
         self._parent = os.getppid()
@@ -87,7 +86,8 @@ class Supervisor:
         )
         self._silent_checks = 0
         self._server_checks = ServerChecks()
-        self._fallback = Fallback(self._always_served)
+        always_served = os.environ.get(ALWAYS_SERVED, "").split(",")
+        self._fallback = Fallback(always_served, folder)
         self._last_useful_s = time.monotonic()
 
     def run(self) -> int:
@@ -140,7 +140,7 @@ class Supervisor:
                 self._worker_socket,
                 listeners,
                 self._unavailable,
-                self._always_served,
+                self._fallback.always_served,
             )
         )
         command = [self._binary, "-db", "-f", str(self._amended)]

@@ -47,7 +47,8 @@ def load(service: Running) -> Iterator[Counter[object]]:
                         f"{service.url}/v2/models/googlenet/infer", json={"inputs": [tensor]}
                     )
                     wrong = answer.is_success and answer.json()["outputs"][0]["data"] != [value]
-                    seen["wrong" if wrong else answer.status_code] += 1
+                    failed = f"{answer.status_code} {answer.text}"
+                    seen["wrong" if wrong else 200 if answer.is_success else failed] += 1
                 except httpx.HTTPError as error:
                     seen[type(error).__name__] += 1
                 stop.wait(max(0.0, started_s + PERIOD_S - time.monotonic()))
