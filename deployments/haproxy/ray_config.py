@@ -15,9 +15,9 @@ lines. The supervisor hands HAProxy a changed copy:
 - Buffers are kept for the next request.
 - Without any replica to send a request to, clients are told to try again (503, not 500), also while
   Ray has not said yet which applications there are (503, not 404).
-- Serve's own proxy, which holds requests until there is a replica, gets those of applications that
-  may be scaled to zero, and no others (`deployments.haproxy.fallback`). Other requests are refused,
-  for which HAProxy needs a server of its own (`REFUSALS`).
+- Serve's own proxy holds requests until there is a replica. Where there always should be one
+  (`deployments.haproxy.fallback`), it has `HELD_MS` to find it; then clients are told to try again.
+  If the proxy is down, too, a server of HAProxy's own does that (`REFUSALS`).
 """
 
 import ipaddress
@@ -47,6 +47,8 @@ UNAVAILABLE = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\nRetry-After: 1\r\n\r\n%b" % (len(_MESSAGE), _MESSAGE)
 )
+#: How long Serve's proxy may look for a replica.
+HELD_MS = 250
 #: A server of HAProxy's own that refuses. If a replica dies, HAProxy tries what it held elsewhere;
 #: without any server left to try, it would close the client's connection without a word, as it does
 #: whenever a kept connection to a server fails.
@@ -55,7 +57,6 @@ _SOCKET = re.compile(r"^(\s*stats socket )(\S+) mode \d+ (.*)$", re.MULTILINE)
 _BIND = re.compile(r"^(\s*bind )(\S*):(\d+)( .*)?$", re.MULTILINE)
 _SECTION = re.compile(r"^(?=\S)", re.MULTILINE)
 _BACKEND = re.compile(r"backend (\S+)")
-_BACKUP = re.compile(r"^(\s*server .* backup)$", re.MULTILINE)
 _SERVER = re.compile(r"^\s*server (\S+) ", re.MULTILINE)
 _UNKNOWN_PATH = re.compile(r"^(\s*http-request return )status 404 .*$", re.MULTILINE)
 
@@ -197,7 +198,7 @@ def amend(
     if not always_served.isdisjoint(backends.values()):
         listener = f"abns@sojourn-{worker_socket.stem}"
         sections = [
-            _refuse(one, listener, unavailable) if backends.get(one) in always_served else one
+            _hold_briefly(one, listener, unavailable) if backends.get(one) in always_served else one
             for one in sections
         ]
         sections.append(
@@ -211,16 +212,18 @@ def amend(
     return _after(text, "option abortonclose", "option http-buffer-request")
 
 
-def _refuse(backend: str, listener: str, unavailable: Path) -> str:
-    """Return the section of a backend that answers 503 by itself while no server is up."""
+def _hold_briefly(backend: str, listener: str, unavailable: Path) -> str:
+    """Return the section of a backend that does not hold requests while no replica is up."""
     name = backend.split()[1]
     head, _, rest = backend.partition("\n")
-    up = "".join(f"    acl server_up srv_is_up({name}/{one})\n" for one in _SERVER.findall(rest))
-    condition = " if !server_up" if up else ""
-    servers = _BACKUP.sub(r"\1 disabled", rest).rstrip()
+    replicas = [line for line in rest.splitlines() if not line.endswith(" backup")]
+    names = _SERVER.findall("\n".join(replicas))
+    up = "".join(f"    acl replica_up srv_is_up({name}/{one})\n" for one in names)
+    condition = " if !replica_up" if up else ""
     return (
-        f"{head}\n{up}    http-request return status 503 errorfile {unavailable}{condition}\n"
-        f"{servers}\n    server {REFUSALS} {listener} no-check backup\n"
+        f"{head}\n    errorfile 504 {unavailable}\n{up}"
+        f"    http-request set-timeout server {HELD_MS}ms{condition}\n"
+        f"{rest.rstrip()}\n    server {REFUSALS} {listener} no-check backup\n"
     )
 
 

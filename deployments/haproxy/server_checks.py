@@ -43,8 +43,6 @@ class Server:
     backup : bool
         Whether it is used only if all others are down: Serve's own proxy.
     up : bool
-    disabled : bool
-        Whether HAProxy was told to send it nothing.
     check : str
         HAProxy's code for the last health check: ``L7TOUT`` if it was not answered, ``L4TOUT`` if
         not even its connection was.
@@ -58,7 +56,6 @@ class Server:
     name: str
     backup: bool
     up: bool
-    disabled: bool
     check: str
     failures: int
     sessions: int
@@ -97,7 +94,6 @@ def _server(row: dict[str, str]) -> Server:
         name=row["svname"],
         backup=row["bck"] == "1",
         up=up,
-        disabled=row["status"].startswith("MAINT"),
         check=row["check_status"].removeprefix("* "),
         failures=max(0, rise + fall - 1 - health) if up else 0,
         sessions=int(row["scur"] or 0),

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from deployments.haproxy import ray_config
 from deployments.haproxy.admin_relay import AdminError, AdminRelay, ask
-from deployments.haproxy.fallback import Fallback
+from deployments.haproxy.fallback import always_served
 from deployments.haproxy.listeners import HAND_OVER, hand_over, open_listener, take_over
 from deployments.haproxy.ray_config import REFUSALS, Address, UnknownConfigError
 from deployments.haproxy.server_checks import ServerChecks, StatisticsError, parse_servers
@@ -86,8 +86,7 @@ class Supervisor:
         )
         self._silent_checks = 0
         self._server_checks = ServerChecks()
-        always_served = os.environ.get(ALWAYS_SERVED, "").split(",")
-        self._fallback = Fallback(always_served, folder)
+        self._always_served = os.environ.get(ALWAYS_SERVED, "").split(",")
         self._last_useful_s = time.monotonic()
 
     def run(self) -> int:
@@ -140,7 +139,7 @@ class Supervisor:
                 self._worker_socket,
                 listeners,
                 self._unavailable,
-                self._fallback.always_served,
+                always_served(self._config.admin_socket.parent, self._always_served),
             )
         )
         command = [self._binary, "-db", "-f", str(self._amended)]
@@ -201,9 +200,7 @@ class Supervisor:
             table = ask(worker.admin_socket, _SERVERS).decode()
             servers = [one for one in parse_servers(table) if one.name != REFUSALS]
             self._silent_checks = 0
-            now_s = time.monotonic()
-            commands = self._server_checks.look(servers, now_s)
-            for command in commands + self._fallback.look(servers, now_s):
+            for command in self._server_checks.look(servers, time.monotonic()):
                 _log(command)
                 ask(worker.admin_socket, command.encode())
         except StatisticsError as error:

@@ -114,30 +114,27 @@ def test_the_service_alone_listens_where_it_is_asked_to(tmp_path: Path, host: st
     assert addresses[1].host == ("" if host == "*" else host)
 
 
-def test_serves_proxy_is_disabled_only_where_there_are_always_replicas(tmp_path: Path) -> None:
+def test_serves_proxy_holds_briefly_only_where_there_are_always_replicas(tmp_path: Path) -> None:
     text = ray_config(tmp_path, "*", PORTS, [1, 2], proxy=3)
     other = text.replace("http-app", "http-other")
     both = text + other[other.index("\nbackend http-other") : other.index("\nbackend default_")]
     before, after = amended(both), amended(both, {"http-app"})
-    (line,) = [one.strip() for one in text.splitlines() if one.endswith("backup")]
-    refuse = "http-request return status 503 errorfile /run/503.http"
     gone, new = changed(before, after)
-    assert gone == [line]
+    assert not gone
     assert sorted(filter(None, new)) == sorted(
         [
-            "acl server_up srv_is_up(http-app/replica-1)",
-            "acl server_up srv_is_up(http-app/replica-2)",
-            "acl server_up srv_is_up(http-app/SERVE_PROXY_ACTOR-head)",
-            f"{refuse} if !server_up",
-            f"{line} disabled",
+            "errorfile 504 /run/503.http",
+            "acl replica_up srv_is_up(http-app/replica-1)",
+            "acl replica_up srv_is_up(http-app/replica-2)",
+            "http-request set-timeout server 250ms if !replica_up",
             f"server {REFUSALS} abns@sojourn-7 no-check backup",
             f"frontend {REFUSALS}",
             "bind abns@sojourn-7",
             "no log",
-            refuse,
+            "http-request return status 503 errorfile /run/503.http",
         ],
     )
-    assert after.index("disabled") < after.index("backend http-other")
+    assert after.index("set-timeout") < after.index("backend http-other")
 
 
 def test_a_path_is_unknown_only_once_there_are_routes(tmp_path: Path) -> None:
@@ -202,7 +199,7 @@ def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(
         for line in (
             "return status 404",
             "fall 20 rise 2 inter 500ms",
-            "18500 check backup disabled",
+            "set-timeout server 250ms",
         ):
             assert (line in text) is routes
         amended_file = tmp_path / "amended.cfg"

@@ -20,7 +20,7 @@ TABLE = (
     "http-a,one,3,UP,L7OK,21,2,20,0,\nhttp-a,two,2,UP 18/20,* L7TOUT,19,2,20,0,\n"
     "http-a,three,1,DOWN 1/2,L4CON,1,2,20,1,\nhttp-a,four,,no check,,,,,0,\n\n"
 )
-ONE = Server("a", "one", False, True, False, "L7OK", 0, 5)
+ONE = Server("a", "one", False, True, "L7OK", 0, 5)
 SILENT = replace(ONE, name="two", check="L7TOUT", failures=MAX_FAILURES)
 servers = st.builds(
     Server,
@@ -40,7 +40,7 @@ def commands(*fleet: Server) -> list[str]:
 
 
 def test_the_table_is_read() -> None:
-    one = Server("http-a", "one", False, True, False, "L7OK", 0, 3)
+    one = Server("http-a", "one", False, True, "L7OK", 0, 3)
     assert parse_servers(TABLE) == [
         one,
         replace(one, name="two", check="L7TOUT", failures=2, sessions=2),

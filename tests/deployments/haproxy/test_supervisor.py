@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from deployments.haproxy.admin_relay import AdminError, ask
+from deployments.haproxy.fallback import note_minimum
 from deployments.haproxy.ray_config import UNAVAILABLE
 from deployments.haproxy.server_checks import Server, parse_servers
 from deployments.haproxy.settings import ALWAYS_SERVED, HAPROXY, HTTP_HOST
@@ -236,30 +237,38 @@ def test_without_replicas_clients_are_told_to_try_again(node: Node) -> None:
 
 
 @pytest.mark.parametrize("always_served", [True, False])
-def test_serves_proxy_gets_requests_only_if_there_may_be_no_replicas(
+def test_serves_proxy_may_hold_requests_only_if_there_may_be_no_replicas(
     node: Node, always_served: bool
 ) -> None:
     node.proxy = Replica()
-    if always_served:
-        node.environment = {ALWAYS_SERVED: "http-other,http-app"}
+    node.environment = {ALWAYS_SERVED: "http-other,http-app"}
+    note_minimum(node.folder, "http-app", may_have_none=not always_served)
     refusal = (503, UNAVAILABLE.partition(b"\r\n\r\n")[2])
-    expected = refusal if always_served else (200, b"%d" % node.proxy.port)
+    answer = (200, b"%d" % node.proxy.port)
     try:
         node.start()
         assert node.get()[1] in [b"%d" % replica.port for replica in node.replicas]
         for replica in node.replicas:
             replica.close()
-        assert wait_for(lambda: node.get() == expected)
+        # It may know of a replica that HAProxy does not know yet.
+        assert wait_for(lambda: node.get() == answer)
         # A new configuration, and with it a new HAProxy, changes nothing.
         node.replicas.clear()
         node.start("-sf", str(node.pid()))
-        assert node.get() == expected
+        assert node.get() == answer
+        node.proxy.fall_silent()
+        if always_served:
+            assert node.get(timeout_s=5) == refusal
+        else:
+            threading.Timer(0.5, node.proxy.speak).start()
+            assert node.get() == answer
         node.replicas.append(Replica())
         node.start("-sf", str(node.pid()))
         assert node.get() == (200, b"%d" % node.replicas[0].port)
     finally:
         node.proxy.close()
-        node.replicas[0].close()
+        for replica in node.replicas:
+            replica.close()
 
 
 def test_a_request_that_a_dying_replica_leaves_is_refused_if_there_is_no_other(node: Node) -> None:
