@@ -16,7 +16,7 @@ from deployments.config import DEPLOYMENT, ModelConfig, StoreConfig, parse_user_
 from deployments.control.decision_reader import DecisionReader, replicas_in
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.control.policy_controller import TICK_S
-from deployments.haproxy.fallback import note_minimum
+from deployments.haproxy.fallback import note_held
 from deployments.haproxy.ray_config import backend_name
 from deployments.haproxy_view import HaproxyView, socket_path_on
 from deployments.hosting.app import HostingApp
@@ -210,16 +210,14 @@ class Replica:
         return 2 * sum(service.longest_batch_s for service in self._repository.services)
 
     async def _follow_decisions(self) -> None:
-        """Limit tokens to this replica's share, and tell HAProxy whether there may be none."""
+        """Limit tokens to this replica's share, and tell HAProxy how long requests may be held."""
         content = await self._decisions.content()
         access = self._repository.first.access
         if access.limits_rates:
             access.share_among(replicas_in(content), time.monotonic())
-        note_minimum(
-            self._haproxy_folder,
-            self._backend,
-            may_have_none=bool(content.get("may_have_no_replicas")),
-        )
+        held_ms = max(service.longest_answer_ms for service in self._repository.services)
+        may_have_none = content.get("may_have_no_replicas")
+        note_held(self._haproxy_folder, self._backend, None if may_have_none else held_ms)
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Return this replica's statistics, which Ray passes to the autoscaler."""

@@ -15,16 +15,17 @@ lines. The supervisor hands HAProxy a changed copy:
 - Buffers are kept for the next request.
 - Without any replica to send a request to, clients are told to try again (503, not 500), also while
   Ray has not said yet which applications there are (503, not 404).
-- Serve's own proxy holds requests until there is a replica. Where there always should be one
-  (`deployments.haproxy.fallback`), it has `HELD_MS` to find it; then clients are told to try again.
-  If the proxy is down, too, a server of HAProxy's own does that (`REFUSALS`).
+- Serve's own proxy holds requests until there is a replica. Where there always should be one, it
+  holds them no longer than the SLA allows (`deployments.haproxy.fallback`); then clients are told
+  to try again. If the proxy is down, too, a server of HAProxy's own does that (`REFUSALS`).
 """
 
 import ipaddress
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from deployments.haproxy.only_replica import RULES
 
@@ -47,8 +48,6 @@ UNAVAILABLE = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\nRetry-After: 1\r\n\r\n%b" % (len(_MESSAGE), _MESSAGE)
 )
-#: How long Serve's proxy may look for a replica.
-HELD_MS = 250
 #: A server of HAProxy's own that refuses. If a replica dies, HAProxy tries what it held elsewhere;
 #: without any server left to try, it would close the client's connection without a word, as it does
 #: whenever a kept connection to a server fails.
@@ -156,7 +155,7 @@ def amend(
     worker_socket: Path,
     listeners: Mapping[Address, int],
     unavailable: Path,
-    always_served: Set[str] = frozenset(),
+    held_ms: Mapping[str, int] = MappingProxyType({}),
 ) -> str:
     """Return the configuration that HAProxy is to run.
 
@@ -169,8 +168,8 @@ def amend(
         An open file descriptor for each of `config.addresses`.
     unavailable : Path
         A file with `UNAVAILABLE`.
-    always_served : set of str
-        The backends that are never scaled to zero.
+    held_ms : mapping of str to int
+        How long Serve's proxy may hold requests, by backend; without a limit where it is missing.
 
     Returns
     -------
@@ -195,10 +194,12 @@ def amend(
         text = _UNKNOWN_PATH.sub(rf"\g<1>status 503 errorfile {unavailable}", text)
     sections = _SECTION.split(text)
     backends = {one: found[1] for one in sections if (found := _BACKEND.match(one))}
-    if not always_served.isdisjoint(backends.values()):
+    if not held_ms.keys().isdisjoint(backends.values()):
         listener = f"abns@sojourn-{worker_socket.stem}"
         sections = [
-            _hold_briefly(one, listener, unavailable) if backends.get(one) in always_served else one
+            _hold_briefly(one, held_ms[backends[one]], listener, unavailable)
+            if backends.get(one) in held_ms
+            else one
             for one in sections
         ]
         sections.append(
@@ -212,8 +213,8 @@ def amend(
     return _after(text, "option abortonclose", "option http-buffer-request")
 
 
-def _hold_briefly(backend: str, listener: str, unavailable: Path) -> str:
-    """Return the section of a backend that does not hold requests while no replica is up."""
+def _hold_briefly(backend: str, held_ms: int, listener: str, unavailable: Path) -> str:
+    """Return the section of a backend that holds requests no longer while no replica is up."""
     name = backend.split()[1]
     head, _, rest = backend.partition("\n")
     replicas = [line for line in rest.splitlines() if not line.endswith(" backup")]
@@ -222,7 +223,7 @@ def _hold_briefly(backend: str, listener: str, unavailable: Path) -> str:
     condition = " if !replica_up" if up else ""
     return (
         f"{head}\n    errorfile 504 {unavailable}\n{up}"
-        f"    http-request set-timeout server {HELD_MS}ms{condition}\n"
+        f"    http-request set-timeout server {held_ms}ms{condition}\n"
         f"{rest.rstrip()}\n    server {REFUSALS} {listener} no-check backup\n"
     )
 

