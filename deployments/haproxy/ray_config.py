@@ -48,6 +48,9 @@ UNAVAILABLE = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\nRetry-After: 1\r\n\r\n%b" % (len(_MESSAGE), _MESSAGE)
 )
+#: A file beside `unavailable`, empty at first. It is a map of HAProxy: while it has a backend, its
+#: requests are held without a limit after all.
+HELD_MAP = "held.map"
 #: A server of HAProxy's own that refuses. If a replica dies, HAProxy tries what it held elsewhere;
 #: without any server left to try, it would close the client's connection without a word, as it does
 #: whenever a kept connection to a server fails.
@@ -220,10 +223,11 @@ def _hold_briefly(backend: str, held_ms: int, listener: str, unavailable: Path) 
     replicas = [line for line in rest.splitlines() if not line.endswith(" backup")]
     names = _SERVER.findall("\n".join(replicas))
     up = "".join(f"    acl replica_up srv_is_up({name}/{one})\n" for one in names)
-    condition = " if !replica_up" if up else ""
+    held = f"    acl held str({name}),map_str({unavailable.with_name(HELD_MAP)}) -m found\n"
+    condition = "!held !replica_up" if up else "!held"
     return (
-        f"{head}\n    errorfile 504 {unavailable}\n{up}"
-        f"    http-request set-timeout server {held_ms}ms{condition}\n"
+        f"{head}\n    errorfile 504 {unavailable}\n{up}{held}"
+        f"    http-request set-timeout server {held_ms}ms if {condition}\n"
         f"{rest.rstrip()}\n    server {REFUSALS} {listener} no-check backup\n"
     )
 

