@@ -190,7 +190,10 @@ class Comparison:
             return f"None of them kept {sla} over the whole run."
         best = min(keeping, key=lambda row: row.replica_seconds)
         if len(keeping) == 1:
-            return f"Only {best.label} kept {sla} over the whole run."
+            needed = self.objective.percentile / 100
+            oracle_kept = self.oracle is not None and self.oracle.service_level >= needed
+            beside = ", beside the oracle, which knows the future" if oracle_kept else ""
+            return f"Only {best.label} kept {sla} over the whole run{beside}."
         return f"Of those that kept {sla} over the whole run, {best.label} cost least."
 
 
