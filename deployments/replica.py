@@ -40,6 +40,9 @@ logger = logging.getLogger("ray.serve")
 
 #: How long a stopping replica waits for accepted requests; below `graceful_shutdown_timeout_s`.
 DRAIN_TIMEOUT_S = 20.0
+#: Share of the time for an answer after which HAProxy refuses what no replica has taken: a refusal
+#: should be in time, too.
+HELD_SHARE = 0.9
 
 
 def _kept_profile(model: str) -> KeptProfile | None:
@@ -215,7 +218,8 @@ class Replica:
         access = self._repository.first.access
         if access.limits_rates:
             access.share_among(replicas_in(content), time.monotonic())
-        held_ms = max(service.longest_answer_ms for service in self._repository.services)
+        longest_ms = max(service.longest_answer_ms for service in self._repository.services)
+        held_ms = HELD_SHARE * longest_ms
         may_have_none = content.get("may_have_no_replicas")
         note_held(self._haproxy_folder, self._backend, None if may_have_none else held_ms)
 
