@@ -1,7 +1,7 @@
 """The fast loop: when requests are lost already, order for what is measured, ahead of the forecast.
 
 The forecast sees a jump as the minute's requests show it, and sizes by a model of the replicas. If
-more requests are given up than the SLA allows, or a backlog waits, both may be wrong, and there is
+far more requests are given up than the SLA allows, or a backlog waits, both may be wrong, and there is
 no time to find out which. So one rule applies then: size for
 
     need = x · max(1, c / μ) + backlog / drain time,   at most 1.5 x,
@@ -23,6 +23,10 @@ FloatArray = NDArray[np.float64]
 
 #: The most that is ordered for, as a multiple of what was truly offered.
 MAX_OVER_OFFERED = 1.5
+#: So many times the share that may miss the SLA must be given up. From smaller errors the model of
+#: the replicas learns (`autoscaler.sizing.sla_rate_correction`), which it could not if they were
+#: made good at once, again and again.
+URGENT = 5.0
 #: Seconds in which replicas must have been full before what they accepted is their capacity.
 _LEAST_FULL_S = 3
 #: Replicas that come or go between two seconds in which their number is the same.
@@ -74,7 +78,7 @@ def measured_need(
     given_up_share = float(
         _given_up(tries.refusals.sum(), tries.attempts.sum(), retries_among(replicas, retries))
     )
-    is_refusing = given_up_share > late_share_allowed
+    is_refusing = given_up_share > min(URGENT * late_share_allowed, 0.5)
     if not is_refusing and backlog <= 0:
         return MeasuredNeed()
     offered_per_s = float(np.max(tries.offered_per_s, initial=0.0))

