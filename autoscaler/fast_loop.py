@@ -1,8 +1,8 @@
 """The fast loop: when requests are lost already, order for what is measured, ahead of the forecast.
 
 The forecast sees a jump as the minute's requests show it, and sizes by a model of the replicas. If
-far more requests are given up than the SLA allows, or a backlog waits, both may be wrong, and there is
-no time to find out which. So one rule applies then: size for
+far more requests are given up than the SLA allows, or a backlog waits, both may be wrong, and there
+is no time to find out which. So one rule applies then: size for
 
     need = x · max(1, c / μ) + backlog / drain time,   at most 1.5 x,
 
