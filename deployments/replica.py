@@ -40,9 +40,9 @@ logger = logging.getLogger("ray.serve")
 
 #: How long a stopping replica waits for accepted requests; below `graceful_shutdown_timeout_s`.
 DRAIN_TIMEOUT_S = 20.0
-#: Share of the time for an answer after which HAProxy refuses what no replica has taken: a refusal
-#: should be in time, too.
-HELD_SHARE = 0.9
+#: How many times the time for an answer HAProxy waits for what no replica has taken. While Ray
+#: deploys, the way to the replicas is longer, and a late answer is better than none.
+HELD_FACTOR = 3.0
 
 
 def _kept_profile(model: str) -> KeptProfile | None:
@@ -219,7 +219,7 @@ class Replica:
         if access.limits_rates:
             access.share_among(replicas_in(content), time.monotonic())
         longest_ms = max(service.longest_answer_ms for service in self._repository.services)
-        held_ms = HELD_SHARE * longest_ms
+        held_ms = HELD_FACTOR * longest_ms
         may_have_none = content.get("may_have_no_replicas")
         note_held(self._haproxy_folder, self._backend, None if may_have_none else held_ms)
 

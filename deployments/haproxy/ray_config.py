@@ -16,7 +16,7 @@ lines. The supervisor hands HAProxy a changed copy:
 - Without any replica to send a request to, clients are told to try again (503, not 500), also while
   Ray has not said yet which applications there are (503, not 404).
 - Serve's own proxy holds requests until there is a replica. Where there always should be one, it
-  holds them no longer than the SLA allows (`deployments.haproxy.fallback`); then clients are told
+  holds them no longer than replicas say (`deployments.haproxy.fallback`); then clients are told
   to try again. If the proxy is down, too, a server of HAProxy's own does that (`REFUSALS`).
 """
 
