@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,13 @@ import pytest
 from deployments.http.app import InferenceApp
 from tests.support.doubles_service import listening, make_service
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(
+        "SOJOURN_TEST_GENERATED_CLIENT" not in os.environ,
+        reason="it installs a generator for a minute; set SOJOURN_TEST_GENERATED_CLIENT",
+    ),
+]
 
 #: It pins other versions of our own dependencies, so it gets an environment of its own.
 GENERATOR = "openapi-python-client==0.29.1"
