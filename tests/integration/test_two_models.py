@@ -35,4 +35,4 @@ def test_each_model_answers_under_its_route_and_its_sla(tmp_path: Path) -> None:
         root = digits["url"].removesuffix("/digits")
         shown = run_block(ask, tmp_path, {"http://127.0.0.1:8000": root})
         assert '"label"' in shown
-        assert "answered" in shown
+        assert "right answers" in shown
