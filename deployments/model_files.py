@@ -18,7 +18,7 @@ from typing import Any
 import deployments
 from deployments.config import ModelConfig
 from deployments.errors import StartError
-from deployments.models.base import load_model, make_model
+from deployments.models.loading import load_model, make_model
 from deployments.models.weights import WeightsLoader
 from policy.errors import SojournError
 

@@ -27,7 +27,7 @@ from deployments.kept_imports import kept_imports
 from deployments.loop_watchdog import LoopWatchdog
 from deployments.metrics import ReplicaMetrics
 from deployments.middleware import open_fast_path
-from deployments.models.base import find_model_class
+from deployments.models.loading import find_model_class
 from deployments.profiling.kept_profile import KeptProfile
 from deployments.ray_replica import call_when_draining, confine_to_node
 from deployments.service import InferenceService

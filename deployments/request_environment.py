@@ -21,7 +21,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from deployments.config import ModelConfig, ServiceConfig
-from deployments.models.base import MODELS, Model, TensorSpec, find_model_class
+from deployments.models.base import Model, TensorSpec
+from deployments.models.loading import MODELS, find_model_class
 from deployments.routing import always_served_environment, max_connections
 from policy.errors import SojournError
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from deployments.config import ModelConfig
 from deployments.control.response_times import load_evaluation
-from deployments.models.base import Model, check_weights, find_model_class, load_model
+from deployments.models.base import Model
+from deployments.models.loading import check_weights, find_model_class, load_model
 from deployments.models.weights import WeightsLoader
 from deployments.profiling.kept_profile import KeptProfile
 from deployments.profiling.measure import measure_profile

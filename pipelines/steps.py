@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from deployments.models.base import DEVICES
+from deployments.models.loading import DEVICES
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.profile import Profile

@@ -25,7 +25,7 @@ import contextlib, gc, json, sys, time
 import ray.serve, deployments.replica
 from deployments.config import ModelConfig
 from deployments.kept_imports import kept_imports
-from deployments.models.base import find_model_class
+from deployments.models.loading import find_model_class
 from deployments.service_loading import load_service
 profile = {"max_batch_size": 32, "latency_ms": {"per_request": 0.05, "fixed": 0.3}}
 begin_s = time.thread_time()

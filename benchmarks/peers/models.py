@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from deployments.models.base import Model, TensorSpec, load_model
+from deployments.models.base import Model, TensorSpec
 from deployments.models.emulated import Emulated
+from deployments.models.loading import load_model
 
 MAX_BATCH_SIZE = 32
 FEATURES, HIDDEN, CLASSES = 256, 512, 16

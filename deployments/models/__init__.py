@@ -5,6 +5,7 @@ are in `deployments.errors`. Models whose time depends on the size of their rows
 `deployments.models.buckets`.
 """
 
-from deployments.models.base import MODELS, Model, TensorSpec, load_model
+from deployments.models.base import Model, TensorSpec
+from deployments.models.loading import MODELS, load_model
 
 __all__ = ["MODELS", "Model", "TensorSpec", "load_model"]

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from deployments.errors import ModelError, RowsError, StartError
-from deployments.models.base import Model, load_model
+from deployments.models.base import Model
+from deployments.models.loading import load_model
 from pipelines.errors import ResultError
 from pipelines.items import RETRY, BatchFailure, ItemFailure
 from policy.errors import InvalidInputError, SojournError

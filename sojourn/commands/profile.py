@@ -12,7 +12,7 @@ import yaml
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from deployments.models.base import DEVICES, MODELS, load_model
+from deployments.models.loading import DEVICES, MODELS, load_model
 from deployments.profiling.energy import best_meter
 from deployments.profiling.measure import measure_profile
 from deployments.threads import limit_threads

@@ -109,7 +109,7 @@ def test_the_package_has_what_the_model_reads_and_ray_unpacks_it(
     answer = subprocess.run(
         [
             *(sys.executable, "-c"),
-            "from deployments.models.base import load_model; import numpy as np;"
+            "from deployments.models.loading import load_model; import numpy as np;"
             "model = load_model('tickets:Tickets', {}, 'cpu');"
             "print(model.forward({'text': np.array([b'a', b'b'], object)})['score'].tolist())",
         ],

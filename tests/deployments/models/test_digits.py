@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from deployments.errors import StartError
-from deployments.models.base import load_model
 from deployments.models.digits import WEIGHTS, Digits
+from deployments.models.loading import load_model
 from loadtests import digits
 from policy.errors import InvalidInputError
 

@@ -7,8 +7,8 @@ import torch
 
 from deployments.errors import BadRequestError, RowsError, StartError, TooLargeError
 from deployments.models import sentences
-from deployments.models.base import load_model
 from deployments.models.buckets import BatchTime
+from deployments.models.loading import load_model
 from deployments.models.sentences import EXAMPLES, MAX_TEXT_BYTES, MAX_TOKENS, Sentences
 from policy.errors import InvalidInputError
 

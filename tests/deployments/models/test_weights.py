@@ -6,8 +6,9 @@ import safetensors.numpy
 import torch
 
 from deployments.config import ModelConfig
-from deployments.models.base import Model, TensorSpec, load_model
+from deployments.models.base import Model, TensorSpec
 from deployments.models.digits import WEIGHTS, Digits
+from deployments.models.loading import load_model
 from deployments.models.weights import WeightsLoader, load_weights
 from deployments.service_loading import load_service
 from deployments.service_start import ServiceStart

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from deployments.config import ModelConfig
-from deployments.models.base import load_model
+from deployments.models.loading import load_model
 from deployments.profiling.kept_profile import KeptProfile
 from deployments.service_loading import profile_of
 from policy.profile import Profile

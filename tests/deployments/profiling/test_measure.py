@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from deployments.errors import StartError
 from deployments.models import emulated
-from deployments.models.base import Model, TensorSpec, load_model
+from deployments.models.base import Model, TensorSpec
 from deployments.models.emulated import Emulated
+from deployments.models.loading import load_model
 from deployments.profiling import measure as profiling
 from deployments.profiling.measure import (
     LINE_TOLERANCE,

@@ -1,0 +1,202 @@
+"""Find a model's class by its import path, construct it, and load it."""
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from deployments.errors import StartError
+from deployments.models.base import LoadWeights, Model, TensorSpec
+from policy.errors import InvalidInputError, SojournError
+
+DEVICES = ("cpu", "cuda")
+
+MODELS = {
+    "digits": "deployments.models.digits:Digits",
+    "emulated": "deployments.models.emulated:Emulated",
+    "sentences": "deployments.models.sentences:Sentences",
+}
+"""Import paths of the models that come with Sojourn, by short name."""
+
+
+def load_model(
+    import_path: str,
+    options: Mapping[str, Any],
+    device: str,
+    weights: LoadWeights | None = None,
+) -> Model:
+    """Import a model class, construct the model with its options, and load it.
+
+    Parameters
+    ----------
+    import_path : str
+        ``package.module:Class``, or a short name from `MODELS`.
+    options : mapping
+        Keyword arguments of the constructor.
+    device : str
+        ``cpu`` or ``cuda``.
+    weights : callable, optional
+        What a `load` that asks for weights is given; by default
+        `deployments.models.weights.load_weights`.
+
+    Returns
+    -------
+    Model
+        Ready for `forward`.
+
+    Raises
+    ------
+    InvalidInputError
+        The path does not name a model class, the options do not match its constructor, the device
+        is unknown, or the model's inputs or outputs are invalid.
+    StartError
+        The model's constructor or `load` failed; the message contains that of the model.
+    """
+    if device not in DEVICES:
+        raise InvalidInputError(f"device: must be {' or '.join(DEVICES)}, not {device!r}")
+    model = make_model(import_path, options)
+    with _raise_as_start_error(import_path):
+        _load(model, device, weights)
+    _check_specs(model, import_path)
+    return model
+
+
+def make_model(import_path: str, options: Mapping[str, Any]) -> Model:
+    """Import a model class and construct the model with its options, without loading it.
+
+    Raises
+    ------
+    InvalidInputError
+        The path does not name a model class, or the options do not match its constructor.
+    StartError
+        The constructor failed; the message contains that of the model.
+    """
+    model_class = find_model_class(import_path)
+    _check_options(model_class, import_path, options)
+    with _raise_as_start_error(import_path):
+        return model_class(**options)
+
+
+@contextmanager
+def _raise_as_start_error(import_path: str) -> Iterator[None]:
+    try:
+        yield
+    except SojournError:
+        raise
+    except Exception as error:
+        raise StartError(
+            f"model {import_path} failed to load: {type(error).__name__}: {error}"
+        ) from error
+
+
+def check_weights(model: Model | type[Model], import_path: str, weights: str | None) -> None:
+    """Check that a model for which the config names weights asks for them.
+
+    Raises
+    ------
+    InvalidInputError
+        It does not.
+    """
+    if weights is not None and not _asks_for_weights(model):
+        raise InvalidInputError(
+            f"model {import_path}: weights: its `load` must have a second parameter `weights`"
+        )
+
+
+def _asks_for_weights(model: Model | type[Model]) -> bool:
+    return "weights" in inspect.signature(model.load).parameters
+
+
+def _load(model: Model, device: str, weights: LoadWeights | None) -> None:
+    """Load a model, with a source of weights if its `load` asks for one."""
+    if not _asks_for_weights(model):
+        model.load(device)
+        return
+    if weights is None:
+        # Imported by name: it may need torch, and this module is used where torch may not be.
+        weights = importlib.import_module("deployments.models.weights").load_weights
+    load: Callable[..., None] = model.load
+    load(device, weights=weights)
+
+
+def find_model_class(import_path: str) -> type[Model]:
+    """Import a model's class.
+
+    Parameters
+    ----------
+    import_path : str
+        ``package.module:Class``, or a short name from `MODELS`.
+
+    Raises
+    ------
+    InvalidInputError
+        The path does not name a model class that can be constructed.
+    """
+    import_path = MODELS.get(import_path, import_path)
+    module_name, colon, class_name = import_path.partition(":")
+    if not colon or not module_name or not class_name:
+        raise InvalidInputError(
+            f"model {import_path!r}: must be package.module:Class, or one of {', '.join(MODELS)}"
+        )
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{module_name}.".startswith(f"{error.name}."):
+            raise InvalidInputError(
+                f"model {import_path!r}: no module named {error.name!r} in {Path.cwd()} or on the "
+                f"Python path{_nearest_module(error.name)}; for a cluster, see `sojourn package`"
+            ) from error
+        raise InvalidInputError(f"model {import_path!r}: import failed: {error}") from error
+    except Exception as error:
+        raise InvalidInputError(
+            f"model {import_path!r}: import failed: {type(error).__name__}: {error}"
+        ) from error
+    found = getattr(module, class_name, None)
+    if found is None:
+        raise InvalidInputError(f"model {import_path!r}: {module_name} has no {class_name!r}")
+    if not (isinstance(found, type) and issubclass(found, Model)):
+        raise InvalidInputError(
+            f"model {import_path!r}: {class_name} is not a subclass of "
+            "deployments.models.base.Model"
+        )
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(found.__abstractmethods__))
+        raise InvalidInputError(f"model {import_path!r}: {class_name} does not define {missing}")
+    return found
+
+
+def _nearest_module(name: str) -> str:
+    near = difflib.get_close_matches(name, [path.stem for path in Path.cwd().glob("*.py")], n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def _check_options(model_class: type[Model], import_path: str, options: Mapping[str, Any]) -> None:
+    signature = inspect.signature(model_class)
+    try:
+        signature.bind(**options)
+    except TypeError as error:
+        allowed = ", ".join(signature.parameters) or "none"
+        raise InvalidInputError(
+            f"model {import_path}: options: {error}; the options are: {allowed}"
+        ) from error
+
+
+def _check_specs(model: Model, import_path: str) -> None:
+    for kind in ("inputs", "outputs"):
+        specs = getattr(model, kind, None)
+        if (
+            not isinstance(specs, tuple)
+            or not specs
+            or not all(isinstance(spec, TensorSpec) for spec in specs)
+        ):
+            raise InvalidInputError(
+                f"model {import_path}: {kind} must be a non-empty tuple of TensorSpec"
+            )
+        names = [spec.name for spec in specs]
+        if len(set(names)) != len(names):
+            raise InvalidInputError(
+                f"model {import_path}: {kind} contain two tensors with the same name"
+            )
