@@ -13,6 +13,7 @@ from modelstore.client import ask, list_models, open_model
 from modelstore.endpoint import allow_many_clients
 from modelstore.eviction import EVICTION_RULES
 from modelstore.manager import Manager
+from modelstore.names import ModelName
 from modelstore.prometheus import exposition
 from modelstore.settings import ManagerSettings
 from modelstore.wire import default_socket
@@ -107,6 +108,49 @@ def serve(
         signal.signal(number, stop)
     say(f"The store serves {remote} at {settings.socket}.")
     manager.run()
+
+
+@command.command()
+@click.argument("models", nargs=-1, required=True, metavar="NAME=PATH…")
+@click.option(
+    "--to",
+    "root",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder that is a remote, or is copied to one.",
+)
+@json_option
+def publish(models: tuple[str, ...], root: Path, as_json: bool) -> None:
+    """Write models as a remote has them; tensors that several of them contain are held once.
+
+    PATH is a safetensors file, or a folder of them.
+    """
+    from modelstore.publishing import publish  # loads torch
+
+    published = publish(dict(_model_files(text) for text in models), root)
+    rows = [
+        {
+            "name": str(model.name),
+            "files": model.files,
+            "bytes": model.size_bytes,
+            "shared_bytes": model.shared_bytes,
+        }
+        for model in published
+    ]
+    if as_json:
+        print_json({"models": rows})
+        return
+    columns = ("name", "files", "bytes", "shared_bytes")
+    print_table(columns, [[row[column] for column in columns] for row in rows])
+
+
+def _model_files(text: str) -> tuple[ModelName, list[Path]]:
+    name, equals, path = text.partition("=")
+    if not equals or not path:
+        raise click.UsageError(f"{text!r}: must be NAME=PATH, such as digits@2=digits.safetensors")
+    found = Path(path)
+    files = sorted(found.glob("*.safetensors")) if found.is_dir() else [found]
+    return ModelName.parse(name), files
 
 
 @command.command()

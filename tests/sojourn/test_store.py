@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from safetensors.numpy import save_file
 
 from sojourn.cli import main
 from tests.support.model_stores import manager_thread, publish, settings_for, weights
@@ -64,3 +65,21 @@ def test_without_a_manager_each_command_says_how_to_start_one(tmp_path, monkeypa
 def test_serve_refuses_wrong_settings(tmp_path, capsys):
     assert main(["store", "serve", "--remote", "models", "--disk", str(tmp_path)]) == 2
     assert "file:///" in capsys.readouterr().err
+
+
+def test_published_models_are_served(tmp_path, monkeypatch, capsys):
+    trained = tmp_path / "trained"
+    trained.mkdir()
+    save_file(weights(1), trained / "a.safetensors")
+    remote = tmp_path / "remote"
+    named = [f"one@2={trained / 'a.safetensors'}", f"two={trained}"]
+    rows = run(capsys, "publish", *named, "--to", str(remote))["models"]
+    assert [row["name"] for row in rows] == ["pytorch/one@2", "pytorch/two@1"]
+    assert main(["store", "publish", f"three={trained}", "--to", str(remote)]) == 0
+    assert "pytorch/three@1" in capsys.readouterr().out
+    with manager_thread(settings_for(tmp_path)) as socket_path:
+        monkeypatch.setenv("SOJOURN_STORE", str(socket_path))
+        assert run(capsys, "warm", "one@2")["bytes"] == run(capsys, "warm", "two")["bytes"]
+    for wrong, said in (("four", "NAME=PATH"), (f"fo/ur/x={trained}", "model name")):
+        assert main(["store", "publish", wrong, "--to", str(remote)]) == 2
+        assert said in capsys.readouterr().err
