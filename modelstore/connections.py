@@ -9,6 +9,7 @@ from typing import Any
 
 from modelstore import wire
 from modelstore.errors import StoreError
+from modelstore.readers import Readers
 from policy.errors import SojournError
 
 #: A client that has so many messages unread is disconnected.
@@ -20,12 +21,14 @@ class Client:
 
     Attributes
     ----------
+    uid : int
+        The user of its process.
     wants_progress : bool
         Whether it asked to be told how far a fetch is.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
+    def __init__(self, connection: socket.socket, uid: int) -> None:
+        self.connection, self.uid = connection, uid
         self.outbox: deque[tuple[dict[str, Any], list[int]]] = deque()
         self.wants_progress = False
 
@@ -43,6 +46,8 @@ class Connections:
         Called with a client and its message. A `SojournError` that it raises is the answer.
     on_gone : callable
         Called with a client whose connection has been closed.
+    readers : Readers
+        Who may connect.
     """
 
     def __init__(
@@ -51,10 +56,12 @@ class Connections:
         selector: selectors.BaseSelector,
         on_message: Callable[[Client, dict[str, Any]], None],
         on_gone: Callable[[Client], None],
+        readers: Readers,
     ) -> None:
         self.listener = listener
         self._selector = selector
         self._on_message, self._on_gone = on_message, on_gone
+        self._readers = readers
         self._clients: set[Client] = set()
         selector.register(listener, selectors.EVENT_READ)
 
@@ -62,17 +69,18 @@ class Connections:
         return client in self._clients
 
     def accept(self) -> None:
-        """Accept the connections that wait; processes of other users are turned away."""
+        """Accept the connections that wait; users who may not read anything are turned away."""
         while True:
             try:
                 connection, _ = self.listener.accept()
             except OSError:  # none left, or no descriptors: the others wait in the backlog
                 return
-            if wire.peer_uid(connection) != os.getuid():
+            uid = wire.peer_uid(connection)
+            if not self._readers.admit(uid):
                 connection.close()
                 continue
             connection.setblocking(False)
-            client = Client(connection)
+            client = Client(connection, uid)
             self._clients.add(client)
             self._selector.register(connection, selectors.EVENT_READ, client)
 

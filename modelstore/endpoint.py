@@ -19,8 +19,14 @@ def allow_many_clients() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def own_folder(folder: Path) -> None:
+def own_folder(folder: Path, *, enterable: bool = False) -> None:
     """Make the socket's folder.
+
+    Parameters
+    ----------
+    folder : Path
+    enterable : bool
+        Whether other users may reach what is in it, without listing it.
 
     Raises
     ------
@@ -29,6 +35,8 @@ def own_folder(folder: Path) -> None:
     """
     try:
         make_private(folder)
+        if enterable:
+            folder.chmod(0o711)
     except OSError as error:
         raise StoreError(str(error)) from error
 
@@ -50,8 +58,15 @@ def lock(path: Path) -> int:
     return descriptor
 
 
-def listen(path: Path) -> socket.socket:
+def listen(path: Path, *, for_all: bool = False) -> socket.socket:
     """Listen at a path whose lock this process has, so that a socket there is a dead manager's.
+
+    Parameters
+    ----------
+    path : Path
+    for_all : bool
+        Whether other users may connect; who is admitted is decided by the user that the kernel
+        names.
 
     Raises
     ------
@@ -63,6 +78,7 @@ def listen(path: Path) -> socket.socket:
         if path.is_socket():
             path.unlink()
         listener.bind(os.fspath(path))
+        path.chmod(0o666 if for_all else 0o600)
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()

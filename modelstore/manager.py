@@ -28,6 +28,7 @@ from modelstore.errors import FetchError, StoreError
 from modelstore.eviction import eviction_rule
 from modelstore.host_memory import HostMemory
 from modelstore.names import Blob, Manifest, ModelName
+from modelstore.readers import Readers
 from modelstore.remote import open_remote, resolve
 from modelstore.settings import ManagerSettings
 from modelstore.sharing import Sharing, kept_costs
@@ -52,7 +53,8 @@ class Manager:
     def __init__(self, settings: ManagerSettings) -> None:
         self._settings = settings
         self._remote = open_remote(settings.remote)
-        own_folder(settings.socket.parent)
+        self._readers = Readers(settings.readers)
+        own_folder(settings.socket.parent, enterable=bool(self._readers))
         self._locks = [lock(settings.socket.with_name(f"{settings.socket.name}.lock"))]
         try:
             settings.disk.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -76,7 +78,7 @@ class Manager:
             self._costs = None if settings.always_share else kept_costs(costs_path)
             self._grants = {"shared": 0, "copied": 0}
             self._recover()
-            listener = listen(settings.socket)
+            listener = listen(settings.socket, for_all=bool(self._readers))
         except BaseException:
             self._unlock()
             raise
@@ -94,6 +96,7 @@ class Manager:
             self._selector,
             self._handle,
             lambda client: self._carry_out(self._core.disconnect(client)),
+            self._readers,
         )
 
     def run(self) -> None:
@@ -120,6 +123,8 @@ class Manager:
 
     def _handle(self, client: Client, message: dict[str, Any]) -> None:
         do, name = message.get("do"), message.get("name")
+        if do != "open" and client.uid != os.getuid():
+            raise StoreError("only the store's owner may do that; other users may open models")
         if do == "verify":
             self._verify(client)
             return
@@ -138,6 +143,8 @@ class Manager:
         if do not in ("open", "pin", "unpin", "evict") or not isinstance(name, str):
             raise StoreError(f"a message with do={do!r:.50} and name={name!r:.50}")
         model = ModelName.parse(name)
+        if not self._readers.may_open(client.uid, model):
+            raise StoreError(f"{model}: this user may not read it")
         if do == "open":
             client.wants_progress = message.get("progress") is True
             tier = str(message.get("tier", "host")).upper()

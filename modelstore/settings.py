@@ -5,6 +5,7 @@ from pathlib import Path
 
 from modelstore import wire
 from modelstore.eviction import eviction_rule
+from modelstore.readers import Reader
 from policy.errors import InvalidInputError
 
 
@@ -30,6 +31,8 @@ class ManagerSettings:
         Check a file's digests whenever it is read from the disk, not only when it came in.
     always_share : bool
         Have clients map every model, even those that are faster to copy.
+    readers : tuple of Reader
+        Other users who may open models.
     copies_at_once : int
         Copies that may run at the same time from the remote, and as many from the disk.
 
@@ -48,6 +51,7 @@ class ManagerSettings:
     eager: bool = False
     check_reads: bool = True
     always_share: bool = False
+    readers: tuple[Reader, ...] = ()
     copies_at_once: int = 2
 
     def __post_init__(self) -> None:

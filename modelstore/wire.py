@@ -1,7 +1,7 @@
 """Messages between the manager and its clients, on a Unix socket that keeps message boundaries.
 
-A message is one JSON object, and may carry descriptors. The socket admits processes of the same
-user only; the kernel says who connects (SO_PEERCRED).
+A message is one JSON object, and may carry descriptors. The kernel tells each side the user of the
+other (SO_PEERCRED); `modelstore.readers` says who is admitted and trusted.
 """
 
 import array
@@ -15,6 +15,7 @@ from typing import Any
 
 from modelstore.errors import StoreError, UnavailableError
 from modelstore.names import MAX_FILES
+from modelstore.readers import OWNER_VARIABLE, trusted_owners
 
 #: Far more than the longest message: a grant of `MAX_FILES` files, or a list of models.
 MAX_MESSAGE_BYTES = 1 << 20
@@ -45,7 +46,7 @@ def connect(path: Path) -> socket.socket:
     Raises
     ------
     UnavailableError
-        No manager of this user listens there.
+        No manager listens there, or one of a user who is not trusted.
     """
     made = make_socket()
     try:
@@ -56,9 +57,13 @@ def connect(path: Path) -> socket.socket:
             f"no model store answers at {path} ({error.strerror or error}); start one with "
             "`sojourn store serve`"
         ) from error
-    if peer_uid(made) != os.getuid():
+    owner = peer_uid(made)
+    if owner not in trusted_owners():
         made.close()
-        raise UnavailableError(f"the model store at {path} belongs to another user")
+        raise UnavailableError(
+            f"the model store at {path} belongs to another user ({owner}); to trust that user, set "
+            f"{OWNER_VARIABLE}"
+        )
     return made
 
 

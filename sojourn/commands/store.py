@@ -15,6 +15,7 @@ from modelstore.eviction import EVICTION_RULES
 from modelstore.manager import Manager
 from modelstore.names import ModelName
 from modelstore.prometheus import exposition
+from modelstore.readers import Reader
 from modelstore.settings import ManagerSettings
 from modelstore.wire import default_socket
 from sojourn.output import json_option, print_json, print_table, say
@@ -72,6 +73,13 @@ def command() -> None:
 @click.option(
     "--always-share", is_flag=True, help="Share small models, too, which are faster to copy."
 )
+@click.option(
+    "--reader",
+    "readers",
+    multiple=True,
+    metavar="USER=PATTERN",
+    help="Let another user open models, such as alice=pytorch/resnet*; may be repeated.",
+)
 @_socket_option
 def serve(
     remote: str,
@@ -82,6 +90,7 @@ def serve(
     eager: bool,
     check_reads: bool,
     always_share: bool,
+    readers: tuple[str, ...],
     socket_path: Path | None,
 ) -> None:
     """Run the manager of this machine's store until Ctrl-C."""
@@ -95,6 +104,7 @@ def serve(
         eager=eager,
         check_reads=check_reads,
         always_share=always_share,
+        readers=tuple(Reader.parse(text) for text in readers),
     )
     allow_many_clients()
     manager = Manager(settings)
