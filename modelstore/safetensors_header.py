@@ -5,7 +5,6 @@ tensors' bytes, in order, without gaps. A file that departs from it is refused.
 """
 
 import json
-from math import prod
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -148,15 +147,17 @@ def _entry(name: str, value: Any, data_begin: int) -> TensorEntry:
         raise UntrustedFileError(
             f"safetensors: tensor {name!r}: dtype {dtype!r} is not one of {', '.join(ITEM_BYTES)}"
         )
-    if (
-        not _are_sizes(shape)
-        or len(shape) > _MAX_DIMENSIONS
-        or (elements := prod(shape)) > _MAX_ELEMENTS
-    ):
+    elements = _elements(shape)
+    if elements is None:
         raise UntrustedFileError(f"safetensors: tensor {name!r}: shape {shape!r:.100} is invalid")
-    if not _are_sizes(offsets) or len(offsets) != 2:
+    # A negative offset is found when the tensors are put in order.
+    if (
+        type(offsets) is not list
+        or len(offsets) != 2
+        or type(begin := offsets[0]) is not int
+        or type(end := offsets[1]) is not int
+    ):
         raise UntrustedFileError(f"safetensors: tensor {name!r}: offsets {offsets!r:.100}")
-    begin, end = offsets
     if end - begin != elements * ITEM_BYTES[dtype]:
         raise UntrustedFileError(
             f"safetensors: tensor {name!r}: {end - begin} bytes do not match shape {shape} of "
@@ -165,13 +166,16 @@ def _entry(name: str, value: Any, data_begin: int) -> TensorEntry:
     return TensorEntry(name, dtype, tuple(shape), data_begin + begin, data_begin + end)
 
 
-def _are_sizes(values: Any) -> bool:
-    if type(values) is not list:
-        return False
-    for value in values:  # noqa: SIM110 - `all` takes twice as long
-        if type(value) is not int or value < 0:
-            return False
-    return True
+def _elements(shape: Any) -> int | None:
+    """Return the number of elements of a shape, or None if it is none."""
+    if type(shape) is not list or len(shape) > _MAX_DIMENSIONS:
+        return None
+    elements = 1
+    for length in shape:
+        if type(length) is not int or length < 0:
+            return None
+        elements *= length
+    return elements if elements <= _MAX_ELEMENTS else None
 
 
 def _check_metadata(metadata: Any) -> None:

@@ -5,6 +5,7 @@ write copies the page and is seen by this `load_state_dict` alone. A model that 
 copying it is faster (`modelstore.sharing`) is copied.
 """
 
+import gc
 import mmap
 import os
 from collections.abc import Mapping
@@ -127,6 +128,9 @@ def attach(
     """
     hold, files = open_model(name, on_progress, socket_path)
     tensors: dict[str, torch.Tensor] = {}
+    collecting = gc.isenabled()
+    # Thousands of new objects would have the collector walk all of torch's, some times over.
+    gc.disable()
     try:
         for file in files:
             for key, tensor in _tensors_of(file, hold).items():
@@ -134,6 +138,8 @@ def attach(
                     raise UntrustedFileError(f"{name}: tensor {key!r} is in two of its files")
                 tensors[key] = tensor
     finally:
+        if collecting:
+            gc.enable()
         for file in files:
             os.close(file.descriptor)
     return AttachedModel(tensors, hold.source, hold.sharing)
