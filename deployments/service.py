@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.death_journal import DeathJournal
 from deployments.batcher.front_meter import FrontMeter
 from deployments.batcher.placement import BatchPlacement, longest_on_loop_ms
+from deployments.batcher.requests import Refusal
 from deployments.batcher.submission import Outcome, outputs_of
 from deployments.config import ModelConfig, UserConfig
 from deployments.control.observations import Observations, ReplicaObserver
@@ -343,15 +344,55 @@ class InferenceService:
         DeadlineError
             The request waited so long before it was read that no replica can answer it in time.
         """
-        batcher, now_s = self.batcher, time.monotonic()
+        now_s = time.monotonic()
         if arrival_s is None:
             arrival_s = now_s
-        # Answers leave at the end of the loop's iteration, when all that is there has been read.
-        front_s = self.front_meter.time_left_s(now_s)
-        if batcher.core.has_room(1, now_s + front_s, arrival_s):
+        if self.turns_away(arrival_s, now_s) is None:
             return True
         self.refuse(body, arrival_s)
         return False
+
+    def turns_away(self, arrival_s: float, now_s: float) -> Refusal | None:
+        """Return why one more row cannot be answered in time, without counting it.
+
+        Parameters
+        ----------
+        arrival_s : float
+            When the request reached this process, by `time.monotonic`.
+        now_s : float
+
+        Returns
+        -------
+        Refusal or None
+            FULL or EXPIRED; None if it can.
+
+        Raises
+        ------
+        DeviceError
+            The device is lost. The request is counted.
+        """
+        assert self._batcher is not None
+        assert self._front_meter is not None
+        core = self._batcher.core
+        # Answers leave at the end of the loop's iteration, when all that is there has been read.
+        front_s = self._front_meter.time_left_s(now_s)
+        if core.has_room(1, now_s + front_s, arrival_s):
+            return None
+        if self._batcher.lost_reason is not None:
+            self.refuse(b"", arrival_s)
+        return core.refusal(1, now_s, arrival_s)
+
+    def count_turned_away(
+        self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
+    ) -> None:
+        """Count requests that were turned away, given their arrival times and rows."""
+        self.batcher.count_turned_away(refusal, requests, now_s)
+        self.front_meter.request_refused(len(requests))
+        if refusal is Refusal.FULL:
+            self.refused_requests += len(requests)
+        else:
+            for arrival_s, rows in requests:
+                self.observer.deadline_missed(rows, now_s - arrival_s, math.inf)
 
     def refuse(self, body: bytes, arrival_s: float) -> None:
         """Count the rows of a request that is refused before it is parsed.

@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.core import Batch, BatcherCore, Refusal, Request, StartReason
@@ -261,6 +261,17 @@ class Batcher:
         if refusal is not Refusal.FULL or self.lost_reason is not None:
             raise self._refuse(refusal, rows)
         self.rows.refused += rows
+
+    def count_turned_away(
+        self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
+    ) -> None:
+        """Count requests that `BatcherCore.refusal` kept out, by their arrival times and rows."""
+        total = 0
+        for arrival_s, rows in requests:
+            self.rows.arrived(rows, arrival_s)
+            total += rows
+        self.core.count_refused(refusal, total, now_s)
+        self.rows.turned_away(refusal, total)
 
     def refresh(self) -> None:
         """Learn of other replicas on this machine; to be called every second or so."""

@@ -149,12 +149,22 @@ class BatcherCore:
 
     def refuse(self, rows: int, now_s: float, arrival_s: float) -> Refusal:
         """Count a request for which there is no room, and return why."""
-        self.arrival_rate.count(now_s, rows)
+        refusal = self.refusal(rows, now_s, arrival_s)
+        self.count_refused(refusal, rows, now_s)
+        return refusal
+
+    def refusal(self, rows: int, now_s: float, arrival_s: float) -> Refusal:
+        """Return why there is no room for a request: FULL or EXPIRED."""
         if not self._draining and self._admission.is_expired(rows, now_s, arrival_s):
             # No replica refuses it to have it tried elsewhere: that would be too late.
             return Refusal.EXPIRED
-        self._admission.count_refused(rows, self.arrival_rate.weight)
         return Refusal.FULL
+
+    def count_refused(self, refusal: Refusal, rows: int, now_s: float) -> None:
+        """Count the rows of requests for which there was no room."""
+        self.arrival_rate.count(now_s, rows)
+        if refusal is Refusal.FULL:
+            self._admission.count_refused(rows, self.arrival_rate.weight)
 
     def policy(self, now_s: float) -> BatchingPolicy:
         """Return the policy in force at the observed arrival rate."""

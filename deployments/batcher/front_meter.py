@@ -156,9 +156,9 @@ class FrontMeter:
         self._note_work(now_s)
         return since_s
 
-    def request_refused(self) -> None:
-        """Count a request that was read and then refused before it was parsed."""
-        self.refused += 1
+    def request_refused(self, requests: int = 1) -> None:
+        """Count requests that were read and then refused before they were parsed."""
+        self.refused += requests
 
     def answer_held(self, held_s: float) -> None:
         """Count the time for which the answer to a request that came too late was held back."""

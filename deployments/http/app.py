@@ -269,8 +269,13 @@ class InferenceApp:
             self.log_failure(error.status, str(error), info, arrival_s)
         return error_answer(error)
 
-    def log_failure(self, status: int, error: str, info: RequestInfo, arrival_s: float) -> None:
-        """Log a request that was refused or failed; too many lines are left out."""
+    def log_failure(
+        self, status: int, error: str, info: RequestInfo, arrival_s: float, *, likewise: int = 0
+    ) -> None:
+        """Log a request that was refused or failed; too many lines are left out.
+
+        So are those of `likewise` further requests.
+        """
         self._request_log.failed(
             status,
             error,
@@ -278,6 +283,7 @@ class InferenceApp:
             arrival_s,
             token=info.token,
             traceparent=info.traceparent,
+            likewise=likewise,
         )
 
 

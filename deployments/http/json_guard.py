@@ -24,6 +24,8 @@ _ENTRY_BYTES = 4 << 10
 #: What a body may have if its size does not follow from the signature, or exceeds this otherwise.
 _MAX_BODY_BYTES = 4 << 20
 _SHAPE = b'"shape"'
+#: As most clients write a shape of one row: told without the pattern, which takes 1 µs.
+_ONE_ROW = (b": [1,", b":[1,")
 _FIRST_ROWS = re.compile(rb"\s*:\s*\[\s*(\d{1,9})")
 
 
@@ -43,14 +45,16 @@ def body_limit_bytes(inputs: Sequence[TensorSpec], max_rows: int) -> int:
     return max(rest_bytes + row_bytes, min(rest_bytes + max_rows * row_bytes, _MAX_BODY_BYTES))
 
 
-def claimed_rows(body: bytes, max_rows: int) -> int:
+def claimed_rows(body: bytes, max_rows: int, start: int = 0) -> int:
     """Return the rows that the first shape in a body claims, without parsing the body.
 
     A request that is refused because the replica is full is not parsed, but its rows count. They
     are at least 1 and at most `max_rows`, whatever the body says.
     """
-    at = body.find(_SHAPE)
-    found = _FIRST_ROWS.match(body, at + len(_SHAPE)) if at >= 0 else None
+    at = body.find(_SHAPE, start)
+    if at < 0 or body.startswith(_ONE_ROW, at + len(_SHAPE)):
+        return 1
+    found = _FIRST_ROWS.match(body, at + len(_SHAPE))
     return min(max(1, int(found[1])), max_rows) if found else 1
 
 

@@ -12,16 +12,19 @@ them are answered, and reading pauses meanwhile.
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 from deployments.access.control import INFERENCE
+from deployments.batcher.requests import Refusal
 from deployments.batcher.submission import Cancellable, Outcome
-from deployments.errors import BusyError, DeadlineError, RequestError
+from deployments.errors import DeadlineError, RequestError
 from deployments.http.answers import Answer
-from deployments.http.app import FULL, takes_turns
+from deployments.http.app import takes_turns
 from deployments.http.compression import compressed, pays
 from deployments.http.hosted_app import HostedApp
 from deployments.http.inference_protocol import InferenceRequest, parse_in_turns, parse_request
+from deployments.http.json_guard import claimed_rows
 from deployments.http.request import REQUEST_ID
 from deployments.http.request_head import END_OF_HEAD, RequestHead
 from deployments.http.service_interface import Service
@@ -41,6 +44,7 @@ class InferenceProtocol(TimedProtocol):
         #: The request on the short way, from its head until it is answered.
         self._head: RequestHead | None = None
         self._info = RequestInfo(b"")
+        self._request_id = b""
         self._request: InferenceRequest | None = None
         #: The service that computes it; another version may take over meanwhile.
         self._service: Service | None = None
@@ -116,33 +120,65 @@ class InferenceProtocol(TimedProtocol):
             self._hold(data)
             return
         self._head = head
-        self._info = RequestInfo(request_id or hosted.app.request_ids.make(), traceparent)
+        self._request_id = request_id or hosted.app.request_ids.make()
         self._last_read_s = now_s = time.monotonic()
         self._arrival_s = self._readable_since_s(now_s, service.front_meter.request_read(now_s))
         stop = start + head.body_length
-        # Strangers take nothing of the budget for bodies.
-        admitted = self._admit()
-        if admitted and service.bodies.take(head.body_length):
-            self._reserved = head.body_length
+        let_in = self._let_in(hosted, head, traceparent, data, start)
         if len(data) < stop:
             self._missing = stop - len(data)
             self.receiving()
-            if admitted:
-                self._begin_body(data[start:])
+            if let_in:
+                self._chunks.append(data[start:])
             else:
                 self._skipping = True
             return
         if len(data) > stop:
             self._hold(data[stop:])
-        if admitted:
+        if let_in:
             self._handle(data[start:stop])
 
-    def _begin_body(self, data: bytes) -> None:
-        """Keep the first part of a body, or refuse the request and skip its body."""
-        if self._check_room(data):
-            self._chunks.append(data)
-        else:
-            self._skipping = True
+    def _let_in(
+        self,
+        hosted: HostedApp,
+        head: RequestHead,
+        traceparent: bytes | None,
+        data: bytes,
+        start: int,
+    ) -> bool:
+        """Return whether there is room for the request, by its head alone; if not, refuse it."""
+        service, now_s = hosted.app.service, self._last_read_s
+        token = None
+        try:
+            token = service.access.admit(head.authorization, INFERENCE, now_s)
+            refusal = service.turns_away(self._arrival_s, now_s)
+            if refusal is None:
+                self._info = RequestInfo(self._request_id, traceparent, token)
+                # Strangers, and whom there is no room for, take nothing of the budget for bodies.
+                if service.bodies.take(head.body_length):
+                    self._reserved = head.body_length
+                    return True
+                refusal = Refusal.FULL
+        except Exception as error:
+            self._info = RequestInfo(self._request_id, traceparent, token)
+            self._refuse(error)
+            return False
+        rows = claimed_rows(data, service.signature.max_rows, start)
+        self._turn_away(refusal, rows, lambda: RequestInfo(self._request_id, traceparent, token))
+        return False
+
+    def _turn_away(self, refusal: Refusal, rows: int, info: Callable[[], RequestInfo]) -> None:
+        """Answer a request that was refused without parsing it, once there is time for it."""
+        hosted, head, too_late = self.hosted, self._head, refusal is Refusal.EXPIRED
+        assert hosted is not None
+        assert head is not None
+        hosted.turned_away.add(self._arrival_s, rows, info, too_late=too_late)
+        start, end = hosted.refusal(
+            self.server_state.default_headers,
+            too_late=too_late,
+            only_replica=head.only_replica,
+        )
+        hosted.pacer.add(self, start, end, too_late=too_late)
 
     def _read_body(self, data: bytes) -> None:
         assert self.hosted is not None
@@ -166,7 +202,8 @@ class InferenceProtocol(TimedProtocol):
         self._chunks.clear()
         if rest:
             self._hold(rest)
-        self._handle(body)
+        if self._check_room(body):
+            self._handle(body)
 
     def _skip_ended(self, rest: bytes) -> None:
         """Go on after the body of a request that was refused before all of it was read."""
@@ -188,8 +225,6 @@ class InferenceProtocol(TimedProtocol):
 
     def _handle(self, body: bytes) -> None:
         """Answer the request, or queue it for the batcher."""
-        if not self._check_room(body):
-            return
         hosted, head = self.hosted, self._head
         assert hosted is not None
         assert head is not None
@@ -224,39 +259,19 @@ class InferenceProtocol(TimedProtocol):
             info.trace = service.tracing.begin(info.traceparent, info.request_id, self._arrival_s)
         self._call = service.infer_nowait(request, self._arrival_s, self._answered, info)
 
-    def _admit(self) -> bool:
-        """Return whether the request's token lets it in; if not, refuse it."""
-        hosted, head = self.hosted, self._head
-        assert hosted is not None
-        assert head is not None
-        access, info = hosted.app.service.access, self._info
-        try:
-            info.token = access.admit(head.authorization, INFERENCE, self._last_read_s)
-        except RequestError as error:
-            self._refuse(error)
-            return False
-        return True
-
     def _check_room(self, body: bytes) -> bool:
-        """Return whether there is room for the request, by what was read of its body; refuse it."""
-        hosted, head = self.hosted, self._head
-        assert hosted is not None
-        assert head is not None
-        service = hosted.app.service
+        """Return whether there still is room after the body was read in parts; if not, refuse."""
+        assert self.hosted is not None
+        service = self.hosted.app.service
         try:
-            if self._reserved < head.body_length:
-                service.refuse(body, self._arrival_s)
-            elif service.has_room(body, self._arrival_s):
-                return True
-            service.answers[BusyError.status] += 1
-            hosted.app.totals.failed(self._arrival_s)
-            hosted.app.log_failure(BusyError.status, FULL, self._info, self._arrival_s)
-            start, end = hosted.refusal(
-                self.server_state.default_headers, only_replica=head.only_replica
-            )
-            hosted.pacer.add(self, start, end)
+            refusal = service.turns_away(self._arrival_s, self._last_read_s)
         except Exception as error:
             self._refuse(error)
+            return False
+        if refusal is None:
+            return True
+        rows = claimed_rows(body, service.signature.max_rows)
+        self._turn_away(refusal, rows, lambda: self._info)
         return False
 
     def _refuse(self, error: Exception) -> None:
@@ -331,7 +346,7 @@ class InferenceProtocol(TimedProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        start = b"%b%b%b\r\n" % (start, _ID_LINE, self._info.request_id)
+        start = b"%b%b%b\r\n" % (start, _ID_LINE, self._request_id)
         if self._stopping:
             start += b"connection: close\r\n"
         self.transport.write(start + end)

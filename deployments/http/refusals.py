@@ -1,6 +1,6 @@
 """Pace the refusals of a busy front, so that clients that try again at once cannot keep it busy.
 
-A refusal costs the event loop a good part of what an answer costs. Clients that are refused and
+A refusal costs the event loop a part of what an answer costs. Clients that are refused and
 try again in a closed loop turn each one into the next: a saturated loop would spend its time on
 refusing, and what it does admit would be read too late. So refusals may take a share of the loop's
 time, and as much again as the loop is idle; beyond that, they leave a few milliseconds later. What

@@ -114,7 +114,9 @@ class RequestHeads:
         if end > _LONGEST_ORDINARY_HEAD:
             return None, None, None
         key, request_id = _cut(data[:end], _REQUEST_ID_LINE)
-        key, traceparent = _cut(key, _TRACEPARENT_LINE)
+        traceparent = None
+        if _TRACEPARENT_LINE in key:
+            key, traceparent = _cut(key, _TRACEPARENT_LINE)
         head = self._parsed(key)
         if head is None:
             return None, None, None

@@ -1,11 +1,12 @@
 """A service, as the HTTP interface needs it."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from deployments.access.control import AccessControl
 from deployments.batcher.front_meter import FrontMeter
+from deployments.batcher.requests import Refusal
 from deployments.batcher.submission import Cancellable, Outcome
 from deployments.http.body_budget import BodyBudget
 from deployments.http.inference_protocol import InferenceRequest, Signature, Tensors
@@ -42,6 +43,17 @@ class Service(Protocol):
 
     def has_room(self, body: bytes, arrival_s: float) -> bool:
         """Return whether one more row can be answered in time. If not, count it as refused."""
+
+    def turns_away(self, arrival_s: float, now_s: float) -> Refusal | None:
+        """Return why one more row cannot be answered in time, FULL or EXPIRED; None if it can.
+
+        It is not counted; `count_turned_away` does that.
+        """
+
+    def count_turned_away(
+        self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
+    ) -> None:
+        """Count requests that were turned away, given their arrival times and rows."""
 
     def refuse(self, body: bytes, arrival_s: float) -> None:
         """Count a request that is refused because the bodies of others take too much memory."""

@@ -53,10 +53,10 @@ class RequestTotals:
         self._rows += rows
         self._answered_s += self._last_s - arrival_s
 
-    def failed(self, arrival_s: float) -> None:
-        """Count a request that is answered now with an error."""
-        self._failed += 1
-        self._failed_s += time.monotonic() - arrival_s
+    def failed(self, arrival_s: float, requests: int = 1) -> None:
+        """Count requests that arrived together, and are answered now with an error."""
+        self._failed += requests
+        self._failed_s += requests * (time.monotonic() - arrival_s)
 
     def describe(self, name: str, version: str, batches: BatchTotals) -> dict[str, Any]:
         """Return the statistics of a model, as Triton's extension has them.

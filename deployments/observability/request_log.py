@@ -77,6 +77,7 @@ class RequestLog:
         *,
         token: str | None = None,
         traceparent: bytes | None = None,
+        likewise: int = 0,
     ) -> None:
         """Log a request, unless there were too many of its status.
 
@@ -93,16 +94,15 @@ class RequestLog:
             Name of its token.
         traceparent : bytes, optional
             Its header of that name.
+        likewise : int
+            Further requests of this status, which have no line of their own.
         """
         kept = self._statuses.get(status)
         if kept is None:
             kept = self._statuses[status] = _Status()
         now_s = self._clock()
         if not kept.bucket.take(now_s):
-            kept.left_out += 1
-            if not self._flush_scheduled:
-                self._flush_scheduled = True
-                self._call_later(FLUSH_AFTER_S, self._flush)
+            self._leave_out(kept, 1 + likewise)
             return
         line: dict[str, object] = {
             "event": "request_failed",
@@ -120,6 +120,14 @@ class RequestLog:
             line["left_out"] = kept.left_out
             kept.left_out = 0
         self._write(logging.ERROR if status == 500 else logging.INFO, line)
+        if likewise:
+            self._leave_out(kept, likewise)
+
+    def _leave_out(self, kept: _Status, requests: int) -> None:
+        kept.left_out += requests
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._call_later(FLUSH_AFTER_S, self._flush)
 
     def _flush(self) -> None:
         """Say how many requests had no line, where no later line of their status has said so."""

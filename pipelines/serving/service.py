@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from deployments.access.control import AccessControl
 from deployments.batcher.front_meter import FrontMeter
+from deployments.batcher.requests import Refusal
 from deployments.batcher.submission import Cancellable, Outcome
 from deployments.errors import ModelError, RequestError
 from deployments.http.body_budget import BodyBudget
@@ -171,12 +172,23 @@ class PipelineService:
 
         Whether it can be answered in time is decided when it is submitted.
         """
-        core = self.pipeline.core
-        room = len(core.open) < core.max_pending
+        room = self.turns_away(arrival_s, arrival_s) is None
         if not room:
-            core.offered += 1
-            core.refused += 1
+            self.refuse(body, arrival_s)
         return room
+
+    def turns_away(self, arrival_s: float, now_s: float) -> Refusal | None:
+        """Return FULL if no more rows can wait; it is not counted."""
+        core = self.pipeline.core
+        return Refusal.FULL if len(core.open) >= core.max_pending else None
+
+    def count_turned_away(
+        self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
+    ) -> None:
+        """Count requests that were turned away."""
+        core = self.pipeline.core
+        core.offered += len(requests)
+        core.refused += len(requests)
 
     def refuse(self, body: bytes, arrival_s: float) -> None:
         """Count a request that is refused because the bodies of others take too much memory."""

@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from deployments.batcher.requests import Refusal
 from deployments.haproxy import only_replica
 from deployments.http.app import InferenceApp
 from deployments.http.guarded_protocol import RECEIVE_TIMEOUT_S
@@ -278,7 +279,7 @@ async def test_an_internal_error_reveals_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving() as served:
-        monkeypatch.setattr(served.service, "has_room", lambda *_: 1 / 0)
+        monkeypatch.setattr(served.service, "turns_away", lambda *_: 1 / 0)
         ((head, content),) = await exchange(served.port, [post(body((1, 2)))], 1)
     assert head.startswith(b"HTTP/1.1 500")
     assert json.loads(content) == {"error": "internal error while answering this request"}
@@ -434,6 +435,7 @@ async def test_the_senders_own_pauses_do_not_count_as_waiting(
     monkeypatch.setattr("deployments.http.protocol.time", mock.Mock(monotonic=monotonic))
     monkeypatch.setattr(meter, "readable_since_s", lambda now_s: present[0][1])
     monkeypatch.setattr(protocol, "_check_room", lambda body: True)
+    monkeypatch.setattr(protocol, "_let_in", lambda *_: True)
     seen: list[float] = []
     monkeypatch.setattr(protocol, "_handle", lambda body: seen.append(protocol._arrival_s))
     request = post(body((1, 2)))
@@ -463,15 +465,15 @@ async def test_a_request_arrives_when_it_could_first_have_been_read(
         with busy, waiting:
             await exchange(served.port, [post(body((1, 2)))], 1)
             busy.sendall(post(body((1, 2)), path=path))
-            has_room = served.service.has_room
+            turns_away = served.service.turns_away
 
-            def slowly(*args: Any) -> bool:
-                monkeypatch.setattr(served.service, "has_room", has_room)
+            def slowly(*args: Any) -> Refusal | None:
+                monkeypatch.setattr(served.service, "turns_away", turns_away)
                 waiting.sendall(post(body((3, 4)), path=path))
                 time.sleep(0.03)
-                return has_room(*args)
+                return turns_away(*args)
 
-            monkeypatch.setattr(served.service, "has_room", slowly)
+            monkeypatch.setattr(served.service, "turns_away", slowly)
             while len(arrivals) < 3:
                 await asyncio.sleep(0)
         assert arrivals[2] >= 0.03

@@ -6,7 +6,7 @@ The real protocol and app run on a loop in virtual time, over a service that ans
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from uvicorn.server import ServerState
 
 from deployments.access.control import AccessControl
 from deployments.batcher.front_meter import FrontMeter
+from deployments.batcher.requests import Refusal
 from deployments.batcher.submission import Outcome
 from deployments.http.app import InferenceApp
 from deployments.http.body_budget import BodyBudget
@@ -54,6 +55,13 @@ class StubService:
 
     def has_room(self, body: bytes, arrival_s: float) -> bool:
         return not self._full
+
+    def turns_away(self, arrival_s: float, now_s: float) -> Refusal | None:
+        return Refusal.FULL if self._full else None
+
+    def count_turned_away(
+        self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
+    ) -> None: ...
 
     def refuse(self, body: bytes, arrival_s: float) -> None: ...
 

@@ -1,0 +1,152 @@
+"""Requests refused in one iteration of the loop, counted together."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, cast
+from unittest import mock
+
+import orjson
+import pytest
+
+from deployments.errors import DeadlineError, RequestError
+from deployments.http.answers import error_answer
+from deployments.http.app import InferenceApp
+from deployments.http.protocol import HostedApp
+from deployments.http.turned_away import ERRORS
+from deployments.observability.request_info import RequestInfo
+from deployments.service import InferenceService
+from policy.profile import Profile
+from tests.support.emulated_service import emulated_service
+
+PROFILE = Profile.from_dict({"max_batch_size": 4, "latency_ms": {"per_request": 1, "fixed": 5}})
+SLA = {"response_time_ms": 200}
+ROWS = (1, 64, 1, 3)
+
+
+class Loop:
+    """A loop that runs nothing until its iteration ends."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+
+    def ceachsoon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+    def end_iteration(self) -> None:
+        while self.soon:
+            self.soon.pop(0)()
+
+
+def hosted_on(service: InferenceService, loop: Loop) -> HostedApp:
+    return HostedApp(InferenceApp(service, "1"), cast(asyncio.AbstractEventLoop, loop))
+
+
+def counts_of(service: InferenceService, hosted: HostedApp) -> dict[str, Any]:
+    rows, stats = service.explain()["rows"], service.autoscaling_stats()
+    described = hosted.app.totals.describe("m", "1", service.batch_totals)
+    return {
+        "rows": rows,
+        "refused_requests": service.refused_requests,
+        "answered": stats["answered_total"],
+        "refused by the front": service.front_meter.refused,
+        "answers": dict(service.answers),
+        "failed": described["inference_stats"]["fail"]["count"],
+    }
+
+
+def info(name: str) -> RequestInfo:
+    return RequestInfo(name.encode())
+
+
+@pytest.mark.parametrize("too_late", [False, True])
+async def test_together_they_count_as_one_after_the_other(*, too_late: bool) -> None:
+    async with (
+        emulated_service(PROFILE, sla=SLA) as one,
+        emulated_service(PROFILE, sla=SLA) as each,
+    ):
+        now_s, loop = time.monotonic(), Loop()
+        arrival_s = now_s - (0.3 if too_late else 0.0)
+        hosted, alone = hosted_on(each, loop), hosted_on(one, loop)
+        if not too_late:
+            one.batcher.core.drain()
+            each.batcher.core.drain()
+        for rows in ROWS:
+            body = orjson.dumps({"inputs": [{"name": "x", "shape": [rows, 1]}]})
+            try:
+                assert not one.has_room(body, arrival_s)
+                error: RequestError = ERRORS[0]
+            except DeadlineError as raised:
+                error = raised
+            one.answers[error.status] += 1
+            alone.app.totals.failed(arrival_s)
+            hosted.turned_away.add(arrival_s, rows, lambda: info("a"), too_late=too_late)
+        assert counts_of(each, hosted)["rows"]["offered"] == 0
+        loop.end_iteration()
+        counts = counts_of(each, hosted)
+        assert counts == counts_of(one, alone)
+        assert counts["answers"] == {504 if too_late else 503: len(ROWS)}
+        assert counts["rows"]["expired" if too_late else "refused"] == sum(ROWS)
+        loop.end_iteration()
+        assert counts_of(each, hosted) == counts, "nothing is counted twice"
+
+
+async def test_they_are_counted_before_they_are_answered() -> None:
+    """A client that has its answer finds it in the counts."""
+    async with emulated_service(PROFILE, sla=SLA) as service:
+        service.batcher.core.drain()
+        loop, seen = Loop(), []
+        hosted, connection = hosted_on(service, loop), mock.Mock()
+        connection.write.side_effect = lambda *_: seen.append(service.refused_requests)
+        for _ in range(2):
+            hosted.turned_away.add(time.monotonic(), 1, lambda: info("a"), too_late=False)
+            hosted.pacer.add(connection, b"", b"")
+        loop.end_iteration()
+    assert seen == [2, 2]
+
+
+async def test_one_line_in_the_log_names_the_first_and_counts_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "sojourn.requests")
+    async with emulated_service(PROFILE, sla=SLA) as service:
+        service.batcher.core.drain()
+        loop = Loop()
+        hosted = hosted_on(service, loop)
+        for names in ("abc", "de"):
+            for name in names:
+                hosted.turned_away.add(
+                    time.monotonic(), 1, lambda name=name: info(name), too_late=False
+                )
+            loop.end_iteration()
+    lines = [json.loads(record.message) for record in caplog.records]
+    assert [(line["request_id"], line.get("left_out")) for line in lines] == [("a", None), ("d", 2)]
+    assert {line["status"] for line in lines} == {503}
+
+
+@pytest.mark.parametrize("too_late", [False, True])
+@pytest.mark.parametrize("only_replica", [False, True])
+async def test_the_prepared_answer_is_the_encoded_one(
+    *, too_late: bool, only_replica: bool
+) -> None:
+    async with emulated_service(PROFILE, sla=SLA) as service:
+        hosted, headers = hosted_on(service, Loop()), [(b"server", b"uvicorn")]
+        prepared = hosted.refusal(headers, too_late=too_late, only_replica=only_replica)
+        answer = error_answer(ERRORS[too_late])
+        assert prepared == hosted.encode(answer, headers, only_replica=only_replica)
+
+
+async def test_who_is_turned_away_is_what_has_no_room() -> None:
+    async with emulated_service(PROFILE, sla=SLA) as service:
+        now_s = time.monotonic()
+        assert service.turns_away(now_s - 0.1, now_s) is None
+        refusal = service.turns_away(now_s - 0.3, now_s)
+        assert refusal is not None
+        assert refusal.value == "expired"
+        assert service.explain()["rows"]["offered"] == 0, "asking counts nothing"
+        service.batcher.core.drain()
+        refusal = service.turns_away(now_s, now_s)
+        assert refusal is not None
+        assert refusal.value == "full"
