@@ -15,6 +15,7 @@ import time
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
+from deployments.haproxy.other_replicas import RefusedElsewhere
 from policy.errors import SojournError
 from policy.response_time.way import WayCosts
 
@@ -208,6 +209,7 @@ class HaproxyView:
         self._warned = False
         self._seen_s = time.monotonic()
         self._load = _LoadMeter()
+        self._elsewhere = RefusedElsewhere(server_ends_with)
 
     @property
     def way(self) -> WayCosts | None:
@@ -216,6 +218,11 @@ class HaproxyView:
         It is reckoned over all of its requests, whichever replica answers them.
         """
         return self._load.way
+
+    @property
+    def refused_elsewhere(self) -> float:
+        """The share of their requests that the other replicas refused in the last second."""
+        return self._elsewhere.share
 
     async def watch(self) -> None:
         """Look again and again, until cancelled."""
@@ -229,8 +236,9 @@ class HaproxyView:
             info, _, table = (await self._ask()).partition("# pxname")
             self._load.observe(parse_process_work(info), time.monotonic())
             now = parse_server_times("# pxname" + table, self._server)
+            self._elsewhere.observe("# pxname" + table, time.monotonic())
             self._seen_s = time.monotonic()
-        except HaproxyViewError as error:
+        except (HaproxyViewError, KeyError, ValueError) as error:
             if not self._warned and time.monotonic() > self._seen_s + WARN_AFTER_S:
                 self._warned = True
                 logger.warning("waits in HAProxy are not seen: %s", error)

@@ -190,7 +190,9 @@ class Replica:
             await asyncio.sleep(TICK_S)
             try:
                 first = self._repository.first
-                first.compare_with_balancer(self._haproxy.take(), self._haproxy.way)
+                first.compare_with_balancer(
+                    self._haproxy.take(), self._haproxy.way, self._haproxy.refused_elsewhere
+                )
                 seen = await self._repository.tick()
                 if first is self._repository.first:
                     self._metrics.flush(seen[first.model_name])

@@ -33,6 +33,7 @@ from deployments.http.inference_protocol import (
     Tensors,
 )
 from deployments.http.json_guard import claimed_rows
+from deployments.http.retry_budget import RetryBudget
 from deployments.inference_call import InferenceCall
 from deployments.models.base import Model
 from deployments.observability.inference_statistics import BatchTotals
@@ -85,6 +86,8 @@ class InferenceService:
         Requests that were answered 503, for another replica to take them.
     bodies : BodyBudget
         Bounds the memory that the bodies of unanswered requests take.
+    retries : RetryBudget
+        Which refused requests may be tried at another replica.
     access : AccessControl
         Who may use the service.
     tracing : Tracing
@@ -115,6 +118,7 @@ class InferenceService:
         self.max_body_bytes = 0
         self.receive_timeout_s = 0.0
         self.bodies = BodyBudget()
+        self.retries = RetryBudget()
         self.config_error: str | None = None
         self.answers: Counter[int] = Counter()
         self.batch_totals = BatchTotals()
@@ -307,7 +311,12 @@ class InferenceService:
         self._place_batches()
         return seen
 
-    def compare_with_balancer(self, means: MeanTimes | None, way: WayCosts | None = None) -> None:
+    def compare_with_balancer(
+        self,
+        means: MeanTimes | None,
+        way: WayCosts | None = None,
+        refused_elsewhere: float = 0.0,
+    ) -> None:
         """Take in what the balancer says: requests that wait there are answered later.
 
         Parameters
@@ -316,7 +325,10 @@ class InferenceService:
             Mean times of the latest requests; None: it has nothing new.
         way : WayCosts, optional
             What it costs a request; None: not known.
+        refused_elsewhere : float
+            The share of their requests that the other replicas refuse.
         """
+        self.retries.refused_elsewhere = refused_elsewhere
         self.controller.way = way
         refused = self.refused_requests - self._refused_before
         self._refused_before = self.refused_requests

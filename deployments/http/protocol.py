@@ -176,7 +176,8 @@ class InferenceProtocol(TimedProtocol):
         start, end = hosted.refusal(
             self.server_state.default_headers,
             too_late=too_late,
-            only_replica=head.only_replica,
+            only_replica=head.only_replica
+            or (head.other_replicas and not hosted.app.service.retries.take()),
         )
         hosted.pacer.add(self, start, end, too_late=too_late)
 

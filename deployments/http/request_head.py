@@ -61,6 +61,8 @@ class RequestHead(NamedTuple):
         How a large answer may be compressed.
     only_replica : bool
         Whether HAProxy has no other replica to ask.
+    other_replicas : bool
+        Whether HAProxy has others to ask, and leaves them alone if told to.
     """
 
     body_length: int
@@ -72,6 +74,7 @@ class RequestHead(NamedTuple):
     authorization: bytes | None = None
     coding: bytes | None = None
     only_replica: bool = False
+    other_replicas: bool = False
 
 
 class RequestHeads:
@@ -209,6 +212,7 @@ def parse_head(
             fields.get(AUTHORIZATION),
             accepted_coding(fields.get(ACCEPT_ENCODING, b"identity")),
             only_replica.HEADER in fields,
+            only_replica.OTHERS_HEADER in fields,
         )
     except BadRequestError:
         return None  # the app explains what is wrong

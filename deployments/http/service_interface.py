@@ -10,6 +10,7 @@ from deployments.batcher.requests import Refusal
 from deployments.batcher.submission import Cancellable, Outcome
 from deployments.http.body_budget import BodyBudget
 from deployments.http.inference_protocol import InferenceRequest, Signature, Tensors
+from deployments.http.retry_budget import RetryBudget
 from deployments.observability.inference_statistics import BatchTotals
 from deployments.observability.request_info import RequestInfo
 from deployments.observability.tracing import Tracing
@@ -28,6 +29,7 @@ class Service(Protocol):
     bodies: BodyBudget
     receive_timeout_s: float
     answers: Counter[int]
+    retries: RetryBudget
 
     @property
     def front_meter(self) -> FrontMeter:

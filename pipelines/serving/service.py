@@ -18,6 +18,7 @@ from deployments.errors import ModelError, RequestError
 from deployments.http.body_budget import BodyBudget
 from deployments.http.guarded_protocol import RECEIVE_TIMEOUT_S
 from deployments.http.inference_protocol import InferenceRequest, Signature, Tensors
+from deployments.http.retry_budget import RetryBudget
 from deployments.models.base import TensorSpec
 from deployments.observability.inference_statistics import BatchTotals
 from deployments.observability.request_info import RequestInfo
@@ -95,6 +96,7 @@ class PipelineService:
         #: The event loop keeps only weak references to tasks.
         self._calls: set[asyncio.Task[None]] = set()
         self._draining = False
+        self.retries = RetryBudget()
         self.bodies = BodyBudget()
         self.answers: Counter[int] = Counter()
         #: Empty: the batches of the stages are at `/sojourn/pipeline`.

@@ -26,7 +26,7 @@ from deployments.haproxy_view import (
 )
 
 #: The columns that matter, of the hundred that HAProxy 2.8 prints.
-HEADER = "# pxname,svname,stot,qtime,ctime,rtime,ttime,"
+HEADER = "# pxname,svname,stot,qtime,ctime,rtime,ttime,bck,wretr,hrsp_5xx,"
 
 
 #: HAProxy's total time, which counts how long clients had nothing to ask.
@@ -39,8 +39,9 @@ def table(requests: int, total_ms: int, earlier_tries_ms: int = 0) -> str:
     times_ms = f"{earlier_tries_ms},{connect_ms},{response_ms},{WITH_IDLE_CLIENTS_MS}"
     return (
         f"{HEADER}\n"
-        f"http-a,SERVE_REPLICA__a-Replica-x7,{requests},{times_ms},\n"
-        "http-a,SERVE_REPLICA__a-Replica-other,5,0,1,2,3,\n\n"
+        f"http-a,SERVE_REPLICA__a-Replica-x7,{requests},{times_ms},0,0,0,\n"
+        f"http-a,SERVE_REPLICA__a-Replica-other,{requests},0,1,2,3,0,{requests // 4},"
+        f"{requests // 2},\n\n"
     )
 
 
@@ -59,7 +60,7 @@ def test_the_server_is_found_by_the_end_of_its_name() -> None:
 
 
 def test_a_server_without_requests_has_empty_columns() -> None:
-    text = f"{HEADER}\nhttp-a,r-x7,0,,,,,\n"
+    text = f"{HEADER}\nhttp-a,r-x7,0,,,,,0,,,\n"
     assert parse_server_times(text, "-x7") == times(0, 0.0)
 
 
@@ -106,6 +107,7 @@ async def test_the_load_is_the_busy_time_by_its_requests(tmp_path: Path) -> None
     assert view.way is not None
     assert view.way.balancer_utilisation == pytest.approx(0.25)
     assert view.way.balancer_ms == pytest.approx(0.5)
+    assert view.refused_elsewhere == pytest.approx(0.75)
 
 
 def test_each_node_has_a_folder_for_its_socket(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,3 +210,20 @@ async def test_without_a_socket_it_says_so_once_and_not_at_once(
     assert view.take() is None
     assert len(caplog.records) == 1
     assert "waits in HAProxy are not seen" in caplog.text
+
+
+async def test_a_table_without_the_counts_of_refusals_is_not_understood(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deployments.haproxy_view.WARN_AFTER_S", 0.0)
+    path = tmp_path / "admin.sock"
+    view = HaproxyView("-x7", path)
+    short = (
+        "# pxname,svname,stot,qtime,ctime,rtime,ttime,\n"
+        "http-a,r-x7,1,0,1,2,3,\nhttp-a,r-other,1,0,1,2,3,\n"
+    )
+    with caplog.at_level(logging.WARNING, "sojourn.http"):
+        async with haproxy(path, [short]):
+            await view.look()
+    assert "bck" in caplog.text
+    assert view.refused_elsewhere == 0

@@ -50,7 +50,7 @@ async def _server(port: int) -> AsyncIterator[None]:
 async def test_the_time_in_which_clients_think_is_not_counted(tmp_path: Path) -> None:
     server_port, port, socket = free_port(), free_port(), tmp_path / "admin.sock"
     view = HaproxyView("-front", socket)
-    with haproxy(port, "a-front", server_port, socket):
+    with haproxy(port, {"a-front": server_port}, socket):
         async with _server(server_port):
             deadline_s = time.monotonic() + 10
             while not socket.exists() and time.monotonic() < deadline_s:

@@ -1,12 +1,11 @@
-"""The README's own model as a replica serves it, without Ray: ``front_server.py PORT [SOCKET]``.
+"""A model as a replica serves it, without Ray: ``front_server.py PORT [SOCKET] [options]``.
 
-SOCKET is the admin socket of a HAProxy whose name of this server ends in ``-front``.
-
-It is a script, so that it runs in a process of its own; the folder of the model is on its path.
+SOCKET is the admin socket of a HAProxy in front of it. By default it serves the README's own model,
+whose folder is on its path. It is a script, so that it runs in a process of its own.
 """
 
+import argparse
 import asyncio
-import sys
 from pathlib import Path
 
 import uvicorn
@@ -20,11 +19,17 @@ from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.service_loading import load_service
 
 
-async def main(port: int, socket: str | None = None) -> None:
+async def main(arguments: argparse.Namespace) -> None:
     """Serve until told to stop."""
-    view = None if socket is None else HaproxyView("-front", Path(socket))
+    socket = arguments.socket
+    view = None if socket is None else HaproxyView(arguments.server, socket)
     service = load_service(
-        ModelConfig(name="doubler", import_path="doubler:Doubler", device="cpu", max_batch_size=32)
+        ModelConfig(
+            name=arguments.name,
+            import_path=arguments.import_path,
+            device="cpu",
+            max_batch_size=32,
+        )
     )
     sla = {"response_time_ms": 100, "percentile": 99}
     await service.configure(parse_user_config({"sla": sla}))
@@ -35,15 +40,16 @@ async def main(port: int, socket: str | None = None) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             if view is not None:
-                service.compare_with_balancer(view.take(), view.way)
-            await service.tick()
+                service.compare_with_balancer(view.take(), view.way, view.refused_elsewhere)
+            if not arguments.keep_policy:
+                await service.tick()
 
     tasks = [asyncio.create_task(tick_forever())]
     if view is not None:
         tasks.append(asyncio.create_task(view.watch()))
     config = uvicorn.Config(
         app,
-        port=port,
+        port=arguments.port,
         http=InferenceProtocol,
         lifespan="off",
         log_level="error",
@@ -55,4 +61,11 @@ async def main(port: int, socket: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(int(sys.argv[1]), *sys.argv[2:]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("port", type=int)
+    parser.add_argument("socket", type=Path, nargs="?")
+    parser.add_argument("--server", default="-front", help="how HAProxy's name of it ends")
+    parser.add_argument("--name", default="doubler", help="name of the model")
+    parser.add_argument("--import-path", default="doubler:Doubler")
+    parser.add_argument("--keep-policy", action="store_true", help="never adjust it to the load")
+    uvloop.run(main(parser.parse_args()))

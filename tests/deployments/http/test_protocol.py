@@ -193,6 +193,21 @@ async def test_the_only_replica_refuses_by_a_status_that_haproxy_does_not_try_ag
     assert statuses == [400, only_replica.REFUSED_STATUS]
 
 
+async def test_a_refusal_is_final_if_the_other_replicas_are_as_full() -> None:
+    """HAProxy must say that it understands it: other clients are told 503, whatever it is."""
+    async with serving() as served:
+        served.service.batcher.core.drain()
+        behind_haproxy = post(body((1, 2)), f"{only_replica.OTHERS_HEADER.decode()}: 1")
+        statuses = []
+        for refused_elsewhere in (0.2, 1.0):
+            served.service.compare_with_balancer(None, None, refused_elsewhere)
+            for request in (post(body((1, 2))), behind_haproxy):
+                ((head, _),) = await exchange(served.port, [request], 1)
+                statuses.append(int(head.split()[1]))
+        assert statuses == [503, 503, 503, only_replica.REFUSED_STATUS]
+        assert served.service.answers == {503: 4}
+
+
 def mixed_stream() -> tuple[bytes, list[tuple[bytes, bytes]]]:
     """Return pipelined requests of both ways, and the start and a part of each answer."""
     stream, expected = b"", []

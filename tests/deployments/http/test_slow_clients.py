@@ -24,6 +24,7 @@ from deployments.http.body_budget import BodyBudget
 from deployments.http.guarded_protocol import LINGER_S
 from deployments.http.inference_protocol import InferenceRequest, Signature
 from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.http.retry_budget import RetryBudget
 from deployments.observability.inference_statistics import BatchTotals
 from deployments.observability.tracing import Tracing
 from tests.support.doubles_service import Doubles, body
@@ -49,6 +50,7 @@ class StubService:
         self.access = AccessControl()
         self.tracing = Tracing("doubles", "1")
         self.bodies = BodyBudget(1 << 30)
+        self.retries = RetryBudget()
         self.answers: Counter[int] = Counter()
         self.batch_totals = BatchTotals()
         self.front_meter = FrontMeter(lambda _: None, lambda *_: None)

@@ -1,0 +1,209 @@
+"""Overload the fronts of one and of two replicas behind HAProxy, by an open loop.
+
+    python -m benchmarks.live.overloaded_fronts [--quick] [--json]
+
+Each replica serves a tiny MLP under 99% within 100 ms, without Ray but behind Ray's HAProxy with
+our settings. The kernel holds it to a part of a core, so that its event loop is the bottleneck, and
+neither HAProxy nor the client is; its policy stays as it is, as the solver would share that. The rate offered rises until the answers in time do not;
+then twice that rate is offered. Told apart are the answers in time, and what an answer in time
+costs: CPU time of the replicas per answer, and tries per request. It needs root.
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+import numpy as np
+import psutil
+
+from benchmarks.arguments import json_option, quick_option
+from benchmarks.inputs import ROOT
+from benchmarks.live.cpu_quota import cpu_quota
+from benchmarks.peers.light_loop import light_open_loop
+from benchmarks.peers.models import HOSTED
+from benchmarks.peers.protocols import OpenInference, Workload, example_rows
+from loadtests.schedule import Step, poisson_schedule
+from sojourn.output import print_json, say
+from tests.support.haproxy import haproxy
+from tests.support.services import free_port, wait_for
+
+MODEL = "mlp"
+REPLICAS = (1, 2)
+CORES = 0.15
+RESPONSE_TIME_MS = 100.0
+#: The first rate offered, per replica, and by what it rises.
+FIRST_PER_S, STEP = 800.0, 1.2
+MOST_STEPS = 10
+OVERLOADS = (1.5, 2.0, 4.0)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What clients saw at one rate.
+
+    Attributes
+    ----------
+    replicas : int
+    load : float
+        The rate offered, relative to the most that was answered in time per second.
+    offered_per_s, in_time_per_s : float
+    refused_share, late_share : float
+        Of the requests; a late one was answered, but not in time.
+    tries : float
+        How often a request reached a replica.
+    cpu_us : float
+        CPU time of the replicas per answer in time.
+    balancer_cpu_us : float
+        CPU time of HAProxy per request.
+    p50_ms, p99_ms : float
+        Of the answers.
+    """
+
+    replicas: int
+    load: float
+    offered_per_s: float
+    in_time_per_s: float
+    refused_share: float
+    late_share: float
+    tries: float
+    cpu_us: float
+    balancer_cpu_us: float
+    p50_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True)
+class Service:
+    """Running replicas behind HAProxy: ports and process ids."""
+
+    port: int
+    balancer: int
+    replicas: dict[int, int]
+
+    def cpu_s(self) -> tuple[float, float]:
+        """Return the CPU time of the replicas and of HAProxy so far."""
+        times = [
+            psutil.Process(pid).cpu_times() for pid in (*self.replicas.values(), self.balancer)
+        ]
+        used_s = [one.user + one.system for one in times]
+        return sum(used_s[:-1]), used_s[-1]
+
+    def tries(self) -> int:
+        """Return how many requests the replicas have taken or refused."""
+        rows = [
+            httpx.get(f"http://127.0.0.1:{port}/sojourn/policy", timeout=30).json()["rows"]
+            for port in self.replicas
+        ]
+        return sum(one["offered"] for one in rows)
+
+
+@contextmanager
+def service(count: int, cores: float) -> Iterator[Service]:
+    """Run replicas behind HAProxy."""
+    names = {f"r{number}-front": free_port() for number in range(count)}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        port, socket = free_port(), folder / "admin.sock"
+        balancer = stack.enter_context(haproxy(port, names, socket))
+        replicas = {}
+        for name, server_port in names.items():
+            processes = stack.enter_context(cpu_quota(cores))
+            command = [sys.executable, "-m", "tests.support.front_server"]
+            command += [str(server_port), str(socket), "--server", name, "--name", MODEL]
+            command += ["--import-path", HOSTED[MODEL].import_path, "--keep-policy"]
+            replica = stack.enter_context(subprocess.Popen(command, cwd=ROOT))
+            stack.callback(replica.kill)
+            replicas[server_port] = replica.pid
+            url = f"http://127.0.0.1:{server_port}/sojourn/policy"
+            if not wait_for(lambda url=url: httpx.get(url).json()["table"] != "solving", 120):
+                raise click.ClickException("a replica did not start")
+            processes.write_text(str(replica.pid))
+        yield Service(port, balancer, replicas)
+
+
+def measure(running: Service, workload: Workload, rate_per_s: float, run_s: float) -> Row:
+    """Offer a rate for a while."""
+    arrivals_s = poisson_schedule([Step(run_s, rate_per_s)], seed=1).arrivals_s
+    tries, cpu_s = running.tries(), running.cpu_s()
+    run = light_open_loop(workload, arrivals_s, running.port)
+    used_s = [after - before for after, before in zip(running.cpu_s(), cpu_s, strict=True)]
+    answered = run.answered
+    times_ms = run.service_ms[answered]
+    in_time = int(np.count_nonzero(times_ms <= RESPONSE_TIME_MS))
+    p50_ms, p99_ms = np.percentile(times_ms, (50, 99)).tolist() if times_ms.size else (np.nan,) * 2
+    count = arrivals_s.size
+    return Row(
+        replicas=len(running.replicas),
+        load=np.nan,
+        offered_per_s=count / run_s,
+        in_time_per_s=in_time / run_s,
+        refused_share=float(np.isin(run.outcome, (429, 503, 504)).mean()),
+        late_share=float(answered.sum() - in_time) / count,
+        tries=(running.tries() - tries) / count,
+        cpu_us=1e6 * used_s[0] / max(1, in_time),
+        balancer_cpu_us=1e6 * used_s[1] / count,
+        p50_ms=p50_ms,
+        p99_ms=p99_ms,
+    )
+
+
+def overload(count: int, run_s: float) -> list[Row]:
+    """Find the most that is answered in time, and offer more."""
+    workload = Workload(MODEL, OpenInference(), example_rows(MODEL, 32))
+    with service(count, CORES) as running:
+        rate_per_s = count * FIRST_PER_S
+        measure(running, workload, rate_per_s, run_s)  # warms up
+        rows: list[Row] = []
+        while len(rows) < MOST_STEPS:
+            rows.append(measure(running, workload, rate_per_s, run_s))
+            say(f"overloaded_fronts: {rows[-1]}")
+            if rows[-1].in_time_per_s < 0.8 * rate_per_s:
+                break
+            rate_per_s *= STEP
+        most_per_s = max(row.in_time_per_s for row in rows)
+        for factor in OVERLOADS:
+            rows.append(measure(running, workload, factor * most_per_s, run_s))
+            say(f"overloaded_fronts: {rows[-1]}")
+            time.sleep(2.0)
+    return [Row(**{**asdict(row), "load": row.offered_per_s / most_per_s}) for row in rows]
+
+
+@click.command()
+@quick_option("Offer each rate for 3 s instead of 10 s.")
+@json_option
+@click.option("--replicas", type=click.Choice([str(one) for one in REPLICAS]), help="Only so many.")
+def main(quick: bool, as_json: bool, replicas: str | None) -> None:
+    """Overload the fronts of replicas behind HAProxy."""
+    counts = REPLICAS if replicas is None else (int(replicas),)
+    rows = [row for count in counts for row in overload(count, 3.0 if quick else 10.0)]
+    if as_json:
+        print_json({"rows": [asdict(row) for row in rows]})
+        return
+    columns: dict[str, tuple[str, Any]] = {
+        "replicas": ("replicas", "d"),
+        "load": ("load", ".2f"),
+        "offered/s": ("offered_per_s", ".0f"),
+        "in time/s": ("in_time_per_s", ".0f"),
+        "refused": ("refused_share", ".1%"),
+        "late": ("late_share", ".1%"),
+        "tries": ("tries", ".2f"),
+        "CPU µs": ("cpu_us", ".0f"),
+        "HAProxy": ("balancer_cpu_us", ".0f"),
+        "p50 ms": ("p50_ms", ".1f"),
+        "p99 ms": ("p99_ms", ".1f"),
+    }
+    print("".join(f"{name:>10}" for name in columns))
+    for row in rows:
+        print("".join(f"{getattr(row, key):>10{form}}" for key, form in columns.values()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Which refused requests HAProxy may try at another replica.
+
+A retry finds room if the others have some. Under an overload of all replicas none has: each request
+would be refused up to six times, and the fronts would refuse nine times for each answer at twice
+what they can take. So a replica has some of its refusals be final, the more the others refuse of
+what they are asked, by HAProxy's count (`deployments.haproxy.other_replicas`).
+"""
+
+#: Up to this share refused elsewhere all refusals may be tried there. Six independent tries then
+#: fail for 1.6% of the requests, so a fleet that keeps a usual SLA is below it.
+ALL_UP_TO = 0.5
+#: From this share on none may.
+NONE_FROM = 0.7
+
+
+class RetryBudget:
+    """Decides it for one refusal after the other.
+
+    Attributes
+    ----------
+    refused_elsewhere : float
+        The share that the other replicas refuse of what they are asked, 0 to 1.
+    """
+
+    def __init__(self) -> None:
+        self.refused_elsewhere = 0.0
+        self._left = 0.0
+
+    def take(self) -> bool:
+        """Return whether the next refused request may be tried at another replica."""
+        if self.refused_elsewhere <= ALL_UP_TO:
+            return True
+        self._left += max(0.0, NONE_FROM - self.refused_elsewhere) / (NONE_FROM - ALL_UP_TO)
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
