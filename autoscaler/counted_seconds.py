@@ -1,4 +1,4 @@
-"""Tries and refusals by the second, over the last ten minutes, in ring buffers.
+"""Tries, refusals and retries by the second, over the last ten minutes, in ring buffers.
 
 Some replicas may serve without a report. With random routing they have the same share of the load
 as the others, so what is reported is multiplied by the replicas that should report and divided by
@@ -35,6 +35,7 @@ class CountedSeconds:
         # Second s is at s modulo the length.
         self._attempts = np.zeros(_SECONDS)
         self._refusals = np.zeros(_SECONDS)
+        self._finals = np.zeros(_SECONDS)
         # Replicas whose reports cover a second, and replicas that should report then.
         self._covered = np.zeros(_SECONDS)
         self._expected = np.zeros(_SECONDS)
@@ -49,7 +50,8 @@ class CountedSeconds:
         if head <= self.head:
             return
         new = np.arange(max(self.head + 1, head - _SECONDS + 1), head + 1) % _SECONDS
-        for ring in (self._attempts, self._refusals, self._covered, self._expected):
+        rings = (self._attempts, self._refusals, self._finals, self._covered, self._expected)
+        for ring in rings:
             ring[new] = 0.0
         self.head = head
 
@@ -63,7 +65,13 @@ class CountedSeconds:
             self._expected[index] = min(self._expected[index], replicas)
 
     def spread(
-        self, since_s: float, until_s: float, attempts: float, refusals: float, oldest: int
+        self,
+        since_s: float,
+        until_s: float,
+        attempts: float,
+        refusals: float,
+        oldest: int,
+        finals: float = 0.0,
     ) -> None:
         """Add the counts of a replica evenly over a time span.
 
@@ -74,6 +82,8 @@ class CountedSeconds:
         attempts, refusals : float
         oldest : int
             What falls before this second is dropped.
+        finals : float
+            Those of the refusals that were not to be tried elsewhere.
         """
         last = math.floor(until_s)
         first = max(math.floor(since_s), oldest, self.oldest)
@@ -85,6 +95,7 @@ class CountedSeconds:
             self._covered[indices] += covered
             self._attempts[indices] += share_per_s * attempts * covered
             self._refusals[indices] += share_per_s * refusals * covered
+            self._finals[indices] += share_per_s * finals * covered
             return
         for second in range(first, last + 1):
             covered_s = min(until_s, second + 1) - max(since_s, second)
@@ -95,23 +106,29 @@ class CountedSeconds:
                 self._attempts[index] += share * attempts
                 if refusals:
                     self._refusals[index] += share * refusals
+                    self._finals[index] += share * finals
 
-    def between(self, begin: int, end: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def between(
+        self, begin: int, end: int
+    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Return tries and refusals by the second, with the share of replicas without a report.
 
         Returns
         -------
-        attempts, refusals, replicas : ndarray of float, shape (end - begin,)
-            Replicas that took the tries, each for the part of the second that it served.
+        attempts, refusals, replicas, finals : ndarray of float, shape (end - begin,)
+            Replicas that took the tries, each for the part of the second that it served; finals
+            are those of the refusals that were not to be tried elsewhere.
         """
         indices = np.arange(begin, end) % _SECONDS
         attempts, refusals = self._attempts[indices], self._refusals[indices]
+        finals = self._finals[indices]
         covered, expected = self._covered[indices], self._expected[indices]
         missing = (expected - covered > _MISSING_BY_ROUNDING) & (covered > 0)
         if missing.any():
             factor = np.where(missing, expected / np.maximum(covered, _MISSING_BY_ROUNDING), 1.0)
             attempts, refusals, covered = factor * attempts, factor * refusals, factor * covered
-        return attempts, refusals, covered
+            finals = factor * finals
+        return attempts, refusals, covered, finals
 
     def state_dict(self) -> dict[str, Any]:
         """Return tries and refusals as plain numbers and lists; coverage starts anew."""
@@ -120,6 +137,7 @@ class CountedSeconds:
             "head": self.head,
             "attempts": self._attempts[indices].tolist(),
             "refusals": self._refusals[indices].tolist(),
+            "finals": self._finals[indices].tolist(),
         }
 
     @classmethod
@@ -134,7 +152,10 @@ class CountedSeconds:
         counted = cls()
         counted.head = int(state["head"])
         indices = np.arange(counted.oldest, counted.head + 1) % _SECONDS
-        for ring, name in ((counted._attempts, "attempts"), (counted._refusals, "refusals")):
+        rings = {"attempts": counted._attempts, "refusals": counted._refusals}
+        for name, ring in {**rings, "finals": counted._finals}.items():
+            if name == "finals" and name not in state:  # saved by an earlier version
+                continue
             counts = np.asarray(state[name], dtype=np.float64)
             if counts.shape != ring.shape:
                 raise ValueError(f"{name}: {counts.size} seconds, not {ring.size}")

@@ -66,7 +66,8 @@ def offered_requests(attempts: ArrayLike, refusals: ArrayLike, retries: ArrayLik
     Parameters
     ----------
     attempts, refusals : array_like of float
-        Tries that reached replicas, and how many of them were refused. Same shape.
+        Tries that reached replicas, and how many of them were refused, without those that were not
+        to be tried elsewhere (`deployments.http.retry_budget`). Same shape.
     retries : array_like of int
         k, the retries after which the balancer gives up; see `retries_among`.
 
@@ -137,8 +138,9 @@ class OfferedLoad:
 
     def __init__(self) -> None:
         self._counted = CountedSeconds()
-        # By replica: time of its newest report, how long it had counted, tries, refusals.
-        self._counters: dict[str, tuple[float, float, float, float]] = {}
+        # By replica: time of its newest report, how long it had counted, tries, refusals, and
+        # those of them that were final.
+        self._counters: dict[str, tuple[float, float, float, float, float]] = {}
         # (time, ready replicas) of the last `REPORTING_AFTER_S`.
         self._ready: deque[tuple[float, int]] = deque()
         self._ready_since_s = math.inf
@@ -177,6 +179,7 @@ class OfferedLoad:
             counted_s,
             report.offered_total,
             report.refused_total,
+            report.refused_finally_total,
         )
         self._newest_s = max(newest_s, time_s)
         self._counted.advance(math.floor(time_s))
@@ -190,11 +193,14 @@ class OfferedLoad:
             waited_since_s, waited_until_s = self._waited_s
             if waited_since_s <= since_s <= waited_until_s + _TOOK_WAITING_S:
                 since_s = waited_since_s
-            self._spread(since_s, time_s, report.offered_total, report.refused_total)
+            self._spread(
+                *(since_s, time_s, report.offered_total),
+                *(report.refused_total, report.refused_finally_total),
+            )
             return True
-        known_s, known_counted_s, offered, refused = known
+        known_s, known_counted_s, offered, refused, final = known
         if report.offered_total < offered or report.refused_total < refused:
-            offered = refused = 0.0
+            offered = refused = final = 0.0
             passed_s = counted_s or time_s - known_s
         elif counted_s > 0 and known_counted_s > 0:
             passed_s = counted_s - known_counted_s
@@ -204,7 +210,8 @@ class OfferedLoad:
         if abs(since_s - known_s) < 1 and known_s < time_s:
             since_s = known_s
         self._spread(
-            since_s, time_s, report.offered_total - offered, report.refused_total - refused
+            *(since_s, time_s, report.offered_total - offered, report.refused_total - refused),
+            max(0.0, report.refused_finally_total - final),
         )
         return True
 
@@ -269,14 +276,15 @@ class OfferedLoad:
         window = round(window_s)
         if end - begin < max(2, window // 2):
             return None
-        attempts, refusals, replicas = self._counted.between(begin, end)
+        attempts, refusals, replicas, finals = self._counted.between(begin, end)
         tried_again = retries_among(replicas, retries)
-        rates_per_s = offered_requests(attempts, refusals, tried_again)
+        not_final = refusals - finals
+        rates_per_s = offered_requests(attempts, not_final, tried_again)
         last = np.arange(tried_again.size) >= tried_again.size - window
         offered = 0.0
         for number in {0, retries}:
             used = last & (tried_again == number)
-            offered += float(offered_requests(attempts[used].sum(), refusals[used].sum(), number))
+            offered += float(offered_requests(attempts[used].sum(), not_final[used].sum(), number))
         series = (rates_per_s, attempts, refusals, replicas)
         return RateHistory(
             current_per_s=offered / min(window, end - begin),
@@ -308,8 +316,12 @@ class OfferedLoad:
         try:
             load._counted = CountedSeconds.from_state(state)
             load._counters = {
-                str(name): (float(time_s), float(counted_s), float(offered), float(refused))
-                for name, (time_s, counted_s, offered, refused) in state["counters"].items()
+                # Earlier versions saved no final refusals.
+                str(name): (
+                    *(float(time_s), float(counted_s), float(offered), float(refused)),
+                    float(sum(final)),
+                )
+                for name, (time_s, counted_s, offered, refused, *final) in state["counters"].items()
             }
             load._first_s = math.nan if state["first_s"] is None else float(state["first_s"])
             load._newest_s = _or_never(state["newest_s"])
@@ -318,15 +330,17 @@ class OfferedLoad:
             raise InvalidInputError(f"offered load state: not usable ({error!r})") from error
         return load
 
-    def _spread(self, since_s: float, until_s: float, attempts: float, refusals: float) -> None:
+    def _spread(
+        self, since_s: float, until_s: float, attempts: float, refusals: float, finals: float
+    ) -> None:
         """Add counts evenly over a time span; the part before the first report is dropped."""
         if attempts or refusals:
             self._last_request_s = max(self._last_request_s, until_s)
         oldest = math.floor(self._first_s)
-        self._counted.spread(since_s, until_s, attempts, refusals, oldest)
+        self._counted.spread(since_s, until_s, attempts, refusals, oldest, finals)
 
 
-def _is_newer(report: ReplicaReport, known: tuple[float, float, float, float]) -> bool:
+def _is_newer(report: ReplicaReport, known: tuple[float, float, float, float, float]) -> bool:
     """Return whether a report is newer than the known one of its replica.
 
     The time for which it has counted decides, because a wall clock may be set back, unless the

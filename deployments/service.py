@@ -498,6 +498,7 @@ class InferenceService:
         return {
             "offered_total": batcher.rows.offered,
             "refused_total": batcher.rows.refused,
+            "refused_finally_total": self.retries.refused_finally,
             "completed_total": batcher.rows.completed,
             "queue_length": batcher.core.queue_length,
             "full_batch_size": batcher.core.limits.max_batch_size,

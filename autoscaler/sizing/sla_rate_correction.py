@@ -60,6 +60,7 @@ class _Block:
     begin_s: float = -math.inf
     tries: float = 0.0
     refused: float = 0.0
+    refused_finally: float = 0.0
     late: float = 0.0
     replica_s: float = 0.0
 
@@ -88,9 +89,11 @@ class _Measured:
     @classmethod
     def from_block(cls, block: _Block, retries: int) -> "_Measured":
         retries = int(retries_among(block.replica_s / BLOCK_S, retries))
-        requests = float(offered_requests(block.tries, block.refused, retries))
+        tried_again = block.refused - block.refused_finally
+        requests = float(offered_requests(block.tries, tried_again, retries))
         refused_share = block.refused / block.tries if block.tries else 0.0
-        given_up = requests * refused_share ** (retries + 1)
+        again_share = tried_again / block.tries if block.tries else 0.0
+        given_up = requests * again_share ** (retries + 1) + block.refused_finally
         return cls(
             requests,
             requests / block.replica_s if block.replica_s else math.inf,
@@ -139,6 +142,7 @@ class SlaRateCorrection:
         block = self._block
         block.tries += tries
         block.refused += refused
+        block.refused_finally += max(0.0, now.refused_finally_total - before.refused_finally_total)
         block.late += late
         block.replica_s += now.time_s - before.time_s
 

@@ -4,9 +4,10 @@
 
 Each replica serves a tiny MLP under 99% within 100 ms, without Ray but behind Ray's HAProxy with
 our settings. The kernel holds it to a part of a core, so that its event loop is the bottleneck, and
-neither HAProxy nor the client is; its policy stays as it is, as the solver would share that. The rate offered rises until the answers in time do not;
-then twice that rate is offered. Told apart are the answers in time, and what an answer in time
-costs: CPU time of the replicas per answer, and tries per request. It needs root.
+neither HAProxy nor the client is; its policy stays as it is, as the solver would share that. The
+rate offered rises until the answers in time do not; then up to four times that rate is offered.
+Told apart are the answers in time, and what an answer in time costs: CPU time of the replicas per
+answer, and tries per request. It needs root.
 """
 
 import subprocess

@@ -172,12 +172,13 @@ class InferenceProtocol(TimedProtocol):
         hosted, head, too_late = self.hosted, self._head, refusal is Refusal.EXPIRED
         assert hosted is not None
         assert head is not None
+        service = hosted.app.service
         hosted.turned_away.add(self._arrival_s, rows, info, too_late=too_late)
         start, end = hosted.refusal(
             self.server_state.default_headers,
             too_late=too_late,
             only_replica=head.only_replica
-            or (head.other_replicas and not hosted.app.service.retries.take()),
+            or (head.other_replicas and not too_late and not service.retries.take(rows)),
         )
         hosted.pacer.add(self, start, end, too_late=too_late)
 

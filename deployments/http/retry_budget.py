@@ -20,18 +20,22 @@ class RetryBudget:
     ----------
     refused_elsewhere : float
         The share that the other replicas refuse of what they are asked, 0 to 1.
+    refused_finally : int
+        Rows of the refused requests that may not be tried elsewhere.
     """
 
     def __init__(self) -> None:
         self.refused_elsewhere = 0.0
+        self.refused_finally = 0
         self._left = 0.0
 
-    def take(self) -> bool:
-        """Return whether the next refused request may be tried at another replica."""
+    def take(self, rows: int) -> bool:
+        """Return whether the next refused request, of `rows` rows, may be tried elsewhere."""
         if self.refused_elsewhere <= ALL_UP_TO:
             return True
         self._left += max(0.0, NONE_FROM - self.refused_elsewhere) / (NONE_FROM - ALL_UP_TO)
         if self._left < 1.0:
+            self.refused_finally += rows
             return False
         self._left -= 1.0
         return True

@@ -21,13 +21,14 @@ def test_each_second_gets_its_share_of_every_span(spans):
     counted.advance(595)
     expected = np.zeros(596)
     for since_s, length_s, count in spans:
-        counted.spread(since_s, since_s + length_s, count, count / 2, oldest=0)
+        counted.spread(since_s, since_s + length_s, count, count / 2, 0, count / 4)
         for second in range(596):
             covered_s = min(since_s + length_s, second + 1) - max(since_s, second)
             expected[second] += count * max(0.0, covered_s) / length_s
-    attempts, refusals, _ = counted.between(0, 596)
+    attempts, refusals, _, finals = counted.between(0, 596)
     assert attempts == pytest.approx(expected, abs=1e-6)
     assert refusals == pytest.approx(expected / 2, abs=1e-6)
+    assert finals == pytest.approx(expected / 4, abs=1e-6)
 
 
 def test_a_silent_replica_has_the_share_of_the_others():
@@ -35,9 +36,11 @@ def test_a_silent_replica_has_the_share_of_the_others():
     for second in range(100, 110):
         counted.expect(second, 3, 2)
         for _ in range(2):
-            counted.spread(second, second + 1, 40.0, 0.0, oldest=100)
-    attempts, _, replicas = counted.between(100, 110)
+            counted.spread(second, second + 1, 40.0, 8.0, oldest=100, finals=4.0)
+    attempts, refusals, replicas, finals = counted.between(100, 110)
     assert attempts.tolist() == 10 * [120.0]
+    assert refusals.tolist() == 10 * [24.0]
+    assert finals.tolist() == 10 * [12.0]
     assert replicas.tolist() == 10 * [3.0]
 
 

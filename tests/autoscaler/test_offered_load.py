@@ -13,12 +13,13 @@ from policy.errors import InvalidInputError
 START_S = 1_700_000_000.0
 
 
-def report(replica, time_s, offered, refused=0.0):
+def report(replica, time_s, offered, refused=0.0, finally_refused=0.0):
     return ReplicaReport(
         replica_id=replica,
         time_s=START_S + time_s,
         offered_total=offered,
         refused_total=refused,
+        refused_finally_total=finally_refused,
         completed_total=offered - refused,
         queue_length=0.0,
         full_batch_size=32.0,
@@ -75,6 +76,43 @@ class TestOfferedRequests:
         attempts = np.minimum(refusals + 1, retries + 1)
         estimate = float(offered_requests(attempts.sum(), refusals.sum(), retries))
         assert estimate == pytest.approx(requests, rel=0.01)
+
+    @pytest.mark.parametrize("final_share", [0.0, 0.3, 1.0])
+    @pytest.mark.parametrize("refused_share", [0.5, 0.9])
+    def test_against_simulated_retries_that_some_refusals_rule_out(
+        self, final_share, refused_share
+    ):
+        rng = np.random.default_rng(12)
+        requests, retries = 40_000, 5
+        refused = rng.random((requests, retries + 1)) < refused_share
+        final = refused & (rng.random(refused.shape) < final_share)
+        # Tries come to an end with the first that is not refused, or that is refused finally.
+        made = np.cumprod(refused & ~final, axis=1)[:, :-1]
+        tried = np.concatenate([np.ones((requests, 1), bool), made.astype(bool)], axis=1)
+        attempts, refusals = tried.sum(), (tried & refused).sum()
+        finals = (tried & final).sum()
+        estimate = float(offered_requests(attempts, refusals - finals, retries))
+        assert estimate == pytest.approx(requests, rel=0.01)
+
+
+def test_final_refusals_are_requests_and_not_tries_of_others():
+    """Two replicas refuse half of what they are asked, and nothing is tried again."""
+    load = OfferedLoad()
+    for second in range(31):
+        for replica in "ab":
+            load.observe(report(replica, second, 100.0 * second, 50.0 * second, 50.0 * second))
+    assert rate(load, 30.0) == pytest.approx(200.0)
+    restored = OfferedLoad.from_state(json.loads(json.dumps(load.state_dict())))
+    assert rate(restored, 30.0) == pytest.approx(200.0)
+
+
+def test_a_state_saved_before_there_were_final_refusals_is_read():
+    load = OfferedLoad()
+    steady(load, "ab", 20.0, 0, 30)
+    state = load.state_dict()
+    del state["finals"]
+    state["counters"] = {name: seen[:4] for name, seen in state["counters"].items()}
+    assert rate(OfferedLoad.from_state(state), 30.0) == pytest.approx(40.0)
 
 
 def test_there_is_no_rate_until_half_a_window_has_passed():

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ pytestmark = pytest.mark.integration
 
 CONNECTIONS, ROUNDS = 8, 20
 THINKS_S, ANSWERS_AFTER_S = 0.1, 0.02
+Server = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
@@ -38,20 +39,51 @@ async def _ask_and_think(port: int, rounds: int) -> None:
     writer.close()
 
 
+def _refusal(status: int) -> Server:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(b"HTTP/1.1 %d x\r\nContent-Length: 2\r\n\r\nok" % status)
+        except asyncio.IncompleteReadError:
+            writer.close()
+
+    return answer
+
+
+async def _ask(port: int, rounds: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for _ in range(rounds):
+        writer.write(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+        await reader.readuntil(b"ok")
+    writer.close()
+
+
 @asynccontextmanager
-async def _server(port: int) -> AsyncIterator[None]:
-    server = await asyncio.start_server(_answer, "127.0.0.1", port)
+async def _server(
+    port: int,
+    answer: Server = _answer,
+) -> AsyncIterator[None]:
+    answering: list[asyncio.Task[None]] = []
+
+    async def noted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        answering.append(task)
+        await answer(reader, writer)
+
+    server = await asyncio.start_server(noted, "127.0.0.1", port)
     try:
         yield
     finally:
         server.close()
+        await asyncio.gather(*answering)  # HAProxy has ended, and closed its connections
 
 
 async def test_the_time_in_which_clients_think_is_not_counted(tmp_path: Path) -> None:
     server_port, port, socket = free_port(), free_port(), tmp_path / "admin.sock"
     view = HaproxyView("-front", socket)
-    with haproxy(port, {"a-front": server_port}, socket):
-        async with _server(server_port):
+    async with _server(server_port):
+        with haproxy(port, {"a-front": server_port}, socket):
             deadline_s = time.monotonic() + 10
             while not socket.exists() and time.monotonic() < deadline_s:
                 await asyncio.sleep(0.05)
@@ -64,3 +96,21 @@ async def test_the_time_in_which_clients_think_is_not_counted(tmp_path: Path) ->
     assert 1e3 * ANSWERS_AFTER_S <= means.total_ms < 1e3 * (ANSWERS_AFTER_S + THINKS_S / 2)
     assert way is not None
     assert way.balancer_utilisation < 0.5
+
+
+@pytest.mark.parametrize(("status", "refused"), [(503, 1.0), (200, 0.0)])
+async def test_what_the_other_replica_refuses_is_seen(
+    tmp_path: Path, status: int, refused: float
+) -> None:
+    """This replica refuses everything; HAProxy tries each request at both."""
+    ports, port, socket = (free_port(), free_port()), free_port(), tmp_path / "admin.sock"
+    view = HaproxyView("-front", socket)
+    async with _server(ports[0], _refusal(503)), _server(ports[1], _refusal(status)):
+        with haproxy(port, {"a-front": ports[0], "a-other": ports[1]}, socket):
+            deadline_s = time.monotonic() + 10
+            while not socket.exists() and time.monotonic() < deadline_s:
+                await asyncio.sleep(0.05)
+            await view.look()
+            await asyncio.gather(*(_ask(port, 20) for _ in range(CONNECTIONS)))
+            await view.look()
+    assert view.refused_elsewhere == pytest.approx(refused)

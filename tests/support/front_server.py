@@ -31,8 +31,10 @@ async def main(arguments: argparse.Namespace) -> None:
             max_batch_size=32,
         )
     )
-    sla = {"response_time_ms": 100, "percentile": 99}
-    await service.configure(parse_user_config({"sla": sla}))
+    sla = {"response_time_ms": arguments.response_time_ms, "percentile": 99}
+    # The table of weights is the fastest to solve.
+    policy = {"objective": "weights" if arguments.keep_policy else "auto"}
+    await service.configure(parse_user_config({"sla": sla, "policy": policy}))
     app = InferenceApp(service, "0")
     InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
 
@@ -67,5 +69,6 @@ if __name__ == "__main__":
     parser.add_argument("--server", default="-front", help="how HAProxy's name of it ends")
     parser.add_argument("--name", default="doubler", help="name of the model")
     parser.add_argument("--import-path", default="doubler:Doubler")
+    parser.add_argument("--response-time-ms", type=float, default=100.0)
     parser.add_argument("--keep-policy", action="store_true", help="never adjust it to the load")
     uvloop.run(main(parser.parse_args()))

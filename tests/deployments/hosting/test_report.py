@@ -8,7 +8,10 @@ from autoscaler.reports import ReplicaReport
 from deployments.hosting.report import CombinedReport
 from tests.support.hosted_models import hosted
 
-COUNTERS = ("offered_total", "refused_total", "completed_total", "answered_total", "late_total")
+COUNTERS = (
+    *("offered_total", "refused_total", "completed_total", "answered_total", "late_total"),
+    "refused_finally_total",
+)
 
 
 class Counting:
@@ -43,7 +46,7 @@ def test_a_row_counts_as_what_it_takes_of_a_replica():
     second.queue_length = 3
     now_s = 7.5
     told = report.of([first, second])
-    assert [told[name] for name in COUNTERS] == 5 * [30 + 2 * 10]
+    assert [told[name] for name in COUNTERS] == 6 * [30 + 2 * 10]
     assert told["queue_length"] == 6
     assert told["counted_s"] == 2.5
 

@@ -14,7 +14,7 @@ TRIES = 6
 def allowed_share(refused_elsewhere: float, refusals: int = 400) -> float:
     budget = RetryBudget()
     budget.refused_elsewhere = refused_elsewhere
-    return sum(budget.take() for _ in range(refusals)) / refusals
+    return sum(budget.take(1) for _ in range(refusals)) / refusals
 
 
 @pytest.mark.parametrize(
