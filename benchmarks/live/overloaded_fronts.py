@@ -5,16 +5,20 @@
 Each replica serves a tiny MLP under 99% within 100 ms, without Ray but behind Ray's HAProxy with
 our settings. The kernel holds it to a part of a core, so that its event loop is the bottleneck, and
 neither HAProxy nor the client is; its policy stays as it is, as the solver would share that. The
-rate offered rises until the answers in time do not; then up to four times that rate is offered.
+rate offered rises; then up to four times the most that was answered in time is offered.
 Told apart are the answers in time, and what an answer in time costs: CPU time of the replicas per
 answer, and tries per request. It needs root.
 """
 
+import csv
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,9 +44,9 @@ MODEL = "mlp"
 REPLICAS = (1, 2)
 CORES = 0.15
 RESPONSE_TIME_MS = 100.0
-#: The first rate offered, per replica, and by what it rises.
+#: The first rate offered, per replica, by what it rises, and how often.
 FIRST_PER_S, STEP = 800.0, 1.2
-MOST_STEPS = 10
+STEPS = 6
 OVERLOADS = (1.5, 2.0, 4.0)
 
 
@@ -87,6 +91,7 @@ class Service:
 
     port: int
     balancer: int
+    admin: Path
     replicas: dict[int, int]
 
     def cpu_s(self) -> tuple[float, float]:
@@ -98,12 +103,31 @@ class Service:
         return sum(used_s[:-1]), used_s[-1]
 
     def tries(self) -> int:
-        """Return how many requests the replicas have taken or refused."""
-        rows = [
-            httpx.get(f"http://127.0.0.1:{port}/sojourn/policy", timeout=30).json()["rows"]
-            for port in self.replicas
-        ]
-        return sum(one["offered"] for one in rows)
+        """Return how many requests HAProxy has sent to the replicas."""
+        with socket.socket(socket.AF_UNIX) as admin:
+            admin.connect(str(self.admin))
+            admin.sendall(b"show stat -1 4 -1\n")
+            table = b"".join(iter(lambda: admin.recv(1 << 16), b"")).decode()
+        rows = csv.DictReader(table.removeprefix("# ").splitlines())
+        return sum(int(row["stot"]) for row in rows if row["svname"])
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was used up to a time."""
+
+    time_s: float
+    tries: int
+    replicas_s: float
+    balancer_s: float
+
+
+def sample_until(running: Service, ended: threading.Event) -> list[Sample]:
+    """Look at the service ten times a second."""
+    samples = []
+    while not ended.wait(0.1):
+        samples.append(Sample(time.monotonic(), running.tries(), *running.cpu_s()))
+    return samples
 
 
 @contextmanager
@@ -112,13 +136,13 @@ def service(count: int, cores: float) -> Iterator[Service]:
     names = {f"r{number}-front": free_port() for number in range(count)}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        port, socket = free_port(), folder / "admin.sock"
-        balancer = stack.enter_context(haproxy(port, names, socket))
+        port, admin = free_port(), folder / "admin.sock"
+        balancer = stack.enter_context(haproxy(port, names, admin))
         replicas = {}
         for name, server_port in names.items():
             processes = stack.enter_context(cpu_quota(cores))
             command = [sys.executable, "-m", "tests.support.front_server"]
-            command += [str(server_port), str(socket), "--server", name, "--name", MODEL]
+            command += [str(server_port), str(admin), "--server", name, "--name", MODEL]
             command += ["--import-path", HOSTED[MODEL].import_path, "--keep-policy"]
             replica = stack.enter_context(subprocess.Popen(command, cwd=ROOT))
             stack.callback(replica.kill)
@@ -127,53 +151,67 @@ def service(count: int, cores: float) -> Iterator[Service]:
             if not wait_for(lambda url=url: httpx.get(url).json()["table"] != "solving", 120):
                 raise click.ClickException("a replica did not start")
             processes.write_text(str(replica.pid))
-        yield Service(port, balancer, replicas)
+        yield Service(port, balancer, admin, replicas)
 
 
-def measure(running: Service, workload: Workload, rate_per_s: float, run_s: float) -> Row:
-    """Offer a rate for a while."""
-    arrivals_s = poisson_schedule([Step(run_s, rate_per_s)], seed=1).arrivals_s
-    tries, cpu_s = running.tries(), running.cpu_s()
-    run = light_open_loop(workload, arrivals_s, running.port)
-    used_s = [after - before for after, before in zip(running.cpu_s(), cpu_s, strict=True)]
-    answered = run.answered
-    times_ms = run.service_ms[answered]
-    in_time = int(np.count_nonzero(times_ms <= RESPONSE_TIME_MS))
-    p50_ms, p99_ms = np.percentile(times_ms, (50, 99)).tolist() if times_ms.size else (np.nan,) * 2
-    count = arrivals_s.size
-    return Row(
-        replicas=len(running.replicas),
-        load=np.nan,
-        offered_per_s=count / run_s,
-        in_time_per_s=in_time / run_s,
-        refused_share=float(np.isin(run.outcome, (429, 503, 504)).mean()),
-        late_share=float(answered.sum() - in_time) / count,
-        tries=(running.tries() - tries) / count,
-        cpu_us=1e6 * used_s[0] / max(1, in_time),
-        balancer_cpu_us=1e6 * used_s[1] / count,
-        p50_ms=p50_ms,
-        p99_ms=p99_ms,
-    )
+def offer(
+    running: Service, workload: Workload, rates_per_s: Sequence[float], run_s: float
+) -> list[Row]:
+    """Offer one rate after the other, each after a pause as long as the SLA's response time."""
+    pause_s = 1e-3 * RESPONSE_TIME_MS
+    steps = [one for rate in rates_per_s for one in (Step(run_s, rate), Step(pause_s, 0.0))]
+    arrivals_s = poisson_schedule(steps, seed=1).arrivals_s
+    ended = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        sampling = pool.submit(sample_until, running, ended)
+        run = light_open_loop(workload, arrivals_s, running.port)
+        ended.set()
+        samples = sampling.result()
+    # The client starts some time after it is called: with the first request.
+    began = next(place for place, one in enumerate(samples) if one.tries > samples[0].tries) - 1
+    seen = samples[began:]
+    since_s = [one.time_s - seen[0].time_s for one in seen]
+
+    def used(name: str, begin_s: float) -> float:
+        values = [getattr(one, name) for one in seen]
+        at = np.interp([begin_s, begin_s + run_s + pause_s], since_s, values)
+        return float(at[1] - at[0])
+
+    rows = []
+    for number, rate_per_s in enumerate(rates_per_s):
+        begin_s = number * (run_s + pause_s)
+        mine = (arrivals_s >= begin_s) & (arrivals_s < begin_s + run_s)
+        answered, count = run.answered & mine, int(mine.sum())
+        times_ms = run.service_ms[answered]
+        in_time = int(np.count_nonzero(times_ms <= RESPONSE_TIME_MS))
+        p50_ms, p99_ms = np.percentile(times_ms, (50, 99)).tolist() if times_ms.size else (0, 0)
+        rows.append(
+            Row(
+                replicas=len(running.replicas),
+                load=np.nan,
+                offered_per_s=rate_per_s,
+                in_time_per_s=in_time / run_s,
+                refused_share=float(np.isin(run.outcome[mine], (429, 503, 504)).mean()),
+                late_share=float(answered.sum() - in_time) / count,
+                tries=used("tries", begin_s) / count,
+                cpu_us=1e6 * used("replicas_s", begin_s) / max(1, in_time),
+                balancer_cpu_us=1e6 * used("balancer_s", begin_s) / count,
+                p50_ms=p50_ms,
+                p99_ms=p99_ms,
+            )
+        )
+        say(f"overloaded_fronts: {rows[-1]}")
+    return rows
 
 
 def overload(count: int, run_s: float) -> list[Row]:
     """Find the most that is answered in time, and offer more."""
     workload = Workload(MODEL, OpenInference(), example_rows(MODEL, 32))
     with service(count, CORES) as running:
-        rate_per_s = count * FIRST_PER_S
-        measure(running, workload, rate_per_s, run_s)  # warms up
-        rows: list[Row] = []
-        while len(rows) < MOST_STEPS:
-            rows.append(measure(running, workload, rate_per_s, run_s))
-            say(f"overloaded_fronts: {rows[-1]}")
-            if rows[-1].in_time_per_s < 0.8 * rate_per_s:
-                break
-            rate_per_s *= STEP
+        rates_per_s = count * FIRST_PER_S * STEP ** np.arange(-1, STEPS)
+        rows = offer(running, workload, rates_per_s.tolist(), run_s)[1:]  # the first warms up
         most_per_s = max(row.in_time_per_s for row in rows)
-        for factor in OVERLOADS:
-            rows.append(measure(running, workload, factor * most_per_s, run_s))
-            say(f"overloaded_fronts: {rows[-1]}")
-            time.sleep(2.0)
+        rows += offer(running, workload, [factor * most_per_s for factor in OVERLOADS], run_s)
     return [Row(**{**asdict(row), "load": row.offered_per_s / most_per_s}) for row in rows]
 
 
