@@ -32,8 +32,7 @@ async def main(arguments: argparse.Namespace) -> None:
         )
     )
     sla = {"response_time_ms": arguments.response_time_ms, "percentile": 99}
-    # The table of weights is the fastest to solve.
-    policy = {"objective": "weights" if arguments.keep_policy else "auto"}
+    policy = {"objective": arguments.objective}
     await service.configure(parse_user_config({"sla": sla, "policy": policy}))
     app = InferenceApp(service, "0")
     InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
@@ -43,8 +42,7 @@ async def main(arguments: argparse.Namespace) -> None:
             await asyncio.sleep(TICK_S)
             if view is not None:
                 service.compare_with_balancer(view.take(), view.way, view.refused_elsewhere)
-            if not arguments.keep_policy:
-                await service.tick()
+            await service.tick()
 
     tasks = [asyncio.create_task(tick_forever())]
     if view is not None:
@@ -70,5 +68,5 @@ if __name__ == "__main__":
     parser.add_argument("--name", default="doubler", help="name of the model")
     parser.add_argument("--import-path", default="doubler:Doubler")
     parser.add_argument("--response-time-ms", type=float, default=100.0)
-    parser.add_argument("--keep-policy", action="store_true", help="never adjust it to the load")
+    parser.add_argument("--objective", default="auto", help="of the policy")
     uvloop.run(main(parser.parse_args()))
