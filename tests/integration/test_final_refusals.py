@@ -1,0 +1,137 @@
+"""Tries per request where all replicas are full: real HAProxy, and replicas that count."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from deployments.haproxy.only_replica import OTHERS_HEADER, status_on_wire
+from deployments.haproxy_view import HaproxyView
+from deployments.http.retry_budget import RetryBudget
+from tests.support.haproxy import haproxy
+from tests.support.services import free_port
+
+pytestmark = pytest.mark.integration
+
+CAPACITY_PER_S = 60.0
+OFFERED_PER_S = 240.0
+#: Requests that an idle replica answers at once.
+BURST = 20.0
+CLIENTS = 12
+LEARNS_S, MEASURED_S = 3.0, 3.0
+#: As often as a replica looks.
+TICK_S = 1.0
+
+
+class Replica:
+    """Answers `per_s` requests a second, and refuses the others as a replica does."""
+
+    def __init__(self, port: int, socket: Path, name: str, *, per_s: float, learns: bool) -> None:
+        self.port, self.statuses = port, Counter[int]()
+        self._per_s, self._learns = per_s, learns
+        self._view, self._retries = HaproxyView(name, socket), RetryBudget()
+        self._room, self._looked_s = BURST, time.monotonic()
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        tasks: list[asyncio.Task[None]] = []
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            tasks.append(task)
+            try:
+                while head := await reader.readuntil(b"\r\n\r\n"):
+                    writer.write(
+                        b"HTTP/1.1 %d x\r\nContent-Length: 2\r\n\r\nok" % self._status(head)
+                    )
+            except asyncio.IncompleteReadError:
+                writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", self.port)
+        watching = [asyncio.create_task(one) for one in (self._view.watch(), self._learn())]
+        try:
+            yield
+        finally:
+            for one in watching:
+                one.cancel()
+            server.close()
+            await asyncio.gather(*tasks, *watching, return_exceptions=True)
+
+    async def _learn(self) -> None:
+        while self._learns:
+            await asyncio.sleep(TICK_S)
+            self._retries.refused_elsewhere = self._view.refused_elsewhere
+
+    def _status(self, head: bytes) -> int:
+        now_s = time.monotonic()
+        self._room = min(BURST, self._room + self._per_s * (now_s - self._looked_s))
+        self._looked_s = now_s
+        status = 200 if self._room >= 1 else 503
+        if status == 200:
+            self._room -= 1
+        else:
+            assert OTHERS_HEADER in head.lower()
+            status = status_on_wire(503, only_replica=not self._retries.take(1))
+        self.statuses[status] += 1
+        return status
+
+
+async def ask(port: int, number: int, began_s: float, seen: list[tuple[float, int]]) -> None:
+    """Send a client's share of an open loop; note when each request was due, and its status."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    due_s = number / OFFERED_PER_S
+    while due_s < LEARNS_S + MEASURED_S:
+        await asyncio.sleep(began_s + due_s - time.monotonic())
+        writer.write(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+        head = await reader.readuntil(b"ok")
+        seen.append((due_s, int(head.split()[1])))
+        due_s += CLIENTS / OFFERED_PER_S
+    writer.close()
+
+
+async def overload(
+    folder: Path, *, per_s: tuple[float, float], learns: bool
+) -> tuple[float, Counter[int]]:
+    """Return the tries per request and what clients were told, once the replicas have learnt."""
+    port, socket = free_port(), folder / "admin.sock"
+    ports = {"r0-front": free_port(), "r1-front": free_port()}
+    replicas = [
+        Replica(server_port, socket, name, per_s=rate, learns=learns)
+        for (name, server_port), rate in zip(ports.items(), per_s, strict=True)
+    ]
+    seen: list[tuple[float, int]] = []
+    async with AsyncExitStack() as stack:
+        for replica in replicas:
+            await stack.enter_async_context(replica.serving())
+        with haproxy(port, ports, socket):
+            deadline_s = time.monotonic() + 10
+            while not socket.exists() and time.monotonic() < deadline_s:
+                await asyncio.sleep(0.05)
+            began_s = time.monotonic()
+            clients = [asyncio.create_task(ask(port, n, began_s, seen)) for n in range(CLIENTS)]
+            await asyncio.sleep(LEARNS_S)
+            before = sum(replica.statuses.total() for replica in replicas)
+            await asyncio.gather(*clients)
+            tries = sum(replica.statuses.total() for replica in replicas) - before
+    told = Counter(status for due_s, status in seen if due_s >= LEARNS_S)
+    return tries / told.total(), told
+
+
+@pytest.mark.parametrize("learns", [False, True])
+async def test_at_twice_what_all_can_take_few_requests_are_tried_again(
+    tmp_path: Path, *, learns: bool
+) -> None:
+    tries, told = await overload(tmp_path, per_s=(CAPACITY_PER_S, CAPACITY_PER_S), learns=learns)
+    assert set(told) == {200, 503}
+    assert told[200] / MEASURED_S == pytest.approx(2 * CAPACITY_PER_S, rel=0.15)
+    assert (tries < 2.2) if learns else (tries > 3.5)
+
+
+async def test_a_replica_that_is_full_alone_passes_its_requests_on(tmp_path: Path) -> None:
+    _, told = await overload(tmp_path, per_s=(5.0, 2 * OFFERED_PER_S), learns=True)
+    assert told[200] > 0.95 * told.total()
