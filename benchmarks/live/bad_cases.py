@@ -196,6 +196,7 @@ def main(quick: bool, as_json: bool, case: str | None) -> None:
     for name in CASES if case is None else (case,):
         say(f"bad_cases: {name}")
         rows.append(measure(name, 10.0 if quick else 40.0))
+        say(json.dumps({key: value for key, value in rows[-1].items() if key != "front"}))
     if as_json:
         print_json({"rows": rows})
         return
