@@ -32,7 +32,7 @@ class Loop:
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
 
-    def ceachsoon(self, callback: Callable[[], None]) -> None:
+    def call_soon(self, callback: Callable[[], None]) -> None:
         self.soon.append(callback)
 
     def end_iteration(self) -> None:
