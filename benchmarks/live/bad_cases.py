@@ -12,13 +12,11 @@ are those from a request's first byte until its answer is in the client's socket
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -27,14 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.arguments import json_option, quick_option
-from benchmarks.inputs import ROOT
 from benchmarks.live.bad_models import LARGE_VALUES
-from benchmarks.live.cpu_quota import cpu_quota
+from benchmarks.live.bare_replicas import bare_replicas
 from benchmarks.peers.light_loop import light_open_loop
 from loadtests.schedule import Step, poisson_schedule
 from sojourn.output import print_json, say
-from tests.support.haproxy import haproxy
-from tests.support.services import free_port, wait_for
 
 PERCENTILES = (50, 95, 99)
 WARM_UP_S = 10.0
@@ -100,36 +95,14 @@ def requests_of(case: Case) -> Requests:
 
 
 @contextmanager
-def running(case: Case) -> Iterator[tuple[int, list[str]]]:
-    """Run the replicas of a case behind HAProxy; yield its port and their addresses."""
-    names = {f"r{number}-front": free_port() for number in range(case.replicas)}
+def burning(*, burns: bool) -> Iterator[None]:
+    """Burn a core while the context lasts, or do not."""
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        port, socket = free_port(), folder / "admin.sock"
-        stack.enter_context(haproxy(port, names, socket))
-        urls = []
-        for name, server_port in names.items():
-            group = None
-            if np.isfinite(case.cores):
-                group = stack.enter_context(cpu_quota(case.cores, period_ms=100))
-            command = [sys.executable, "-m", "tests.support.front_server"]
-            command += [str(server_port), str(socket), "--server", name, "--name", case.model]
-            command += ["--import-path", f"benchmarks.live.bad_models:{case.model}"]
-            command += ["--response-time-ms", str(case.response_time_ms)]
-            replica = stack.enter_context(subprocess.Popen(command, cwd=ROOT))
-            stack.callback(replica.kill)
-            url = f"http://127.0.0.1:{server_port}/sojourn/policy"
-            if not wait_for(lambda url=url: httpx.get(url).json()["table"] != "solving", 120):
-                raise click.ClickException("a replica did not start")
-            if group is not None:
-                group.write_text(str(replica.pid))
-            urls.append(url)
-        if case.burns:
-            burner = stack.enter_context(
-                subprocess.Popen([sys.executable, "-c", "while True: pass"])
-            )
+        if burns:
+            command = [sys.executable, "-c", "while True: pass"]
+            burner = stack.enter_context(subprocess.Popen(command))
             stack.callback(burner.kill)
-        yield port, urls
+        yield
 
 
 def said_by(urls: list[str]) -> list[dict[str, Any]]:
@@ -141,11 +114,17 @@ def measure(name: str, run_s: float) -> dict[str, Any]:
     """Run a case, and compare."""
     case = CASES[name]
     requests = requests_of(case)
-    with running(case) as (port, urls):
+    options = ("--response-time-ms", str(case.response_time_ms))
+    model = (case.model, f"benchmarks.live.bad_models:{case.model}", *options)
+    with (
+        bare_replicas(case.replicas, *model, cores=case.cores) as running,
+        burning(burns=case.burns),
+    ):
+        urls = running.policy_urls
 
         def send(duration_s: float) -> Any:
             arrivals_s = poisson_schedule([Step(duration_s, case.rate_per_s)], seed=1).arrivals_s
-            return light_open_loop(requests, arrivals_s, port)  # type: ignore[arg-type]
+            return light_open_loop(requests, arrivals_s, running.port)  # type: ignore[arg-type]
 
         send(WARM_UP_S)
         before = said_by(urls)

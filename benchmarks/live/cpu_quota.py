@@ -8,11 +8,10 @@ from pathlib import Path
 import click
 
 _V1, _V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
-PERIOD_MS = 10
 
 
 @contextmanager
-def cpu_quota(share: float, *, period_ms: int = PERIOD_MS) -> Iterator[Path]:
+def cpu_quota(share: float, period_ms: int) -> Iterator[Path]:
     """Yield a file; a process whose id is written to it gets at most `share` of a core.
 
     The processes must have ended when the context does.

@@ -12,37 +12,28 @@ tries per request. It needs root.
 
 import csv
 import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import click
-import httpx
 import numpy as np
 import psutil
 
 from benchmarks.arguments import json_option, quick_option
-from benchmarks.inputs import ROOT
-from benchmarks.live.cpu_quota import cpu_quota
+from benchmarks.live.bare_replicas import BareReplicas, bare_replicas
 from benchmarks.peers.light_loop import light_open_loop
 from benchmarks.peers.models import HOSTED
 from benchmarks.peers.protocols import OpenInference, Workload, example_rows
 from loadtests.schedule import Step, poisson_schedule
 from sojourn.output import print_json, say
-from tests.support.haproxy import haproxy
-from tests.support.services import free_port, wait_for
 
 MODEL = "mlp"
 REPLICAS = (1, 2)
-CORES = 0.25
+CORES, PERIOD_MS = 0.25, 10
 RESPONSE_TIME_MS = 100.0
 #: The first rate offered, per replica, by what it rises, and how often.
 FIRST_PER_S, STEP = 1200.0, 1.2
@@ -86,31 +77,21 @@ class Row:
     p99_ms: float
 
 
-@dataclass(frozen=True)
-class Service:
-    """Running replicas behind HAProxy: ports and process ids."""
+def cpu_s(running: BareReplicas) -> tuple[float, float]:
+    """Return the CPU time of the replicas and of HAProxy so far."""
+    processes = [psutil.Process(pid) for pid in (*running.replicas.values(), running.balancer)]
+    used_s = [times.user + times.system for times in (one.cpu_times() for one in processes)]
+    return sum(used_s[:-1]), used_s[-1]
 
-    port: int
-    balancer: int
-    admin: Path
-    replicas: dict[int, int]
 
-    def cpu_s(self) -> tuple[float, float]:
-        """Return the CPU time of the replicas and of HAProxy so far."""
-        times = [
-            psutil.Process(pid).cpu_times() for pid in (*self.replicas.values(), self.balancer)
-        ]
-        used_s = [one.user + one.system for one in times]
-        return sum(used_s[:-1]), used_s[-1]
-
-    def tries(self) -> int:
-        """Return how many requests HAProxy has sent to the replicas."""
-        with socket.socket(socket.AF_UNIX) as admin:
-            admin.connect(str(self.admin))
-            admin.sendall(b"show stat -1 4 -1\n")
-            table = b"".join(iter(lambda: admin.recv(1 << 16), b"")).decode()
-        rows = csv.DictReader(table.removeprefix("# ").splitlines())
-        return sum(int(row["stot"]) for row in rows if row["svname"])
+def tries_of(running: BareReplicas) -> int:
+    """Return how many requests HAProxy has sent to the replicas."""
+    with socket.socket(socket.AF_UNIX) as admin:
+        admin.connect(str(running.admin))
+        admin.sendall(b"show stat -1 4 -1\n")
+        table = b"".join(iter(lambda: admin.recv(1 << 16), b"")).decode()
+    rows = csv.DictReader(table.removeprefix("# ").splitlines())
+    return sum(int(row["stot"]) for row in rows if row["svname"])
 
 
 @dataclass(frozen=True)
@@ -123,40 +104,16 @@ class Sample:
     balancer_s: float
 
 
-def sample_until(running: Service, ended: threading.Event) -> list[Sample]:
+def sample_until(running: BareReplicas, ended: threading.Event) -> list[Sample]:
     """Look at the service ten times a second."""
     samples = []
     while not ended.wait(0.1):
-        samples.append(Sample(time.monotonic(), running.tries(), *running.cpu_s()))
+        samples.append(Sample(time.monotonic(), tries_of(running), *cpu_s(running)))
     return samples
 
 
-@contextmanager
-def service(count: int, cores: float) -> Iterator[Service]:
-    """Run replicas behind HAProxy."""
-    names = {f"r{number}-front": free_port() for number in range(count)}
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        port, admin = free_port(), folder / "admin.sock"
-        balancer = stack.enter_context(haproxy(port, names, admin))
-        replicas = {}
-        for name, server_port in names.items():
-            processes = stack.enter_context(cpu_quota(cores))
-            command = [sys.executable, "-m", "tests.support.front_server"]
-            command += [str(server_port), str(admin), "--server", name, "--name", MODEL]
-            command += ["--import-path", HOSTED[MODEL].import_path, "--objective", "weights"]
-            replica = stack.enter_context(subprocess.Popen(command, cwd=ROOT))
-            stack.callback(replica.kill)
-            replicas[server_port] = replica.pid
-            url = f"http://127.0.0.1:{server_port}/sojourn/policy"
-            if not wait_for(lambda url=url: httpx.get(url).json()["table"] != "solving", 120):
-                raise click.ClickException("a replica did not start")
-            processes.write_text(str(replica.pid))
-        yield Service(port, balancer, admin, replicas)
-
-
 def offer(
-    running: Service, workload: Workload, rates_per_s: Sequence[float], run_s: float
+    running: BareReplicas, workload: Workload, rates_per_s: Sequence[float], run_s: float
 ) -> list[Row]:
     """Offer one rate after the other, each after a pause as long as the SLA's response time."""
     pause_s = 1e-3 * RESPONSE_TIME_MS
@@ -208,7 +165,8 @@ def offer(
 def overload(count: int, run_s: float) -> list[Row]:
     """Find the most that is answered in time, and offer more."""
     workload = Workload(MODEL, OpenInference(), example_rows(MODEL, 32))
-    with service(count, CORES) as running:
+    model = (MODEL, HOSTED[MODEL].import_path, "--objective", "weights")
+    with bare_replicas(count, *model, cores=CORES, period_ms=PERIOD_MS) as running:
         offer(running, workload, [0.8 * count * FIRST_PER_S], WARM_UP_S)
         rates_per_s = count * FIRST_PER_S * STEP ** np.arange(STEPS)
         rows = offer(running, workload, rates_per_s.tolist(), run_s)

@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 from unittest import mock
 
@@ -117,9 +118,7 @@ async def test_one_line_in_the_log_names_the_first_and_counts_the_others(
         hosted = hosted_on(service, loop)
         for names in ("abc", "de"):
             for name in names:
-                hosted.turned_away.add(
-                    time.monotonic(), 1, lambda name=name: info(name), too_late=False
-                )
+                hosted.turned_away.add(time.monotonic(), 1, partial(info, name), too_late=False)
             loop.end_iteration()
     lines = [json.loads(record.message) for record in caplog.records]
     assert [(line["request_id"], line.get("left_out")) for line in lines] == [("a", None), ("d", 2)]
