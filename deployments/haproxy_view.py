@@ -222,7 +222,7 @@ class HaproxyView:
     @property
     def refused_elsewhere(self) -> float:
         """The share of their requests that the other replicas refused in the last second."""
-        return self._elsewhere.share
+        return self._elsewhere.share(time.monotonic())
 
     async def watch(self) -> None:
         """Look again and again, until cancelled."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 #: Time after which what was seen counts for 1/e.
 MEMORY_S = 1.0
+#: What was seen says nothing any more if HAProxy has been silent for so long.
+FORGET_AFTER_S = 3.0
 #: Fewer requests than this in that time say nothing.
 MIN_TRIES = 20.0
 
@@ -77,10 +79,11 @@ class RefusedElsewhere:
         self._looked_s = -math.inf
         self._sent = self._refused = 0.0
 
-    @property
-    def share(self) -> float:
-        """The share refused, 0 to 1; 0 if too little was tried to tell."""
-        return min(1.0, self._refused / self._sent) if self._sent >= MIN_TRIES else 0.0
+    def share(self, now_s: float) -> float:
+        """Return the share refused, 0 to 1; 0 if too little was tried, or seen lately, to tell."""
+        if self._sent < MIN_TRIES or now_s > self._looked_s + FORGET_AFTER_S:
+            return 0.0
+        return min(1.0, self._refused / self._sent)
 
     def observe(self, table: str, now_s: float) -> None:
         """Take in the answer to ``show stat``; errors are those of `tries_elsewhere`."""

@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployments.haproxy.other_replicas import MIN_TRIES, RefusedElsewhere, Tries, tries_elsewhere
+from deployments.haproxy.other_replicas import (
+    FORGET_AFTER_S,
+    MIN_TRIES,
+    RefusedElsewhere,
+    Tries,
+    tries_elsewhere,
+)
 
 HEADER = "# pxname,svname,stot,bck,wretr,hrsp_5xx,"
 
@@ -56,18 +62,28 @@ def test_the_share_is_between_the_least_and_the_most_that_one_refuses(
             (f"r{n}", sent[n], refused[n] // 2, refused[n] - refused[n] // 2) for n in range(3)
         ]
         elsewhere.observe(table(*servers), float(second))
-    if elsewhere.share:
-        assert min(shares) - 1e-9 <= elsewhere.share <= max(shares) + 1e-9
+    found = elsewhere.share(float(len(looks)))
+    if found:
+        assert min(shares) - 1e-9 <= found <= max(shares) + 1e-9
 
 
 def test_what_was_refused_is_forgotten_in_seconds() -> None:
     elsewhere = RefusedElsewhere("-x7")
     elsewhere.observe(table(("r1", 0, 0, 0)), 0.0)
     elsewhere.observe(table(("r1", 1000, 900, 0)), 1.0)
-    assert elsewhere.share == pytest.approx(0.9)
+    assert elsewhere.share(1.0) == pytest.approx(0.9)
     for second in range(2, 5):
         elsewhere.observe(table(("r1", 1000 * second, 900, 0)), float(second))
-    assert elsewhere.share < 0.1
+    assert elsewhere.share(4.0) < 0.1
+
+
+def test_a_silent_haproxy_is_not_believed_for_long() -> None:
+    """Otherwise refusals would stay final for as long as its admin socket does not answer."""
+    elsewhere = RefusedElsewhere("-x7")
+    elsewhere.observe(table(("r1", 0, 0, 0)), 0.0)
+    elsewhere.observe(table(("r1", 1000, 900, 0)), 1.0)
+    assert elsewhere.share(1.0 + FORGET_AFTER_S) == pytest.approx(0.9)
+    assert elsewhere.share(1.1 + FORGET_AFTER_S) == 0
 
 
 def test_a_few_tries_a_new_server_and_a_restart_say_nothing() -> None:
@@ -75,6 +91,6 @@ def test_a_few_tries_a_new_server_and_a_restart_say_nothing() -> None:
     elsewhere.observe(table(("r1", 0, 0, 0)), 0.0)
     few = int(MIN_TRIES) - 1
     elsewhere.observe(table(("r1", few, few, 0), ("new", 5000, 5000, 0)), 1.0)
-    assert elsewhere.share == 0
+    assert elsewhere.share(1.0) == 0
     elsewhere.observe(table(("r1", 3, 3, 0)), 2.0)
-    assert elsewhere.share == 0
+    assert elsewhere.share(2.0) == 0
