@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from starlette.types import Receive, Scope, Send
 
 from deployments.access.control import scope_of
+from deployments.batcher.requests import Refusal
 from deployments.errors import BusyError, ModelError, RequestError
 from deployments.haproxy import only_replica
 from deployments.http.answers import BINARY, JSON, Answer, check_method, error_answer
@@ -24,6 +25,7 @@ from deployments.http.inference_protocol import (
     parse_in_turns,
     parse_request,
 )
+from deployments.http.json_guard import claimed_rows
 from deployments.http.large_json import IN_TURNS_FROM_BYTES
 from deployments.http.request import (
     ACCEPT_ENCODING,
@@ -199,7 +201,12 @@ class InferenceApp:
             self._check_room(body, arrival_s)
             how = (body, header_length, service.signature, timeout_ms, priority)
             if takes_turns(body, header_length):
-                request = await self.turns.result(parse_in_turns(*how))
+                if self.parses_too_late(len(body), arrival_s):
+                    rows = claimed_rows(body, service.signature.max_rows)
+                    refused = [(arrival_s, rows)]
+                    service.count_turned_away(Refusal.FULL, refused, time.monotonic())
+                    raise BusyError(FULL)
+                request = await self.turns.result(parse_in_turns(*how), len(body))
             else:
                 request = parse_request(*how)
             if service.tracing.on:
@@ -220,6 +227,20 @@ class InferenceApp:
                 if info.trace is not None:
                     service.tracing.end(info.trace, status, request.rows, info.token)
         return answer
+
+    def parses_too_late(self, size: int, arrival_s: float) -> bool:
+        """Return whether a large request cannot be answered in time after those parsed before it.
+
+        Parameters
+        ----------
+        size : int
+            Length of its body in bytes.
+        arrival_s : float
+            When it arrived, by `time.monotonic`.
+        """
+        # As if it had waited for that long already.
+        since_s = arrival_s - self.turns.ends_in_s(size)
+        return self.service.turns_away(since_s, time.monotonic()) is not None
 
     def _check_room(self, body: bytes, arrival_s: float) -> None:
         if not self.service.has_room(body, arrival_s):

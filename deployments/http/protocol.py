@@ -236,7 +236,11 @@ class InferenceProtocol(TimedProtocol):
         )
         try:
             if takes_turns(body, head.header_length):
-                self._call = hosted.app.turns.start(parse_in_turns(*how), self._parsed)
+                if hosted.app.parses_too_late(len(body), self._arrival_s):
+                    rows = claimed_rows(body, hosted.app.service.signature.max_rows)
+                    self._turn_away(Refusal.FULL, rows, lambda: self._info)
+                    return
+                self._call = hosted.app.turns.start(parse_in_turns(*how), self._parsed, len(body))
             else:
                 self._submit(parse_request(*how))
         except Exception as error:

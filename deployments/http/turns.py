@@ -9,6 +9,9 @@ from typing import Any
 #: How long a turn may last, plus the piece of work with which it ends.
 TURN_S = 0.5e-3
 
+#: How much the latest work weighs in the mean time per unit of size.
+_WEIGHT = 0.2
+
 #: Work that yields after each piece, none longer than a fraction of a millisecond, and returns.
 Work = Generator[None, None, Any]
 
@@ -16,11 +19,12 @@ Work = Generator[None, None, Any]
 class Turn:
     """Work that has not ended; `cancel` gives it up."""
 
-    __slots__ = ("on_done", "work")
+    __slots__ = ("on_done", "size", "work")
 
-    def __init__(self, work: Work, on_done: Callable[[Any], None]) -> None:
+    def __init__(self, work: Work, on_done: Callable[[Any], None], size: float) -> None:
         self.work: Work | None = work
         self.on_done = on_done
+        self.size = size
 
     def cancel(self) -> None:
         """Cancel the work: it does not go on, and nobody is told."""
@@ -49,8 +53,19 @@ class Turns:
         self._call_soon = call_soon
         self._clock = clock
         self._waiting: deque[Turn] = deque()
+        #: When the first of them began, once it has; and the mean time per unit of size.
+        self._began_s: float | None = None
+        self._mean_s = 0.0
 
-    def start(self, work: Work, on_done: Callable[[Any], None]) -> Turn:
+    def ends_in_s(self, size: float) -> float:
+        """Return how long work of a size that is started now is likely to take until it ends.
+
+        What else the loop does meanwhile is part of it. It is 0 until some work has ended.
+        """
+        before = sum(turn.size for turn in self._waiting if turn.work is not None)
+        return self._mean_s * (before + size)
+
+    def start(self, work: Work, on_done: Callable[[Any], None], size: float = 0.0) -> Turn:
         """Have work done.
 
         Parameters
@@ -59,14 +74,16 @@ class Turns:
         on_done : callable
             Called with what the work returns, or the exception that it raises, unless it is
             cancelled.
+        size : float
+            What its time is in proportion to; 0 if that is not known.
         """
-        turn = Turn(work, on_done)
+        turn = Turn(work, on_done, size)
         self._waiting.append(turn)
         if len(self._waiting) == 1:
             self._schedule()
         return turn
 
-    async def result(self, work: Work) -> Any:
+    async def result(self, work: Work, size: float = 0.0) -> Any:
         """Return what work returns, once it is done; cancelling the call gives it up."""
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -76,7 +93,7 @@ class Turns:
             else:
                 done.set_result(outcome)
 
-        turn = self.start(work, finish)
+        turn = self.start(work, finish, size)
         try:
             return await done
         finally:
@@ -89,6 +106,8 @@ class Turns:
         ends_s = self._clock() + TURN_S
         while self._waiting:
             turn = self._waiting[0]
+            if self._began_s is None:
+                self._began_s = self._clock()
             try:
                 while turn.work is not None:
                     next(turn.work)
@@ -100,6 +119,11 @@ class Turns:
             except Exception as error:
                 outcome = error
             self._waiting.popleft()
+            took_s, self._began_s = self._clock() - self._began_s, None
             if turn.work is not None:
+                if turn.size:
+                    each_s = took_s / turn.size
+                    weight = _WEIGHT if self._mean_s else 1.0
+                    self._mean_s += weight * (each_s - self._mean_s)
                 turn.work = None
                 turn.on_done(outcome)

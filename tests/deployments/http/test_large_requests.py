@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from deployments.batcher.requests import Refusal
 from deployments.config import ModelConfig, parse_user_config
 from deployments.http import turns
 from deployments.http.app import InferenceApp
@@ -134,6 +135,30 @@ async def test_a_wrong_large_request_is_refused_and_the_next_one_answered(
         for _ in range(2):
             assert (await answer(reader))[0] == 200
     assert served.service.bodies.used_bytes == 0
+
+
+@pytest.mark.parametrize("fields", [(), (GZIP,)], ids=["short way", "asgi"])
+@pytest.mark.parametrize(("parses_s", "status"), [(0.2, 200), (1.0, 503)])
+async def test_what_would_be_parsed_too_late_is_refused_before(
+    served: Served,
+    monkeypatch: pytest.MonkeyPatch,
+    fields: tuple[str, ...],
+    parses_s: float,
+    status: int,
+) -> None:
+    """200 bodies of 600 KB a second were all parsed, one after the other, and all too late."""
+
+    def turns_away(arrival_s: float, now_s: float) -> Refusal | None:
+        return Refusal.FULL if now_s > arrival_s + 0.6 else None
+
+    monkeypatch.setattr(served.service, "turns_away", turns_away)
+    monkeypatch.setattr(served.app.turns, "ends_in_s", lambda size: parses_s)
+    async with served.connect() as (reader, writer):
+        writer.write(post(content(), *fields))
+        told, _ = await answer(reader)
+    rows = served.service.batcher.rows
+    assert told == status
+    assert (rows.offered, rows.refused) == (2, 2 if status == 503 else 0)
 
 
 async def test_a_client_that_leaves_has_nothing_parsed_any_more(served: Served) -> None:

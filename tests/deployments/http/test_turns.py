@@ -88,6 +88,24 @@ def test_work_may_be_started_by_work_that_ends() -> None:
     assert done == ["second"]
 
 
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=6), st.integers(1, 20))
+def test_when_work_would_end_is_known_from_the_sizes_before_it(sizes: list[int], mine: int) -> None:
+    """All work takes 0.1 ms per unit of its size."""
+    loop = Loop()
+    assert loop.turns.ends_in_s(mine) == 0, "nothing is known yet"
+    loop.turns.start(loop.work([1e-4] * 7, None), lambda _: None, 7)
+    loop.run()
+    for size in sizes:
+        loop.turns.start(loop.work([1e-4] * size, None), lambda _: None, size)
+    given_up = loop.turns.start(loop.work([1e-4] * 9, None), lambda _: None, 9)
+    given_up.cancel()
+    expected_s = loop.turns.ends_in_s(mine)
+    began_s, ended_s = loop.now_s, []
+    loop.turns.start(loop.work([1e-4] * mine, None), lambda _: ended_s.append(loop.now_s), mine)
+    loop.run()
+    assert expected_s == pytest.approx(ended_s[0] - began_s)
+
+
 async def test_a_caller_awaits_the_result_and_may_give_it_up() -> None:
     turns = Turns()
     loop = Loop()
