@@ -1,0 +1,56 @@
+"""The tutorial, step by step as a reader does it, against a real service."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from tests.support.pages import run_block
+from tests.support.readme import blocks
+from tests.support.services import ROOT, serving, wait_for
+
+pytestmark = pytest.mark.integration
+
+PAGE = "docs/tutorial.md"
+
+
+def test_the_tutorial(tmp_path: Path) -> None:
+    plan, solve, check, ask, load, look, tighten, again, more, why = blocks("console", PAGE)
+    shown_plan, shown_policy, *_ = blocks("text", PAGE)
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    assert shown_plan.strip() in run_block(plan, tmp_path, {})
+    solved = run_block(solve, tmp_path, {})
+    assert [line for line in shown_policy.splitlines() if line not in solved] == []
+    run_block(check, tmp_path, {})
+    document = yaml.safe_load((tmp_path / "first.yaml").read_text())
+    with serving(tmp_path / "served.yaml", document) as service:
+        shell = shell_for(tmp_path, service.url, service.summary["dashboard"])
+        assert '"outputs"' in shell(ask)
+        replicas = set(service.replicas())
+        assert "right answers" in shell(load)
+        control_limit, max_wait_ms = shell(look).split()
+        assert int(control_limit) >= 1
+        assert max_wait_ms == "None" or 0 < float(max_wait_ms) < 500
+        shell(tighten)
+        words = "99% of requests within 250 ms"
+        policy = f"{service.url}/sojourn/policy"
+        assert wait_for(lambda: httpx.get(policy).json()["sla_in_words"] == words)
+        assert words in shell(again)
+        shell(more)
+        assert wait_for(lambda: len(service.replicas()) > 1)
+        assert "scale out 1 -> " in shell(why)
+        assert replicas <= set(service.replicas())
+
+
+def shell_for(folder: Path, url: str, dashboard: str) -> Callable[[str], str]:
+    """Run commands on the ports of a service; a shared machine need not keep the SLA."""
+    real = {
+        "http://127.0.0.1:8000": url,
+        "http://127.0.0.1:8265": dashboard,
+        "sojourn loadtest --model": f"sojourn loadtest --url {url} --model",
+        " --sla 500ms@99": " --sla 5s@50",
+    }
+    return lambda commands: run_block(commands, folder, real)
