@@ -36,14 +36,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Let links between docs/ and the pages that lie elsewhere lead to where they are here."""
+    """Let links between docs/ and the pages that lie elsewhere lead to where they are here.
+
+    A block of `console` has commands without a prompt, which its highlighter takes for output.
+    """
     folder = PurePosixPath(ELSEWHERE.get(page.file.src_uri, f"docs/{page.file.src_uri}")).parent
 
     def on_site(link: re.Match[str]) -> str:
         target = os.path.normpath(folder / link[0])
         return _ON_SITE.get(target, target.removeprefix("docs/"))
 
-    return _LINK.sub(on_site, markdown)
+    return _LINK.sub(on_site, markdown).replace("```console\n", "```bash\n")
 
 
 def on_page_content(content: str, **_: Any) -> str:
