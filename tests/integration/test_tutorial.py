@@ -38,11 +38,11 @@ def test_the_tutorial(tmp_path: Path) -> None:
         words = "99% of requests within 250 ms"
         policy = f"{service.url}/sojourn/policy"
         assert wait_for(lambda: httpx.get(policy).json()["sla_in_words"] == words)
+        assert replicas <= set(service.replicas())
         assert words in shell(again)
         shell(more)
         assert wait_for(lambda: len(service.replicas()) > 1)
         assert "scale out 1 -> " in shell(why)
-        assert replicas <= set(service.replicas())
 
 
 def shell_for(folder: Path, url: str, dashboard: str) -> Callable[[str], str]:
