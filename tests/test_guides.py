@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import shutil
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -11,6 +13,7 @@ from tests.support.pages import run_block
 from tests.support.readme import ROOT, blocks
 
 SLAS = "docs/slas.md"
+TUTORIAL = "docs/tutorial.md"
 PROFILES = "docs/profiles.md"
 
 
@@ -27,6 +30,19 @@ def test_what_an_sla_costs_is_as_the_table_says(percentile: str, response_time_m
     assert f"{replicas[f'{response_time_ms} ms']} replicas" in said
 
 
+@pytest.mark.slow
+def test_the_tutorial_until_something_runs(tmp_path: Path) -> None:
+    plan, solve, check, *_ = blocks("console", TUTORIAL)
+    shown_plan, shown_policy, *_ = blocks("text", TUTORIAL)
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    assert shown_plan.strip() in run_block(plan, tmp_path, {})
+    solved = run_block(solve, tmp_path, {})
+    assert [line for line in shown_policy.splitlines() if line not in solved] == []
+    run_block(check, tmp_path, {})
+    assert (tmp_path / "first.yaml").exists()
+
+
+@pytest.mark.slow
 def test_every_command_of_the_guides_has_the_options_shown() -> None:
     for block in (*blocks("console", SLAS), *blocks("console", PROFILES)):
         program, name, *options = shlex.split(block)
