@@ -4,7 +4,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := serve
-.PHONY: help serve setup lint format unit slow integration test clean
+.PHONY: help serve setup lint format unit slow integration test docs clean
 
 serve: $(STAMP)  ## Serve the digits model on this machine, until Ctrl-C
 	@$(VENV)/bin/sojourn serve
@@ -28,6 +28,9 @@ integration: $(STAMP)  ## Run the tests that start a real Ray cluster
 
 test: $(STAMP)  ## Run everything that CI runs: lint, unit, slow, integration
 	@scripts/check
+
+docs: $(STAMP)  ## Build the documentation as a site, in build/site
+	@scripts/docs
 
 clean:  ## Remove the environment
 	rm -rf $(VENV)

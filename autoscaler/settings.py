@@ -37,11 +37,11 @@ class AutoscalerSettings:
         compliance.
     risk : float or None
         Share of the windows that the forecast may miss in its back-test. None: adapted while
-        running until `windows` is met (`autoscaler.calibration`).
+        running until `windows` is met.
     window_s : float
         Length of the window over which the offered rate is averaged, in s.
     forecast : str
-        How the demand is forecast; one of `FORECASTS`.
+        How the demand is forecast: ``auto`` compares all forecasts, a name restricts it to a kind.
     hold_s : float or None
         How long fewer replicas must have been enough before some go, in s. None: as long as a
         replica takes to start, but at most two windows.
@@ -52,7 +52,7 @@ class AutoscalerSettings:
     backlog_drain_s : float
         Time in which a backlog in the replicas' queues is to be worked off, in s.
     request_delay_ms, reply_delay_ms, retry_delay_ms : float
-        Network delays of a try; see `autoscaler.sizing.try_delays.TryDelays`.
+        Network delays of a try: to the replica, of its refusal back, and before the next try.
     retries : int
         Retries after which the balancer gives up.
 

@@ -42,11 +42,17 @@ class _Strict(BaseModel):
 class ModelConfig(_Strict):
     """The model that a replica hosts, and its device."""
 
+    #: Names the model in paths (``/v2/models/NAME/infer``), logs and metrics.
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    #: Label of the version, which every answer carries.
     version: str = Field(default="1", pattern=r"^[A-Za-z0-9._-]+$")
+    #: The model's class, as ``module:Class``.
     import_path: str
+    #: Keyword arguments of the class.
     options: dict[str, Any] = Field(default_factory=dict)
+    #: ``auto`` takes a GPU if Ray gave the replica one (`num_gpus`).
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    #: The largest batch that the model can compute; the policy may use smaller ones.
     max_batch_size: int = Field(default=32, ge=1, le=1024)
     #: The file or ``store://[framework/]name[@version]`` that is loaded instead of the weights that
     #: the model asks for.
@@ -93,10 +99,14 @@ class StoreConfig(_Strict):
 
     #: URL below which the models lie: file://, https://, s3://, …
     remote: str = Field(pattern=r"^[a-z0-9]+://")
+    #: Size of the memory tier.
     host_bytes: int = Field(default=8_000_000_000, ge=1)
+    #: Size of the disk tier.
     disk_bytes: int = Field(default=50_000_000_000, ge=0)
     #: Folder of the disk tier. None: one for this remote below ~/.cache/sojourn.
     disk: Path | None = None
+    #: Which model leaves a full tier first: the least recently used, the least commonly used, or
+    #: the quickest to bring back.
     eviction: Literal["lru", "lcu", "reload-time"] = "lru"
     #: Drop a model from memory with its last user.
     eager: bool = False
@@ -144,7 +154,9 @@ class ReplicaArgs(_Strict):
 class SLAConfig(_Strict):
     """The SLA: `percentile` percent of the requests within `response_time_ms`."""
 
+    #: A request is in time if it is answered within this.
     response_time_ms: float = Field(default=100.0, gt=0, allow_inf_nan=False)
+    #: Percent of the requests that must be in time; 99, not 0.99.
     percentile: float = Field(default=99.0, gt=0, lt=100)
 
     @field_validator("percentile")
@@ -169,15 +181,21 @@ class PolicyConfig(_Strict):
     and it minimizes the mean response time.
     """
 
+    #: What the policy minimizes, as above.
     objective: Literal["auto", "sla", "weights"] = "auto"
+    #: With ``weights``: cost per ms of mean response time.
     latency_weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    #: With ``weights``: cost per W of mean power.
     energy_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     #: Share of the SLA's response time that batching may use; the rest is for the network.
     response_time_share: float = Field(default=0.9, gt=0, le=1)
 
 
 class AutoscalerConfig(_Strict):
-    """Settings of the autoscaler; `autoscaler.settings.AutoscalerSettings` has the other fields."""
+    """Settings of the autoscaler.
+
+    `autoscaler.settings.AutoscalerSettings` has all but `dry_run`.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -218,8 +236,10 @@ class LimitsConfig(_Strict):
     #: What becomes of a request that cannot be answered within the SLA: "refuse" it at once, or
     #: "serve" it all the same.
     late: Literal["refuse", "serve"] = "refuse"
+    #: Rows of one request.
     max_rows_per_request: int = Field(default=256, ge=1)
-    #: None: what `max_rows_per_request` rows of the model's inputs take as JSON, at most 4 MiB.
+    #: Size of a body. None: what `max_rows_per_request` rows of the model's inputs take as JSON, at
+    #: most 4 MiB.
     max_body_bytes: int | None = Field(default=None, ge=1)
     #: The largest body that HAProxy can send to another replica. None: a row of the model's inputs.
     #: Read when Ray starts. HAProxy's CPU time per request grows with it.
@@ -235,8 +255,11 @@ class LimitsConfig(_Strict):
 class HostedModelConfig(_Strict):
     """What `user_config` says of one model of several; what it leaves out holds for all."""
 
+    #: The SLA of this model.
     sla: SLAConfig | None = None
+    #: The policy of this model.
     policy: PolicyConfig | None = None
+    #: The limits of this model.
     limits: LimitsConfig | None = None
     #: Label of the version to serve. Without `weights`, it is also the version in the model store.
     version: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$")
@@ -247,10 +270,15 @@ class HostedModelConfig(_Strict):
 class UserConfig(_Strict):
     """`user_config` of the deployment; a change takes effect without restarting a replica."""
 
+    #: The SLA of the service.
     sla: SLAConfig = SLAConfig()
+    #: When batches start.
     policy: PolicyConfig = PolicyConfig()
+    #: How the number of replicas is decided.
     autoscaler: AutoscalerConfig = AutoscalerConfig()
+    #: What a replica accepts.
     limits: LimitsConfig = LimitsConfig()
+    #: Who may use the service.
     access: AccessConfig = AccessConfig()
     #: None: no request is traced.
     tracing: TracingConfig | None = None

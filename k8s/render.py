@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Generate the files in k8s/ that repeat other sources: Serve config, Ray's environment, alerts.
 
-Run ``k8s/render.py`` after a change of configs/digits.yaml, deployments/routing.py or
-monitoring/rules.yaml.
+Run ``k8s/render.py`` after a change of configs/digits.yaml, configs/emulated-p4.yaml,
+deployments/routing.py or monitoring/rules.yaml.
 ``k8s/render.py --check`` fails if a generated file is out of date. ``k8s/render.py --image
 REGISTRY/sojourn@sha256:…`` writes the overlay k8s/overlays/release, with that image, and with
 ``--config dist/my.yaml`` also with that Serve config, which `sojourn package` has written.
@@ -18,8 +18,11 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("configs/digits.yaml")
+DEMO = Path("configs/emulated-p4.yaml")
 RULES = Path("monitoring/rules.yaml")
 GPUS_PER_REPLICA = 1
+#: The overlays whose replicas have GPUs.
+GPU_OVERLAYS = ("gpu", "gpu-ha")
 #: Where the image has the program that runs HAProxy for Ray.
 HAPROXY = Path("/usr/local/bin/sojourn-haproxy")
 #: `num-cpus` of the workers in k8s/base/rayservice.yaml, and the most of them.
@@ -36,6 +39,10 @@ def render() -> dict[Path, str]:
         Path("k8s/base/serve_config.yaml"): _dump(serve_config()),
         Path("k8s/base/serve_environment.env"): environment(ROOT / SOURCE, str(SOURCE)),
         Path("k8s/overlays/gpu/serve_config.yaml"): _dump(serve_config(GPUS_PER_REPLICA)),
+        Path("k8s/overlays/cpu-demo/serve_config.yaml"): _dump(
+            serve_config(source=ROOT / DEMO), str(DEMO)
+        ),
+        Path("k8s/overlays/cpu-demo/serve_environment.env"): environment(ROOT / DEMO, str(DEMO)),
         Path("k8s/monitoring/prometheusrule.yaml"): prometheus_rule(),
     }
 
@@ -112,7 +119,7 @@ def release(image: str, base: str, config: Path | None) -> dict[Path, str]:
     files = {}
     if config is not None:
         content.update(_with_config(config))
-        gpus = GPUS_PER_REPLICA if base == "gpu" else 0
+        gpus = GPUS_PER_REPLICA if base in GPU_OVERLAYS else 0
         files["serve_config.yaml"] = _dump(serve_config(gpus, config), str(config))
         files["serve_environment.env"] = environment(config, str(config))
     written = "# Written by k8s/render.py --image.\n" + yaml.safe_dump(content, sort_keys=False)
@@ -173,7 +180,9 @@ def main() -> str | None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="only check for out-of-date files")
     parser.add_argument("--image", help="only write the overlay `release`, with this image")
-    parser.add_argument("--of", default="base", choices=["base", "gpu"], help="what it is based on")
+    parser.add_argument(
+        "--of", default="base", choices=["base", *GPU_OVERLAYS], help="what it is based on"
+    )
     parser.add_argument("--config", type=Path, help="with --image: the Serve config of your model")
     arguments = parser.parse_args()
     sys.path.insert(0, str(ROOT))

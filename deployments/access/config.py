@@ -17,7 +17,9 @@ class TokenConfig(_Strict):
 
     #: Names the token in logs and metrics.
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    #: SHA-256 of the token.
     hash: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
+    #: What the token allows.
     scopes: tuple[Scope, ...] = Field(default=("inference",), min_length=1)
     #: Requests per second to the service as a whole. None: no limit.
     requests_per_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -39,6 +41,7 @@ class TokenConfig(_Strict):
 class AccessConfig(_Strict):
     """Access to the service: without `tokens` for everyone, with an empty list for nobody."""
 
+    #: None: everything is open to everyone.
     tokens: tuple[TokenConfig, ...] | None = None
     #: What needs no token all the same.
     anonymous: tuple[Scope, ...] = ()

@@ -49,13 +49,19 @@ class AutoscalingConfig(StrictModel):
 class PipelineConfig(StrictModel):
     """`args` of the application: what the pipeline is; a change replaces every replica."""
 
+    #: Names the pipeline in paths (``/v2/models/NAME/infer``), logs and metrics.
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    #: Label of the version, which every answer carries.
     version: str = Field(default="1", pattern=r"^[A-Za-z0-9._-]+$")
+    #: What an item of the pipeline is made of.
     inputs: list[TensorConfig] = Field(min_length=1)
+    #: What its result is made of.
     outputs: list[TensorConfig] = Field(min_length=1)
+    #: The steps that each item passes, in order.
     steps: list[StepConfig]
     #: A function that returns an example item.
     example: str | None = None
+    #: Items that may be in the pipeline at the same time.
     max_pending: int = Field(default=MAX_PENDING, ge=1)
     #: None: each stage keeps its number of workers.
     autoscaling: AutoscalingConfig | None = None
@@ -133,12 +139,16 @@ class PipelineConfig(StrictModel):
 class PipelineUserConfig(StrictModel):
     """`user_config` of the deployment; a change takes effect without restarting a replica."""
 
+    #: The SLA of the pipeline as a whole.
     sla: SLAConfig = SLAConfig()
     #: What becomes of a request that cannot be answered within the SLA: "refuse" it at once, or
     #: "serve" it all the same.
     late: Literal["refuse", "serve"] = "refuse"
+    #: Rows of one request.
     max_rows_per_request: int = Field(default=256, ge=1)
+    #: Size of one request's body.
     max_body_bytes: int = Field(default=4 << 20, ge=1)
+    #: Who may use the pipeline.
     access: AccessConfig = AccessConfig()
     #: None: no request is traced.
     tracing: TracingConfig | None = None

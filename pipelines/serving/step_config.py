@@ -22,8 +22,11 @@ class StrictModel(BaseModel):
 class TensorConfig(StrictModel):
     """One input or output of the pipeline."""
 
+    #: Name of the tensor in requests and answers.
     name: str
+    #: A datatype of the Open Inference Protocol, such as FP32 or BYTES.
     datatype: str
+    #: Shape of one row. Empty: a number, or a text.
     shape: tuple[int, ...] = ()
 
     @property
@@ -33,7 +36,10 @@ class TensorConfig(StrictModel):
 
 
 class StageConfig(StrictModel):
-    """A stage; `pipelines.steps.Stage` explains the keys."""
+    """Code with workers and batches of its own.
+
+    `pipelines.steps.Stage` explains the keys.
+    """
 
     code: str
     name: str = ""
@@ -92,7 +98,10 @@ class StageConfig(StrictModel):
 
 
 class EnsembleConfig(StrictModel):
-    """Branches that each item passes, and how their results are joined."""
+    """Branches that each item passes, and how their results are joined.
+
+    `pipelines.steps.Ensemble` explains the keys, as `Switch` and `Each` do those of the next two.
+    """
 
     branches: list[list["StepConfig"]]
     join: str | None = None
@@ -109,6 +118,7 @@ class SwitchConfig(StrictModel):
 class EachConfig(StrictModel):
     """A branch that each element of an item passes, and how the results are joined."""
 
+    #: The steps that each element passes.
     branch: list["StepConfig"]
     join: str | None = None
     max_items: int = MAX_ITEMS
@@ -118,9 +128,13 @@ class EachConfig(StrictModel):
 class StepConfig(StrictModel):
     """One step: exactly one of the keys."""
 
+    #: Code with workers and batches of its own.
     stage: StageConfig | None = None
+    #: Several branches at the same time.
     ensemble: EnsembleConfig | None = None
+    #: One of several branches.
     switch: SwitchConfig | None = None
+    #: The same branch for each element.
     each: EachConfig | None = None
 
     @model_validator(mode="after")

@@ -12,7 +12,10 @@ README = (FOLDER / "README.md").read_text()
 #: Run by themselves, and not by `benchmarks.live.data_path` or `benchmarks.simulated.autoscaler`.
 SCRIPTS = sorted(
     path
-    for pattern in ("*.py", "paper/*.py", "live/*.py", "simulated/*.py", "*/__main__.py")
+    for pattern in (
+        *("*.py", "paper/*.py", "live/*.py", "simulated/*.py", "resilience/[a-z]*.py"),
+        "*/__main__.py",
+    )
     for path in FOLDER.glob(pattern)
     if '__name__ == "__main__"' in path.read_text()
 )

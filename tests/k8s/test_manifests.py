@@ -25,7 +25,9 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 SCHEMA = ROOT.parent / "shared/reference/ray.io_rayservices.crd.yaml.gz"
-KUSTOMIZATIONS = ("k8s/base", "k8s/overlays/gpu")
+HIGHLY_AVAILABLE = "k8s/overlays/gpu-ha"
+DEMO = "k8s/overlays/cpu-demo"
+KUSTOMIZATIONS = ("k8s/base", "k8s/overlays/gpu", HIGHLY_AVAILABLE, DEMO)
 
 needs_kubectl = pytest.mark.skipif(
     shutil.which("kubectl") is None, reason="kubectl is not installed"
@@ -68,6 +70,11 @@ def serve_config_of(kustomization: str) -> dict[str, Any]:
         build(kustomization)["RayService"]["spec"]["serveConfigV2"]
     )
     return config
+
+
+def source_of(kustomization: str) -> Path:
+    """Return the config that a kustomization serves."""
+    return ROOT / "configs" / ("emulated-p4.yaml" if kustomization == DEMO else "digits.yaml")
 
 
 def strict(schema: Any) -> Any:
@@ -116,7 +123,7 @@ def test_generated_files_are_up_to_date():
 
 
 @needs_kubectl
-@pytest.mark.parametrize("based_on", ["base", "gpu"])
+@pytest.mark.parametrize("based_on", ["base", "gpu", "gpu-ha"])
 def test_a_release_names_its_image_by_digest(based_on, tmp_path):
     folder = tmp_path / "k8s"
     shutil.copytree(ROOT / "k8s", folder)
@@ -129,7 +136,7 @@ def test_a_release_names_its_image_by_digest(based_on, tmp_path):
         text=True,
         check=True,
     )
-    assert re.findall(r"image: (.+)", built.stdout) == [image, image]
+    assert re.findall(r"image: (?!redis:)(.+)", built.stdout) == [image, image]
     for wrong in ("sojourn:0.1.0", "registry.example/sojourn@sha256:abc"):
         refused = subprocess.run([*render, "--image", wrong], capture_output=True, text=True)
         assert refused.returncode != 0
@@ -250,18 +257,20 @@ def test_prometheus_finds_rays_metrics_on_every_pod():
 
 
 @needs_kubectl
-def test_the_serve_config_differs_from_the_source_only_in_the_address():
-    ours = yaml.safe_load((ROOT / "configs/digits.yaml").read_text())
+@pytest.mark.parametrize("kustomization", ["k8s/base", DEMO])
+def test_the_serve_config_differs_from_the_source_only_in_the_address(kustomization):
+    ours = yaml.safe_load(source_of(kustomization).read_text())
     ours["http_options"]["host"] = "0.0.0.0"
-    assert serve_config_of("k8s/base") == ours
+    assert serve_config_of(kustomization) == ours
 
 
 @needs_kubectl
-def test_gpu_overlay_asks_for_as_many_gpus_as_its_pods_have():
-    for application in serve_config_of("k8s/overlays/gpu")["applications"]:
+@pytest.mark.parametrize("kustomization", ["k8s/overlays/gpu", HIGHLY_AVAILABLE])
+def test_gpu_overlays_ask_for_as_many_gpus_as_their_pods_have(kustomization):
+    for application in serve_config_of(kustomization)["applications"]:
         for deployment in application["deployments"]:
             assert deployment["ray_actor_options"].pop("num_gpus") == 1
-    (group,) = cluster_of("k8s/overlays/gpu")["workerGroupSpecs"]
+    (group,) = cluster_of(kustomization)["workerGroupSpecs"]
     (container,) = group["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert group["rayStartParams"]["num-gpus"] == "1"
@@ -271,7 +280,7 @@ def test_gpu_overlay_asks_for_as_many_gpus_as_its_pods_have():
 @pytest.mark.parametrize("kustomization", KUSTOMIZATIONS)
 def test_every_ray_container_has_the_serve_environment(kustomization):
     environment = build(kustomization)["ConfigMap"]
-    service = load_service_config(ROOT / "configs/digits.yaml")
+    service = load_service_config(source_of(kustomization))
     assert environment["data"] == {
         **serve_environment(),
         **request_environment([service], own={}),
@@ -471,3 +480,61 @@ def test_pods_reach_each_other_and_names_and_the_head_kubernetes():
     assert not chosen <= workers["metadata"]["labels"].items()
     assert policy["policyTypes"] == ["Egress"]
     assert [port["port"] for port in policy["egress"][0]["ports"]] == [443, 6443]
+
+
+@needs_kubectl
+def test_ray_keeps_its_tables_in_the_redis_of_the_overlay():
+    resources = build(HIGHLY_AVAILABLE)
+    options = cluster_of(HIGHLY_AVAILABLE)["gcsFaultToleranceOptions"]
+    service, server = resources["Service"], resources["StatefulSet"]
+    (port,) = service["spec"]["ports"]
+    assert options["redisAddress"] == f"{service['metadata']['name']}:{port['port']}"
+    pod = server["spec"]["template"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    (container,) = pod["spec"]["containers"]
+    (opened,) = container["ports"]
+    assert port["targetPort"] == opened["name"]
+    # Both have the password from the same secret, which is nowhere in the manifests.
+    (variable,) = container["env"]
+    assert variable["valueFrom"] == options["redisPassword"]["valueFrom"]
+    password = container["args"].index("--requirepass") + 1
+    assert container["args"][password] == f"$({variable['name']})"
+    assert "Secret" not in {resource["kind"] for resource in resources.values()}
+    # The tables outlive the pod.
+    (claim,) = server["spec"]["volumeClaimTemplates"]
+    (mount,) = container["volumeMounts"]
+    assert mount == {"name": claim["metadata"]["name"], "mountPath": "/data"}
+    assert container["args"][container["args"].index("--appendonly") + 1] == "yes"
+
+
+@needs_kubectl
+def test_redis_is_for_the_head_alone():
+    resources = build(HIGHLY_AVAILABLE)
+    head, workers = pods_of(HIGHLY_AVAILABLE)
+    inside = resources["NetworkPolicy/sojourn-redis"]["spec"]
+    assert inside["policyTypes"] == ["Ingress", "Egress"]
+    assert "egress" not in inside
+    (rule,) = inside["ingress"]
+    outside = resources["NetworkPolicy/sojourn-head-to-redis"]["spec"]
+    (way,) = outside["egress"]
+    assert way == {"to": [{"podSelector": inside["podSelector"]}], "ports": rule["ports"]}
+    (client,) = rule["from"]
+    assert client == {"podSelector": outside["podSelector"]}
+    chosen = outside["podSelector"]["matchLabels"].items()
+    assert chosen <= head["metadata"]["labels"].items()
+    assert not chosen <= workers["metadata"]["labels"].items()
+    redis = resources["StatefulSet"]["spec"]["template"]
+    assert inside["podSelector"]["matchLabels"].items() <= redis["metadata"]["labels"].items()
+    security = redis["spec"]["securityContext"]
+    assert security["runAsNonRoot"] is True
+    (container,) = redis["spec"]["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+@needs_kubectl
+def test_the_demo_pulls_no_image_and_fits_one_worker():
+    for pod in pods_of(DEMO):
+        assert pod["spec"]["containers"][0]["imagePullPolicy"] == "Never"
+    (group,) = cluster_of(DEMO)["workerGroupSpecs"]
+    assert group["minReplicas"] == group["maxReplicas"] == 1

@@ -1,0 +1,305 @@
+#!/usr/bin/env python3
+"""Write docs/config.md and docs/commands.md from the code; with --check, only compare them.
+
+The config's keys come from its pydantic models, and what they mean from the ``#:`` comments above
+the fields, or from the docstring of the class that explains them. The commands come from click.
+"""
+
+import argparse
+import ast
+import inspect
+import re
+import sys
+import textwrap
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import click
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from autoscaler.settings import FORECASTS, AutoscalerSettings
+from deployments import config as service
+from deployments.access.config import AccessConfig, TokenConfig
+from deployments.observability.config import TracingConfig
+from pipelines import steps
+from pipelines.serving import config as pipeline
+from pipelines.serving import step_config
+from sojourn.cli import COMMANDS, cli
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+WRITTEN = "<!-- Written by scripts/reference_pages.py; a test compares it with the code. -->\n"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A mapping of the config file.
+
+    Attributes
+    ----------
+    path : str
+        Where it stands.
+    model : type
+    explained_by : type, optional
+        The class whose docstring explains the keys that have no comment.
+    """
+
+    path: str
+    model: type[BaseModel]
+    explained_by: type | None = None
+
+
+MODEL = (
+    Section("args", service.ReplicaArgs),
+    Section("args.model", service.ModelConfig),
+    Section("args.store", service.StoreConfig),
+)
+LIVE = (
+    Section("user_config", service.UserConfig),
+    Section("user_config.sla", service.SLAConfig),
+    Section("user_config.policy", service.PolicyConfig),
+    Section("user_config.autoscaler", service.AutoscalerConfig, AutoscalerSettings),
+    Section("user_config.limits", service.LimitsConfig),
+    Section("user_config.access", AccessConfig),
+    Section("user_config.access.tokens[]", TokenConfig),
+    Section("user_config.tracing", TracingConfig),
+    Section("user_config.models.NAME", service.HostedModelConfig),
+)
+PIPELINE = (
+    Section("args.pipeline", pipeline.PipelineConfig),
+    Section("args.pipeline.inputs[], outputs[]", step_config.TensorConfig),
+    Section("args.pipeline.autoscaling", pipeline.AutoscalingConfig),
+    Section("steps[]", step_config.StepConfig),
+    Section("steps[].stage", step_config.StageConfig, steps.Stage),
+    Section("steps[].ensemble", step_config.EnsembleConfig, steps.Ensemble),
+    Section("steps[].switch", step_config.SwitchConfig, steps.Switch),
+    Section("steps[].each", step_config.EachConfig, steps.Each),
+    Section("user_config", pipeline.PipelineUserConfig),
+)
+
+#: The types of values, in words.
+TYPES: dict[Any, str] = {
+    bool: "`true` \\| `false`",
+    float: "number",
+    int: "whole number",
+    Path: "path",
+    str: "text",
+}
+
+CONFIG_HEAD = f"""\
+# The config file
+
+{WRITTEN}
+One YAML file says what is served. It follows Ray Serve's schema: `sojourn serve FILE` takes it on
+one machine, and `serve deploy FILE` on a cluster. This page lists the keys that are Sojourn's;
+Ray's documentation explains its own. `sojourn serve --check FILE` finds an unknown key or a wrong
+value, and says in one line what is allowed.
+
+A complete file, `configs/digits.yaml`:
+
+```yaml
+{{example}}```
+
+A change under `args` replaces the replicas, one after another. A change under `user_config`
+reaches the running replicas, and none restarts ([upgrades](upgrades.md)).
+"""
+
+
+def config_page() -> str:
+    """Return docs/config.md."""
+    example = (DOCS.parent / "configs/digits.yaml").read_text()
+    parts = [CONFIG_HEAD.format(example=example)]
+    for title, introduction, sections in (
+        ("What a replica is", "For a model, below `applications[].args`.", MODEL),
+        (
+            "What may change while it runs",
+            "For a model, below `applications[].deployments[].user_config`.",
+            LIVE,
+        ),
+        (
+            "Pipelines",
+            "An application whose `import_path` is `pipelines.serving.application:build` is a\n"
+            "[pipeline](pipelines.md). Below its `args`, and below its `user_config`:",
+            PIPELINE,
+        ),
+    ):
+        parts.append(f"## {title}\n\n{introduction}\n")
+        parts += [_section(section) for section in sections]
+    return "\n".join(parts)
+
+
+def _section(section: Section) -> str:
+    rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
+    rows += [
+        f"| `{key}` | {value} | {default} | {text} |"
+        for key, value, default, text in _keys(section)
+    ]
+    docstring = inspect.cleandoc(section.model.__doc__ or "")
+    if section.explained_by is not None:
+        docstring = docstring.partition("\n")[0]
+    return f"### `{section.path}`\n\n{_markdown(docstring)}\n\n" + "\n".join(rows) + "\n"
+
+
+def _keys(section: Section) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the key, the value allowed, the default and the meaning of each field."""
+    meanings = field_comments(section.model)
+    explained = docstring_attributes(section.explained_by) if section.explained_by else {}
+    for name, field in section.model.model_fields.items():
+        meaning = meanings.get(name) or explained.get(name)
+        if meaning is None:
+            sys.exit(f"{section.model.__name__}.{name}: has no comment that says what it means")
+        yield name, _value(field), _default(field), _markdown(meaning)
+    if section.explained_by is AutoscalerSettings:
+        kinds = get_type_hints(AutoscalerSettings)
+        for setting in fields(AutoscalerSettings):
+            kind = Literal[FORECASTS] if setting.name == "forecast" else kinds[setting.name]
+            text = _markdown(explained[setting.name])
+            yield setting.name, _type(kind), _literal(setting.default), text
+
+
+def field_comments(model: type[BaseModel]) -> dict[str, str]:
+    """Return the ``#:`` comments above the fields of a class, by field."""
+    source = textwrap.dedent(inspect.getsource(model))
+    lines = source.splitlines()
+    (definition,) = ast.parse(source).body
+    assert isinstance(definition, ast.ClassDef)
+    found = {}
+    for node in definition.body:
+        if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
+            continue
+        above = node.lineno - 2
+        comment: list[str] = []
+        while lines[above].strip().startswith("#:"):
+            comment.insert(0, lines[above].strip().removeprefix("#:").strip())
+            above -= 1
+        if comment:
+            found[node.target.id] = " ".join(comment)
+    return found
+
+
+def docstring_attributes(explained_by: type) -> dict[str, str]:
+    """Return what the section ``Attributes`` of a NumPy-style docstring says, by attribute."""
+    docstring = inspect.cleandoc(explained_by.__doc__ or "")
+    _, _, section = docstring.partition("Attributes\n----------\n")
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in section.split("\n\n")[0].splitlines():
+        if not line.startswith(" "):
+            names = line.partition(" :")[0].split(", ")
+            found |= dict.fromkeys(names, "")
+        else:
+            found |= {name: f"{found[name]} {line.strip()}".strip() for name in names}
+    return found
+
+
+def _value(field: FieldInfo) -> str:
+    """Return what a field may be, in words."""
+    words = _type(field.annotation)
+    bounds = []
+    for rule in field.metadata:
+        for name, said in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below")):
+            if (bound := getattr(rule, name, None)) is not None:
+                bounds.append(f"{said} {bound:g}" if bound < 1e6 else f"{said} {bound:,}")
+    return ", ".join([words, *bounds])
+
+
+def _type(annotation: Any) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " \\| ".join(f"`{argument}`" for argument in arguments)
+    if origin in (Union, types.UnionType):
+        kinds = [_type(one) for one in arguments if one is not type(None)]
+        return " or ".join(dict.fromkeys(kinds))
+    if origin in (list, tuple):
+        one = _type(arguments[0])
+        plural = one if one.startswith("`") else f"{one.removesuffix('s')}s"
+        return "list of " + plural.replace("list of", "lists of")
+    if origin is dict:
+        return "mapping"
+    # What is not of these types is a part of the config, with a section of its own.
+    return TYPES.get(annotation, "mapping")
+
+
+def _default(field: FieldInfo) -> str:
+    return (
+        "required"
+        if field.is_required()
+        else _literal(field.get_default(call_default_factory=True))
+    )
+
+
+def _literal(value: object) -> str:
+    """Return a default as YAML has it; "" for an empty one, which is none."""
+    if value is None or isinstance(value, BaseModel) or value in ((), {}, [], ""):
+        return ""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, float):
+        return f"`{value:g}`" if value < 1e6 else f"`{value:,.0f}`"
+    if isinstance(value, tuple):
+        return f"`[{', '.join(map(str, value))}]`"
+    return f"`{value}`"
+
+
+def _markdown(text: str) -> str:
+    """Return text of a docstring or a comment as Markdown; a key of a YAML file is not None."""
+    return re.sub(r"``(.+?)``", r"`\1`", text).replace("None: ", "If not set: ")
+
+
+def commands_page() -> str:
+    """Return docs/commands.md."""
+    parts = [
+        f"# The commands\n\n{WRITTEN}\n"
+        "Every command prints this with `--help`. An error is one line on standard error, and the\n"
+        "exit status is 2.\n"
+    ]
+    for name in sorted(COMMANDS):
+        context = click.Context(cli, info_name="sojourn")
+        command = cli.get_command(context, name)
+        assert command is not None
+        parts += _command(command, context, name, depth=2)
+    return "\n".join(parts)
+
+
+def _command(command: click.Command, parent: click.Context, name: str, depth: int) -> Iterator[str]:
+    """Yield the parts of a command's section, and those of the commands below it."""
+    context = click.Context(command, info_name=name, parent=parent)
+    pieces = " ".join(command.collect_usage_pieces(context))
+    yield f"{'#' * depth} `{context.command_path}`\n"
+    yield f"```text\n{context.command_path} {pieces}\n```\n"
+    yield f"{inspect.cleandoc(command.help or '')}\n"
+    records = [parameter.get_help_record(context) for parameter in command.params]
+    options = [record for record in records if record is not None and record[1]]
+    if options:
+        rows = [f"| `{_cell(names)}` | {_cell(text)} |" for names, text in options]
+        yield "\n".join(["| option | meaning |", "|---|---|", *rows, ""])
+    if isinstance(command, click.Group):
+        for below in command.list_commands(context):
+            found = command.get_command(context, below)
+            assert found is not None
+            yield from _command(found, context, below, depth + 1)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def main() -> str | None:
+    """Write the pages or, with --check, report the first one that is out of date."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="only check for out-of-date pages")
+    check = parser.parse_args().check
+    for name, content in (("config.md", config_page()), ("commands.md", commands_page())):
+        page = DOCS / name
+        if check and (not page.exists() or page.read_text() != content):
+            return f"docs/{name} is out of date: run scripts/reference_pages.py"
+        if not check:
+            page.write_text(content)
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

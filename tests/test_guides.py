@@ -1,0 +1,52 @@
+"""The commands and the figures of the guides that need no service."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from sojourn.cli import COMMANDS, cli
+from tests.support.pages import run_block
+from tests.support.readme import ROOT, blocks
+
+SLAS = "docs/slas.md"
+TUTORIAL = "docs/tutorial.md"
+PROFILES = "docs/profiles.md"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("percentile", "response_time_ms"), [("90", "10"), ("99", "15")])
+def test_what_an_sla_costs_is_as_the_table_says(percentile: str, response_time_ms: str) -> None:
+    page = (ROOT / SLAS).read_text()
+    (times,) = re.findall(r"^\| percentile \| (.+) \|$", page, re.MULTILINE)
+    (cells,) = re.findall(rf"^\| {percentile} \| (.+) \|$", page, re.MULTILINE)
+    replicas = dict(zip(times.split(" | "), cells.split(" | "), strict=True))
+    plan, _ = blocks("console", SLAS)
+    asked = plan.replace("--response-time-ms 15", f"--response-time-ms {response_time_ms}")
+    said = run_block(asked.replace("--percentile 99", f"--percentile {percentile}"), ROOT, {})
+    assert f"{replicas[f'{response_time_ms} ms']} replicas" in said
+
+
+@pytest.mark.slow
+def test_the_tutorial_until_something_runs(tmp_path: Path) -> None:
+    plan, solve, check, *_ = blocks("console", TUTORIAL)
+    shown_plan, shown_policy, *_ = blocks("text", TUTORIAL)
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    assert shown_plan.strip() in run_block(plan, tmp_path, {})
+    solved = run_block(solve, tmp_path, {})
+    assert [line for line in shown_policy.splitlines() if line not in solved] == []
+    run_block(check, tmp_path, {})
+    assert (tmp_path / "first.yaml").exists()
+
+
+@pytest.mark.slow
+def test_every_command_of_the_guides_has_the_options_shown() -> None:
+    for block in (*blocks("console", SLAS), *blocks("console", PROFILES)):
+        program, name, *options = shlex.split(block)
+        assert program == "sojourn"
+        assert name in COMMANDS
+        known = CliRunner().invoke(cli, [name, "--help"]).output
+        assert [one for one in options if one.startswith("--") and one not in known] == []
