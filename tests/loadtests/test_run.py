@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.schedule import Step, poisson_schedule
 from sojourn.cli import main
 
 pytestmark = pytest.mark.integration
@@ -37,7 +38,10 @@ def test_a_sound_service_gets_a_clean_report(start_service, loadtest, tmp_path):
     assert [step["target_rate_per_s"] for step in report["by_step"]] == [50, 150]
     assert "95% of requests within 250 ms" in said
     saved = {path.name for path in (tmp_path / "out").iterdir()}
-    assert saved == {"report.json", "seconds.csv", "plot.png"}
+    assert saved == {"report.html", "report.json", "seconds.csv"}
+    page = (tmp_path / "out/report.html").read_text()
+    assert "The SLA was met: 100% of" in page
+    assert "--shape 1s:50,1s:150" in page
     assert json.loads((tmp_path / "out/report.json").read_text()) == report
 
 
@@ -97,14 +101,33 @@ def test_every_fault_is_found(start_service, loadtest):
     url = start_service(wrong=[10, 11, 12], busy=[20, 21], drop=[30], mute=[40])
     status, report, _ = loadtest(url, "--rate", "80", "--duration-s", "1", "--timeout-s", "1")
     assert status == 1
-    assert report["wrong_answers"] == len(report["wrong_answer_examples"]) == 3
-    assert (
-        report["wrong_answer_examples"][0]["fault"] == "output output: off by 1, more than 0.0001"
-    )
-    assert '"name":"input"' in report["wrong_answer_examples"][0]["request"]
+    examples = report["failure_examples"]
+    kinds = [example["kind"] for example in examples]
+    assert sorted(kinds) == ["503", "connection", "timeout", *3 * ["wrong"]]
+    faults = {example["kind"]: example["fault"] for example in examples}
+    assert faults["wrong"] == "output output: off by 1, more than 0.0001"
+    assert faults["503"] == '{"error": "busy"}'
+    assert all('"name":"input"' in example["request"] for example in examples)
+    assert report["wrong_answers"] == 3
     assert report["failed"] == {"503": 2, "connection": 1, "timeout": 1}
     assert report["lost"] == 2
     assert report["ok"] == report["requests"] - 3 - 4
+
+
+def test_several_workers_share_one_schedule(start_service, loadtest):
+    """Their requests together are exactly those of one worker, and each fault is found once."""
+    url = start_service(wrong=[10], busy=[20, 21])
+    options = ["--rate", "80", "--duration-s", "1", "--workers", "2", "--connections", "16"]
+    status, report, _ = loadtest(url, *options, "--min-right", "90", "--max-refused", "1")
+    assert status == 1
+    assert (
+        report["requests"] == report["sent"] == poisson_schedule([Step(1, 80)], 0).arrivals_s.size
+    )
+    assert report["ok"] == report["requests"] - 3
+    assert report["failed"] == {"503": 2}
+    assert report["refused"] == 2
+    assert sorted(example["kind"] for example in report["failure_examples"]) == ["503", "wrong"]
+    assert [line.partition(":")[0] for line in report["missed"]] == ["refused"]
 
 
 def test_stall_counts_for_every_request_due_in_it(start_service, loadtest):
