@@ -72,7 +72,12 @@ def page(
 
 
 def service(**changes: Any) -> list[dict[str, Any]]:
-    said = {"predicted_ms": {}, "replicas": None, "demand_per_s": None, "reason": None}
+    said: dict[str, Any] = {
+        "predicted_ms": {},
+        "replicas": None,
+        "demand_per_s": None,
+        "reason": None,
+    }
     return [{"at_s": 0.5 + second, **said, **changes} for second in range(5)]
 
 
