@@ -37,6 +37,8 @@ HEAD_START_S = 0.25
 # Messages between the master and its workers: the start of the schedule, and a worker's progress.
 BEGIN, PROGRESS = "sojourn-begin", "sojourn-progress"
 REPORT_EVERY_S = 0.25
+# A worker that has not reported its end so long after its last request timed out never will.
+PATIENCE_S = 5.0
 SHOW_EVERY_S = 1.0 if sys.stderr.isatty() else 10.0
 MAX_EXAMPLE_LENGTH = 300
 
@@ -125,8 +127,8 @@ class OpenLoop:
         """Whether every request has finished or timed out."""
         scheduled_s = self.records.scheduled_s
         if self.dispatched == scheduled_s.size:
-            last_due_s = self.start_s + (scheduled_s[-1] if scheduled_s.size else 0.0)
-            overdue_s = time.perf_counter() - last_due_s
+            last_due_s = float(scheduled_s[-1]) if scheduled_s.size else 0.0
+            overdue_s = time.perf_counter() - self.start_s - last_due_s
             return self.outstanding == 0 or overdue_s > settings.timeout_s + 1
         return False
 
@@ -171,9 +173,12 @@ class Conductor:
 
     @property
     def ended(self) -> bool:
-        """Whether every worker has ended."""
+        """Whether every worker has ended, or has had the time for it."""
         ended = [report["ended"] for report in self.reports.values()]
-        return len(ended) == settings.workers and all(ended)
+        if len(ended) == settings.workers and all(ended):
+            return True
+        longest_s = settings.duration_s + settings.timeout_s + PATIENCE_S
+        return self.start_s is not None and time.perf_counter() - self.start_s > longest_s
 
     def show_progress(self) -> None:
         """Print the progress on stderr, again and again."""

@@ -290,7 +290,7 @@ def _settings_in_words(
         ("passes with", ", ".join(limits)),
         ("load", given["trace"].name if given["trace"] else parts),
         ("arrivals", f"Poisson, seed {given['seed']}, fixed before the test"),
-        ("requests", "the bundled ones" if given["cases"] is None else str(given["cases"])),
+        ("requests", str(given["cases"] or "chosen by the inputs that the model takes")),
         ("senders", f"{given['workers']}, {given['connections']} connections at most"),
         ("timeout", f"{given['timeout_s']:g} s"),
         ("generator ran on", machine),

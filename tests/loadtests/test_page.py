@@ -19,6 +19,9 @@ SETTING = Setting("m<odel>", "2026-01-01 12:00", "sojourn loadtest --model m", 6
 VOID = {"meta", "link", "br", "img", "path", "use", "rect", "circle", "line"}
 
 
+DRAWN_AT_TIMES = {"p99 predicted", "sized for", "replicas", "failed"}
+
+
 class Pages(HTMLParser):
     """Checks that elements are closed in order, and collects what they refer to."""
 
@@ -47,6 +50,16 @@ def no_pictures(monkeypatch):
         monkeypatch.setattr(charts, name, lambda *_: "<svg></svg>")
 
 
+def service(**changes: Any) -> list[dict[str, Any]]:
+    said: dict[str, Any] = {
+        "predicted_ms": {},
+        "replicas": None,
+        "demand_per_s": None,
+        "reason": None,
+    }
+    return [{"at_s": 0.5 + second, **said, **changes} for second in range(5)]
+
+
 def page(
     response_ms: float = 50.0,
     lag_ms: float = 0.0,
@@ -71,27 +84,20 @@ def page(
     return render(result, per_second(records, schedule, SLA), records, schedule, SETTING)
 
 
-def service(**changes: Any) -> list[dict[str, Any]]:
-    said: dict[str, Any] = {
-        "predicted_ms": {},
-        "replicas": None,
-        "demand_per_s": None,
-        "reason": None,
-    }
-    return [{"at_s": 0.5 + second, **said, **changes} for second in range(5)]
-
-
 @pytest.mark.parametrize(
-    "told",
+    ("told", "drawn"),
     [
-        {},
-        {"failed": Outcome.CONNECTION},
-        {"failed": Outcome.UNANSWERED, "response_ms": np.nan, "lag_ms": np.nan},
-        {"service": service(replicas=2, demand_per_s=70.0, predicted_ms={"50": 40.0, "99": 90.0})},
+        ({}, {"SLA: p99", "p99", "right answers"}),
+        ({"failed": Outcome.CONNECTION}, {"SLA: p99", "p99", "right answers", "failed"}),
+        ({"failed": Outcome.UNANSWERED, "lag_ms": np.nan}, {"SLA: p99", "p99", "failed"}),
+        (
+            {"service": service(replicas=2, demand_per_s=70.0, predicted_ms={"99": 90.0})},
+            {"SLA: p99", "p99", "p99 predicted", "right answers", "sized for", "replicas"},
+        ),
     ],
-    ids=["sound", "failures", "no answer", "service"],
+    ids=["sound", "failures", "nothing sent", "service"],
 )
-def test_a_page_is_whole_and_needs_nothing_from_elsewhere(told):
+def test_a_page_is_whole_and_needs_nothing_from_elsewhere(told, drawn):
     text = page(**told)
     parser = Pages()
     parser.feed(text)
@@ -100,6 +106,9 @@ def test_a_page_is_whole_and_needs_nothing_from_elsewhere(told):
     assert "http" not in text.replace("http-equiv", "")
     assert "m&lt;odel&gt;" in text
     assert "m<odel>" not in text
+    # Every curve is named in a legend or beside its axis, and none that has no data.
+    assert all(f">{name}<" in text for name in drawn)
+    assert all(f">{name}<" not in text for name in DRAWN_AT_TIMES - drawn)
 
 
 @pytest.mark.usefixtures("no_pictures")
