@@ -149,7 +149,10 @@ def _sections(
                 else " The service told no predictions (to this token)."
             ),
             "picture": charts.response_times(windows, schedule.duration_s, service, sla),
-            "table": [("", "predicted, ms", "measured, ms", "measured ÷ predicted"), *compared]
+            "table": [
+                ("", "predicted (mean), ms", "measured, ms", "ratio"),
+                *compared,
+            ]
             if compared
             else None,
         },

@@ -2,9 +2,6 @@
 
 import functools
 import itertools
-import os
-import platform
-import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,6 @@ import orjson
 
 from deployments.access.credentials import read_token
 from deployments.config import SLAConfig
-from deployments.validation import validate
 from loadtests.answers import parse_case
 from loadtests.cases import prepare_cases
 from loadtests.made_cases import image_cases, random_cases
@@ -22,21 +18,14 @@ from loadtests.page import Setting, render
 from loadtests.records import Records
 from loadtests.report import per_second, report, write_csv
 from loadtests.run import Settings, run
-from loadtests.schedule import (
-    NAMED_SHAPES,
-    Schedule,
-    named_shape,
-    parse_shape,
-    poisson_schedule,
-    trace_schedule,
-)
+from loadtests.schedule import NAMED_SHAPES, Schedule
 from loadtests.service import model_metadata, recorded_outputs, said, service_sla
 from loadtests.table import table
 from loadtests.thresholds import Thresholds
 from loadtests.watch import ServiceWatch
 from policy.errors import InvalidInputError
 from simulator.reporting.report import write_page
-from simulator.trace import load_trace
+from sojourn.commands.loadtest_options import parse_sla, schedule_of, settings_in_words
 from sojourn.output import (
     command_line,
     existing_file,
@@ -46,9 +35,6 @@ from sojourn.output import (
     say,
 )
 
-DEFAULT_RATE_PER_S = 50.0
-DEFAULT_DURATION_S = 30.0
-PEAK_FACTOR = 3.0
 OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
 
 
@@ -201,7 +187,7 @@ def command(
         return
     if images is not None or record:
         raise InvalidInputError("--images and --record need --make-cases")
-    schedule = _schedule(rate, peak, duration_s, shape, trace, speedup, seed)
+    schedule = schedule_of(rate, peak, duration_s, shape, trace, speedup, seed)
     sla = parse_sla(threshold) if threshold is not None else None
     thresholds = Thresholds(sla, min_right, max_refused)
     metadata = model_metadata(url, model, token)
@@ -238,7 +224,7 @@ def command(
             began.strftime("%Y-%m-%d %H:%M:%S %Z"),
             command_line(context),
             connections,
-            _settings_in_words(context, schedule, sla),
+            settings_in_words(context, schedule, sla),
         )
         _write(out, result, finished.records, schedule, sla, setting)
     if as_json:
@@ -262,7 +248,7 @@ def _write(
     records: Records,
     schedule: Schedule,
     sla: SLAConfig,
-    setting: "Setting",
+    setting: Setting,
 ) -> None:
     seconds = per_second(records, schedule, sla)
     page_path, json_path, csv_path = (out / name for name in OUTPUT_FILES)
@@ -270,31 +256,6 @@ def _write(
     write_csv(csv_path, seconds)
     write_page(page_path, render(result, seconds, records, schedule, setting))
     say(f"loadtest: wrote {', '.join(OUTPUT_FILES)} to {out}")
-
-
-def _settings_in_words(
-    context: click.Context, schedule: Schedule, sla: SLAConfig
-) -> list[tuple[str, str]]:
-    given = context.params
-    parts = ", then ".join(step.in_words() for step in schedule.steps)
-    right, refused = given["min_right"], given["max_refused"]
-    limits = [
-        *(["the SLA met"] if given["threshold"] else []),
-        "no wrong or missing answer" if right is None else f"at least {right:g}% right answers",
-        *([] if refused is None else [f"at most {refused:g}% refused"]),
-    ]
-    machine = f"{platform.node()}: {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}"
-    return [
-        ("service", given["url"]),
-        ("SLA", sla.objective.in_words() + ("" if given["threshold"] else ", by the service")),
-        ("passes with", ", ".join(limits)),
-        ("load", given["trace"].name if given["trace"] else parts),
-        ("arrivals", f"Poisson, seed {given['seed']}, fixed before the test"),
-        ("requests", str(given["cases"] or "chosen by the inputs that the model takes")),
-        ("senders", f"{given['workers']}, {given['connections']} connections at most"),
-        ("timeout", f"{given['timeout_s']:g} s"),
-        ("generator ran on", machine),
-    ]
 
 
 def _make_cases(
@@ -312,60 +273,6 @@ def _make_cases(
         if record:
             case["outputs"] = recorded_outputs(url, model, parse_case(case), token)
         click.echo(orjson.dumps(case))
-
-
-def _schedule(
-    rate: float | None,
-    peak: float | None,
-    duration_s: float | None,
-    shape: str | None,
-    trace: Path | None,
-    speedup: float,
-    seed: int,
-) -> Schedule:
-    named = shape in NAMED_SHAPES
-    if trace is not None and (rate is not None or shape is not None):
-        raise InvalidInputError("--trace has its own rates; omit --rate and --shape")
-    if rate is not None and shape is not None and not named:
-        raise InvalidInputError("--shape with parts has its own rates; omit --rate")
-    if peak is not None and (not named or shape == "constant"):
-        raise InvalidInputError("--peak needs --shape step, spike or diurnal")
-    if trace is not None:
-        return trace_schedule(load_trace(trace), speedup, seed, duration_s)
-    if speedup != 1.0:
-        raise InvalidInputError("--speedup needs --trace")
-    if shape is not None and not named:
-        if duration_s is not None:
-            raise InvalidInputError("--shape with parts has its own durations; omit --duration-s")
-        return poisson_schedule(parse_shape(shape), seed)
-    rate = DEFAULT_RATE_PER_S if rate is None else rate
-    steps = named_shape(
-        shape or "constant",
-        DEFAULT_DURATION_S if duration_s is None else duration_s,
-        rate,
-        PEAK_FACTOR * rate if peak is None else peak,
-    )
-    return poisson_schedule(steps, seed)
-
-
-def parse_sla(text: str) -> SLAConfig:
-    """Return the SLA in a text such as ``100ms@99``.
-
-    Raises
-    ------
-    InvalidInputError
-        The text has another form, or a value is out of range.
-    """
-    match = re.fullmatch(r"([0-9.]+)(ms|s)@([0-9.]+)%?", text)
-    try:
-        if match is None:
-            raise ValueError
-        value, unit, percentile = match.groups()
-        response_time_ms = float(value) * (1 if unit == "ms" else 1000)
-        sla = {"response_time_ms": response_time_ms, "percentile": float(percentile)}
-    except ValueError:
-        raise InvalidInputError(f"--sla: must be like 100ms@99, not {text!r}") from None
-    return validate(SLAConfig, sla, "--sla")
 
 
 def _make_folder(out: Path) -> None:

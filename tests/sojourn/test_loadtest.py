@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 
 from sojourn.cli import main
-from sojourn.commands.loadtest import parse_sla
+from sojourn.commands.loadtest_options import parse_sla
 
 
 @pytest.fixture
