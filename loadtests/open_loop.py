@@ -67,12 +67,13 @@ class OpenLoop:
         self.outstanding = 0
         self.dispatched = 0
         self.start_s = 0.0
+        self.begun_cpu_s = 0.0
         self.metrics = Metrics()
         self.examples: dict[str, list[dict[str, Any]]] = {}
 
     def begin(self, start_s: float, environment: Environment) -> None:
         """Send the schedule from `start_s` on, by ``time.perf_counter``."""
-        self.start_s = start_s
+        self.start_s, self.begun_cpu_s = start_s, time.process_time()
         gevent.spawn(self.dispatch)
         gevent.spawn(self.report_progress, environment)
 
@@ -150,7 +151,8 @@ class OpenLoop:
         """Write the records, and what else is to be told."""
         self.records.save(Path(settings.records.format(self.worker)))
         examples = [example for kept in self.examples.values() for example in kept]
-        notes = {"start_s": self.start_s, "examples": examples}
+        cpu_s = time.process_time() - self.begun_cpu_s
+        notes = {"start_s": self.start_s, "cpu_s": cpu_s, "examples": examples}
         Path(settings.notes.format(self.worker)).write_bytes(orjson.dumps(notes))
 
 

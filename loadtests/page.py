@@ -54,7 +54,7 @@ def render(
     ----------
     result : mapping
         The result of `loadtests.report.report`, with what `sojourn loadtest` adds to it:
-        `missed`, `failure_examples` and `service`.
+        `missed`, `failure_examples`, `service` and `generator_cpu_us`.
     seconds : sequence of dict
         The result of `loadtests.report.per_second`.
     records : Records
@@ -165,7 +165,8 @@ def _sections(
         {
             "heading": "The load generator",
             "caption": "How late requests were sent, without those that waited for a connection. "
-            f"Over the whole test 99% left within {_in_ms(lag_ms)} of when they were due.",
+            f"Over the whole test 99% left within {_in_ms(lag_ms)} of when they were due. "
+            f"A request cost its worker {result['generator_cpu_us']:.0f} µs of CPU.",
             "picture": charts.lag(seconds, limit_ms),
         },
     ]

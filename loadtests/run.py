@@ -52,7 +52,7 @@ class Settings:
         File names: of the due times, and of the requests with their answers.
     records, notes : str
         File names, with a place for the worker's number: of the records, and of a few failures
-        beside when the schedule began.
+        with when the schedule began and the CPU time spent.
     """
 
     model: str
@@ -96,11 +96,14 @@ class Finished:
         (`at_s`), the `request` and the `fault`, both shortened.
     start_s : float
         When the schedule began, by ``time.perf_counter``, which is the same in all processes.
+    cpu_s : float
+        CPU time of all workers from then on.
     """
 
     records: Records
     examples: list[dict[str, Any]]
     start_s: float
+    cpu_s: float
 
 
 def run(
@@ -160,7 +163,8 @@ def run(
             json.loads((folder / settings.notes.format(worker)).read_text())
             for worker in range(settings.workers)
         ]
-        return Finished(records, _examples(notes), notes[0]["start_s"])
+        cpu_s = sum(worker["cpu_s"] for worker in notes)
+        return Finished(records, _examples(notes), notes[0]["start_s"], cpu_s)
 
 
 def _roles(workers: int) -> list[tuple[str, ...]]:

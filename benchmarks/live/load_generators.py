@@ -92,6 +92,8 @@ class Measured:
         Requests per second that it sent.
     p50_ms, p90_ms, p99_ms : float
         Percentiles of the response time.
+    cpu_us : float
+        CPU time that a request cost the generator, without its start.
     sent_late_ms : float or None
         99th percentile of how late it sent; None if it does not tell.
     """
@@ -100,6 +102,7 @@ class Measured:
     p50_ms: float
     p90_ms: float
     p99_ms: float
+    cpu_us: float
     sent_late_ms: float | None = None
 
     @property
@@ -120,7 +123,8 @@ def by_light_loop(workload: Workload, rate_per_s: float, run_s: float) -> Measur
     p50_ms, p90_ms, p99_ms = np.percentile(run.response_ms[run.answered], PERCENTILES).tolist()
     late_ms = np.percentile(1e3 * (run.sent_s - run.due_s)[run.answered], 99)
     achieved_per_s = np.isfinite(run.sent_s).sum() / run_s
-    return Measured(float(achieved_per_s), p50_ms, p90_ms, p99_ms, float(late_ms))
+    cpu_us = 1e6 * run.client_cpu_s / arrivals_s.size
+    return Measured(float(achieved_per_s), p50_ms, p90_ms, p99_ms, cpu_us, float(late_ms))
 
 
 def by_loadgen(workload: Workload, rate_per_s: float, run_s: float) -> Measured:
@@ -150,7 +154,8 @@ def by_locust(workers: int, workload: Workload, rate_per_s: float, run_s: float)
     report = load_test(f"http://{HOST}:{PORT}", *options, check=False)
     p50_ms, p90_ms, p99_ms = (report["response_percentiles_ms"][str(p)] for p in PERCENTILES)
     late_ms = report["generator_lag_ms"]["p99"]
-    return Measured(report["achieved_rate_per_s"], p50_ms, p90_ms, p99_ms, late_ms)
+    cpu_us = report["generator_cpu_us"]
+    return Measured(report["achieved_rate_per_s"], p50_ms, p90_ms, p99_ms, cpu_us, late_ms)
 
 
 def by_wrk(workload: Workload, connections: int, run_s: float) -> Measured:
@@ -166,21 +171,25 @@ def by_wrk(workload: Workload, connections: int, run_s: float) -> Measured:
         script.flush()
         load = ["-t1", f"-c{connections}", f"-d{round(run_s)}s", "--latency", "-s", script.name]
         command = ["wrk", *load, f"http://{HOST}:{PORT}{workload.path}"]
+        before = os.times()
         try:
             output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         except (FileNotFoundError, subprocess.CalledProcessError) as error:
             raise UnavailableError(f"wrk failed: {error}") from None
-    return parse_wrk(output)
+        after = os.times()
+    spent_s = after.children_user + after.children_system
+    return parse_wrk(output, spent_s - before.children_user - before.children_system)
 
 
-def parse_wrk(output: str) -> Measured:
-    """Return what wrk prints with ``--latency``."""
+def parse_wrk(output: str, cpu_s: float) -> Measured:
+    """Return what wrk prints with ``--latency``; `cpu_s` is its CPU time."""
     times = re.findall(r"^ +(50|90|99)% +([\d.]+)(us|ms|s)$", output, flags=re.MULTILINE)
     rate = re.search(r"^Requests/sec: +([\d.]+)$", output, flags=re.MULTILINE)
-    if rate is None or len(times) != len(PERCENTILES):
+    count = re.search(r"^ +(\d+) requests in ", output, flags=re.MULTILINE)
+    if rate is None or count is None or len(times) != len(PERCENTILES):
         raise UnavailableError(f"wrk's output is not understood: {output[:200]!r}")
-    in_ms = [float(value) * _WRK_UNIT_MS[unit] for _, value, unit in times]
-    return Measured(float(rate[1]), *in_ms)
+    p50_ms, p90_ms, p99_ms = (float(value) * _WRK_UNIT_MS[unit] for _, value, unit in times)
+    return Measured(float(rate[1]), p50_ms, p90_ms, p99_ms, 1e6 * cpu_s / int(count[1]))
 
 
 def measure(workload: Workload, rate_per_s: float, run_s: float) -> Iterator[tuple[str, Measured]]:
@@ -237,15 +246,17 @@ def main(quick: bool, as_json: bool, only: str | None) -> None:
     others = float(np.mean([row["others_cores"] for row in rows]))
     print(f"{os.cpu_count()} cores, of which other processes kept {others:.2f} busy")
     print(f"{'service':10}{'rate/s':>7}  {'generator':22}{'achieved/s':>11}", end="")
-    print("".join(f"{f'p{p} ms':>9}" for p in PERCENTILES), f"{'sends late ms':>14}  believed")
+    print("".join(f"{f'p{p} ms':>9}" for p in PERCENTILES), f"{'sends late ms':>14}", end="")
+    print(f"{'CPU µs':>8}  believed")
     for row in rows:
         late_ms = row["sent_late_ms"]
         print(f"{row['service']:10}{row['rate_per_s']:7}  {row['generator']:22}", end="")
         print(f"{row['achieved_per_s']:11.1f}", end="")
         print("".join(f"{row[f'p{p}_ms']:9.1f}" for p in PERCENTILES), end="")
-        print(f"{'-' if late_ms is None else f'{late_ms:.1f}':>15}", end="")
+        print(f"{'-' if late_ms is None else f'{late_ms:.1f}':>15}{row['cpu_us']:8.0f}", end="")
         print(f"  {'yes' if row['believed'] else 'no'}")
     print("sends late: the 99th percentile of the time from when a request was due until it left")
+    print("CPU: of the generator, for each request")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -103,13 +104,16 @@ def run(client: Client, samples: int, rate_per_s: float, run_s: float) -> dict[s
         logs.log_output.outdir = folder
         logs.log_output.copy_summary_to_stdout = False
         logs.enable_trace = False
+        begun_cpu_s = time.process_time()
         loadgen.StartTestWithLogSettings(system, library, settings, logs)
+        cpu_us = 1e6 * (time.process_time() - begun_cpu_s) / settings.max_query_count
         summary = (Path(folder) / "mlperf_log_summary.txt").read_text()
     found = {
         f"p{name.partition('.')[0]}_ms": 1e-6 * _number(f"{name} percentile latency (ns)", summary)
         for name in PERCENTILES
     }
-    return {"achieved_per_s": _number("Completed samples per second", summary), **found}
+    achieved_per_s = _number("Completed samples per second", summary)
+    return {"achieved_per_s": achieved_per_s, **found, "cpu_us": cpu_us}
 
 
 def _number(name: str, summary: str) -> float:

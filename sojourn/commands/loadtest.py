@@ -217,6 +217,7 @@ def command(
         "missed": thresholds.misses(result),
         "failure_examples": finished.examples,
         "service": watch.since(finished.start_s),
+        "generator_cpu_us": 1e6 * finished.cpu_s / schedule.arrivals_s.size,
     }
     if out is not None:
         setting = Setting(

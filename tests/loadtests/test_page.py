@@ -79,6 +79,7 @@ def page(
         "missed": [],
         "failure_examples": [],
         "service": [],
+        "generator_cpu_us": 400.0,
         **told,
     }
     return render(result, per_second(records, schedule, SLA), records, schedule, SETTING)

@@ -40,6 +40,7 @@ def test_a_sound_service_gets_a_clean_report(start_service, loadtest, tmp_path):
     assert report["wrong_answers"] == report["lost"] == 0
     assert report["sla"] == {"response_time_ms": 250, "percentile": 95}
     assert report["response_percentiles_ms"]["50"] >= 5
+    assert 20 < report["generator_cpu_us"] < 20_000
     assert [step["target_rate_per_s"] for step in report["by_step"]] == [50, 150]
     assert "95% of requests within 250 ms" in said
     saved = {path.name for path in (tmp_path / "out").iterdir()}

@@ -23,26 +23,26 @@ Transfer/sec:    158.42KB
 
 
 def test_wrk_prints_times_in_several_units() -> None:
-    assert parse_wrk(WRK) == Measured(675.94, 0.995, 11.9, 1260)
+    assert parse_wrk(WRK, 0.02706) == Measured(675.94, 0.995, 11.9, 1260, pytest.approx(10))
 
 
 @pytest.mark.parametrize("output", ["", WRK.replace("Requests/sec", "Requests/min")])
 def test_other_output_is_not_understood(output: str) -> None:
     with pytest.raises(UnavailableError, match="not understood"):
-        parse_wrk(output)
+        parse_wrk(output, 0.1)
 
 
 @pytest.mark.parametrize(
     ("measured", "believed"),
     [
-        (Measured(100, 5.0, 50.0, 100.0), True),
-        (Measured(100, 5.9, 54.0, 109.0), True),
-        (Measured(100, 6.1, 50.0, 100.0), False),
-        (Measured(100, 5.0, 44.0, 100.0), False),
-        (Measured(100, 5.0, 50.0, 111.0), False),
+        (Measured(100, 5.0, 50.0, 100.0, 1.0), True),
+        (Measured(100, 5.9, 54.0, 109.0, 1.0), True),
+        (Measured(100, 6.1, 50.0, 100.0, 1.0), False),
+        (Measured(100, 5.0, 44.0, 100.0, 1.0), False),
+        (Measured(100, 5.0, 50.0, 111.0, 1.0), False),
     ],
 )
 def test_a_generator_is_believed_within_a_tenth_or_a_millisecond(
     measured: Measured, believed: bool
 ) -> None:
-    assert measured.believed(Measured(100, 5.0, 50.0, 100.0)) is believed
+    assert measured.believed(Measured(100, 5.0, 50.0, 100.0, 1.0)) is believed
