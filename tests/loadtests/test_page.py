@@ -19,7 +19,7 @@ SETTING = Setting("m<odel>", "2026-01-01 12:00", "sojourn loadtest --model m", 6
 VOID = {"meta", "link", "br", "img", "path", "use", "rect", "circle", "line"}
 
 
-DRAWN_AT_TIMES = {"p99 predicted", "sized for", "replicas", "failed"}
+DRAWN_AT_TIMES = {"SLA: p99", "p99", "p99 predicted", "sized for", "replicas", "failed"}
 
 
 class Pages(HTMLParser):
@@ -64,16 +64,17 @@ def page(
     response_ms: float = 50.0,
     lag_ms: float = 0.0,
     failed: int | None = None,
+    every: int = 10,
     **told: Any,
 ) -> str:
-    """Render a test of five seconds; every tenth request has the outcome `failed`."""
+    """Render a test of five seconds; one request in `every` has the outcome `failed`."""
     schedule = poisson_schedule([Step(2, 20), Step(3, 60)], seed=1)
     records = Records.begin(schedule.arrivals_s)
     records.sent_s[:] = records.scheduled_s + lag_ms / 1e3
     records.finished_s[:] = records.scheduled_s + response_ms / 1e3
     records.outcome[:] = Outcome.OK
     if failed is not None:
-        records.outcome[::10] = failed
+        records.outcome[::every] = failed
     result = {
         **report(records, schedule, SLA),
         "missed": [],
@@ -90,13 +91,16 @@ def page(
     [
         ({}, {"SLA: p99", "p99", "right answers"}),
         ({"failed": Outcome.CONNECTION}, {"SLA: p99", "p99", "right answers", "failed"}),
-        ({"failed": Outcome.UNANSWERED, "lag_ms": np.nan}, {"SLA: p99", "p99", "failed"}),
+        (
+            {"failed": Outcome.UNANSWERED, "every": 1, "lag_ms": np.nan, "response_ms": np.nan},
+            {"SLA: 99%", "failed"},
+        ),
         (
             {"service": service(replicas=2, demand_per_s=70.0, predicted_ms={"99": 90.0})},
             {"SLA: p99", "p99", "p99 predicted", "right answers", "sized for", "replicas"},
         ),
     ],
-    ids=["sound", "failures", "nothing sent", "service"],
+    ids=["sound", "failures", "nothing answered", "service"],
 )
 def test_a_page_is_whole_and_needs_nothing_from_elsewhere(told, drawn):
     text = page(**told)
