@@ -17,6 +17,7 @@ from locust import events, task
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 from locust.exception import StopTest
+from locust.runners import MasterRunner
 
 from loadtests.answers import Case, read_cases
 from loadtests.user import InferenceUser, share_connections
@@ -57,6 +58,8 @@ def _add_arguments(parser: LocustArgumentParser, **_: Any) -> None:
 
 
 def _prepare(environment: Environment, **_: Any) -> None:
+    if isinstance(environment.runner, MasterRunner):
+        return  # its workers send the requests
     options = environment.parsed_options
     ModelUser.model = options.model if options else "digits"
     url = (environment.host or ModelUser.host).rstrip("/")

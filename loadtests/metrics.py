@@ -1,24 +1,28 @@
 """Prometheus metrics of a running load test, as its clients see the service."""
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client.multiprocess import MultiProcessCollector
 
-from loadtests.records import GOOD, Outcome
+from loadtests.records import GOOD, outcome_name
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 
+#: The folder in which the processes of a test keep their metrics, if anybody wants to scrape them.
+FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+
+
+def serve_metrics(host: str, port: int) -> None:
+    """Serve the sum of the metrics of all processes of a test, which `FOLDER_VARIABLE` names."""
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    start_http_server(port, addr=host, registry=registry)
+
+
 class Metrics:
-    """Metrics of one load test, served over HTTP if a port is given.
+    """Metrics of one process of a load test."""
 
-    Parameters
-    ----------
-    host : str
-        Address to listen on.
-    port : int or None
-        Port to listen on; None serves nothing.
-    """
-
-    def __init__(self, host: str, port: int | None) -> None:
+    def __init__(self) -> None:
         registry = CollectorRegistry()
         self._requests = Counter(
             "sojourn_loadtest_requests",
@@ -39,13 +43,10 @@ class Metrics:
             buckets=_SECONDS,
             registry=registry,
         )
-        if port is not None:
-            start_http_server(port, addr=host, registry=registry)
 
     def observe(self, outcome: int, response_time_s: float, send_delay_s: float) -> None:
         """Record a finished request; `send_delay_s` is NaN if it was never sent."""
-        label = str(outcome) if outcome >= 100 else Outcome(outcome).name.lower()
-        self._requests.labels(label).inc()
+        self._requests.labels(outcome_name(outcome)).inc()
         if outcome in GOOD:
             self._response_time.observe(response_time_s)
         if send_delay_s >= 0:

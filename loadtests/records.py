@@ -1,5 +1,6 @@
 """The record of each request of a load test."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -32,6 +33,14 @@ GOOD = (Outcome.OK, Outcome.ANSWERED)
 
 LOST = (Outcome.UNANSWERED, Outcome.TIMEOUT, Outcome.CONNECTION)
 """Outcomes without any answer."""
+
+REFUSED = (429, 503, 504)
+"""Statuses of requests that the service refused, or gave up, to protect the others."""
+
+
+def outcome_name(outcome: int) -> str:
+    """Return the status of an HTTP error, or the name of another outcome in lower case."""
+    return str(outcome) if outcome >= 100 else Outcome(outcome).name.lower()
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +83,15 @@ class Records:
             queued=np.zeros(n, dtype=np.bool_),
             label_true=np.full(n, -1, dtype=np.int8),
         )
+
+    @classmethod
+    def interleaved(cls, parts: Sequence["Records"]) -> "Records":
+        """Return the records of a test of which each of n parts has every nth request."""
+        whole = cls.begin(np.empty(sum(part.outcome.size for part in parts)))
+        for number, part in enumerate(parts):
+            for name, values in vars(part).items():
+                getattr(whole, name)[number :: len(parts)] = values
+        return whole
 
     def save(self, path: Path) -> None:
         """Write the records to an ``.npz`` file."""

@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deployments.config import SLAConfig
-from loadtests.records import GOOD, Outcome, Records
+from loadtests.records import GOOD, REFUSED, Outcome, Records, outcome_name
 from loadtests.schedule import Schedule
 
 PERCENTILES = (50, 90, 95, 99, 99.9)
 # The generator fell behind if it sends requests later than this share of the SLA.
 BEHIND_SHARE_OF_SLA = 0.1
+# Windows for percentiles hold so many late requests at the SLA's limit, unless they became too few.
+LATE_IN_WINDOW, WINDOWS = 5, 12
 
 Mask = NDArray[np.bool_]
 
@@ -39,11 +41,11 @@ def report(records: Records, schedule: Schedule, sla: SLAConfig) -> dict[str, An
     -------
     dict
         Ready for JSON. Rates are in requests per second: `target_rate_per_s` is that of the steps,
-        `achieved_rate_per_s` what was sent while requests were due, and `throughput_per_s` the
-        answers not known to be wrong up to the last one. `ok` counts right answers, `answered`
-        those that nobody knows to be right, and `failed` the others, by HTTP status or, without an
-        answer (`lost`), by outcome.
-        ``requests = ok + answered + wrong_answers + sum of failed``.
+        `offered_rate_per_s` what was due, `achieved_rate_per_s` what was sent meanwhile, and
+        `throughput_per_s` the answers not known to be wrong up to the last one. `ok` counts right
+        answers, `answered` those that nobody knows to be right, and `failed` the others, by HTTP
+        status or, without an answer (`lost`), by outcome; `refused` those with one of the statuses
+        `loadtests.records.REFUSED`. ``requests = ok + answered + wrong_answers + sum of failed``.
     """
     everything = np.ones(records.outcome.size, dtype=np.bool_)
     whole = _part(records, sla, everything, 0.0, schedule.duration_s)
@@ -94,7 +96,8 @@ def per_second(records: Records, schedule: Schedule, sla: SLAConfig) -> list[dic
     list of dict
         One per second: `second`, `scheduled`, `sent` (within that second), `ok` (not known to be
         wrong), `failed` (including wrong and lost), `p50_ms`, `p99_ms`, `sla_percentile_ms` (at the
-        SLA's percentile), `within_sla_share`; None where no request counts.
+        SLA's percentile), `within_sla_share`, `lag_p99_ms` (how late the generator sent); None
+        where no request counts.
     """
     seconds = int(np.ceil(schedule.duration_s))
     due = np.floor(records.scheduled_s).astype(np.int64)
@@ -104,6 +107,8 @@ def per_second(records: Records, schedule: Schedule, sla: SLAConfig) -> list[dic
     )
     good = records.good
     within = _within(records, sla)
+    lag_ms = (records.sent_s - records.scheduled_s) * 1000
+    own = _sent_at_once(records)
     rows = []
     for second in range(seconds):
         rows_due = slice(bounds[second], bounds[second + 1])
@@ -120,9 +125,40 @@ def per_second(records: Records, schedule: Schedule, sla: SLAConfig) -> list[dic
                 "p99_ms": _percentile(response_ms, 99),
                 "sla_percentile_ms": _percentile(response_ms, sla.percentile),
                 "within_sla_share": float(within[rows_due].mean()) if scheduled else None,
+                "lag_p99_ms": _percentile(lag_ms[rows_due][own[rows_due]], 99),
             }
         )
     return rows
+
+
+def per_window(
+    records: Records, schedule: Schedule, sla: SLAConfig
+) -> tuple[float, list[dict[str, float | None]]]:
+    """Compute percentiles of the response time in windows long enough to tell the SLA's.
+
+    Returns
+    -------
+    window_s : float
+        A few late requests are expected in a window, if just so many are late as the SLA allows;
+        but there are `WINDOWS` windows at least.
+    rows : list of dict
+        One per window: `start_s`, `p50_ms`, and `sla_percentile_ms`; None without a right answer.
+    """
+    late_per_s = (1 - sla.percentile / 100) * schedule.arrivals_s.size / schedule.duration_s
+    window_s = min(LATE_IN_WINDOW / late_per_s, schedule.duration_s / WINDOWS)
+    window_s = max(1.0, float(np.ceil(round(window_s, 6))))
+    rows: list[dict[str, float | None]] = []
+    for start_s in np.arange(0.0, schedule.duration_s, window_s).tolist():
+        due = (records.scheduled_s >= start_s) & (records.scheduled_s < start_s + window_s)
+        response_ms = records.response_ms[due & records.good]
+        rows.append(
+            {
+                "start_s": start_s,
+                "p50_ms": _percentile(response_ms, 50),
+                "sla_percentile_ms": _percentile(response_ms, sla.percentile),
+            }
+        )
+    return window_s, rows
 
 
 def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -142,12 +178,14 @@ def _part(
     sent = (records.sent_s >= start_s) & (records.sent_s < end_s)
     return {
         "requests": requests,
+        "offered_rate_per_s": requests / (end_s - start_s),
         "achieved_rate_per_s": float(sent.sum() / (end_s - start_s)),
         "sent": int(np.isfinite(records.sent_s[part]).sum()),
         "ok": int((outcome == Outcome.OK).sum()),
         "answered": int((outcome == Outcome.ANSWERED).sum()),
         "wrong_answers": int((outcome == Outcome.WRONG).sum()),
         "failed": _failures(outcome),
+        "refused": int(np.isin(outcome, REFUSED).sum()),
         "lost": int(records.lost[part].sum()),
         "response_percentiles_ms": {
             f"{p:g}": _percentile(records.response_ms[part & records.good], p) for p in PERCENTILES
@@ -160,7 +198,7 @@ def _part(
 def _failures(outcome: NDArray[np.int16]) -> Mapping[str, int]:
     codes, counts = np.unique(outcome, return_counts=True)
     return {
-        str(code) if code >= 100 else Outcome(code).name.lower(): int(count)
+        outcome_name(code): int(count)
         for code, count in zip(codes.tolist(), counts, strict=True)
         if code not in (*GOOD, Outcome.WRONG)
     }
@@ -172,10 +210,13 @@ def _within(records: Records, sla: SLAConfig) -> Mask:
     return within
 
 
-def _generator_lag_ms(records: Records) -> NDArray[np.float64]:
+def _sent_at_once(records: Records) -> Mask:
     # A request that found every connection busy waited for the service, not for the generator.
-    own = np.isfinite(records.sent_s) & ~records.queued
-    return (records.sent_s - records.scheduled_s)[own] * 1000
+    return np.isfinite(records.sent_s) & ~records.queued
+
+
+def _generator_lag_ms(records: Records) -> NDArray[np.float64]:
+    return (records.sent_s - records.scheduled_s)[_sent_at_once(records)] * 1000
 
 
 def _throughput_per_s(records: Records) -> float | None:

@@ -1,30 +1,36 @@
-"""Run Locust in its own process, because it patches the standard library."""
+"""Run Locust in processes of its own, because it patches the standard library."""
 
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
 from deployments.access.credentials import TOKEN_VARIABLE
 from deployments.errors import StartError
+from loadtests.metrics import FOLDER_VARIABLE
 from loadtests.records import Records
 from loadtests.schedule import Schedule
 from policy.errors import InvalidInputError
 
 SETTINGS_VARIABLE = "SOJOURN_LOADTEST_SETTINGS"
+WORKER_VARIABLE = "SOJOURN_LOADTEST_WORKER"
 STOP_TIMEOUT_S = 10
+WATCH_EVERY_S = 0.2
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings for Locust's process, passed through a JSON file.
+    """Settings for Locust's processes, passed through a JSON file.
 
     Attributes
     ----------
@@ -40,9 +46,13 @@ class Settings:
         Seed of the order of the requests.
     metrics_host, metrics_port : str, int or None
         Where Prometheus can scrape the test; without a port, nowhere.
-    schedule, cases, records, examples : str
-        File names: of the due times, the requests with their answers, the records, and a few wrong
-        answers.
+    workers : int
+        Processes that send. One is Locust on its own; several have a master besides.
+    schedule, cases : str
+        File names: of the due times, and of the requests with their answers.
+    records, notes : str
+        File names, with a place for the worker's number: of the records, and of a few failures
+        with when the schedule began and the CPU time spent.
     """
 
     model: str
@@ -52,10 +62,16 @@ class Settings:
     seed: int
     metrics_host: str
     metrics_port: int | None
+    workers: int = 1
     schedule: str = "schedule.npy"
     cases: str = "cases.jsonl"
-    records: str = "records.npz"
-    examples: str = "examples.json"
+    records: str = "records-{}.npz"
+    notes: str = "notes-{}.json"
+
+    @property
+    def connections_per_worker(self) -> int:
+        """Maximum number of requests in flight at one worker."""
+        return -(-self.connections // self.workers)
 
     def save(self, path: Path) -> None:
         """Write the settings as JSON."""
@@ -67,13 +83,36 @@ class Settings:
         return cls(**json.loads(path.read_text()))
 
 
+@dataclass(frozen=True)
+class Finished:
+    """A finished test.
+
+    Attributes
+    ----------
+    records : Records
+        One per request of the schedule.
+    examples : list of dict
+        A failure of each kind, and a few wrong answers: the `kind`, as in the report, when it ended
+        (`at_s`), the `request` and the `fault`, both shortened.
+    start_s : float
+        When the schedule began, by ``time.perf_counter``, which is the same in all processes.
+    cpu_s : float
+        CPU time of all workers from then on.
+    """
+
+    records: Records
+    examples: list[dict[str, Any]]
+    start_s: float
+    cpu_s: float
+
+
 def run(
     url: str,
     schedule: Schedule,
     settings: Settings,
     prepare_cases: Callable[[Path], object],
     token: str | None = None,
-) -> tuple[Records, list[dict[str, str]]]:
+) -> Finished:
     """Run a load test and wait for it to end.
 
     Parameters
@@ -91,10 +130,7 @@ def run(
 
     Returns
     -------
-    records : Records
-        One per request of the schedule.
-    examples : list of dict
-        A few wrong answers: the `request` and its `fault`, both shortened.
+    Finished
 
     Raises
     ------
@@ -110,51 +146,109 @@ def run(
         prepare_cases(folder / settings.cases)
         np.save(folder / settings.schedule, schedule.arrivals_s)
         settings.save(folder / "settings.json")
-        log = folder / "locust.log"
-        process = subprocess.Popen(
-            [
-                *(
-                    sys.executable,
-                    "-m",
-                    "locust",
-                    "-f",
-                    str(Path(__file__).with_name("open_loop.py")),
-                ),
-                *("--headless", "--only-summary", "--json-file", "stats.json", "--host", url),
-                *("--loglevel", "WARNING", "--logfile", str(log)),
-            ],
-            cwd=folder,
-            env=_environment(folder, token),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            # Ctrl-C reaches only this process, which then stops Locust cleanly.
-            start_new_session=True,
-        )
+        environment = _environment(folder, settings, token)
+        processes = []
         try:
-            process.wait()
+            for number, options in enumerate(_roles(settings.workers)):
+                # The first one is the master, or Locust's only process.
+                processes.append(_start(folder, number, (*options, "--host", url), environment))
+            _wait(processes)
         finally:
-            _stop(process)
-        if process.returncode != 0 or not (folder / settings.records).exists():
-            lines = log.read_text().splitlines() if log.exists() else []
-            raise StartError(f"Locust ended early: {lines[-1] if lines else process.returncode}")
-        examples: list[dict[str, str]] = json.loads((folder / settings.examples).read_text())
-        return Records.load(folder / settings.records), examples
+            _stop(processes)
+        parts = [folder / settings.records.format(worker) for worker in range(settings.workers)]
+        if any(one.returncode for one in processes) or not all(map(Path.exists, parts)):
+            raise StartError(f"Locust ended early: {_last_words(folder)}")
+        records = Records.interleaved([Records.load(part) for part in parts])
+        notes = [
+            json.loads((folder / settings.notes.format(worker)).read_text())
+            for worker in range(settings.workers)
+        ]
+        cpu_s = sum(worker["cpu_s"] for worker in notes)
+        return Finished(records, _examples(notes), notes[0]["start_s"], cpu_s)
 
 
-def _environment(folder: Path, token: str | None) -> dict[str, str]:
+def _roles(workers: int) -> list[tuple[str, ...]]:
+    """Return the options of each of Locust's processes."""
+    show = ("--headless", "--only-summary", "--json-file", "stats.json")
+    if workers == 1:
+        return [show]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    master = ("--master", "--master-bind-host", "127.0.0.1", "--master-bind-port", port)
+    worker = ("--worker", "--master-host", "127.0.0.1", "--master-port", port)
+    return [(*show, *master, "--expect-workers", str(workers)), *[worker] * workers]
+
+
+def _start(
+    folder: Path, number: int, options: Sequence[str], environment: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    locustfile = str(Path(__file__).with_name("open_loop.py"))
+    log = str(folder / f"locust-{number}.log")
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "locust", "-f", locustfile, *options),
+            *("--loglevel", "WARNING", "--logfile", log),
+        ],
+        cwd=folder,
+        env=environment | {WORKER_VARIABLE: str(max(0, number - 1))},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        # Ctrl-C reaches only this process, which then stops Locust cleanly.
+        start_new_session=True,
+    )
+
+
+def _wait(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Wait until all have ended well, or one has not."""
+    waiting = processes
+    while waiting and not any(one.returncode for one in processes):
+        with suppress(subprocess.TimeoutExpired):
+            waiting[0].wait(WATCH_EVERY_S)
+        waiting = [one for one in processes if one.poll() is None]
+
+
+def _last_words(folder: Path) -> str:
+    """Return the last line of the first log that has one; those of workers tell more."""
+    for log in sorted(folder.glob("locust-*.log"), reverse=True):
+        if lines := log.read_text().splitlines():
+            return lines[-1]
+    return "it logged nothing"
+
+
+def _examples(notes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the earliest failures of each kind among those of the workers."""
+    found = [example for worker in notes for example in worker["examples"]]
+    kept: dict[str, list[dict[str, Any]]] = {}
+    for example in sorted(found, key=lambda example: float(example["at_s"])):
+        kept.setdefault(example["kind"], []).append(example)
+    return [
+        example for kind, examples in kept.items() for example in examples[: examples_kept(kind)]
+    ]
+
+
+def examples_kept(kind: str) -> int:
+    """Return how many failures of a kind a test keeps: of wrong answers, one may not tell much."""
+    return 3 if kind == "wrong" else 1
+
+
+def _environment(folder: Path, settings: Settings, token: str | None) -> dict[str, str]:
     # Ignore the user's own Locust settings, in the environment and in the home folder.
     kept = {key: value for key, value in os.environ.items() if not key.startswith("LOCUST_")}
     if token is not None:
         kept[TOKEN_VARIABLE] = token
+    if settings.metrics_port is not None:
+        kept[FOLDER_VARIABLE] = str(folder)
     return kept | {"HOME": str(folder), SETTINGS_VARIABLE: str(folder / "settings.json")}
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is not None:
-        return
-    process.terminate()
-    try:
-        process.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
+    running = [process for process in processes if process.poll() is None]
+    for process in running:
+        process.terminate()
+    for process in running:
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

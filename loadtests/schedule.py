@@ -1,10 +1,10 @@
 """The schedule of a load test: when each request is due, fixed before the test begins.
 
-Arrivals are a Poisson process whose rate changes in steps, or follow a trace of requests per
-second. This is an open loop: as with real clients, requests become due whether or not the service
-keeps up. Response times are measured from when a request was due, so every request that was due
-during a stall of the service shows it. A generator that waits for answers before it sends the next
-request shows only one ("coordinated omission").
+Arrivals are a Poisson process whose rate is constant, changes in steps, rises, or comes in waves;
+or they follow a trace of requests per second. This is an open loop: as with real clients, requests
+become due whether or not the service keeps up. Response times are measured from when a request was
+due, so every request that was due during a stall of the service shows it. A generator that waits
+for answers before it sends the next request shows only one ("coordinated omission").
 """
 
 import math
@@ -20,7 +20,11 @@ from policy.errors import InvalidInputError
 FloatArray = NDArray[np.float64]
 
 MAX_REQUESTS = 20_000_000
-_STEP = re.compile(r"(?P<duration>[0-9.]+)(?P<unit>ms|s|m|h):(?P<rate>[0-9.]+)")
+_PART = re.compile(
+    r"(?P<duration>[0-9.]+)(?P<unit>ms|s|m|h):(?P<rate>[0-9.]+)(?:(?P<kind>[-~])(?P<other>[0-9.]+))?"
+)
+NAMED_SHAPES = ("constant", "step", "spike", "diurnal")
+_FORM = "DURATION:RATE, DURATION:FROM-TO or DURATION:LOW~HIGH, as in 20s:50,1m:50-150,30s:50"
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -45,11 +49,84 @@ class Step:
     arrival_rate_per_s: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.duration_s < math.inf:
-            raise InvalidInputError(f"duration: must be above 0 s, not {self.duration_s}")
-        if not 0 <= self.arrival_rate_per_s < math.inf:
+        _check(self.duration_s, self.arrival_rate_per_s)
+
+    def in_words(self) -> str:
+        """Return a line for people."""
+        return f"{self.arrival_rate_per_s:g} requests/s for {self.duration_s:g} s"
+
+    def arrivals_s(self, random: np.random.Generator) -> FloatArray:
+        """Draw arrivals, ascending, in seconds from the part's start."""
+        # Given their number, the arrivals of a Poisson process are independent and uniform.
+        count = random.poisson(self.duration_s * self.arrival_rate_per_s)
+        return np.sort(random.uniform(0.0, self.duration_s, count))
+
+
+@dataclass(frozen=True)
+class _Varying:
+    """A part of the test whose arrival rate varies."""
+
+    duration_s: float
+    from_per_s: float
+    to_per_s: float
+
+    def __post_init__(self) -> None:
+        _check(self.duration_s, self.from_per_s, self.to_per_s)
+
+    @property
+    def arrival_rate_per_s(self) -> float:
+        """The mean arrival rate, in requests per second."""
+        return (self.from_per_s + self.to_per_s) / 2
+
+    def rate_per_s(self, share: FloatArray) -> FloatArray:
+        """Return the arrival rates when `share` of the duration has passed, of the same shape."""
+        raise NotImplementedError
+
+    def arrivals_s(self, random: np.random.Generator) -> FloatArray:
+        """Draw arrivals, ascending, in seconds from the part's start."""
+        # Thinning: of the arrivals at the highest rate, each stays with the share of its own rate.
+        highest = max(self.from_per_s, self.to_per_s)
+        arrivals_s = Step(self.duration_s, highest).arrivals_s(random)
+        rates = self.rate_per_s(arrivals_s / self.duration_s)
+        return arrivals_s[random.uniform(0.0, highest, arrivals_s.size) < rates]
+
+
+class Ramp(_Varying):
+    """A part of the test with an arrival rate that changes linearly, `from_per_s` to `to_per_s`."""
+
+    def in_words(self) -> str:
+        """Return a line for people."""
+        return f"{self.from_per_s:g} to {self.to_per_s:g} requests/s in {self.duration_s:g} s"
+
+    def rate_per_s(self, share: FloatArray) -> FloatArray:
+        """Return the arrival rates when `share` of the duration has passed, of the same shape."""
+        return self.from_per_s + (self.to_per_s - self.from_per_s) * share
+
+
+class Wave(_Varying):
+    """A day in short: one period of a sine, `from_per_s` to `to_per_s` and back."""
+
+    def in_words(self) -> str:
+        """Return a line for people."""
+        rates = f"{self.from_per_s:g} to {self.to_per_s:g} requests/s and back"
+        return f"a wave, {rates}, in {self.duration_s:g} s"
+
+    def rate_per_s(self, share: FloatArray) -> FloatArray:
+        """Return the arrival rates when `share` of the duration has passed, of the same shape."""
+        swing = (self.to_per_s - self.from_per_s) / 2
+        return np.asarray(self.arrival_rate_per_s - swing * np.cos(2 * np.pi * share))
+
+
+Part = Step | Ramp | Wave
+
+
+def _check(duration_s: float, *rates_per_s: float) -> None:
+    if not 0 < duration_s < math.inf:
+        raise InvalidInputError(f"duration: must be above 0 s, not {duration_s}")
+    for rate_per_s in rates_per_s:
+        if not 0 <= rate_per_s < math.inf:
             raise InvalidInputError(
-                f"arrival rate: must be at least 0 requests/s, not {self.arrival_rate_per_s}"
+                f"arrival rate: must be at least 0 requests/s, not {rate_per_s}"
             )
 
 
@@ -61,12 +138,12 @@ class Schedule:
     ----------
     arrivals_s : ndarray of float, shape (n,)
         Seconds from the start at which each request is due, ascending.
-    steps : tuple of Step
+    steps : tuple of Step, Ramp or Wave
         The rates that the arrivals were drawn from, in order; a trace is one step at its mean rate.
     """
 
     arrivals_s: FloatArray
-    steps: tuple[Step, ...]
+    steps: tuple[Part, ...]
 
     @property
     def duration_s(self) -> float:
@@ -79,44 +156,85 @@ class Schedule:
         return np.cumsum([0.0, *(step.duration_s for step in self.steps)])
 
 
-def parse_shape(text: str) -> tuple[Step, ...]:
-    """Parse steps of the form ``DURATION:RATE,…``, such as ``20s:50,1m:150,30s:50``.
+def parse_shape(text: str) -> tuple[Part, ...]:
+    """Parse a load of parts, such as ``20s:50,1m:50-150,30s:50,10m:20~200``.
 
     Parameters
     ----------
     text : str
-        Durations in ms, s, m or h; rates in requests per second.
+        Parts with commas between: ``DURATION:RATE``, ``DURATION:FROM-TO`` for a `Ramp`, or
+        ``DURATION:LOW~HIGH`` for a `Wave`. Durations in ms, s, m or h; rates in requests/s.
 
     Returns
     -------
-    tuple of Step
+    tuple of Step, Ramp or Wave
 
     Raises
     ------
     InvalidInputError
-        A step is malformed.
+        A part is malformed.
     """
-    steps = []
-    for part in text.split(","):
-        match = _STEP.fullmatch(part.strip())
-        try:
-            if match is None:
-                raise ValueError
-            step = Step(float(match["duration"]) * _UNIT_S[match["unit"]], float(match["rate"]))
-        except ValueError:
-            raise InvalidInputError(
-                f"shape: {part.strip()!r} is not DURATION:RATE, as in 20s:50,1m:150,30s:50"
-            ) from None
-        steps.append(step)
-    return tuple(steps)
+    return tuple(_parse_part(part.strip()) for part in text.split(","))
 
 
-def poisson_schedule(steps: Sequence[Step], seed: int) -> Schedule:
+def _parse_part(text: str) -> Part:
+    match = _PART.fullmatch(text)
+    try:
+        if match is None:
+            raise ValueError
+        duration_s = float(match["duration"]) * _UNIT_S[match["unit"]]
+        rate_per_s = float(match["rate"])
+        other_per_s = float(match["other"] or 0)
+    except ValueError:
+        raise InvalidInputError(
+            f"shape: {text!r} is not one of {', '.join(NAMED_SHAPES)}, nor {_FORM}"
+        ) from None
+    match match["kind"]:
+        case "-":
+            return Ramp(duration_s, rate_per_s, other_per_s)
+        case "~":
+            return Wave(duration_s, rate_per_s, other_per_s)
+        case _:
+            return Step(duration_s, rate_per_s)
+
+
+def named_shape(
+    name: str, duration_s: float, rate_per_s: float, peak_per_s: float
+) -> tuple[Part, ...]:
+    """Return one of the `NAMED_SHAPES`.
+
+    Parameters
+    ----------
+    name : str
+        ``constant``; ``step``: at the peak from half of the time on; ``spike``: at the peak for a
+        tenth of the time, from two fifths on; ``diurnal``: a `Wave`.
+    duration_s : float
+        Length of the whole.
+    rate_per_s, peak_per_s : float
+        Requests per second, usually and at the peak.
+    """
+    usual = Step(duration_s, rate_per_s)
+    match name:
+        case "step":
+            return (_part(0.5, usual), Step(0.5 * duration_s, peak_per_s))
+        case "spike":
+            return (_part(0.4, usual), Step(0.1 * duration_s, peak_per_s), _part(0.5, usual))
+        case "diurnal":
+            return (Wave(duration_s, rate_per_s, peak_per_s),)
+        case _:
+            return (usual,)
+
+
+def _part(share: float, whole: Step) -> Step:
+    return Step(share * whole.duration_s, whole.arrival_rate_per_s)
+
+
+def poisson_schedule(steps: Sequence[Part], seed: int) -> Schedule:
     """Draw Poisson arrivals whose rate follows `steps`.
 
     Parameters
     ----------
-    steps : sequence of Step
+    steps : sequence of Step, Ramp or Wave
         At least one.
     seed : int
         The same seed gives the same arrivals.
@@ -136,13 +254,10 @@ def poisson_schedule(steps: Sequence[Step], seed: int) -> Schedule:
             f"load: {expected:.0f} requests expected; must be above 0, at most {MAX_REQUESTS}"
         )
     random = np.random.default_rng(seed)
-    pieces = []
-    start_s = 0.0
-    for step in steps:
-        # Given their number, the arrivals of a Poisson process are independent and uniform.
-        count = random.poisson(step.duration_s * step.arrival_rate_per_s)
-        pieces.append(np.sort(random.uniform(start_s, start_s + step.duration_s, count)))
-        start_s += step.duration_s
+    starts_s = np.cumsum([0.0, *(step.duration_s for step in steps)])
+    pieces = [
+        start_s + step.arrivals_s(random) for start_s, step in zip(starts_s, steps, strict=False)
+    ]
     return Schedule(np.concatenate(pieces), tuple(steps))
 
 

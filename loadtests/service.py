@@ -1,5 +1,6 @@
 """Queries to the service under test: the model's metadata and the SLA."""
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -69,9 +70,18 @@ def model_metadata(url: str, model: str, token: str | None = None) -> dict[str, 
 def service_sla(url: str, token: str | None = None) -> SLAConfig | None:
     """Return the SLA in force, or None if the service does not report one to this token."""
     try:
-        return SLAConfig.model_validate(_get(f"{url}/sojourn/policy", token)["sla"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return SLAConfig.model_validate((said(url, token, "/sojourn/policy") or {})["sla"])
+    except (ValueError, KeyError):
         return None
+
+
+def said(url: str, token: str | None, path: str) -> dict[str, Any] | None:
+    """Return the JSON object at a path of the service, or None if it does not tell this token."""
+    try:
+        content = _get(f"{url}{path}", token)
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def _said(error: urllib.error.HTTPError) -> str:

@@ -59,21 +59,25 @@ class InferenceUser(FastHttpUser):
             error = response.request_meta["exception"]
             status = response.status_code
             outcome: int
+            fault: str | None
             if status >= 400:
                 outcome = status
+                fault = (response.content or b"").decode(errors="replace")
             elif error is not None or status != 200:
                 outcome = Outcome.TIMEOUT if _is_timeout(error) else Outcome.CONNECTION
+                fault = str(error or f"HTTP {status}")
             else:
                 fault = case.fault(response.content)
                 outcome = Outcome.OK if case.outputs else Outcome.ANSWERED
                 if fault is not None:
                     outcome = Outcome.WRONG
                     response.failure(f"wrong answer: {fault}")
-                    self.wrong_answer(case, fault)
+            if fault is not None:
+                self.failed(outcome, case, fault)
         return outcome, sent_s, finished_s
 
-    def wrong_answer(self, case: Case, fault: str) -> None:
-        """Take note of a wrong answer; a subclass may show it."""
+    def failed(self, outcome: int, case: Case, fault: str) -> None:
+        """Take note of a request that failed; a subclass may show it."""
 
 
 def share_connections(user: type[InferenceUser], connections: int, timeout_s: float) -> None:

@@ -1,11 +1,13 @@
 """Output of the commands: a table for people, or one JSON object for programs."""
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import orjson
+from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 
@@ -31,6 +33,20 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], title
 def say(line: str) -> None:
     """Print a line on stderr, where it does not mix with `--json` on stdout."""
     click.echo(line, err=True)
+
+
+def command_line(context: click.Context) -> str:
+    """Return the command line, without options left at their defaults and without ``--json``."""
+    words = [".venv/bin/sojourn", context.command.name or ""]
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE and name != "as_json":
+            value = context.params[name]
+            for each in value if isinstance(value, tuple) else (value,):
+                words.append(parameter.opts[0])
+                if each is not True:
+                    words.append(repr(each) if isinstance(each, float) else str(each))
+    return shlex.join(words)
 
 
 existing_file = click.Path(exists=True, dir_okay=False, path_type=Path)

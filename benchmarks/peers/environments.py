@@ -34,7 +34,7 @@ def python_of(peer: str) -> str:
     python = folder / "bin" / "python"
     done = folder / "installed"
     if not done.exists():
-        print(f"data_path: installing {peer} into {folder}", file=sys.stderr)
+        print(f"benchmarks: installing {peer} into {folder}", file=sys.stderr)
         cache.mkdir(parents=True, exist_ok=True)
         wanted = PYTHONS.get(peer, sys.executable)
         base = wanted if Path(wanted).exists() else sys.executable

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-import re
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +11,31 @@ import orjson
 
 from deployments.access.credentials import read_token
 from deployments.config import SLAConfig
-from deployments.validation import validate
 from loadtests.answers import parse_case
 from loadtests.cases import prepare_cases
 from loadtests.made_cases import image_cases, random_cases
-from loadtests.plot import save_plot
+from loadtests.page import Setting, render
+from loadtests.records import Records
 from loadtests.report import per_second, report, write_csv
 from loadtests.run import Settings, run
-from loadtests.schedule import (
-    Schedule,
-    Step,
-    parse_shape,
-    poisson_schedule,
-    trace_schedule,
-)
-from loadtests.service import model_metadata, recorded_outputs, service_sla
+from loadtests.schedule import NAMED_SHAPES, Schedule
+from loadtests.service import model_metadata, recorded_outputs, said, service_sla
+from loadtests.table import table
+from loadtests.thresholds import Thresholds
+from loadtests.watch import ServiceWatch
 from policy.errors import InvalidInputError
-from simulator.trace import load_trace
-from sojourn.output import existing_file, json_option, print_json, print_table, say
+from simulator.reporting.report import write_page
+from sojourn.commands.loadtest_options import parse_sla, schedule_of, settings_in_words
+from sojourn.output import (
+    command_line,
+    existing_file,
+    json_option,
+    print_json,
+    print_table,
+    say,
+)
 
-DEFAULT_RATE_PER_S = 50.0
-DEFAULT_DURATION_S = 30.0
-MAX_STEPS_SHOWN = 5
-OUTPUT_FILES = ("report.json", "seconds.csv", "plot.png")
+OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
 
 
 @click.command("loadtest")
@@ -43,11 +45,20 @@ OUTPUT_FILES = ("report.json", "seconds.csv", "plot.png")
 @click.option("--model", default="digits", show_default=True, help="Name of its model.")
 @click.option("--rate", type=float, help="Poisson arrivals, requests per second.  [default: 50]")
 @click.option(
+    "--peak",
+    type=float,
+    help="Rate at the peak of a named --shape.  [default: three times --rate]",
+)
+@click.option(
     "--duration-s",
     type=float,
     help="Length of the test.  [default: 30, or the length of the trace]",
 )
-@click.option("--shape", help="Arrival rates in steps, as in 20s:50,40s:150,30s:50.")
+@click.option(
+    "--shape",
+    help=f"One of {', '.join(NAMED_SHAPES)}, from --rate to --peak; or parts, as in "
+    "20s:50,40s:50-150,1m:150~20: constant, a ramp, a wave.",
+)
 @click.option(
     "--trace",
     type=existing_file,
@@ -62,6 +73,19 @@ OUTPUT_FILES = ("report.json", "seconds.csv", "plot.png")
     metavar="TIMEms@PERCENT",
     help="The SLA to judge by, as in 100ms@99; the exit status is 1 if it is not met.  "
     "[default: the service's own, which does not change the exit status]",
+)
+@click.option(
+    "--min-right",
+    type=float,
+    metavar="PERCENT",
+    help="The exit status is 1 if less than this share of all requests got right answers.  "
+    "[default: if any answer was wrong or missing]",
+)
+@click.option(
+    "--max-refused",
+    type=float,
+    metavar="PERCENT",
+    help="The exit status is 1 if more than this share of all requests was refused.",
 )
 @click.option(
     "--cases",
@@ -93,6 +117,13 @@ OUTPUT_FILES = ("report.json", "seconds.csv", "plot.png")
     help="Maximum number of requests in flight.",
 )
 @click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Processes of this machine that send; more of them send more.",
+)
+@click.option(
     "--timeout-s", type=float, default=10.0, show_default=True, help="How long a client waits."
 )
 @click.option(
@@ -110,7 +141,7 @@ OUTPUT_FILES = ("report.json", "seconds.csv", "plot.png")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for report.json, seconds.csv and plot.png.",
+    help=f"Folder for {', '.join(OUTPUT_FILES)}.",
 )
 @json_option
 @click.pass_context
@@ -119,16 +150,20 @@ def command(
     url: str,
     model: str,
     rate: float | None,
+    peak: float | None,
     duration_s: float | None,
     shape: str | None,
     trace: Path | None,
     speedup: float,
     threshold: str | None,
+    min_right: float | None,
+    max_refused: float | None,
     cases: Path | None,
     make_cases: int | None,
     images: Path | None,
     record: bool,
     connections: int,
+    workers: int,
     timeout_s: float,
     token_file: Path | None,
     seed: int,
@@ -141,7 +176,7 @@ def command(
 
     Requests become due at random times (Poisson arrivals), whether or not the service keeps up.
     Response times are measured from then. The exit status is 1 if an answer was wrong or missing,
-    or if the SLA given with --sla was not met.
+    or if a threshold given with --sla, --min-right or --max-refused was missed.
     """
     if not 0 < timeout_s < float("inf"):
         raise InvalidInputError(f"timeout: must be above 0 s, not {timeout_s}")
@@ -152,11 +187,11 @@ def command(
         return
     if images is not None or record:
         raise InvalidInputError("--images and --record need --make-cases")
-    schedule = _schedule(rate, duration_s, shape, trace, speedup, seed)
+    schedule = schedule_of(rate, peak, duration_s, shape, trace, speedup, seed)
     sla = parse_sla(threshold) if threshold is not None else None
+    thresholds = Thresholds(sla, min_right, max_refused)
     metadata = model_metadata(url, model, token)
-    if sla is None:
-        sla = service_sla(url, token)
+    sla = sla or service_sla(url, token)
     if sla is None:
         raise InvalidInputError(f"the service at {url} reports no SLA; give one with --sla")
     if out is not None:
@@ -169,32 +204,59 @@ def command(
         seed=seed,
         metrics_host=metrics_host,
         metrics_port=metrics_port,
+        workers=workers,
     )
     say(f"loadtest: {schedule.arrivals_s.size} requests in {schedule.duration_s:g} s to {url}")
     say(f"loadtest: SLA: {sla.objective.in_words()}")
     write_cases = functools.partial(prepare_cases, metadata, own=cases)
-    records, examples = run(url, schedule, settings, write_cases, token)
-    result = {**report(records, schedule, sla), "wrong_answer_examples": examples}
+    began = datetime.now().astimezone()
+    with ServiceWatch(functools.partial(said, url, token)) as watch:
+        finished = run(url, schedule, settings, write_cases, token)
+    result = report(finished.records, schedule, sla)
+    result |= {
+        "missed": thresholds.misses(result),
+        "failure_examples": finished.examples,
+        "service": watch.since(finished.start_s),
+        "generator_cpu_us": 1e6 * finished.cpu_s / schedule.arrivals_s.size,
+    }
     if out is not None:
-        seconds = per_second(records, schedule, sla)
-        json_path, csv_path, plot_path = (out / name for name in OUTPUT_FILES)
-        json_path.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
-        write_csv(csv_path, seconds)
-        save_plot(plot_path, seconds, result, f"Load test of {model}")
-        say(f"loadtest: wrote {', '.join(OUTPUT_FILES)} to {out}")
+        setting = Setting(
+            model,
+            began.strftime("%Y-%m-%d %H:%M:%S %Z"),
+            command_line(context),
+            connections,
+            settings_in_words(context, schedule, sla),
+        )
+        _write(out, result, finished.records, schedule, sla, setting)
     if as_json:
         print_json(result)
     else:
         _print_report(result, sla)
     if result["generator_fell_behind"]:
         say(
-            "loadtest: the load generator fell behind, so response times are overstated; "
-            "use a lower rate or a machine with idle cores"
+            "loadtest: the load generator fell behind (1% of the requests left "
+            f"{result['generator_lag_ms']['p99']:.0f} ms late or more), so response times are "
+            "overstated; use more --workers, a lower rate, or a machine with idle cores"
         )
-    missed = threshold is not None and not result["sla_met"]
-    if missed:
-        say(f"loadtest: the SLA was not met: {sla.objective.in_words()}")
-    context.exit(1 if result["wrong_answers"] or result["lost"] or missed else 0)
+    for missed in result["missed"]:
+        say(f"loadtest: {missed}")
+    context.exit(1 if result["missed"] else 0)
+
+
+def _write(
+    out: Path,
+    result: dict[str, Any],
+    records: Records,
+    schedule: Schedule,
+    sla: SLAConfig,
+    setting: Setting,
+) -> None:
+    seconds = per_second(records, schedule, sla)
+    page_path, json_path, csv_path = (out / name for name in OUTPUT_FILES)
+    json_path.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
+    write_csv(csv_path, seconds)
+    write_page(page_path, render(result, seconds, records, schedule, setting))
+    say(f"loadtest: wrote {', '.join(OUTPUT_FILES)} to {out}")
 
 
 def _make_cases(
@@ -214,51 +276,6 @@ def _make_cases(
         click.echo(orjson.dumps(case))
 
 
-def _schedule(
-    rate: float | None,
-    duration_s: float | None,
-    shape: str | None,
-    trace: Path | None,
-    speedup: float,
-    seed: int,
-) -> Schedule:
-    if sum(given is not None for given in (rate, shape, trace)) > 1:
-        raise InvalidInputError("give one of --rate, --shape and --trace")
-    if trace is not None:
-        return trace_schedule(load_trace(trace), speedup, seed, duration_s)
-    if speedup != 1.0:
-        raise InvalidInputError("--speedup needs --trace")
-    if shape is not None:
-        if duration_s is not None:
-            raise InvalidInputError("--shape sets its own durations; omit --duration-s")
-        return poisson_schedule(parse_shape(shape), seed)
-    step = Step(
-        DEFAULT_DURATION_S if duration_s is None else duration_s,
-        DEFAULT_RATE_PER_S if rate is None else rate,
-    )
-    return poisson_schedule([step], seed)
-
-
-def parse_sla(text: str) -> SLAConfig:
-    """Return the SLA in a text such as ``100ms@99``.
-
-    Raises
-    ------
-    InvalidInputError
-        The text has another form, or a value is out of range.
-    """
-    match = re.fullmatch(r"([0-9.]+)(ms|s)@([0-9.]+)%?", text)
-    try:
-        if match is None:
-            raise ValueError
-        value, unit, percentile = match.groups()
-        response_time_ms = float(value) * (1 if unit == "ms" else 1000)
-        sla = {"response_time_ms": response_time_ms, "percentile": float(percentile)}
-    except ValueError:
-        raise InvalidInputError(f"--sla: must be like 100ms@99, not {text!r}") from None
-    return validate(SLAConfig, sla, "--sla")
-
-
 def _make_folder(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -267,39 +284,10 @@ def _make_folder(out: Path) -> None:
 
 
 def _print_report(result: dict[str, Any], sla: SLAConfig) -> None:
-    steps = result["by_step"]
-    shown = steps if 1 < len(steps) <= MAX_STEPS_SHOWN else []
-    parts = [_column(part) for part in (*shown, result)]
-    headings = ["", *(f"step {number}" for number in range(1, len(shown) + 1)), "whole test"]
-    rows = ([name, *(part.get(name, 0) for part in parts)] for name in _row_names(parts))
-    print_table(headings, rows, title=f"SLA: {sla.objective.in_words()}")
+    headings, rows = table(result)
+    lines = ([name, *cells] for name, cells in rows)
+    print_table(["", *headings], lines, title=f"SLA: {sla.objective.in_words()}")
     if result["labels_true_share"] is not None:
         click.echo(f"{100 * result['labels_true_share']:.2f}% of the labels match the ground truth")
-    for example in result["wrong_answer_examples"]:
-        click.echo(f"wrong answer: {example['fault']}\n  to {example['request']}")
-
-
-def _row_names(parts: list[dict[str, object]]) -> list[str]:
-    # A kind of failure may occur in one step only.
-    return list(dict.fromkeys(name for part in parts for name in part))
-
-
-def _column(part: dict[str, Any]) -> dict[str, object]:
-    share, met = part["share_within_sla"], part["sla_met"]
-    return {
-        "target rate (requests/s)": f"{part['target_rate_per_s']:.1f}",
-        "sent (requests/s)": f"{part['achieved_rate_per_s']:.1f}",
-        "requests": part["requests"],
-        # Without outputs in the cases, nobody knows what is right.
-        **({"right answers": part["ok"]} if part["ok"] or not part["answered"] else {}),
-        **({"answered": part["answered"]} if part["answered"] else {}),
-        "wrong answers": part["wrong_answers"],
-        "lost": part["lost"],
-        **{
-            f"p{percentile} (ms)": "–" if value is None else f"{value:.1f}"
-            for percentile, value in part["response_percentiles_ms"].items()
-        },
-        "within the SLA (%)": "–" if share is None else f"{100 * share:.2f}",
-        "SLA": {None: "–", True: "met", False: "not met"}[met],
-        **{f"failed: {kind}": count for kind, count in part["failed"].items()},
-    }
+    for example in result["failure_examples"]:
+        click.echo(f"{example['kind']}: {example['fault']}\n  to {example['request']}")

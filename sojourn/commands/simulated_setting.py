@@ -1,18 +1,17 @@
 """What `sojourn simulate` has simulated, in words, for its report."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from policy.front import FrontCosts
 from policy.profile import Profile
 from simulator.autoscalers.choices import Choice
 from simulator.reporting.comparison import percent
 from simulator.scenario import Scenario
+from sojourn.output import command_line
 
 if TYPE_CHECKING:
     from simulator.reporting.report import Setting
@@ -51,7 +50,7 @@ def setting_of(
     )
     return Setting(
         title=f"{load}, {profile.model} on {profile.device}",
-        command=_command_line(context),
+        command=command_line(context),
         assumptions=(
             ("arrivals", f"{load}, seed {scenario.seed}"),
             (
@@ -98,17 +97,3 @@ def _batch_times_in_words(profile: Profile) -> str:
 def _front_in_words(front: FrontCosts) -> str:
     where = "in turn with the device, on one CPU" if front.shares_cpu else "beside the device"
     return f"{front.request_ms:g} ms a request and {front.batch_ms:g} ms a batch, {where}"
-
-
-def _command_line(context: click.Context) -> str:
-    """Return the command line, without options left at their defaults."""
-    words = [".venv/bin/sojourn", "simulate"]
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE and name != "as_json":
-            value = context.params[name]
-            for each in value if isinstance(value, tuple) else (value,):
-                words.append(parameter.opts[0])
-                if each is not True:
-                    words.append(repr(each) if isinstance(each, float) else str(each))
-    return shlex.join(words)

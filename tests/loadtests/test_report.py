@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from deployments.config import SLAConfig
-from loadtests.plot import save_plot
 from loadtests.records import Outcome, Records
-from loadtests.report import per_second, report, write_csv
+from loadtests.report import LATE_IN_WINDOW, WINDOWS, per_second, per_window, report, write_csv
 from loadtests.schedule import Schedule, Step
 
 SLA = SLAConfig(response_time_ms=100, percentile=90)
@@ -33,6 +32,7 @@ def test_every_request_is_counted_once():
     assert found["wrong_answers"] == 1
     assert found["failed"] == {"503": 2, "timeout": 1, "connection": 1, "unanswered": 1}
     assert found["lost"] == 3
+    assert found["offered_rate_per_s"] == pytest.approx(1.0)
     assert found["ok"] + found["wrong_answers"] + sum(found["failed"].values()) == 30
     assert sum(step["requests"] for step in found["by_step"]) == 30
 
@@ -109,15 +109,33 @@ def test_seconds_add_up_to_the_whole(tmp_path):
     assert read[29]["p99_ms"] == ""
 
 
-def test_a_plot_is_drawn_even_without_any_answer(tmp_path):
-    records, schedule = made([10] * 30, [Outcome.OK] * 15 + [503] * 15)
-    result = report(records, schedule, SLA)
-    save_plot(tmp_path / "plot.png", per_second(records, schedule, SLA), result, "Load test")
-    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+def test_refusals_are_counted_by_their_status():
+    outcome = [Outcome.OK] * 25 + [429, 503, 504, 500, Outcome.TIMEOUT]
+    assert report(*made([50] * 30, outcome), SLA)["refused"] == 3
 
 
-def test_records_are_read_as_they_were_written(tmp_path):
-    records, _ = made([10] * 30, [Outcome.OK] * 30)
-    records.save(tmp_path / "records.npz")
-    for name, read in vars(Records.load(tmp_path / "records.npz")).items():
-        assert np.array_equal(read, getattr(records, name), equal_nan=read.dtype.kind == "f")
+def test_the_lag_is_told_for_each_second():
+    records, schedule = made([50] * 30, [Outcome.OK] * 30, lag_ms=1)
+    records.sent_s[4] += 0.05
+    records.queued[7] = True
+    lag_ms = [row["lag_p99_ms"] for row in per_second(records, schedule, SLA)]
+    assert lag_ms[7] is None
+    assert [lag_ms[4], lag_ms[8]] == pytest.approx([51, 1])
+
+
+@pytest.mark.parametrize(("rate_per_s", "length_s"), [(1, 25), (10, 5), (100, 1)])
+def test_windows_are_long_enough_for_the_percentile(rate_per_s, length_s):
+    """At 90%, five of fifty requests are late; but there are twelve windows at least."""
+    n = 300 * rate_per_s
+    records, schedule = made([10] * n, [Outcome.OK] * n, step_s=100.0)
+    window_s, rows = per_window(records, schedule, SLA)
+    assert window_s == length_s
+    assert len(rows) == max(WINDOWS, 300 / length_s)
+    if len(rows) > WINDOWS:
+        assert window_s * rate_per_s * (100 - SLA.percentile) >= 100 * LATE_IN_WINDOW
+
+
+def test_a_window_has_the_percentiles_of_the_requests_due_in_it():
+    records, schedule = made([10] * 150 + [200] * 150, [Outcome.OK] * 299 + [503], step_s=100.0)
+    _, rows = per_window(records, schedule, SLA)
+    assert [row["p50_ms"] for row in rows] == pytest.approx([10] * 6 + [200] * 6)

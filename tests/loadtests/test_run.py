@@ -1,13 +1,19 @@
 """Locust against a real service: the report shows what the service did."""
 
+import contextlib
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from loadtests.schedule import Step, poisson_schedule
 from sojourn.cli import main
+from tests.support.services import free_port
 
 pytestmark = pytest.mark.integration
 LOCUSTFILE = Path(__file__).resolve().parents[2] / "loadtests/locustfile.py"
@@ -34,10 +40,14 @@ def test_a_sound_service_gets_a_clean_report(start_service, loadtest, tmp_path):
     assert report["wrong_answers"] == report["lost"] == 0
     assert report["sla"] == {"response_time_ms": 250, "percentile": 95}
     assert report["response_percentiles_ms"]["50"] >= 5
+    assert 20 < report["generator_cpu_us"] < 20_000
     assert [step["target_rate_per_s"] for step in report["by_step"]] == [50, 150]
     assert "95% of requests within 250 ms" in said
     saved = {path.name for path in (tmp_path / "out").iterdir()}
-    assert saved == {"report.json", "seconds.csv", "plot.png"}
+    assert saved == {"report.html", "report.json", "seconds.csv"}
+    page = (tmp_path / "out/report.html").read_text()
+    assert "The SLA was met: 100% of" in page
+    assert "--shape 1s:50,1s:150" in page
     assert json.loads((tmp_path / "out/report.json").read_text()) == report
 
 
@@ -57,6 +67,10 @@ def test_the_exit_status_tells_whether_the_sla_was_met(
     assert status == expected
     assert report["sla_met"] is (expected == 0)
     assert ("the SLA was not met" in said) is (expected == 1)
+    if threshold.startswith("1ms"):
+        # No generator sends 99% of its requests within a tenth of a millisecond.
+        assert "the load generator fell behind (1% of the requests left " in said
+        assert report["generator_fell_behind"] is True
 
 
 def test_random_requests_are_answered_and_recorded_ones_are_right(
@@ -97,14 +111,62 @@ def test_every_fault_is_found(start_service, loadtest):
     url = start_service(wrong=[10, 11, 12], busy=[20, 21], drop=[30], mute=[40])
     status, report, _ = loadtest(url, "--rate", "80", "--duration-s", "1", "--timeout-s", "1")
     assert status == 1
-    assert report["wrong_answers"] == len(report["wrong_answer_examples"]) == 3
-    assert (
-        report["wrong_answer_examples"][0]["fault"] == "output output: off by 1, more than 0.0001"
-    )
-    assert '"name":"input"' in report["wrong_answer_examples"][0]["request"]
+    examples = report["failure_examples"]
+    kinds = [example["kind"] for example in examples]
+    assert sorted(kinds) == ["503", "connection", "timeout", *3 * ["wrong"]]
+    faults = {example["kind"]: example["fault"] for example in examples}
+    assert faults["wrong"] == "output output: off by 1, more than 0.0001"
+    assert faults["503"] == '{"error": "busy"}'
+    assert all('"name":"input"' in example["request"] for example in examples)
+    assert report["wrong_answers"] == 3
     assert report["failed"] == {"503": 2, "connection": 1, "timeout": 1}
     assert report["lost"] == 2
     assert report["ok"] == report["requests"] - 3 - 4
+
+
+class Scraper(threading.Thread):
+    """Reads metrics until some are there; `requests` has the last sum of the requests."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self.port = port
+        self.requests = 0.0
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        while not self.ended.wait(0.1):
+            with contextlib.suppress(httpx.HTTPError):
+                text = httpx.get(f"http://127.0.0.1:{self.port}/metrics", trust_env=False).text
+                samples = [
+                    sample
+                    for family in text_string_to_metric_families(text)
+                    for sample in family.samples
+                ]
+                wanted = "sojourn_loadtest_requests_total"
+                self.requests = sum(one.value for one in samples if one.name == wanted)
+
+
+def test_several_workers_share_one_schedule(start_service, loadtest):
+    """Their requests together are exactly those of one worker, and each fault is found once."""
+    # The answers take so long that some are missing when the last request has been sent.
+    url = start_service(wrong=[10], busy=[20, 21], delay_s=0.4)
+    scraper = Scraper(free_port())
+    scraper.start()
+    options = ["--rate", "80", "--duration-s", "1", "--workers", "2", "--connections", "16"]
+    options += ["--metrics-port", str(scraper.port)]
+    status, report, _ = loadtest(url, *options, "--min-right", "90", "--max-refused", "1")
+    scraper.ended.set()
+    # One worker sends no more than its half.
+    assert report["requests"] / 2 < scraper.requests <= report["requests"]
+    assert status == 1
+    assert (
+        report["requests"] == report["sent"] == poisson_schedule([Step(1, 80)], 0).arrivals_s.size
+    )
+    assert report["ok"] == report["requests"] - 3
+    assert report["failed"] == {"503": 2}
+    assert report["refused"] == 2
+    assert sorted(example["kind"] for example in report["failure_examples"]) == ["503", "wrong"]
+    assert [line.partition(":")[0] for line in report["missed"]] == ["refused"]
 
 
 def test_stall_counts_for_every_request_due_in_it(start_service, loadtest):

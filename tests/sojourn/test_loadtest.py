@@ -8,8 +8,7 @@ import urllib.request
 import pytest
 
 from sojourn.cli import main
-from sojourn.commands import loadtest
-from sojourn.commands.loadtest import parse_sla
+from sojourn.commands.loadtest_options import parse_sla
 
 
 @pytest.fixture
@@ -41,12 +40,19 @@ def test_no_service_at_the_url(capsys, closed_port):
         (["--rate", "-5"], "arrival rate"),
         (["--rate", "0"], "above 0"),
         (["--duration-s", "0"], "duration"),
-        (["--rate", "5", "--shape", "10s:5"], "one of --rate, --shape and --trace"),
+        (["--rate", "5", "--shape", "10s:5"], "--shape with parts has its own rates"),
+        (["--shape", "spikes"], "not one of constant, step, spike, diurnal, nor DURATION:RATE"),
+        (["--peak", "5"], "--peak needs --shape step, spike or diurnal"),
+        (["--shape", "diurnal", "--peak", "-5"], "arrival rate: must be at least 0"),
+        (["--min-right", "101"], "--min-right: must be from 0 to 100"),
+        (["--max-refused", "-1"], "--max-refused: must be from 0 to 100"),
+        (["--workers", "0"], "--workers"),
         (["--shape", "10s"], "DURATION:RATE"),
         (["--shape", "10s:5", "--duration-s", "5"], "own durations"),
         (["--speedup", "2"], "--trace"),
         (["--timeout-s", "0"], "timeout"),
         (["--trace", "nowhere.csv"], "nowhere.csv"),
+        (["--trace", __file__, "--rate", "5"], "--trace has its own rates"),
         (["--connections", "0"], "connections"),
         (["--sla", "100@99"], "--sla: must be like 100ms@99, not '100@99'"),
         (["--sla", "1.2.3ms@99"], "--sla: must be like 100ms@99"),
@@ -79,18 +85,3 @@ def test_another_model_at_the_url_is_named(capsys, monkeypatch):
     error = refused(capsys, "--url", "http://127.0.0.1:8000")
     assert "has no model 'digits' (there is no model 'digits'; this service has 'tickets')" in error
     assert "--model names it" in error
-
-
-def test_right_answers_are_counted_where_some_are_known():
-    counts = {"ok": 0, "answered": 7, "wrong_answers": 0, "lost": 0, "requests": 7, "failed": {}}
-    part = {
-        **counts,
-        "target_rate_per_s": 1.0,
-        "achieved_rate_per_s": 1.0,
-        "response_percentiles_ms": {},
-        "share_within_sla": 1.0,
-        "sla_met": True,
-    }
-    assert "right answers" not in loadtest._column(part)
-    assert loadtest._column({**part, "ok": 1, "answered": 6})["right answers"] == 1
-    assert loadtest._column({**part, "answered": 0})["right answers"] == 0

@@ -1,0 +1,117 @@
+"""What `sojourn loadtest` was asked: its load, its SLA, and its settings in words for the page."""
+
+import os
+import platform
+import re
+from pathlib import Path
+
+import click
+
+from deployments.config import SLAConfig
+from deployments.validation import validate
+from loadtests.schedule import (
+    NAMED_SHAPES,
+    Schedule,
+    named_shape,
+    parse_shape,
+    poisson_schedule,
+    trace_schedule,
+)
+from policy.errors import InvalidInputError
+from simulator.trace import load_trace
+
+DEFAULT_RATE_PER_S = 50.0
+DEFAULT_DURATION_S = 30.0
+PEAK_FACTOR = 3.0
+
+
+def schedule_of(
+    rate: float | None,
+    peak: float | None,
+    duration_s: float | None,
+    shape: str | None,
+    trace: Path | None,
+    speedup: float,
+    seed: int,
+) -> Schedule:
+    """Return the schedule that the options ask for.
+
+    Parameters
+    ----------
+    rate, peak, duration_s, shape, trace, speedup, seed
+        As given on the command line; None where they were not.
+
+    Raises
+    ------
+    InvalidInputError
+        They contradict each other, or one is malformed.
+    """
+    named = shape in NAMED_SHAPES
+    if trace is not None and (rate is not None or shape is not None):
+        raise InvalidInputError("--trace has its own rates; omit --rate and --shape")
+    if rate is not None and shape is not None and not named:
+        raise InvalidInputError("--shape with parts has its own rates; omit --rate")
+    if peak is not None and (not named or shape == "constant"):
+        raise InvalidInputError("--peak needs --shape step, spike or diurnal")
+    if trace is not None:
+        return trace_schedule(load_trace(trace), speedup, seed, duration_s)
+    if speedup != 1.0:
+        raise InvalidInputError("--speedup needs --trace")
+    if shape is not None and not named:
+        if duration_s is not None:
+            raise InvalidInputError("--shape with parts has its own durations; omit --duration-s")
+        return poisson_schedule(parse_shape(shape), seed)
+    rate = DEFAULT_RATE_PER_S if rate is None else rate
+    steps = named_shape(
+        shape or "constant",
+        DEFAULT_DURATION_S if duration_s is None else duration_s,
+        rate,
+        PEAK_FACTOR * rate if peak is None else peak,
+    )
+    return poisson_schedule(steps, seed)
+
+
+def parse_sla(text: str) -> SLAConfig:
+    """Return the SLA in a text such as ``100ms@99``.
+
+    Raises
+    ------
+    InvalidInputError
+        The text has another form, or a value is out of range.
+    """
+    match = re.fullmatch(r"([0-9.]+)(ms|s)@([0-9.]+)%?", text)
+    try:
+        if match is None:
+            raise ValueError
+        value, unit, percentile = match.groups()
+        response_time_ms = float(value) * (1 if unit == "ms" else 1000)
+        sla = {"response_time_ms": response_time_ms, "percentile": float(percentile)}
+    except ValueError:
+        raise InvalidInputError(f"--sla: must be like 100ms@99, not {text!r}") from None
+    return validate(SLAConfig, sla, "--sla")
+
+
+def settings_in_words(
+    context: click.Context, schedule: Schedule, sla: SLAConfig
+) -> list[tuple[str, str]]:
+    """Return the name and the value of each setting, for people."""
+    given = context.params
+    parts = ", then ".join(step.in_words() for step in schedule.steps)
+    right, refused = given["min_right"], given["max_refused"]
+    limits = [
+        *(["the SLA met"] if given["threshold"] else []),
+        "no wrong or missing answer" if right is None else f"at least {right:g}% right answers",
+        *([] if refused is None else [f"at most {refused:g}% refused"]),
+    ]
+    machine = f"{platform.node()}: {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}"
+    return [
+        ("service", given["url"]),
+        ("SLA", sla.objective.in_words() + ("" if given["threshold"] else ", by the service")),
+        ("passes with", ", ".join(limits)),
+        ("load", given["trace"].name if given["trace"] else parts),
+        ("arrivals", f"Poisson, seed {given['seed']}, fixed before the test"),
+        ("requests", str(given["cases"] or "chosen by the inputs that the model takes")),
+        ("senders", f"{given['workers']}, {given['connections']} connections at most"),
+        ("timeout", f"{given['timeout_s']:g} s"),
+        ("generator ran on", machine),
+    ]

@@ -1,0 +1,49 @@
+"""The processes of a load test end together."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from loadtests.run import Settings, _roles, _stop, _wait
+
+
+def process(code: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-S", "-c", code])
+
+
+@pytest.mark.parametrize(
+    "end", ["raise SystemExit(3)", "import os; os.kill(os.getpid(), 9)"], ids=["fails", "killed"]
+)
+def test_all_end_when_one_does_not_end_well(end):
+    started_s = time.monotonic()
+    master, worker, other = (
+        process(code)
+        for code in ("import time; time.sleep(60)", end, "import time; time.sleep(60)")
+    )
+    _wait([master, worker, other])
+    assert worker.returncode
+    _stop([master, worker, other])
+    assert master.returncode
+    assert other.returncode
+    assert time.monotonic() - started_s < 30
+
+
+def test_the_wait_ends_when_all_have_ended_well():
+    both = [process(""), process("")]
+    _wait(both)
+    assert [one.returncode for one in both] == [0, 0]
+
+
+def test_several_workers_have_a_master_at_the_port_that_they_ask():
+    assert not {"--master", "--worker"} & {*_roles(1)[0]}
+    master, *workers = _roles(3)
+    port = master[master.index("--master-bind-port") + 1]
+    assert master[master.index("--expect-workers") + 1] == "3"
+    assert [worker[worker.index("--master-port") + 1] for worker in workers] == [port] * 3
+
+
+def test_connections_are_enough_for_all_workers():
+    settings = Settings("m", 10, 1.0, 1.0, 0, "127.0.0.1", None, workers=4)
+    assert settings.connections_per_worker == 3

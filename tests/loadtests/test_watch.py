@@ -1,0 +1,63 @@
+import threading
+from typing import Any
+
+import orjson
+
+from autoscaler.decision import Decision
+from autoscaler.decision_log import DecisionLog
+from loadtests import watch
+from loadtests.watch import Sample, ServiceWatch, sample
+from tests.support.emulated_service import emulated_service
+from tests.support.profiles import PADDED
+
+POLICY = {"predicted_ms": {"99": 80.0}, "predicted_for_clients_ms": {}, "prediction_holds": True}
+DECISION = {"replicas": 3, "target_replicas": 2, "demand_per_s": 120.0, "reason": "more load"}
+
+
+def test_a_sample_has_the_prediction_for_clients_if_there_is_one() -> None:
+    assert sample(1.0, POLICY, {}).predicted_ms == {"99": 80.0}
+    for_clients = {**POLICY, "predicted_for_clients_ms": {"99": 85.0}}
+    assert sample(1.0, for_clients, {}).predicted_ms == {"99": 85.0}
+    assert sample(1.0, {**POLICY, "prediction_holds": False}, {}).predicted_ms == {}
+
+
+def test_a_sample_has_the_replicas_that_were_ordered() -> None:
+    found = sample(1.0, POLICY, {"newest": DECISION, "dry_run": False})
+    assert (found.replicas, found.demand_per_s, found.reason) == (3, 120.0, "more load")
+    assert sample(1.0, POLICY, {"newest": DECISION, "dry_run": True}).replicas == 2
+    assert sample(1.0, POLICY, {"newest": None}).replicas is None
+
+
+def test_the_service_is_asked_until_the_test_ends_even_if_it_is_silent_at_times(
+    monkeypatch,
+) -> None:
+    monkeypatch.setattr(watch, "WATCH_EVERY_S", 0.001)
+    asked: list[str] = []
+    enough = threading.Event()
+
+    def ask(path: str) -> dict[str, Any] | None:
+        asked.append(path)
+        if len(asked) > 5:
+            enough.set()
+        # Every other answer about the policy is missing, and all those of the autoscaler.
+        return POLICY if path.endswith("policy") and len(asked) % 2 else None
+
+    monkeypatch.setattr("time.perf_counter", lambda: float(len(asked)))
+    with ServiceWatch(ask) as found:
+        assert enough.wait(10)
+    told = found.since(3.0)
+    assert told
+    assert all(one["at_s"] >= 0 and one["replicas"] is None for one in told)
+    assert not found._thread.is_alive()
+
+
+async def test_a_real_service_and_a_real_log_are_understood() -> None:
+    log = DecisionLog()
+    log.add(7.0, 1, Decision(replicas=2, reason="more load", demand_per_s=50.0))
+    async with emulated_service(PADDED) as service:
+        policy = orjson.loads(orjson.dumps(service.explain(), option=orjson.OPT_SERIALIZE_NUMPY))
+        service.controller.percentiles.predicted_ms = {"99": 80.0}
+        predicting = service.explain()
+    found = sample(1.0, policy, {"newest": log.newest, "dry_run": False})
+    assert found == Sample(1.0, {}, 2, 50.0, "more load")
+    assert sample(1.0, predicting, {}).predicted_ms == {"99": 80.0}
