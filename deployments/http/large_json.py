@@ -132,7 +132,7 @@ class CutText(NamedTuple):
         TooLargeError
             It is more than the JSON besides the tensors of any request.
         """
-        size = len(self.rest.rstrip(_SPACE))
+        size = len(self.rest.strip(_SPACE))
         if size > MAX_REST_BYTES:
             raise TooLargeError(
                 f"the body has {size} bytes besides its tensors' data: "

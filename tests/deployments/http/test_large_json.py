@@ -210,8 +210,10 @@ def test_much_besides_the_tensors_is_refused() -> None:
         finish(parse_in_turns(text, None, NESTED))
     texts = Signature((TensorSpec("t", "BYTES"),), (), max_rows=2)
     entry = {"name": "t", "datatype": "BYTES", "shape": [2], "data": ["a" * MAX_REST_BYTES, "b"]}
-    request, _ = finish(parse_in_turns(orjson.dumps({"inputs": [entry]}), None, texts))
-    assert request.inputs["t"][1] == b"b"
+    text = orjson.dumps({"inputs": [entry]})
+    for padding in (b"", b" " * MAX_REST_BYTES):  # blanks around a text are no part of it
+        request, _ = finish(parse_in_turns(padding + text + padding, None, texts))
+        assert request.inputs["t"][1] == b"b"
 
 
 def test_hostile_keys_are_not_looked_for_without_end() -> None:
