@@ -28,6 +28,7 @@ class Prometheus:
             "rule_files": [str(ROOT / "monitoring/rules.yaml")],
             "scrape_configs": [{"job_name": "ray", "static_configs": [{"targets": [*targets]}]}],
         }
+        self._client = httpx.Client()
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
         self._process = subprocess.Popen(
             [
@@ -45,11 +46,12 @@ class Prometheus:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._client.close()
         self._process.terminate()
         self._process.wait(30)
 
     def get(self, path: str, **query: str) -> Any:
-        answer = httpx.get(f"{self.url}/api/v1/{path}", params=query).raise_for_status()
+        answer = self._client.get(f"{self.url}/api/v1/{path}", params=query).raise_for_status()
         return answer.json()["data"]
 
     def values(self, expression: str) -> list[float]:
