@@ -152,7 +152,6 @@ VALUES = {
     "sojourn_completed_rows_total": 480.0,
     "sojourn_batches_total": 30.0,
     "sojourn_device_busy_seconds_total": 0.6,
-    "sojourn_energy_joules_total": 40.0,
     "sojourn_bottleneck{front}": 0.0,
     "sojourn_bottleneck{neither}": 0.0,
     "sojourn_autoscaler_replicas_decided": 3.0,
@@ -205,7 +204,6 @@ def test_prometheus_answers_every_query(prometheus: Prometheus) -> None:
         ("sla", "Burn rate, 1 hour", "times the budget", [2.0]),
         ("sla", "Burn rate by window", "6h", [2.0]),
         ("sla", "What it costs", "replicas", [2]),
-        ("sla", "What it costs", "power (W)", [80]),
         ("sla", "What limits the replicas", "{{stage}}", [0, 0, 2]),
         ("replica", "What limits each replica", "{{replica}}", [1, 1]),
         ("replica", "Mean batch", "{{replica}}", [8, 8]),
@@ -229,5 +227,5 @@ def test_a_panel_shows_what_its_title_says(
         for query in QUERIES
         if (query.board, query.title, query.legend) == (board, title, legend)
     )
-    # Prometheus extrapolates a rate to its whole window.
-    assert sorted(answer(prometheus, query)) == pytest.approx(values, rel=0.1)
+    # No value here depends on how long the counters have been scraped.
+    assert sorted(answer(prometheus, query)) == pytest.approx(values)

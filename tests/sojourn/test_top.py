@@ -7,6 +7,7 @@ import re
 import select
 import subprocess
 import sys
+import threading
 import time
 
 import httpx
@@ -222,8 +223,20 @@ def service():
     decisions = decided(entry(time.time(), 1, 1, "keep 1; offered 2/s"))
     with watched_service(decisions) as url:
         body = {"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}]}
-        assert httpx.post(f"{url}/v2/models/m/infer", json=body).status_code == 200
+        stopped = threading.Event()
+
+        def send() -> None:
+            with httpx.Client() as client:
+                while not stopped.is_set():
+                    client.post(f"{url}/v2/models/m/infer", json=body)
+
+        clients = [threading.Thread(target=send) for _ in range(2)]
+        for client in clients:
+            client.start()
         yield url
+        stopped.set()
+        for client in clients:
+            client.join()
 
 
 @pytest.mark.slow
@@ -236,11 +249,17 @@ def test_one_frame_of_a_real_service(service, capsys):
 
 @pytest.mark.slow
 def test_the_same_as_json(service, capsys):
-    assert main(["top", "--url", f"{service}/", "--json", "--interval-s", "0.1"]) == 0
+    assert main(["top", "--url", f"{service}/", "--json", "--interval-s", "1"]) == 0
     snapshot = json.loads(capsys.readouterr().out)
     assert snapshot["model"] == "m"
     (replica,) = snapshot["replicas"]
     assert replica["control_limit"] >= 1
+    assert replica["completed_per_s"] == snapshot["completed_per_s"] > 0
+    assert 0 < replica["device_utilisation"] < 1
+    # The profile tells the energy of batches.
+    assert snapshot["power_w"] > 0
+    assert 0 <= snapshot["in_time"] <= 1
+    assert sum(snapshot["batch_sizes"].values()) > 0
     assert snapshot["decisions"][0]["reason"] == "keep 1; offered 2/s"
 
 
