@@ -23,12 +23,13 @@ needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="prometheus is not installed (Debian: prometheus)"
 )
 PANELS = [(board, panel) for board in BOARDS for panel in panels(board)]
-RECORDED = {
-    rule["record"]
+RULES = [
+    rule
     for group in yaml.safe_load((ROOT / "monitoring/rules.yaml").read_text())["groups"]
     for rule in group["rules"]
-    if "record" in rule
-}
+]
+RECORDED = {rule["record"] for rule in RULES if "record" in rule}
+ALERTS = [rule["alert"] for rule in RULES if "alert" in rule]
 #: The labels of each metric.
 CATALOGUE = (
     {f"ray_{given.name}": {*given.labels, *RAY_LABELS} for given in REPLICA_INSTRUMENTS}
@@ -124,6 +125,19 @@ def test_panels_do_not_overlap(board: str) -> None:
     assert max(x for x, _ in taken) == 23
     ids = [panel["id"] for panel in BOARDS[board]["panels"]]
     assert len(ids) == len(set(ids))
+
+
+def test_every_alert_has_a_panel() -> None:
+    rows = re.findall(
+        r"^\| \[(Sojourn\w+)\]\(#(\w+)\) \| (.+) \| (.+) \|$",
+        (ROOT / "docs/operations.md").read_text(),
+        re.MULTILINE,
+    )
+    assert [alert for alert, *_ in rows] == ALERTS
+    titles = {content["title"]: name for name, content in BOARDS.items()}
+    for alert, anchor, board, title in rows:
+        assert anchor == alert.lower()
+        assert title in [panel["title"] for panel in panels(titles[f"Sojourn: {board}"])]
 
 
 @pytest.mark.slow
