@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Write the dashboards of `monitoring/dashboards` from their modules.
 
 Run ``python -m monitoring.render`` after a change of a board, then ``k8s/render.py``.

@@ -1,5 +1,6 @@
 """`sojourn top`: what it gathers from its polls, what it draws, and how it starts and ends."""
 
+import contextlib
 import json
 import os
 import pty
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
@@ -263,41 +265,98 @@ def test_the_same_as_json(service, capsys):
     assert snapshot["decisions"][0]["reason"] == "keep 1; offered 2/s"
 
 
+class Terminal:
+    """`sojourn top` in a terminal of 80 by 24."""
+
+    def __init__(self, url):
+        self._ours, theirs = pty.openpty()
+        environment = {"PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "sojourn.cli", "top", "--url", url, "--interval-s", "0.2"],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            # Ctrl-C goes to the processes whose terminal it is.
+            preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
+            env={**os.environ, **environment},
+        )
+        os.close(theirs)
+        self.seen = b""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.kill()
+        self._process.wait()
+        os.close(self._ours)
+
+    def wait_for(self, text):
+        """Read until there is `text` that was not there before."""
+        start = len(self.seen)
+        while text not in self.seen[start:]:
+            assert select.select([self._ours], [], [], 30)[0], self.seen
+            self.seen += os.read(self._ours, 65536)
+
+    def press(self, key):
+        """Press a key that ends the command; return its status."""
+        os.write(self._ours, key)
+        while select.select([self._ours], [], [], 10)[0]:
+            try:
+                self.seen += os.read(self._ours, 65536)
+            except OSError:  # it has closed the terminal
+                break
+        return self._process.wait(10)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("key", [b"q", b"\x03"])
 def test_it_draws_in_a_terminal_until_q_or_ctrl_c(service, key):
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sojourn.cli", "top", "--url", service],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "TERM": "xterm",
-            "COLUMNS": "80",
-            "LINES": "24",
-        },
-    )
-    os.close(theirs)
-    seen = b""
-    while b"keep 1; offered 2/s" not in seen:
-        assert select.select([ours], [], [], 30)[0], seen
-        seen += os.read(ours, 65536)
-    os.write(ours, key)
-    while select.select([ours], [], [], 10)[0]:
-        try:
-            seen += os.read(ours, 65536)
-        except OSError:
-            break
-    assert process.wait(10) == 0
-    os.close(ours)
-    # It leaves the alternate screen, shows the cursor, and says nothing of the interrupt.
-    assert seen.rstrip().endswith((b"\x1b[?25h", b"\x1b[?1049l"))
-    assert b"Traceback" not in seen
+    with Terminal(service) as terminal:
+        terminal.wait_for(b"keep 1; offered 2/s")
+        assert terminal.press(key) == 0
+        # It leaves the alternate screen, shows the cursor, and says nothing of the interrupt.
+        assert terminal.seen.rstrip().endswith((b"\x1b[?25h", b"\x1b[?1049l"))
+        assert b"Traceback" not in terminal.seen
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers as a replica does."""
+
+    def do_GET(self):
+        content = decided(entry(0.0, 1, 1)) if "autoscaler" in self.path else policy()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(content).encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@contextlib.contextmanager
+def answering(port):
+    server = ThreadingHTTPServer(("127.0.0.1", port), Answers)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.slow
+def test_a_service_that_goes_away_is_shown_again_when_it_is_back():
+    with contextlib.ExitStack() as stack:
+        with answering(0) as port:
+            terminal = stack.enter_context(Terminal(f"http://127.0.0.1:{port}"))
+            terminal.wait_for(b"digits at http")
+        terminal.wait_for(b"s: no service answers at http")
+        with answering(port):
+            terminal.wait_for(b"digits at http")
+            assert terminal.press(b"q") == 0
 
 
 @pytest.mark.parametrize(
