@@ -163,7 +163,7 @@ def buckets(about: About, query: Query, span: int = 12) -> heatmap.Panel:
     )
     panel.y_axis(heatmap.YAxisConfig().unit(about.unit))
     _describe(panel, about, [query], span, HEIGHT)
-    panel.targets([_target(0, query).format(PromQueryFormat.HEATMAP)])
+    panel.targets([_target(0, query).range().format(PromQueryFormat.HEATMAP)])
     return panel
 
 
