@@ -48,11 +48,14 @@ class Query:
         Legend, with labels in double braces.
     dashed : bool
         Whether to draw it dashed: limits and predictions are, measurements are not.
+    unit : str, optional
+        Its own unit, on an axis at the right.
     """
 
     expr: str
     legend: str
     dashed: bool = False
+    unit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -113,10 +116,15 @@ def lines(
         panel.thresholds(_thresholds(steps)).thresholds_style(
             common.GraphThresholdsStyleConfig().mode(common_models.GraphThresholdsStyleMode.DASHED)
         )
-    for number, query in enumerate(queries):
+    for place, query in enumerate(queries):
+        own: dict[str, object] = {}
         if query.dashed:
-            style = models.DynamicConfigValue("custom.lineStyle", {"fill": "dash", "dash": [8, 6]})
-            panel.override_by_query(_ref(number), [style])
+            own["custom.lineStyle"] = {"fill": "dash", "dash": [8, 6]}
+        if query.unit is not None:
+            own |= {"unit": query.unit, "custom.axisPlacement": "right"}
+        if own:
+            properties = [models.DynamicConfigValue(name, value) for name, value in own.items()]
+            panel.override_by_query(_ref(place), properties)
     _describe(panel, about, queries, span, HEIGHT)
     return panel
 
