@@ -83,7 +83,7 @@ def _watch(
     console: Console, view: ServiceView, ask: Callable[[str], Any], interval_s: float
 ) -> None:
     """Draw until q or Ctrl-C."""
-    lock, stopped = threading.Lock(), threading.Event()
+    lock, stopped, polled = threading.Lock(), threading.Event(), threading.Event()
 
     def poll_forever() -> None:
         while not stopped.wait(interval_s):
@@ -97,6 +97,7 @@ def _watch(
             else:
                 with lock:
                     _add(view, answers)
+            polled.set()
 
     def drawn() -> Any:
         with lock:
@@ -109,8 +110,12 @@ def _watch(
     try:
         with contextlib.suppress(KeyboardInterrupt), _single_keys():
             live.start(refresh=True)
+            size = console.size
             while _key(KEY_PERIOD_S) not in ("q", "Q"):
-                live.update(drawn(), refresh=True)
+                if polled.is_set() or console.size != size:
+                    polled.clear()
+                    size = console.size
+                    live.update(drawn(), refresh=True)
     finally:
         # Ctrl-C may come while the first frame is drawn; `with` would leave the screen as it is.
         live.stop()
