@@ -216,8 +216,8 @@ def board(
         for panel in panels:
             builder.with_panel(panel)
     built = builder.build()
-    for place, panel in enumerate(built.panels or (), start=1):
-        panel.id_val = place
+    for place, placed in enumerate(built.panels or (), start=1):
+        placed.id_val = place
     content: dict[str, Any] = built.to_json()
     return content
 

@@ -190,7 +190,8 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
 
 def answer(prometheus: Prometheus, query: PanelQuery) -> list[float]:
     """Return the finite values of a query, once it has any."""
-    expr, found = query.filled(APPLICATION, "5s"), []
+    expr = query.filled(APPLICATION, "5s")
+    found: list[float] = []
 
     def answered() -> list[float]:
         found[:] = filter(math.isfinite, prometheus.values(expr))

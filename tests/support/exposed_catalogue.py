@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import product
+from typing import Any
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import (
@@ -54,12 +55,12 @@ class Catalogue(Collector):
 
     def collect(self) -> Iterator[Metric]:
         age_s = time.monotonic() - self._started_s
-        for given in REPLICA_INSTRUMENTS:
-            yield self._family(f"ray_{given.name}", given, age_s, REPLICAS)
-        for given in DECISION_INSTRUMENTS.values():
-            yield self._family(f"ray_{given.name}", given, age_s, ())
-        for given in store_instruments():
-            yield self._family(given.name, given, age_s, ())
+        for replicas in REPLICA_INSTRUMENTS:
+            yield self._family(f"ray_{replicas.name}", replicas, age_s, REPLICAS)
+        for decisions in DECISION_INSTRUMENTS.values():
+            yield self._family(f"ray_{decisions.name}", decisions, age_s, ())
+        for stores in store_instruments():
+            yield self._family(stores.name, stores, age_s, ())
 
     def _family(
         self, name: str, given: Instrument, age_s: float, replicas: tuple[str, ...]
@@ -68,7 +69,7 @@ class Catalogue(Collector):
         choices = [LABELS[label] for label in given.labels]
         if replicas:
             choices += [(APPLICATION,), (DEPLOYMENT,), replicas]
-        family = {
+        family: Any = {
             "counter": CounterMetricFamily,
             "gauge": GaugeMetricFamily,
             "histogram": HistogramMetricFamily,
@@ -81,7 +82,8 @@ class Catalogue(Collector):
                 family.add_metric(chosen, [*least, ("+Inf", value * age_s)], 0.0)
             else:
                 family.add_metric(chosen, value * age_s if given.kind == "counter" else value)
-        return family
+        made: Metric = family
+        return made
 
 
 def store_instruments() -> list[Instrument]:
