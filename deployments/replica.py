@@ -142,7 +142,9 @@ class Replica:
         journals = journal_directory(
             self._node_id, context.app_name, context.deployment, config.model_dump_json()
         )
-        return load_service(config, cpus, journals, start)
+        service = load_service(config, cpus, journals, start)
+        service.replica = context.replica_id.unique_id
+        return service
 
     def _took_over(self, service: InferenceService) -> None:
         self._app.take_over(service)

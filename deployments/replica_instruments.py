@@ -250,6 +250,11 @@ REPLICA_INSTRUMENTS: tuple[ReplicaInstrument, ...] = (
         "Time of the largest batch, by the profile now believed.",
         lambda s: 1e-3 * float(s.controller.profile.latency_ms[-1]),
     ),
+    _gauge(
+        "profiled_full_batch_seconds",
+        "The same by the profile that the replica started with.",
+        lambda s: 1e-3 * s.controller.profiled_full_batch_ms,
+    ),
     _counter(
         "profile_refits",
         "How often the profile was fitted again to what batches and requests take.",

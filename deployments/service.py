@@ -78,6 +78,9 @@ class InferenceService:
     ----------
     cpus, start : float, ServiceStart
         As above.
+    replica : str or None
+        The id of the Ray replica that it is in, the label `replica` of its metrics; the adapter
+        sets it.
     config_error : str or None
         Why the latest configuration was rejected; the adapter that reads configurations sets it.
     answers : Counter of int
@@ -119,6 +122,7 @@ class InferenceService:
         self.receive_timeout_s = 0.0
         self.bodies = BodyBudget()
         self.retries = RetryBudget()
+        self.replica: str | None = None
         self.config_error: str | None = None
         self.answers: Counter[int] = Counter()
         self.batch_totals = BatchTotals()
@@ -517,6 +521,7 @@ class InferenceService:
         now_s = time.monotonic()
         return {
             "model": self.model_name,
+            "replica": self.replica,
             "sla": user_config.sla.model_dump(),
             "sla_in_words": user_config.sla.objective.in_words(),
             "objective": user_config.policy.model_dump(),
@@ -537,9 +542,14 @@ class InferenceService:
                 "offered": batcher.rows.offered,
                 "refused": batcher.rows.refused,
                 "completed": batcher.rows.completed,
+                "answered": self.observer.answered_rows,
                 "late": self.observer.late_rows,
                 "deadline_missed": batcher.rows.deadline_missed,
                 "expired": batcher.rows.expired,
+            },
+            "device": {
+                "busy_s": self.observer.device_busy_s,
+                "energy_j": self.observer.energy_j,
             },
             **self.controller.explain(),
         }

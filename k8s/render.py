@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Generate the files in k8s/ that repeat other sources: Serve config, Ray's environment, alerts.
+"""Generate the files in k8s/ that repeat other sources: Serve config, environment, alerts, boards.
 
 Run ``k8s/render.py`` after a change of configs/digits.yaml, configs/emulated-p4.yaml,
-deployments/routing.py or monitoring/rules.yaml.
+deployments/routing.py, monitoring/rules.yaml or monitoring/dashboards.
 ``k8s/render.py --check`` fails if a generated file is out of date. ``k8s/render.py --image
 REGISTRY/sojourn@sha256:…`` writes the overlay k8s/overlays/release, with that image, and with
 ``--config dist/my.yaml`` also with that Serve config, which `sojourn package` has written.
 """
 
 import argparse
+import json
 import re
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("configs/digits.yaml")
 DEMO = Path("configs/emulated-p4.yaml")
 RULES = Path("monitoring/rules.yaml")
+DASHBOARDS = Path("monitoring/dashboards")
 GPUS_PER_REPLICA = 1
 #: The overlays whose replicas have GPUs.
 GPU_OVERLAYS = ("gpu", "gpu-ha")
@@ -44,6 +46,7 @@ def render() -> dict[Path, str]:
         ),
         Path("k8s/overlays/cpu-demo/serve_environment.env"): environment(ROOT / DEMO, str(DEMO)),
         Path("k8s/monitoring/prometheusrule.yaml"): prometheus_rule(),
+        Path("k8s/monitoring/dashboards.yaml"): dashboards(),
     }
 
 
@@ -57,6 +60,24 @@ def prometheus_rule() -> str:
     }
     header = f"# Written by k8s/render.py from {RULES}; edit that.\n"
     return header + yaml.safe_dump(content, sort_keys=False, width=120)
+
+
+def dashboards() -> str:
+    """Return a ConfigMap of each dashboard, with the label that Grafana's sidecar looks for."""
+    maps = (
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": f"sojourn-dashboard-{path.stem}",
+                "labels": {"grafana_dashboard": "1"},
+            },
+            "data": {f"sojourn-{path.name}": json.dumps(json.loads(path.read_text()))},
+        }
+        for path in sorted((ROOT / DASHBOARDS).glob("*.json"))
+    )
+    header = f"# Written by k8s/render.py from {DASHBOARDS}; edit what renders them.\n"
+    return header + yaml.safe_dump_all(maps, sort_keys=False, width=2**31)
 
 
 def environment(config: Path, source: str) -> str:

@@ -17,9 +17,10 @@ Ray exports the metrics of replicas and of the autoscaler on every node, with th
 `sojourn_late_rows_total` is `ray_sojourn_late_rows_total` in Prometheus. `sojourn serve` prints
 the address to scrape; on a cluster, Ray writes the addresses of all nodes to
 `/tmp/ray/prom_metrics_service_discovery.json`, which Prometheus reads with `file_sd_configs`. Ray
-adds labels of its own, `application`, `deployment` and `replica` among them. The manager of the
-[model store](model_store.md) and each replica of a [pipeline](pipelines.md), with Ray or without,
-have a `/metrics` of their own.
+adds labels of its own, `application`, `deployment` and `replica` among them. Each replica of a
+[pipeline](pipelines.md), with Ray or without, has a `/metrics` of its own. `sojourn store stats
+--prometheus` prints those of the [model store](model_store.md) on its node
+([how to scrape them](dashboards.md#the-model-store)).
 
 Requests have rows, and what is queued, batched and counted is rows. Refused rows are offered
 again at another replica, so a client's request may be several offered rows of the fleet. The

@@ -24,6 +24,7 @@ COMMANDS = {
     "simulate": "Simulate a fleet on your trace and compare autoscalers.",
     "solve": "Compute the optimal batching policy of a profile at an arrival rate.",
     "store": "Share one copy of each model's weights among this machine's processes.",
+    "top": "Watch a running service in the terminal: its SLA, replicas, and decisions.",
     "token": "Make a token that lets a client use a service.",
 }
 #: Their matrices are small: several threads would spend more time waiting for each other.

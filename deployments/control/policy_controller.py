@@ -61,6 +61,8 @@ class PolicyController:
         What the way to the replica and back leaves of the SLA.
     percentiles : ResponseTimePercentiles
         Response times, measured and predicted.
+    profiled_full_batch_ms : float
+        Time of the largest batch by the initial profile.
     way : WayCosts or None
         What the balancer costs a request, for predictions; None: not known. Assign it.
 
@@ -78,6 +80,7 @@ class PolicyController:
         self.way: WayCosts | None = None
         self._on_change = on_change
         self._corrections = ModelCorrections(profile)
+        self.profiled_full_batch_ms = float(profile.latency_ms[-1])
         self.percentiles = ResponseTimePercentiles()
         self.core = BatcherCore(self._work_conserving_table(user_config), self._limits())
         self._solver = BackgroundSolver(user_config.sla, self._use_solved_table)

@@ -57,6 +57,7 @@ class PipelineReplica:
         }
         self._service = PipelineService(parse_args(args), parse_user_config(None), replicas)
         context = serve.get_replica_context()
+        self._service.replica = context.replica_id.unique_id
         self._last_good = LastGoodConfig(
             *(context.app_name, context.deployment, self._service.model_name),
             *(ray_store.read, ray_store.store().save),

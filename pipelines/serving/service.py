@@ -102,6 +102,8 @@ class PipelineService:
         #: Empty: the batches of the stages are at `/sojourn/pipeline`.
         self.batch_totals = BatchTotals()
         self.configured = False
+        #: The id of the Ray replica that it is in; the adapter sets it.
+        self.replica: str | None = None
         self.config_error: str | None = None
         self._apply(user_config)
 
@@ -320,6 +322,7 @@ class PipelineService:
         ]
         return {
             "name": self.model_name,
+            "replica": self.replica,
             "sla_in_words": sla.objective.in_words(),
             "requests": {
                 "offered": core.offered,

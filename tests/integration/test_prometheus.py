@@ -1,19 +1,17 @@
 """A real Prometheus scrapes a running service: every metric arrives, with the right value."""
 
+import re
 import shutil
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from autoscaler.decision_instruments import DECISION_INSTRUMENTS
 from deployments.replica_instruments import REPLICA_INSTRUMENTS
-from tests.support.readme import ROOT
-from tests.support.services import Running, free_port, load_document, serving, wait_for
+from tests.support.dashboards import QUERIES, PanelQuery
+from tests.support.prometheus import Prometheus
+from tests.support.services import Running, load_document, serving, wait_for
 
 pytestmark = [
     pytest.mark.integration,
@@ -39,40 +37,6 @@ UNKNOWN_YET = {
 }
 
 
-class Prometheus:
-    """A Prometheus that scrapes one address each second, with our rules."""
-
-    def __init__(self, folder: Path, target: str) -> None:
-        self.url = f"http://127.0.0.1:{free_port()}"
-        config = {
-            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-            "rule_files": [str(ROOT / "monitoring/rules.yaml")],
-            "scrape_configs": [{"job_name": "ray", "static_configs": [{"targets": [target]}]}],
-        }
-        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-        self.process = subprocess.Popen(
-            [
-                "prometheus",
-                f"--config.file={folder / 'prometheus.yml'}",
-                f"--storage.tsdb.path={folder / 'data'}",
-                f"--web.listen-address={self.url.removeprefix('http://')}",
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-
-    def get(self, path: str, **query: str) -> Any:
-        answer = httpx.get(f"{self.url}/api/v1/{path}", params=query).raise_for_status()
-        return answer.json()["data"]
-
-    def value(self, expression: str) -> float:
-        """Return the value of an expression that has one; raise KeyError if it has none."""
-        result = self.get("query", query=expression)["result"]
-        if len(result) != 1:
-            raise KeyError(expression)
-        return float(result[0]["value"][1])
-
-
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     config = tmp_path_factory.mktemp("digits") / "digits.yaml"
@@ -83,9 +47,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @pytest.fixture(scope="module")
 def prometheus(service: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     target = httpx.URL(service.summary["metrics_url"])
-    running = Prometheus(tmp_path_factory.mktemp("prometheus"), f"{target.host}:{target.port}")
-    try:
-        assert wait_for(lambda: running.get("status/runtimeinfo"))
+    folder = tmp_path_factory.mktemp("prometheus")
+    with Prometheus(folder, f"{target.host}:{target.port}") as running:
         example = httpx.get(f"{service.url}/sojourn/example").json()
         with httpx.Client() as client:
             for _ in range(REQUESTS):
@@ -93,9 +56,6 @@ def prometheus(service: Running, tmp_path_factory: pytest.TempPathFactory) -> It
                 assert infer.status_code == 200
             assert client.get(f"{service.url}/v2/models/other").status_code == 404
         yield running
-    finally:
-        running.process.terminate()
-        running.process.wait(30)
 
 
 def test_every_metric_arrives(prometheus: Prometheus) -> None:
@@ -141,3 +101,36 @@ def test_no_alert_fires_where_all_is_well(prometheus: Prometheus) -> None:
     assert len(rules) > 10
     assert [rule["name"] for rule in rules if rule["health"] == "err"] == []
     assert [alert["labels"] for alert in prometheus.get("alerts")["alerts"]] == []
+
+
+def may_be_empty(query: PanelQuery) -> bool:
+    """Tell whether a query needs what did not happen here, or not yet, or a model store."""
+    names = re.findall(r"\b(?:ray_)?(sojourn_\w+?)(?:_bucket|_count)?\b", query.expr)
+    return any(name in EVENTS | UNKNOWN_YET or "_store_" in name for name in names)
+
+
+def test_every_query_of_the_dashboards_is_answered(
+    service: Running, prometheus: Prometheus
+) -> None:
+    """This is the last test: it sends more load, for what the autoscaler and the model tell."""
+    example = httpx.get(f"{service.url}/sojourn/example").json()
+    expected = {
+        (query.board, query.title, query.legend): query.filled("digits", "1m")
+        for query in QUERIES
+        if not may_be_empty(query)
+    }
+    assert len(expected) > 40
+    assert {board for board, _, _ in expected} == {"sla", "replica", "autoscaler"}
+
+    missing = dict(expected)
+
+    def all_answered() -> bool:
+        for _ in range(20):
+            client.post(f"{service.url}/v2/models/digits/infer", json=example)
+        for query, expr in list(missing.items()):
+            if prometheus.values(expr):
+                del missing[query]
+        return not missing
+
+    with httpx.Client() as client:
+        assert wait_for(all_answered, timeout_s=20), [*missing]

@@ -1,6 +1,7 @@
 """The manifests build, are valid under KubeRay's schema, and agree with the project."""
 
 import gzip
+import json
 import os
 import re
 import shutil
@@ -243,6 +244,26 @@ def test_what_prometheus_operator_gets_is_valid_under_its_schemas():
     resources = build("k8s/monitoring")
     check(resources["PodMonitor"], operators_schema("podmonitors.crd.yaml"))
     check(resources["PrometheusRule"], operators_schema("prometheusrules.crd.yaml"))
+
+
+@needs_kubectl
+def test_grafana_gets_every_dashboard():
+    kubernetes = pytest.importorskip("kubernetes_validate")
+    boards = {
+        kind: resource for kind, resource in build("k8s/monitoring").items() if "ConfigMap" in kind
+    }
+    shipped = {path.stem: path for path in (ROOT / "monitoring/dashboards").glob("*.json")}
+    assert boards.keys() == {f"ConfigMap/sojourn-dashboard-{name}" for name in shipped}
+    for name, path in shipped.items():
+        resource = boards[f"ConfigMap/sojourn-dashboard-{name}"]
+        kubernetes.validate(resource, kubernetes.latest_version(), strict=True)
+        assert resource["metadata"]["labels"]["grafana_dashboard"] == "1"
+        # Grafana names the file of a board by the key, in one folder for all.
+        (board,) = resource["data"].items()
+        assert board[0] == f"sojourn-{name}.json"
+        assert json.loads(board[1]) == json.loads(path.read_text())
+        # Kubernetes takes no larger ConfigMap, and kubectl keeps a copy in an annotation.
+        assert len(board[1]) < 2**18
 
 
 @needs_kubectl

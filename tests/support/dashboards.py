@@ -1,0 +1,42 @@
+"""The dashboards as Grafana reads them, and the queries of their panels."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tests.support.services import ROOT
+
+FOLDER = ROOT / "monitoring/dashboards"
+BOARDS: Mapping[str, dict[str, Any]] = {
+    path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))
+}
+
+
+@dataclass(frozen=True)
+class PanelQuery:
+    """A query of a panel, with the variables that Grafana replaces."""
+
+    board: str
+    title: str
+    legend: str
+    expr: str
+
+    def filled(self, application: str, rate_interval: str) -> str:
+        """Return the query as Grafana sends it, with every deployment and replica chosen."""
+        expr = self.expr.replace("$application", application)
+        expr = expr.replace("$__rate_interval", rate_interval)
+        return expr.replace("$deployment", ".*").replace("$replica", ".*")
+
+
+def panels(board: str) -> list[dict[str, Any]]:
+    """Return the panels of a board without its rows."""
+    return [panel for panel in BOARDS[board]["panels"] if panel["type"] != "row"]
+
+
+QUERIES = [
+    PanelQuery(board, panel["title"], target["legendFormat"], target["expr"])
+    for board in BOARDS
+    for panel in panels(board)
+    for target in panel["targets"]
+]

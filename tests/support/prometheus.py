@@ -1,0 +1,67 @@
+"""A real Prometheus with the rules of `monitoring`, for tests."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from tests.support.services import ROOT, free_port, wait_for
+
+
+class Prometheus:
+    """A Prometheus that scrapes some addresses.
+
+    Parameters
+    ----------
+    folder : Path
+        For its configuration and data.
+    *targets : str
+        ``HOST:PORT`` of what has a ``/metrics``; they are scraped each second.
+    """
+
+    def __init__(self, folder: Path, *targets: str) -> None:
+        self.url = f"http://127.0.0.1:{free_port()}"
+        config = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(ROOT / "monitoring/rules.yaml")],
+            "scrape_configs": [{"job_name": "ray", "static_configs": [{"targets": [*targets]}]}],
+        }
+        self._client = httpx.Client()
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+        self._process = subprocess.Popen(
+            [
+                "prometheus",
+                f"--config.file={folder / 'prometheus.yml'}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address={self.url.removeprefix('http://')}",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def __enter__(self) -> "Prometheus":
+        assert wait_for(lambda: self.get("status/runtimeinfo"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+        self._process.terminate()
+        self._process.wait(30)
+
+    def get(self, path: str, **query: str) -> Any:
+        answer = self._client.get(f"{self.url}/api/v1/{path}", params=query).raise_for_status()
+        return answer.json()["data"]
+
+    def values(self, expression: str) -> list[float]:
+        """Return the values of an expression, one for each combination of labels."""
+        result = self.get("query", query=expression)["result"]
+        return [float(series["value"][1]) for series in result]
+
+    def value(self, expression: str) -> float:
+        """Return the value of an expression that has one; raise KeyError if it has none."""
+        values = self.values(expression)
+        if len(values) != 1:
+            raise KeyError(expression)
+        return values[0]
