@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from autoscaler.history.traces import MAX_TRACE_S
 from autoscaler.reports import AutoscalerSettings
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
 from autoscaler.sizing.search import least_replicas
@@ -25,7 +26,6 @@ from simulator.results import Run
 from simulator.scaling import ScalingPolicy
 from simulator.scenario import Scenario
 from simulator.simulation import simulate
-from simulator.trace import MAX_TRACE_S
 
 #: Called with the label of the current run, and the share of the whole experiment that is done.
 Progress = Callable[[str, float], None]

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from autoscaler.calibration import WindowCalibration
 from autoscaler.forecasting.demand import DemandForecaster
+from autoscaler.history.traces import load_trace
 from autoscaler.scale_in import measured_hold_s
 from autoscaler.settings import AutoscalerSettings
 from benchmarks.arguments import json_option, plot_option
@@ -37,7 +38,6 @@ from simulator.autoscalers.sojourn import SojournAutoscaler
 from simulator.scenario import Scenario
 from simulator.simulation import simulate
 from simulator.start_time import StartTime
-from simulator.trace import load_trace
 from sojourn.output import existing_file, print_json, print_table
 
 FloatArray = NDArray[np.float64]

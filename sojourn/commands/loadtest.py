@@ -9,6 +9,7 @@ from typing import Any
 import click
 import orjson
 
+from autoscaler.history.traces import load_trace
 from deployments.access.credentials import read_token
 from deployments.config import SLAConfig
 from deployments.validation import validate
@@ -27,7 +28,6 @@ from loadtests.schedule import (
 )
 from loadtests.service import model_metadata, recorded_outputs, service_sla
 from policy.errors import InvalidInputError
-from simulator.trace import load_trace
 from sojourn.output import existing_file, json_option, print_json, print_table, say
 
 DEFAULT_RATE_PER_S = 50.0

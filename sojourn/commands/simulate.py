@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from autoscaler.history.traces import load_trace
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
@@ -31,7 +32,6 @@ from simulator.policy_tables import NAMES, policy_table
 from simulator.scenario import Scenario
 from simulator.standbys import Standbys
 from simulator.start_time import StartTime
-from simulator.trace import load_trace
 from sojourn.commands import simulate_tuned
 from sojourn.commands.simulated_setting import load_in_words, setting_of
 from sojourn.commands.simulated_tables import content, print_comparison
