@@ -117,7 +117,7 @@ class DemandForecaster:
         self._history = LoadHistory(unserved_share)
         self._score = Score(self._pool[0], 1.0, math.nan)
         self._fitted_for: tuple[int, float] | None = None
-        self._calibrated = self._chosen = -_CHOOSE_EVERY_S
+        self._calibrated = self._chosen = -math.inf
         self._prior_weight = 1.0
         self._calendar = JumpCalendar()
         #: The peak expected by the calendar, and the step, horizon and candidate it is for.
@@ -149,6 +149,19 @@ class DemandForecaster:
             left -= part.size
             self._history.observe(time_s - left, part)
             self._calendar.advance(self._history)
+
+    @property
+    def begin_s(self) -> int | None:
+        """Since when the load is known, at most two days ago; None before the first rates."""
+        return self._history.begin_s
+
+    def go_on_with(self, newer: "DemandForecaster") -> None:
+        """Take over what another forecaster has seen since, as if this one had seen it.
+
+        This one's load must end before the other's first ten seconds begin.
+        """
+        self._history.append(newer._history)
+        self._calendar.advance(self._history)
 
     def rates_of_window(self, window_end_s: int) -> FloatArray | None:
         """Return the rates of the minute that ended then, in requests per second; None if unknown.
@@ -289,5 +302,5 @@ class DemandForecaster:
         self._calendar = calendar
         candidate = next((one for one in self._pool if one.name == method), self._pool[0])
         self._score = Score(candidate, 1.0, math.nan)
-        self._fitted_for, self._chosen = None, -_CHOOSE_EVERY_S
+        self._fitted_for, self._chosen = None, -math.inf
         self._expected_peak = (None, 0.0)
