@@ -54,6 +54,11 @@ def setting_of(
         command=_command_line(context),
         assumptions=(
             ("arrivals", f"{load}, seed {scenario.seed}"),
+            *(
+                (("history", f"Sojourn knows {scenario.history.seconds / 86_400:.3g} days before"),)
+                if scenario.history
+                else ()
+            ),
             (
                 "replica",
                 f"{profile.model} on {profile.device}: batches up to {profile.max_batch_size}, "
