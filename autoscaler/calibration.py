@@ -124,7 +124,7 @@ class WindowCalibration:
             return
         earliest = max(self._judged_until_s, newest - 2 * WINDOW_S)
         self._judged_until_s = newest
-        for window_end in range(newest, int(max(earliest, 0.0)), -WINDOW_S):
+        for window_end in range(newest, int(earliest), -WINDOW_S):
             begin_s = window_end - WINDOW_S - horizon_s
             if begin_s < self._since_s or window_end > self._ordered_s + _MAX_GAP_S:
                 continue

@@ -16,6 +16,7 @@ from typing import Any
 
 from autoscaler.decision import Decision, FleetState
 from autoscaler.fleet_monitor import SLOW_INTERVAL_S, FleetMonitor, FleetStatus, UnknownStatus
+from autoscaler.history.learning import FleetSetting, Learned
 from autoscaler.reports import ReplicaReport
 from autoscaler.scale_in import ScaleInGuard, acquaintance_s, measured_hold_s
 from autoscaler.settings import AutoscalerSettings
@@ -96,6 +97,29 @@ class Autoscaler:
     def note_limited(self, now_s: float) -> None:
         """Note that fewer replicas were ordered than were decided on, as within a budget."""
         self._monitor.calibration.note_order(now_s, math.nan)
+
+    def fleet_setting(self) -> FleetSetting | None:
+        """Return what a replay of the past must know of the fleet; None until it is known."""
+        return self._monitor.fleet_setting(self._hold_s())
+
+    def watched_s(self, now_s: float) -> float:
+        """Return for how long the load has been watched, restarts included, in s."""
+        known_s = self._known_s(now_s)
+        return known_s if math.isfinite(known_s) else 0.0
+
+    def forecasts_from_s(self, now_s: float) -> float:
+        """Return since when the forecasts know the load; a history must end by then."""
+        return self._monitor.forecasts_from_s(now_s)
+
+    def learn(self, learned: Learned) -> None:
+        """Take over what a history has taught, as if the load had been watched all along.
+
+        Raises
+        ------
+        InvalidInputError
+            It has another form, or ends after `forecasts_from_s`. The autoscaler is then unchanged.
+        """
+        self._monitor.learn(learned)
 
     def _decide(self, now_s: float, fleet: FleetState) -> Decision:
         self._waking.observe(now_s, fleet, self._monitor.load)

@@ -18,6 +18,7 @@ from autoscaler.forecasting.demand import (
     DemandForecast,
     DemandForecaster,
 )
+from autoscaler.history.learning import FleetSetting, Learned
 from autoscaler.offered_load import OfferedLoad
 from autoscaler.reports import ReplicaReport
 from autoscaler.settings import AutoscalerSettings
@@ -246,6 +247,40 @@ class FleetMonitor:
             urgency=need.reason if need.rate_per_s > forecast_per_s else "",
             bottleneck=statistics.mode(known) if known else None,
         )
+
+    def fleet_setting(self, hold_s: float) -> FleetSetting | None:
+        """Return what a replay of the past must know of the fleet; None until it is known."""
+        if not self.median_replicas:
+            return None
+        sizing = self.sizing(1, 1)
+        return FleetSetting(
+            self.settings.forecast,
+            self._late_share_allowed(),
+            self.settings.windows,
+            self.start_times.horizon_s,
+            hold_s,
+            sizing.sla_rate_per_s() or 0.0,
+            sizing.fleet_rate_per_s() or 0.0,
+        )
+
+    def forecasts_from_s(self, now_s: float) -> float:
+        """Return since when the forecasts know the load."""
+        begin_s = self._forecaster.begin_s
+        return now_s if begin_s is None else float(begin_s)
+
+    def learn(self, learned: Learned) -> None:
+        """Take over what a history has taught, and go on with what was seen since.
+
+        Raises
+        ------
+        InvalidInputError
+            It has another form, or ends too late. The monitor is then unchanged.
+        """
+        forecaster = learned.forecaster_before(self._forecaster)
+        if learned.windows_judged > self.calibration.judged:
+            self.calibration.load_state(learned.calibration)
+        self._forecaster = forecaster
+        self._forecasts_for = (learned.setting.forecast, learned.setting.late_share_allowed)
 
     def sizing(self, min_replicas: int, max_replicas: int) -> LiveSizing:
         """Return the sizing by the reports that the last status was made from."""

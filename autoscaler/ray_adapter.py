@@ -83,7 +83,7 @@ class SojournAutoscalingPolicy:
 
 def _decide(ctx: AutoscalingContext) -> tuple[ScaledDeployment, Decision]:
     """Return the entry of the deployment of `ctx`, and its autoscaler's decision."""
-    now_s = ctx.current_time
+    now_s, history = ctx.current_time, _newest(ctx, "history_code")
     deployment = scaled_deployment(now_s, ctx.app_name or "", ctx.deployment_name, store())
     decision = deployment.decide(
         now_s,
@@ -97,6 +97,7 @@ def _decide(ctx: AutoscalingContext) -> tuple[ScaledDeployment, Decision]:
             waiting=0.0 if ctx.current_num_replicas else ctx.total_num_requests,
         ),
         dry_run=reported_dry_run(ctx),
+        history=None if history is None else int(history),
     )
     return deployment, decision
 
@@ -176,8 +177,15 @@ def replica_reports(
 
 def reported_dry_run(ctx: AutoscalingContext) -> bool | None:
     """Return the `dry_run` setting of the newest report; None if there is no report."""
-    series = (ctx.raw_metrics or {}).get("dry_run", {}).values()
-    values = [points[-1] for points in series if points]
-    if not values:
+    value = _newest(ctx, "dry_run")
+    return None if value is None else bool(value)
+
+
+def _newest(ctx: AutoscalingContext, name: str) -> float | None:
+    """Return the newest value of a metric of any replica; None if there is none."""
+    series = (ctx.raw_metrics or {}).get(name, {}).values()
+    newest = [points[-1] for points in series if points]
+    if not newest:
         return None
-    return bool(max(values, key=lambda point: point.timestamp).value)
+    value: float = max(newest, key=lambda point: point.timestamp).value
+    return value

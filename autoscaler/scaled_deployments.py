@@ -27,6 +27,7 @@ from autoscaler.controller import Autoscaler
 from autoscaler.decision import Decision, FleetState
 from autoscaler.decision_log import DecisionLog
 from autoscaler.fleet_monitor import SLOW_INTERVAL_S
+from autoscaler.history.feed import HistoryFeed
 from autoscaler.reports import ReplicaReport
 from policy.errors import InvalidInputError
 
@@ -61,6 +62,11 @@ def state_key(application: str, deployment: str) -> str:
 def log_key(application: str, deployment: str) -> str:
     """Return the key of the log of a deployment's latest decisions."""
     return f"decisions#{application}#{deployment}"
+
+
+def history_key(application: str, deployment: str) -> str:
+    """Return the key of the history in a deployment's config."""
+    return f"history#{application}#{deployment}"
 
 
 class ScaledDeployment:
@@ -100,6 +106,8 @@ class ScaledDeployment:
         self._saved_s = 0.0
         self._report_trouble = ""
         self._saving: list[Future[None]] = []
+        key = history_key(application, deployment)
+        self._history = HistoryFeed(deployment, lambda: store.load(key))
         self._loading: tuple[Future[bytes | None], Future[bytes | None]] | None = (
             store.load(state_key(application, deployment)),
             store.load(log_key(application, deployment)),
@@ -112,6 +120,7 @@ class ScaledDeployment:
         fleet: FleetState,
         *,
         dry_run: bool | None = None,
+        history: int | None = None,
     ) -> Decision:
         """Decide, without recording it yet: the caller may still change it before `record`.
 
@@ -124,6 +133,8 @@ class ScaledDeployment:
         fleet : FleetState
         dry_run : bool or None
             Whether the decision is only to be recorded; None: as at the last time.
+        history : int or None
+            Code of the history in the config; 0 if it has none, None if that is not known now.
 
         Returns
         -------
@@ -146,6 +157,8 @@ class ScaledDeployment:
         decision = self.autoscaler.decide(now_s, fleet)
         self._decided = decision.replicas
         self._log_trouble(decision)
+        if remark := self._history.follow(now_s, history, self.autoscaler):
+            decision = replace(decision, reason=decision.reason + remark)
         if self.dry_run:
             decision = replace(decision, reason=f"dry run: would {decision.reason}")
         return decision
@@ -193,10 +206,12 @@ class ScaledDeployment:
         """Delete all that the store keeps of this deployment."""
         self._store.delete(state_key(self.application, self.deployment))
         self._store.delete(log_key(self.application, self.deployment))
+        self._store.delete(history_key(self.application, self.deployment))
 
     def _save(self) -> None:
         # A decision must not wait for the packing of the state, which takes milliseconds.
         dry_run, autoscaler = self.dry_run, self.autoscaler.snapshot()
+        history = self._history.settled
         log = {
             "application": self.application,
             "deployment": self.deployment,
@@ -209,7 +224,9 @@ class ScaledDeployment:
         self._saving = [
             self._store.save(
                 state_key(self.application, self.deployment),
-                lambda: orjson.dumps({"dry_run": dry_run, "autoscaler": autoscaler()}),
+                lambda: orjson.dumps(
+                    {"dry_run": dry_run, "history": history, "autoscaler": autoscaler()}
+                ),
             ),
             self._store.save(log_key(self.application, self.deployment), lambda: orjson.dumps(log)),
         ]
@@ -227,6 +244,9 @@ class ScaledDeployment:
                 self.autoscaler.load_state(state["autoscaler"])
             except InvalidInputError as error:
                 logger.warning("%s: saved autoscaler state dropped: %s", self.deployment, error)
+            else:
+                settled = state.get("history")
+                self._history.settled = settled if isinstance(settled, int) else 0
             self.dry_run = bool(state.get("dry_run"))
         self.log = DecisionLog(log.get("decisions", ()))
         return True

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from autoscaler.history.source import HistorySource
 from autoscaler.reports import AutoscalerSettings
 from deployments.access.config import AccessConfig
 from deployments.batcher.limits import Limits, limits_for
@@ -201,11 +202,21 @@ class AutoscalerConfig(_Strict):
 
     #: Log decisions without changing the number of replicas.
     dry_run: bool = False
+    #: Where the load of past days is to be read from (`autoscaler.history.source`).
+    history: str | dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def _settings(self) -> Self:
         self.settings()
+        try:
+            self.history_source()
+        except InvalidInputError as error:
+            raise ValueError(str(error)) from None
         return self
+
+    def history_source(self) -> HistorySource | None:
+        """Return where the past load is to be read from; None if that is not said."""
+        return None if self.history is None else HistorySource.parse(self.history)
 
     def settings(self) -> AutoscalerSettings:
         """Return the autoscaler's settings.
@@ -219,7 +230,7 @@ class AutoscalerConfig(_Strict):
         known = {field.name for field in fields(AutoscalerSettings)}
         for name in given:
             if name not in known:
-                raise ValueError(f"{name}: {unknown_key(name, known | {'dry_run'})}")
+                raise ValueError(f"{name}: {unknown_key(name, known | {'dry_run', 'history'})}")
         try:
             return AutoscalerSettings(**{"retries": RETRIES, **given})
         except InvalidInputError as error:

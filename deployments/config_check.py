@@ -45,6 +45,8 @@ def check_service(config: ServiceConfig, cpu_count: int | None = None) -> list[s
 
     Raises
     ------
+    InvalidInputError
+        The autoscaler's history is a file that cannot be used.
     StartError
         A model cannot be imported or constructed, its profile is wrong, or `user_config` names a
         model that there is not.
@@ -60,6 +62,9 @@ def check_service(config: ServiceConfig, cpu_count: int | None = None) -> list[s
     if package is not None and not package.startswith(_FILE):
         return [f"{config.application}: its model is in {package} and was not checked", *room]
     with _working_directory(package) as directory:
+        history = config.user_config.autoscaler.history_source()
+        if history is not None:
+            history.check(directory or ".")
         for model in config.args.all_models:
             _check_in_child(model, config.user_config.for_model(model.name), directory)
     return room

@@ -10,7 +10,9 @@ from typing import Any
 import ray
 from ray import serve
 
+from autoscaler.history.source import store_history
 from autoscaler.ray import store as ray_store
+from autoscaler.scaled_deployments import history_key
 from deployments.batcher.death_journal import journal_directory
 from deployments.config import DEPLOYMENT, ModelConfig, StoreConfig, parse_user_config
 from deployments.control.decision_reader import DecisionReader, replicas_in
@@ -35,6 +37,7 @@ from deployments.service_loading import load_service
 from deployments.service_start import ServiceStart
 from deployments.start_split import StartSplit, process_busy_s
 from deployments.store_actor import open_store
+from policy.errors import InvalidInputError
 
 logger = logging.getLogger("ray.serve")
 
@@ -130,6 +133,8 @@ class Replica:
             *(context.app_name, context.deployment, first.model_name),
             *(ray_store.read, ray_store.store().save),
         )
+        self._history_key = history_key(context.app_name, context.deployment)
+        self._history_code = 0
         version = importlib.metadata.version("sojourn")
         self._app = HostingApp(self._wishes, version, self._decisions.content)
 
@@ -169,6 +174,7 @@ class Replica:
             The config is invalid and the deployment never had a valid one.
         """
         await apply_user_config(self._wishes, user_config, self._last_good, parse_user_config)
+        self._storing = asyncio.create_task(self._store_history())
         if self._tasks:
             # A new version is loaded while the replica serves, and takes over by itself.
             await self._wishes.follow()
@@ -186,6 +192,24 @@ class Replica:
             ]
             self._start_time_s = time.monotonic() - self._started_s
             self._repository.first.start.split.ready()
+
+    async def _store_history(self) -> None:
+        """Store the load of past days, if the config names it, for the autoscaler to learn from."""
+        source = self._repository.first.controller.user_config.autoscaler.history_source()
+        try:
+            self._history_code = (
+                0
+                if source is None
+                else await asyncio.to_thread(
+                    store_history,
+                    source,
+                    lambda: ray_store.read(self._history_key),
+                    lambda content: ray_store.store().save(self._history_key, lambda: content),
+                )
+            )
+        except InvalidInputError as error:
+            self._history_code = 0
+            logger.warning("the autoscaler begins without its history: %s", error)
 
     async def _tick_forever(self) -> None:
         while True:
@@ -236,6 +260,7 @@ class Replica:
             **self._report.of(self._repository.services),
             "start_time_s": self._start_time_s,
             "dry_run": float(user_config.autoscaler.dry_run),
+            "history_code": float(self._history_code),
         }
 
     def check_health(self) -> None:

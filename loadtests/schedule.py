@@ -272,7 +272,7 @@ def trace_schedule(
     Parameters
     ----------
     requests_per_second : ndarray of int, shape (seconds,)
-        The trace, as from `simulator.trace.load_trace`.
+        The trace, as from `autoscaler.history.traces.load_trace`.
     speedup : float
         Seconds of the trace per second of the test; it multiplies the rates.
     seed : int

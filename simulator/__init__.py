@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from autoscaler.history.traces import load_trace
     from policy.objective import ServiceLevelObjective
     from policy.profile import Profile
     from simulator.arrivals import TwoStateRate, WithinSecond, poisson_counts
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from simulator.simulation import Simulation, simulate
     from simulator.standbys import Standbys
     from simulator.start_time import StartTime
-    from simulator.trace import load_trace
 
 __all__ = [
     "AUTOSCALERS",
@@ -68,7 +68,7 @@ _MODULES = {
     "StartTime": "simulator.start_time",
     "TwoStateRate": "simulator.arrivals",
     "WithinSecond": "simulator.arrivals",
-    "load_trace": "simulator.trace",
+    "load_trace": "autoscaler.history.traces",
     "poisson_counts": "simulator.arrivals",
     "policy_table": "simulator.policy_tables",
     "simulate": "simulator.simulation",

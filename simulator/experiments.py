@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from autoscaler.history.traces import MAX_TRACE_S, Trace, counts_by_second
 from autoscaler.reports import AutoscalerSettings
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
 from autoscaler.sizing.search import least_replicas
@@ -25,7 +26,6 @@ from simulator.results import Run
 from simulator.scaling import ScalingPolicy
 from simulator.scenario import Scenario
 from simulator.simulation import simulate
-from simulator.trace import MAX_TRACE_S
 
 #: Called with the label of the current run, and the share of the whole experiment that is done.
 Progress = Callable[[str, float], None]
@@ -70,6 +70,7 @@ def compare(
         scenario.min_replicas,
         scenario.max_replicas,
         two_tier_starts(scenario),
+        scenario.history,
     )
     oracle = Choice(ORACLE, AUTOSCALERS[ORACLE])
     runs: dict[str, Run] = {}
@@ -119,6 +120,32 @@ def with_trace(
     draw = superposed_counts if superpose else scaled_counts
     scaled = draw(counts, scale, random).astype(np.float64)
     return replace(scenario, counts=scaled, scale=1.0)
+
+
+def with_history(
+    scenario: Scenario, trace: Trace, history: Trace, scale: float, superpose: bool = False
+) -> Scenario:
+    """Return the scenario with a load before its own, for Sojourn's autoscaler to learn from.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    trace : Trace
+        The trace of the run.
+    history : Trace
+        On the clock of `trace`, if it ends before that begins; else it is taken to end right then.
+    scale, superpose
+        As for `with_trace`. Longer steps than a second cannot be superposed, and are only scaled.
+    """
+    end_s = history.end_s - trace.begin_s if history.end_s <= trace.begin_s else 0
+    counts = scale * history.counts
+    if history.step_s == 1:
+        known = counts_by_second(history, "history")
+        # Another seed than that of the run, or the first noise would be seen twice.
+        before = replace(scenario, seed=scenario.seed + 1)
+        counts = with_trace(before, known, scale, superpose).counts
+    past = Trace(counts, history.step_s, end_s - history.seconds, history.is_absolute)
+    return replace(scenario, history=past)
 
 
 def poisson_scenario(scenario: Scenario, arrival_rate_per_s: float, requests: int) -> Scenario:

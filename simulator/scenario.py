@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from autoscaler.history.traces import Trace
 from autoscaler.reports import AutoscalerSettings
 from autoscaler.sizing.try_delays import TryDelays
 from deployments.batcher.limits import Limits, limits_for
@@ -80,6 +81,9 @@ class Scenario:
         None: the fleet has no standbys.
     autoscaler_settings : AutoscalerSettings or None
         Settings that replicas report to be in force. None: they report none.
+    history : Trace or None
+        Load before the run, at negative times, that Sojourn's autoscaler learns from. None: its
+        past is unknown.
 
     Raises
     ------
@@ -109,6 +113,7 @@ class Scenario:
     failures: Failures = field(default_factory=Failures)
     standbys: Standbys | None = None
     autoscaler_settings: AutoscalerSettings | None = None
+    history: Trace | None = None
 
     def __post_init__(self) -> None:
         counts = np.array(self.counts, dtype=np.float64)

@@ -99,6 +99,25 @@ class Backtest:
         """The number of times at which candidates are scored."""
         return int(self._peak.size)
 
+    def largest_rise(self, look_back_steps: int) -> float:
+        """Return how far the load has risen before a horizon, at most.
+
+        Parameters
+        ----------
+        look_back_steps : int
+            Number of steps of the past, whose highest required rate counts.
+
+        Returns
+        -------
+        float
+            Highest rate required before a horizon, over the highest one in the steps before it;
+            infinite until as many steps are known.
+        """
+        recent = trailing_max(self._required[self._first :], look_back_steps)
+        recent = recent[: self._last - self._first][self._used][look_back_steps:]
+        peak = self._peak[look_back_steps:]
+        return float((peak / np.maximum(recent, 1e-9)).max()) if peak.size else math.inf
+
     def score(self, candidate: Candidate, risk: float) -> Score:
         """Compute the margin that a candidate needs, and its cost with that margin."""
         floor, point = (

@@ -41,7 +41,9 @@ _CHOOSE_AFTER_STEPS = 1800 // STEP_S
 #: Share of the cost that a change of forecast must save.
 _MIN_GAIN = 0.02
 #: While the past is short: a burst that may come on top of the highest rate required of late.
+#: After `_PRIOR_HORIZONS` it is the largest that came, if that is less, but at least `HEADROOM`.
 _PRIOR_BURST = 0.3
+_PRIOR_HORIZONS = 5
 #: How long "of late" is: two minutes.
 _PRIOR_STEPS = 120 // STEP_S
 #: Limit on the steps by which missing reports lengthen the horizon.
@@ -117,8 +119,9 @@ class DemandForecaster:
         self._history = LoadHistory(unserved_share)
         self._score = Score(self._pool[0], 1.0, math.nan)
         self._fitted_for: tuple[int, float] | None = None
-        self._calibrated = self._chosen = -_CHOOSE_EVERY_S
+        self._calibrated = self._chosen = -math.inf
         self._prior_weight = 1.0
+        self._prior_burst = _PRIOR_BURST
         self._calendar = JumpCalendar()
         #: The peak expected by the calendar, and the step, horizon and candidate it is for.
         self._expected_peak: tuple[tuple[int, int, Candidate] | None, float] = (None, 0.0)
@@ -149,6 +152,19 @@ class DemandForecaster:
             left -= part.size
             self._history.observe(time_s - left, part)
             self._calendar.advance(self._history)
+
+    @property
+    def begin_s(self) -> int | None:
+        """Since when the load is known, at most two days ago; None before the first rates."""
+        return self._history.begin_s
+
+    def go_on_with(self, newer: "DemandForecaster") -> None:
+        """Take over what another forecaster has seen since, as if this one had seen it.
+
+        This one's load must end before the other's first ten seconds begin.
+        """
+        self._history.append(newer._history)
+        self._calendar.advance(self._history)
 
     def rates_of_window(self, window_end_s: int) -> FloatArray | None:
         """Return the rates of the minute that ended then, in requests per second; None if unknown.
@@ -211,7 +227,7 @@ class DemandForecaster:
         expected = float(candidate.point.values(rates, required_rates, steps_ahead)[-1])
         point = max(expected, min_forecast_per_s(self._history.rates.values))
         # While the past is short, expect a burst on top of the highest rate of late.
-        prior = (1 + _PRIOR_BURST) * float(required_rates[-_PRIOR_STEPS:].max())
+        prior = (1 + self._prior_burst) * float(required_rates[-_PRIOR_STEPS:].max())
         cap = max(
             demand_cap_per_s(self._history.required_rates.values),
             (1 + HEADROOM) * float(required_rates.max()),
@@ -237,6 +253,8 @@ class DemandForecaster:
         # Measuring the quantile takes about 1 / risk independent horizons.
         horizons = backtest.steps / steps_ahead
         self._prior_weight = 1.0 / max(1.0, risk * horizons) ** 2
+        seen = backtest.largest_rise(_PRIOR_STEPS) - 1 if horizons >= _PRIOR_HORIZONS else math.inf
+        self._prior_burst = min(max(seen, HEADROOM), _PRIOR_BURST)
         current = self._score.candidate
         self._score = backtest.score(current, risk)
         if backtest.steps < _CHOOSE_AFTER_STEPS or len(self._pool) == 1:
@@ -289,5 +307,5 @@ class DemandForecaster:
         self._calendar = calendar
         candidate = next((one for one in self._pool if one.name == method), self._pool[0])
         self._score = Score(candidate, 1.0, math.nan)
-        self._fitted_for, self._chosen = None, -_CHOOSE_EVERY_S
+        self._fitted_for, self._chosen = None, -math.inf
         self._expected_peak = (None, 0.0)

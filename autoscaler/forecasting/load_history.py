@@ -120,6 +120,14 @@ class LoadHistory:
         return self._end
 
     @property
+    def begin_s(self) -> int | None:
+        """The beginning of the oldest step or second that is kept; None before the first."""
+        if self._end is None:
+            return None
+        steps, seconds = self.rates.values.size, self.second_rates.values.size
+        return min(self._end - seconds, (self._end // STEP_S - steps) * STEP_S)
+
+    @property
     def required_rate_per_s(self) -> float:
         """The required rate of the last minute."""
         return float(self.second_required_rates.values[-1]) if self._end is not None else 0.0
@@ -211,6 +219,34 @@ class LoadHistory:
         self._end += steps * STEP_S
         while self._end < until:
             self._append(rate, required, 0.0)
+
+    def append(self, newer: "LoadHistory") -> None:
+        """Go on with what another history has seen since, as if this one had seen it.
+
+        The time between them is a gap.
+
+        Raises
+        ------
+        InvalidInputError
+            This one ends after the other's first step begins.
+        """
+        if newer.end_s is None or newer.begin_s is None:
+            return
+        if self._end is not None:
+            if self._end > newer.begin_s:
+                raise InvalidInputError("load history: the newer one must begin after the older")
+            self._fill(newer.begin_s)
+            # The first step may have begun before the first second that was seen.
+            missing = newer.end_s - newer.second_rates.values.size - newer.begin_s
+            if missing < STEP_S:
+                for by_second in (self.second_rates, self.second_required_rates, self.second_known):
+                    by_second.extend(0.0, missing)
+        for name, values in self._series():
+            values.replace(np.concatenate((values.values, getattr(newer, name).values)))
+        self._window.clear()
+        for rate in newer._window.rates:
+            self._window.push(rate)
+        self._end = newer.end_s
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
         """Copy the history at once, and return a function that packs the copy for `load_state`.

@@ -24,6 +24,7 @@ import yaml
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from autoscaler.history.traces import load_trace
 from autoscaler.reports import AutoscalerSettings
 from benchmarks.arguments import json_option, plot_option
 from benchmarks.inputs import AZURE_CONVERSATION_TRACE, EMULATED_P4_CONFIG
@@ -37,7 +38,6 @@ from simulator.results import Run
 from simulator.scenario import Scenario
 from simulator.simulation import simulate
 from simulator.start_time import StartTime
-from simulator.trace import load_trace
 from sojourn.output import print_json, print_table
 
 PORT = 8126

@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from autoscaler.forecasting.demand import POOLS, DemandForecaster
 from autoscaler.forecasting.load_history import RequiredRate
 from autoscaler.forecasting.point_forecasts import trailing_max
+from autoscaler.history.traces import load_trace
 from benchmarks.arguments import json_option, plot_option, quick_option
 from benchmarks.inputs import AZURE_CONVERSATION_TRACE
-from simulator.trace import load_trace
 from sojourn.output import print_json, print_table
 
 FloatArray = NDArray[np.float64]

@@ -2,6 +2,8 @@
 
     python -m benchmarks.simulated.learning TRACE... [--start-time-s S] [--peak N] [--risk R]
         [--hours H] [--requests] [--plot FILE] [--json]
+    python -m benchmarks.simulated.learning TRACE... --first-days 6,7,8,9 --history-days 0,1,3
+        [--by-minute]
 
 The traces are joined and scaled so that the busiest second needs `--peak` replicas. Every ten
 seconds the forecaster is asked for the demand, at the risk that the calibration has found so far
@@ -9,13 +11,16 @@ seconds the forecaster is asked for the demand, at the risk that the calibration
 start time later. Fewer are kept only after the hold, as in service. What a second offers beyond
 what the fleet serves within the SLA is late, and a minute complies if at most 1% of it is.
 
+With `--first-days` a service begins at each of these days with no past, or with a history of the
+days before it (`autoscaler.history`), and that day alone is judged.
+
 No request is simulated, so a day takes seconds. `--requests` simulates the fleet with every request
 as well, by the controller itself. Cost is relative to the oracle that knows each second and the
 start time (`simulator.autoscalers.oracle`).
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
@@ -24,8 +29,8 @@ from matplotlib.figure import Figure
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from autoscaler.calibration import WindowCalibration
-from autoscaler.forecasting.demand import DemandForecaster
+from autoscaler.history.learning import EVERY_S, FleetReplay, FleetSetting, learn
+from autoscaler.history.traces import Trace, load_trace
 from autoscaler.scale_in import measured_hold_s
 from autoscaler.settings import AutoscalerSettings
 from benchmarks.arguments import json_option, plot_option
@@ -37,17 +42,12 @@ from simulator.autoscalers.sojourn import SojournAutoscaler
 from simulator.scenario import Scenario
 from simulator.simulation import simulate
 from simulator.start_time import StartTime
-from simulator.trace import load_trace
 from sojourn.output import existing_file, print_json, print_table
 
 FloatArray = NDArray[np.float64]
 LATE_SHARE = 0.01
 WINDOW_S = 60
 DAY_S = 86_400
-#: How often a number of replicas is decided, and the window of the offered rate.
-EVERY_S = RATE_WINDOW_S = 10
-#: Standard deviations of noise that must not undo a scale-in, as in `autoscaler.scale_in`.
-NOISE_DEVIATIONS = 4.0
 #: Requests per second within the SLA of 99% in 500 ms, of a device 20 times slower than a Tesla P4
 #: with GoogLeNet: of a replica by itself, and of one in a fleet, where refused requests are retried
 #: (`autoscaler.sizing.live.LiveSizing.fleet_rate_per_s`). They set the noise.
@@ -79,7 +79,11 @@ class Day:
 
 
 def replay(
-    offered: FloatArray, start_time_s: int, windows: float, risk: float | None
+    offered: FloatArray,
+    start_time_s: int,
+    windows: float,
+    risk: float | None,
+    history: Trace | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Order replicas for a load, second by second.
 
@@ -92,37 +96,36 @@ def replay(
         Share of the minutes that should comply.
     risk : float or None
         A fixed risk; None calibrates it.
+    history : Trace, optional
+        The load before, at negative times.
 
     Returns
     -------
     ordered, risks : ndarray of float, shape (seconds,)
         Replicas ordered, and the risk, in each second.
     """
-    forecaster, calibration = DemandForecaster("auto", LATE_SHARE), WindowCalibration(windows)
-    hold_steps = math.ceil(measured_hold_s(start_time_s, RATE_WINDOW_S) / EVERY_S)
+    setting = fleet_setting(start_time_s, windows)
+    learned = learn(history, setting) if history is not None and history.counts.size else None
+    fleet = FleetReplay(setting, risk, learned)
     ordered, risks = np.zeros((2, offered.size))
-    current = max(1.0, math.ceil(offered[0] / SLA_RATE_PER_S))
-    ordered[:EVERY_S] = current
-    demands: list[float] = []
+    ordered[:EVERY_S] = max(1.0, math.ceil(offered[0] / SLA_RATE_PER_S))
     for end in range(EVERY_S, offered.size + 1, EVERY_S):
-        newest = offered[end - EVERY_S : end]
-        forecaster.observe(float(end), newest)
-        calibration.judge(end, start_time_s, LATE_SHARE, forecaster.rates_of_window)
-        in_force = calibration.risk if risk is None else risk
-        forecast = forecaster.forecast(float(end), start_time_s, in_force)
-        assert forecast is not None
-        demands.append(forecast.demand_per_s)
-        count = max(1.0, float(newest.sum()))
-        with_noise = (1 + NOISE_DEVIATIONS / math.sqrt(count)) * demands[-1]
-        cautious = max(*demands[-1 - hold_steps :], with_noise)
-        required, kept = (
-            max(1.0, math.ceil(rate / SLA_RATE_PER_S - 1e-9)) for rate in (demands[-1], cautious)
-        )
-        current = required if required > current else min(current, kept)
-        calibration.note_order(float(end), current * FLEET_RATE_PER_S)
-        ordered[end : end + EVERY_S] = current
-        risks[end : end + EVERY_S] = in_force
+        ordered[end : end + EVERY_S] = fleet.decide(end, offered[end - EVERY_S : end])
+        risks[end : end + EVERY_S] = fleet.risk
     return ordered, risks
+
+
+def fleet_setting(start_time_s: int, windows: float) -> FleetSetting:
+    """Return what the replay knows of the fleet."""
+    return FleetSetting(
+        forecast="auto",
+        late_share_allowed=LATE_SHARE,
+        windows=windows,
+        start_time_s=start_time_s,
+        hold_s=measured_hold_s(start_time_s, EVERY_S),
+        sla_rate_per_s=SLA_RATE_PER_S,
+        fleet_rate_per_s=FLEET_RATE_PER_S,
+    )
 
 
 def simulated(offered: FloatArray, start_time_s: int, windows: float) -> Day:
@@ -175,6 +178,34 @@ def by_day(
     return days
 
 
+def first_day(
+    offered: FloatArray, day: int, history_days: int, step_s: int, start_time_s: int, windows: float
+) -> Day:
+    """Return the outcome of a day with which a service begins, after a history of some days."""
+    begin, end = (day - 1) * DAY_S, day * DAY_S
+    before = offered[begin - history_days * DAY_S : begin].reshape(-1, step_s).sum(axis=1)
+    history = Trace(before, step_s, -history_days * DAY_S, False)
+    orders = replay(offered[begin:end], start_time_s, windows, None, history)
+    return replace(by_day(offered[begin:end], start_time_s, *orders)[0], day=day)
+
+
+def print_first_days(outcomes: dict[int, list[Day]]) -> None:
+    """Print a row for each length of the history, with the means over the days."""
+    names = [f"day {day.day}" for day in next(iter(outcomes.values()))]
+    print_table(
+        ["days of history", *names, "mean"],
+        [
+            (
+                str(history_days),
+                *(f"{100 * day.compliant:.2f} at {day.over_oracle:.3f}" for day in days),
+                f"{100 * np.mean([day.compliant for day in days]):.2f} at "
+                f"{np.mean([day.over_oracle for day in days]):.3f}",
+            )
+            for history_days, days in outcomes.items()
+        ],
+    )
+
+
 def plot(days: list[Day], path: Path) -> None:
     """Draw the share of the minutes that comply and the cost over the days."""
     figure = Figure(figsize=(8, 3.2))
@@ -205,6 +236,9 @@ def plot(days: list[Day], path: Path) -> None:
 @click.option("--windows", default=0.99, show_default=True, help="Share of minutes to comply.")
 @click.option("--risk", type=float, help="A fixed risk instead of a calibrated one.")
 @click.option("--hours", type=float, help="Only the first hours of the load.")
+@click.option("--first-days", default="", help="Days with which a service begins, such as 6,7.")
+@click.option("--history-days", default="0,1,3", show_default=True, help="For --first-days.")
+@click.option("--by-minute", is_flag=True, help="The history knows the requests by the minute.")
 @click.option("--requests", is_flag=True, help="Simulate every request as well; at most a day.")
 @plot_option
 @json_option
@@ -215,6 +249,9 @@ def main(
     windows: float,
     risk: float | None,
     hours: float | None,
+    first_days: str,
+    history_days: str,
+    by_minute: bool,
     requests: bool,
     plot_file: Path | None,
     as_json: bool,
@@ -222,6 +259,20 @@ def main(
     """Measure what the autoscaler learns from day to day."""
     offered = np.concatenate([load_trace(path).astype(np.float64) for path in traces])
     offered *= peak * SLA_RATE_PER_S / offered.max()
+    if first_days:
+        step_s = 60 if by_minute else 1
+        outcomes = {
+            length: [
+                first_day(offered, int(day), length, step_s, start_time_s, windows)
+                for day in first_days.split(",")
+            ]
+            for length in map(int, history_days.split(","))
+        }
+        if as_json:
+            print_json({str(n): [asdict(day) for day in days] for n, days in outcomes.items()})
+        else:
+            print_first_days(outcomes)
+        return
     if hours is not None:
         offered = offered[: round(3600 * hours)]
     days = by_day(offered, start_time_s, *replay(offered, start_time_s, windows, risk))

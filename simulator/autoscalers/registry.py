@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from autoscaler.history.traces import Trace
 from autoscaler.reports import AutoscalerSettings
 from autoscaler.standbys import TwoTierStarts
 from policy.errors import InvalidInputError
@@ -57,6 +58,8 @@ class ScalingProblem:
         Bounds of the fleet.
     starts : TwoTierStarts or None
         How long standbys take to serve, and their price; None: the fleet has none.
+    history : Trace or None
+        Load before the run, at negative times, that Sojourn's autoscaler learns from.
     """
 
     profile: Profile
@@ -68,6 +71,7 @@ class ScalingProblem:
     min_replicas: int = 1
     max_replicas: int = 1000
     starts: TwoTierStarts | None = None
+    history: Trace | None = None
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,7 @@ def _sojourn(problem: ScalingProblem, windows: float | None) -> ScalingPolicy:
         min_replicas=problem.min_replicas,
         max_replicas=problem.max_replicas,
         starts=problem.starts,
+        history=problem.history,
     )
 
 

@@ -5,6 +5,8 @@ from collections import deque
 from typing import Any
 
 from autoscaler import Autoscaler, Decision, FleetState
+from autoscaler.history.learning import learn
+from autoscaler.history.traces import Trace
 from autoscaler.reports import AutoscalerSettings, ReplicaReport
 from autoscaler.standbys import StandbyAutoscaler, TwoTierStarts
 from policy.errors import InvalidInputError
@@ -31,6 +33,8 @@ class SojournAutoscaler:
         What goes wrong between the replicas and the controller.
     starts : TwoTierStarts, optional
         Decide on standbys as well; not together with `faults`.
+    history : Trace, optional
+        Load before the run, at negative times, to learn from; with neither `faults` nor `starts`.
 
     Attributes
     ----------
@@ -42,7 +46,7 @@ class SojournAutoscaler:
     Raises
     ------
     InvalidInputError
-        Both faults and standbys are given.
+        Two of faults, standbys and a history are given.
     """
 
     def __init__(
@@ -55,9 +59,12 @@ class SojournAutoscaler:
         name: str = "sojourn",
         faults: ReportFaults | None = None,
         starts: TwoTierStarts | None = None,
+        history: Trace | None = None,
     ) -> None:
-        if faults is not None and starts is not None:
-            raise InvalidInputError("sojourn: faults and standbys cannot be simulated together")
+        if sum(given is not None for given in (faults, starts, history)) > 1:
+            raise InvalidInputError(
+                "sojourn: two of faults, standbys and a history cannot be simulated together"
+            )
         self.name = name
         self.autoscaler = Autoscaler(settings)
         self._two_tiers = None if starts is None else StandbyAutoscaler(starts, settings)
@@ -65,6 +72,7 @@ class SojournAutoscaler:
         self._bounds = (min_replicas, max_replicas)
         self._delayed: deque[list[ReplicaReport]] = deque(maxlen=report_lag_s + 1)
         self._faults = faults
+        self._history = history
         self._saved: tuple[float, dict[str, Any]] = (-math.inf, {})
         self._is_away = False
 
@@ -105,8 +113,17 @@ class SojournAutoscaler:
         if self._two_tiers is not None:
             self.decision = self._two_tiers.decide(now_s, fleet, view.standbys)
         else:
+            self._learn(now_s)
             self.decision = self.autoscaler.decide(now_s, fleet)
         return self.decision.replicas
+
+    def _learn(self, now_s: float) -> None:
+        """Learn from the history once the replicas have told what one of them can take."""
+        setting = None if self._history is None else self.autoscaler.fleet_setting()
+        if self._history is not None and setting is not None:
+            known = self._history.until(self.autoscaler.forecasts_from_s(now_s))
+            self.autoscaler.learn(learn(known, setting))
+            self._history = None
 
     def _save_or_restore(self, now_s: float, save_period_s: float) -> None:
         """Restart a controller that was away from its saved state; else save it if it is due."""

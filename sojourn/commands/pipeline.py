@@ -273,8 +273,8 @@ def _arrivals_s(
     arrival_rate: float | None, seconds: float, trace_file: Path | None, scale: float
 ) -> Sequence[float]:
     """Return the times at which requests arrive."""
+    from autoscaler.history.traces import load_trace
     from simulator.arrivals import ArrivalTimes, WithinSecond, scaled_counts
-    from simulator.trace import load_trace
 
     random = np.random.default_rng(0)
     if trace_file is None:

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from autoscaler.history.traces import counts_by_second, read_trace_file
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
@@ -24,6 +25,7 @@ from simulator.experiments import (
     poisson_scenario,
     predict_fixed,
     run_fixed,
+    with_history,
     with_trace,
 )
 from simulator.fleet import Failures
@@ -31,7 +33,6 @@ from simulator.policy_tables import NAMES, policy_table
 from simulator.scenario import Scenario
 from simulator.standbys import Standbys
 from simulator.start_time import StartTime
-from simulator.trace import load_trace
 from sojourn.commands import simulate_tuned
 from sojourn.commands.simulated_setting import load_in_words, setting_of
 from sojourn.commands.simulated_tables import content, print_comparison
@@ -55,6 +56,13 @@ _above_0 = click.FloatRange(min=0, min_open=True)
     "trace_file",
     type=existing_file,
     help="Requests per second: CSV with the header second,requests, or its .gz.",
+)
+@click.option(
+    "--history",
+    "history_file",
+    type=existing_file,
+    help="Requests before --trace, from which Sojourn's autoscaler has learned; like --trace, or a "
+    "row per minute. It ends where --trace begins, unless its times lie before that.",
 )
 @click.option(
     "--tune-on",
@@ -165,6 +173,7 @@ def command(
     response_time_ms: float,
     percentile: float,
     trace_file: Path | None,
+    history_file: Path | None,
     tune_on: Path | None,
     judge_on: tuple[Path, ...],
     scale: float,
@@ -230,7 +239,12 @@ def command(
         )  # fmt: skip
         return
     if trace_file is not None:
-        scenario = with_trace(scenario, load_trace(trace_file), scale, superpose)
+        trace = read_trace_file(trace_file)
+        counts = counts_by_second(trace, f"trace {trace_file}")
+        scenario = with_trace(scenario, counts, scale, superpose)
+        if history_file is not None:
+            history = read_trace_file(history_file)
+            scenario = with_history(scenario, trace, history, scale, superpose)
     predicted = least = None
     if arrival_rate is None or replicas is None:
         with _progress() as tell:
@@ -274,21 +288,26 @@ def _check_mode(context: click.Context, on_trace: bool, tunes: bool) -> None:
         "standby_price": "--standby-price",
         "superpose": "--superpose",
     }
+    replayed = {"history_file": "--history"}
     tuned = {"judge_on": "--judge-on", "jobs": "--jobs"}
     if tunes:
         if "judge_on" not in given:
             raise InvalidInputError("--tune-on: needs --judge-on FILE as well")
-        _reject(given, fixed | {"trace_file": "--trace", "names": "--autoscaler"}, "omit it")
+        _reject(
+            given, fixed | replayed | {"trace_file": "--trace", "names": "--autoscaler"}, "omit it"
+        )
         return
     _reject(given, tuned, "needs --tune-on")
     if on_trace:
+        if {"history_file", "standby_s"} <= given:
+            raise InvalidInputError("--history: cannot be combined with --standby-s")
         _reject(given, fixed, "applies to a fixed fleet; omit it or --trace")
         return
     if not {"arrival_rate", "replicas"} <= given:
         raise InvalidInputError(
             "give --trace FILE, or --tune-on and --judge-on, or --arrival-rate and --replicas"
         )
-    _reject(given, traced | {"names": "--autoscaler"}, "needs --trace")
+    _reject(given, traced | replayed | {"names": "--autoscaler"}, "needs --trace")
 
 
 def _reject(given: set[str], options: dict[str, str], why: str) -> None:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autoscaler.history.traces import load_trace
 from policy.errors import InvalidInputError
 from simulator.arena import Load, Score
 from simulator.autoscalers.choices import FAMILIES
 from simulator.experiments import with_trace
 from simulator.reporting.comparison import percent
 from simulator.scenario import Scenario
-from simulator.trace import load_trace
 from simulator.tuning import Tournament, Tuner
 from sojourn.output import print_json, print_table, say
 

@@ -53,6 +53,11 @@ def setting_of(
         command=command_line(context),
         assumptions=(
             ("arrivals", f"{load}, seed {scenario.seed}"),
+            *(
+                (("history", f"Sojourn knows {scenario.history.seconds / 86_400:.3g} days before"),)
+                if scenario.history
+                else ()
+            ),
             (
                 "replica",
                 f"{profile.model} on {profile.device}: batches up to {profile.max_batch_size}, "

@@ -103,3 +103,17 @@ def test_an_invalid_report_is_ignored(offered: Offered) -> None:
     first, second = ctx.running_replicas
     ctx.raw_metrics["offered_total"][first] = [TimeStampedValue(1000, -1.0)]
     assert [report.replica_id for report in replica_reports(ctx)] == [second.unique_id]
+
+
+@pytest.mark.parametrize("code", [None, 0.0, 7.0])
+def test_the_code_of_a_history_reaches_the_deployment(offered: Offered, code: float | None) -> None:
+    policy = SojournAutoscalingPolicy()
+    for now_s in range(1000, 1010):
+        ctx = context(offered, now_s=now_s, rate_per_s=50)
+        if code is not None:
+            ctx.raw_metrics["history_code"] = {
+                replica: [TimeStampedValue(now_s, code)] for replica in ctx.running_replicas
+            }
+        policy(ctx)
+    ((_, deployment),) = scaled_deployments._deployments.items()
+    assert ("its history is being read" in deployment.log.newest["reason"]) == bool(code)

@@ -1,18 +1,25 @@
 """The history, the log and the dry run outlive a policy object and Serve's controller."""
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 
+import numpy as np
 import orjson
 import pytest
 
 from autoscaler import scaled_deployments
 from autoscaler.decision import Decision, FleetState
+from autoscaler.history.child import Question
+from autoscaler.history.feed import HistoryFeed
+from autoscaler.history.learning import learn
+from autoscaler.history.traces import Trace
 from autoscaler.reports import ReplicaReport
 from autoscaler.scaled_deployments import (
     FORGOTTEN_AFTER_S,
     SAVE_PERIOD_S,
     ScaledDeployment,
+    history_key,
     log_key,
     scaled_deployment,
     state_key,
@@ -144,6 +151,38 @@ def test_a_dry_run_survives_a_restart_before_any_report() -> None:
     second = ScaledDeployment(*KEY, store)
     run(second, [1021], dry_run=None)
     assert second.dry_run
+
+
+def test_a_history_in_the_store_is_learned_from_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next process knows from the saved state that this was done."""
+    counts = np.random.default_rng(0).poisson(20, 1200).astype(float)
+    asked = []
+
+    def learner(packed: bytes, question: Question) -> "Future[dict[str, object]]":
+        asked.append(question)
+        learned: Future[dict[str, object]] = Future()
+        trace = Trace(counts, 1, 0, True).ending_at(int(question.until_s))
+        learned.set_result({"learned": learn(trace, question.setting).to_dict()})
+        return learned
+
+    monkeypatch.setattr(HistoryFeed.__init__, "__defaults__", (learner,))
+    store = Store()
+    store.kept[history_key(*KEY)] = b"packed"
+    curve = {"sla_rate_per_s": 100.0, "late_shares": LATE_SHARES}
+    reasons = []
+    for first_s in (10_000, 10_040):
+        deployment = ScaledDeployment(*KEY, store)
+        for now_s in range(first_s, first_s + 40):
+            reports = [replace(report(now_s, 20 * now_s), **curve)]
+            decision = deployment.decide(now_s, reports, FleetState(1, 1, 10, 1), history=5)
+            deployment.record(now_s, 1, decision)
+            reasons.append(decision.reason)
+    assert len(asked) == 1
+    assert asked[0].until_s <= asked[0].now_s
+    assert any("its history is being read" in reason for reason in reasons)
+    assert "history" not in reasons[-1]
+    # 20 minutes of the history and the seconds that were watched.
+    assert deployment.autoscaler.forecasts_from_s(0) == asked[0].until_s - counts.size
 
 
 def test_each_deployment_has_its_own_entry(

@@ -60,6 +60,8 @@ def test_an_empty_user_config_has_the_default_sla() -> None:
         ({"policy": {"latency_weight": 0}}, "policy.latency_weight: input should be greater than"),
         ({"limits": {"waiting_room": 0}}, "limits.waiting_room: input should be greater than"),
         ({"autoscaler": {"horizon": 1}}, "autoscaler: horizon: unknown key; known are "),
+        ({"autoscaler": {"history": {"days": 3}}}, "history: must have either `file` or"),
+        ({"autoscaler": {"history": {"file": "a", "ends": "noon"}}}, "ends must be `now` or like"),
         ({"autoscaler": {"rsk": 1}}, "autoscaler: rsk: unknown key; did you mean risk?"),
     ],
 )

@@ -48,6 +48,17 @@ def test_an_sla_out_of_reach_is_told_unless_late_answers_are_wanted() -> None:
     check_model(P4.args.model, parse_user_config({"sla": sla, "limits": {"late": "serve"}}))
 
 
+def test_a_history_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    (tmp_path / "past.csv").write_text("second,requests\n1,5\n")
+    for history, message in (
+        (str(tmp_path / "gone.csv"), "gone.csv: No such file"),
+        (str(tmp_path / "past.csv"), "does not say when it was"),
+    ):
+        user_config = parse_user_config({"autoscaler": {"history": history}})
+        with pytest.raises(InvalidInputError, match=message):
+            check_service(P4.model_copy(update={"user_config": user_config}))
+
+
 @pytest.mark.slow
 def test_every_model_is_checked_with_its_own_sla() -> None:
     second = P4.args.model.model_copy(update={"name": "second"})

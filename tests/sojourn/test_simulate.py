@@ -238,6 +238,8 @@ def test_report_of_a_fixed_fleet(tmp_path):
         (["--response-time-ms", "1"], "allow more than 1.607 ms"),
         (["--response-time-ms", "1.8"], "takes 0.5 of the SLA's 1.8 ms"),
         (["--report", "no-such-folder/out.html"], "no folder no-such-folder"),
+        (["--history", str(PROFILE)], "the first line must be second,requests"),
+        (["--history", str(PROFILE), "--standby-s=5"], "cannot be combined with --standby-s"),
     ],
 )
 def test_a_user_error_is_one_line_and_status_2(capsys, trace, more, message):
@@ -320,3 +322,17 @@ def test_imports_neither_torch_nor_ray_nor_matplotlib():
         "sys.exit(any(name in sys.modules for name in ('torch', 'ray', 'matplotlib')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_history_is_told_to_sojourn_alone(capsys, trace, tmp_path):
+    """A trace that says `second` begins at 0, as the history does, so that ends where it begins."""
+    history = tmp_path / "before.csv"
+    rows = "".join(f"{m},{6000 if m % 5 == 2 else 1200}\n" for m in range(240))
+    history.write_text(f"minute,requests\n{rows}")
+    options = ("--autoscaler=sojourn,hpa", "--scale=50")
+    without = simulate(capsys, on_trace(trace, *options))
+    told = simulate(capsys, on_trace(trace, *options, f"--history={history}"))
+    assert told["requests"] == without["requests"]
+    assert told["autoscalers"]["hpa"] == without["autoscalers"]["hpa"]
+    assert told["autoscalers"]["sojourn"] != without["autoscalers"]["sojourn"]

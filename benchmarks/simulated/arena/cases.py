@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from autoscaler.history.traces import load_trace
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator.arena import Load
@@ -15,7 +16,6 @@ from simulator.experiments import load_lateness_curve, with_trace
 from simulator.fleet import Failures
 from simulator.scenario import Scenario
 from simulator.start_time import StartTime
-from simulator.trace import load_trace
 
 FloatArray = NDArray[np.float64]
 

@@ -104,3 +104,19 @@ def test_the_incumbent_stays_unless_another_saves_enough():
 def test_a_past_shorter_than_the_horizon_has_no_score():
     assert backtest_of(history_of([5.0] * STEP_S * 3)).steps == 0
     assert backtest_of(LoadHistory(0.01)).score(Candidate(LAST), 0.01).margin == 1.0
+
+
+@LAWS
+@given(st.integers(0, 10**6), st.sampled_from([1, 6]), st.sampled_from([1, 12]))
+def test_the_largest_rise_is_that_of_a_horizon_over_the_time_before_it(seed, ahead, look_back):
+    history = history_of(bursty(seed, seconds=2000))
+    required = history.required_rates.values
+    rises = [
+        required[now + 1 : now + 1 + ahead].max() / required[now - look_back + 1 : now + 1].max()
+        for now in range(look_back, required.size - ahead)
+    ]
+    assert backtest_of(history, ahead).largest_rise(look_back) == pytest.approx(max(rises))
+
+
+def test_the_largest_rise_is_unknown_at_first():
+    assert backtest_of(history_of(np.ones(100)), ahead=6).largest_rise(12) == np.inf

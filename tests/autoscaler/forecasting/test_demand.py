@@ -86,6 +86,20 @@ def test_without_load_there_is_no_demand():
     assert learned(np.zeros(4000)).forecast(4000.0, HORIZON_S, RISK).demand_per_s == 0
 
 
+@pytest.mark.parametrize(("rise", "allowed"), [(1.0, 1.1), (1.2, 1.2), (1.8, 1.3)])
+def test_a_new_service_allows_for_the_largest_burst_that_came(rise, allowed):
+    """From the prior of 30% down to a headroom of 10%, once five horizons have been watched."""
+    seconds = 10 + 5 * int(HORIZON_S) + 240
+    rates = np.full(seconds, 100.0)
+    rates[200:230] *= rise  # long enough to be required, and long over at the end
+    early = learned(rates[:150]).forecast(150.0, HORIZON_S, 0.001)
+    assert early.demand_per_s == pytest.approx(130, rel=0.01)
+    late = learned(rates)
+    # The margin of the back-test may ask for more than this prior.
+    assert late.forecast(float(seconds), HORIZON_S, 0.001).demand_per_s >= 100 * allowed * 0.98
+    assert late._prior_burst == pytest.approx(allowed - 1, abs=0.02)
+
+
 def test_while_the_past_is_short_the_demand_allows_for_a_burst():
     forecaster = learned(np.full(30, 100.0))
     assert forecaster.forecast(30.0, HORIZON_S, RISK).demand_per_s == pytest.approx(130, rel=0.02)

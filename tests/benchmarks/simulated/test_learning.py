@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from autoscaler.history.traces import Trace
 from benchmarks.simulated.learning import SLA_RATE_PER_S, by_day, replay
 
 START_S = 60
@@ -30,3 +31,19 @@ def test_a_day_without_misses_costs_as_much_as_the_oracle_if_it_orders_the_same(
     offered = np.full(3600, 2.0 * SLA_RATE_PER_S)
     (day,) = by_day(offered, START_S, np.full(3600, 2.0), np.zeros(3600))
     assert (day.compliant, day.over_oracle) == (1.0, 1.0)
+
+
+@pytest.mark.slow
+def test_jumps_that_a_history_knows_are_not_missed():
+    """A jump every half hour: ten before the service begins, and two after it."""
+    times = np.arange(-5 * 3600, 3600)
+    load = np.where(times % 1800 >= 1500, 8.0, 2.0) * SLA_RATE_PER_S
+    before, offered = load[:-3600], load[-3600:]
+    history = Trace(before, 1, -before.size, False)
+    held = {}
+    for name, past in (("none", None), ("history", history)):
+        ordered, risks = replay(offered, START_S, 0.99, 0.02, past)
+        (day,) = by_day(offered, START_S, ordered, risks)
+        held[name] = day.compliant
+    assert held["none"] <= 1 - 4 / 60
+    assert held["history"] == 1

@@ -1,7 +1,14 @@
 import math
 
+import numpy as np
+import pytest
+
+from autoscaler.history.traces import Trace
 from autoscaler.reports import AutoscalerSettings, ReplicaReport
+from policy.errors import InvalidInputError
+from policy.load_lateness import LoadLatenessCurve
 from simulator.autoscalers.sojourn import SojournAutoscaler
+from simulator.faults import ReportFaults
 from tests.support.fleet_views import view
 
 FULL_BATCH = {"full_batch_size": 32.0, "full_batch_ms": 10.8}
@@ -19,6 +26,8 @@ def report(replica: int, now_s: float, rate_per_s: float) -> ReplicaReport:
         sla_response_time_ms=50.0,
         sla_percentile=99.0,
         start_time_s=10.0,
+        sla_rate_per_s=2000.0,
+        late_shares=tuple(0.01 * multiple for multiple in LoadLatenessCurve.MULTIPLES),
         **FULL_BATCH,
     )
 
@@ -54,3 +63,21 @@ def test_sees_reports_a_second_late() -> None:
 def test_keeps_to_its_bounds() -> None:
     policy = SojournAutoscaler(AutoscalerSettings(window_s=5), max_replicas=2)
     assert final_replicas(policy, 9000.0, 30) == 2
+
+
+def test_a_past_with_a_jump_every_half_hour_orders_for_the_next_one() -> None:
+    """The run begins as a burst is due in 20 s; ten bursts have been seen."""
+    seconds = 5 * 3600
+    times = np.arange(-seconds, 0) - 20
+    rates = np.where(times % 1800 < 300, 9000.0, 1000.0)
+    past = Trace(np.random.default_rng(1).poisson(rates).astype(float), 1, -seconds, False)
+    settings = AutoscalerSettings(window_s=5, risk=0.001)
+    knowing, new = SojournAutoscaler(settings, history=past), SojournAutoscaler(settings)
+    assert final_replicas(new, 1000.0, 15) == 1
+    assert final_replicas(knowing, 1000.0, 15) >= 5
+
+
+def test_a_history_needs_a_fleet_without_faults() -> None:
+    past = Trace(np.ones(10), 1, -10, False)
+    with pytest.raises(InvalidInputError, match="cannot be simulated together"):
+        SojournAutoscaler(faults=ReportFaults(), history=past)

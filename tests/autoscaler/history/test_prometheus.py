@@ -1,0 +1,175 @@
+"""The query against a server made up for it, and against a real Prometheus where there is one."""
+
+import json
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import numpy as np
+import pytest
+
+from autoscaler.history import prometheus
+from autoscaler.history.prometheus import UnreachableError, query_range
+from policy.errors import InvalidInputError
+
+BEGIN_S = 1_700_000_040  # a whole minute
+
+
+@contextmanager
+def answering(answer: Callable[[dict[str, str]], tuple[int, Any]]) -> Iterator[str]:
+    """Serve what `answer` returns for each query: the status, and JSON or bytes."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            asked = {name: values[0] for name, values in parse_qs(body).items()}
+            status, content = answer({"path": self.path, **asked})
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(
+                content if isinstance(content, bytes) else json.dumps(content).encode()
+            )
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def matrix(*series: list[tuple[int, str]]) -> dict[str, Any]:
+    result = [{"metric": {}, "values": values} for values in series]
+    return {"status": "success", "data": {"resultType": "matrix", "result": result}}
+
+
+def test_a_long_time_is_asked_for_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A point stands for the minute before it, and a missing or NaN one is not known."""
+    monkeypatch.setattr(prometheus, "_MAX_POINTS", 4)
+    asked = []
+
+    def answer(query: dict[str, str]) -> tuple[int, Any]:
+        asked.append(query)
+        times = range(int(query["start"]), int(query["end"]) + 1, 60)
+        minutes = [(time_s, (time_s - BEGIN_S) // 60) for time_s in times]
+        return 200, matrix(
+            [(t, "NaN" if m == 5 else str(0.5 * m)) for t, m in minutes if 2 < m < 9 and m != 7]
+        )
+
+    with answering(answer) as url:
+        trace = query_range(url, "rate(x[1m])", BEGIN_S, BEGIN_S + 10 * 60 + 30)
+    assert [(q["path"], q["query"], q["step"]) for q in asked] == 3 * [
+        ("/api/v1/query_range", "rate(x[1m])", "60")
+    ]
+    spans = [(int(q["start"]) - BEGIN_S, int(q["end"]) - BEGIN_S) for q in asked]
+    assert spans == [(60, 240), (300, 480), (540, 600)]
+    # Points 3, 4, 6 and 8: 0.5 requests per second more each, over the minutes before them.
+    np.testing.assert_array_equal(trace.counts, [90, 120, np.nan, 180, np.nan, 240])
+    assert (trace.begin_s, trace.step_s, trace.is_absolute) == (BEGIN_S + 120, 60, True)
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "complaint"),
+    [
+        (400, {"status": "error", "error": "parse error\nat 3"}, "answers 400: parse error$"),
+        (404, b"not here", "answers 404: Not Found"),
+        (200, b"<html>", "does not answer like Prometheus"),
+        (200, {"data": {"result": [{"value": [1, "2"]}]}}, "does not answer like Prometheus"),
+        (200, [1], "does not answer like Prometheus"),
+        (200, matrix(), r"has no values of 'up' in this time"),
+        (200, matrix([(BEGIN_S, "NaN")]), r"has no values of 'up' in this time"),
+        (200, matrix([(BEGIN_S, "1")], [(BEGIN_S, "2")]), r"one series, not 2; .*: sum\(up\)"),
+    ],
+)
+def test_an_answer_that_cannot_be_used_is_reported_in_one_line(
+    status: int, content: Any, complaint: str
+) -> None:
+    with (
+        answering(lambda query: (status, content)) as url,
+        pytest.raises(InvalidInputError, match=complaint) as caught,
+    ):
+        query_range(url, "up", BEGIN_S - 600, BEGIN_S)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_server_that_fails_may_do_better_later() -> None:
+    with (
+        answering(lambda query: (503, b"")) as url,
+        pytest.raises(UnreachableError, match="answers 503"),
+    ):
+        query_range(url, "up", BEGIN_S - 600, BEGIN_S)
+    with pytest.raises(UnreachableError, match=r"does not answer .*refused"):
+        query_range(url, "up", BEGIN_S - 600, BEGIN_S)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (shutil.which("prometheus") and shutil.which("promtool")),
+    reason="needs Debian's package prometheus",
+)
+def test_a_real_prometheus_is_asked(tmp_path: Path) -> None:
+    """Its past is filled with a counter that rises by a known number of requests each minute."""
+    minutes, samples = 3 * 24 * 60, 4
+    end_s = int(time.time()) // 7200 * 7200 - 7200
+    begin_s = end_s - minutes * 60
+    rates = 150 + 100 * np.sin(2 * np.pi * np.arange(samples * minutes) / (samples * 24 * 60))
+    counts = np.random.default_rng(3).poisson(rates)
+    totals = np.concatenate(([0], np.cumsum(counts)))
+    lines = [f"requests_total {t} {begin_s + 60 / samples * i:.0f}" for i, t in enumerate(totals)]
+    text = "\n".join(["# TYPE requests counter", *lines, "# EOF", ""])
+    (tmp_path / "past.txt").write_text(text)
+    fill = ["promtool", "tsdb", "create-blocks-from", "openmetrics"]
+    subprocess.run([*fill, "past.txt", "data"], cwd=tmp_path, check=True, capture_output=True)
+    (tmp_path / "prometheus.yml").write_text("")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen(
+        ["prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data",
+         f"--web.listen-address=127.0.0.1:{port}"],
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_until_ready(url, server)
+        trace = query_range(url, "sum(rate(requests_total[1m]))", begin_s, end_s)
+        with pytest.raises(InvalidInputError, match=r"answers 400: .*parse error"):
+            query_range(url, "sum(", begin_s, end_s)
+        with pytest.raises(InvalidInputError, match="has no values"):
+            query_range(url, "other_total", begin_s, end_s)
+    finally:
+        server.terminate()
+        server.wait(timeout=10)
+    assert trace.step_s == 60
+    assert minutes - 3 <= trace.counts.size <= minutes + 1
+    first = (trace.begin_s - begin_s) // 60
+    expected = counts.reshape(-1, samples).sum(axis=1)[first : first + trace.counts.size]
+    # Later versions of Prometheus extrapolate from the samples within a minute to all of it.
+    assert np.corrcoef(trace.counts, expected)[0, 1] > 0.99
+    assert trace.counts.sum() == pytest.approx(expected.sum(), rel=0.01)
+
+
+def wait_until_ready(url: str, server: "subprocess.Popen[bytes]") -> None:
+    until_s = time.monotonic() + 8
+    while time.monotonic() < until_s and server.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{url}/-/ready", timeout=1):
+                return
+        except OSError:
+            time.sleep(0.05)
+    raise AssertionError("Prometheus did not start")
