@@ -131,7 +131,9 @@ class Replica:
             *(ray_store.read, ray_store.store().save),
         )
         version = importlib.metadata.version("sojourn")
-        self._app = HostingApp(self._wishes, version, self._decisions.content)
+        self._app = HostingApp(
+            self._wishes, version, self._decisions.content, context.replica_id.unique_id
+        )
 
     def _load(self, config: ModelConfig, start: ServiceStart | None = None) -> InferenceService:
         """Load a model; this blocks."""

@@ -27,6 +27,7 @@ class Service(Protocol):
     bodies: BodyBudget
     receive_timeout_s: float
     answers: Counter[int]
+    draining: bool
 
     @property
     def front_meter(self) -> FrontMeter:
