@@ -249,6 +249,7 @@ class Replica:
 
     async def __del__(self) -> None:
         if hasattr(self, "_app"):
+            self._app.console.close()
             # Ray has stopped the HTTP server; this finishes late requests and calls by handle.
             await self._repository.close(DRAIN_TIMEOUT_S)
             for task in self._tasks:

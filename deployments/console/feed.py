@@ -48,6 +48,7 @@ class Feed:
     ) -> None:
         self._reports, self._autoscaler, self._clock = reports, autoscaler, clock
         self._replica = replica
+        self._lock = asyncio.Lock()
         self._event, self._made_s = b"", float("-inf")
         self._log_seen: object = None
         self._log, self._log_number = b"", 0
@@ -66,10 +67,11 @@ class Feed:
         -------
         tuple of bytes and int
         """
-        now_s = self._clock()
-        if now_s - self._made_s >= _FRESH_S:
-            self._made_s = now_s
-            await self._make(now_s)
+        async with self._lock:
+            now_s = self._clock()
+            if now_s - self._made_s >= _FRESH_S:
+                await self._make(now_s)
+                self._made_s = now_s
         if log_sent == self._log_number:
             return self._event, log_sent
         return self._log + self._event, self._log_number

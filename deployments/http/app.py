@@ -197,13 +197,13 @@ class InferenceApp:
         authorization = fields.get(AUTHORIZATION)
         info.token = self.service.access.admit(authorization, OPERATIONS, time.monotonic())
         check_method(scope["method"], "GET")
-        self.service.answers[200] += 1
 
         def may_go_on() -> bool:
             service = self.service
             return not service.draining and service.access.allows(authorization, OPERATIONS)
 
         await self.console.stream(receive, send, [(REQUEST_ID, info.request_id)], may_go_on)
+        self.service.answers[200] += 1
 
     async def _infer(
         self,

@@ -89,11 +89,14 @@ class Fleet:
         decision = self._scaled.decide(now_s, reports, state)
         self._scaled.record(now_s, self._target, decision)
         for _ in range(decision.replicas - self._target):
-            asyncio.get_running_loop().call_later(START_S, self._spawn, self.start_one())
+            asyncio.get_running_loop().call_later(START_S, self._start_soon)
         for _ in range(min(self._target, len(self.services)) - decision.replicas):
             service = self.services.pop()
             self._spawn(service.close())
         self._target = decision.replicas
+
+    def _start_soon(self) -> None:
+        self._spawn(self.start_one())
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)

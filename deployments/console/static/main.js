@@ -39,8 +39,11 @@ function onEvent(name, content) {
   models(content.models);
   for (const report of content.models) {
     const kept = history(content.replica, report.model);
-    kept.push({ timeS: content.time_s, report });
+    kept.push({ timeS: content.time_s, report: { ...report, last_batches: null, actions: null } });
     while (kept[0].timeS < content.time_s - WINDOW_S - 5) kept.shift();
+  }
+  for (const [key, kept] of histories) {
+    if (kept.at(-1).timeS < content.time_s - WINDOW_S) histories.delete(key);
   }
   const latest = content.fleet.newest;
   if (latest && latest.time_s !== newest.at(-1)?.time_s) {
@@ -301,10 +304,13 @@ function renderPipeline(report, kept) {
   const { pipeline } = report;
   for (const id of ["card-replicas", "card-policy", "card-sizes", "card-power", "card-limits", "what-if"]) byId(id).hidden = true;
   byId("card-pipeline").hidden = false;
+  say(byId("response-words"), "What a request that comes now should take.");
+  say(byId("load-words"), "What clients ask of this replica.");
   const answered = since(kept, MINUTE_S, (one) => one.pipeline.requests.completed);
   const late = since(kept, MINUTE_S, (one) => one.pipeline.requests.late).value;
   const target = report.sla.percentile / 100;
-  const share = answered.value > 0 ? 1 - late / answered.value : null;
+  // Late ones are given up, and not completed.
+  const share = answered.value + late > 0 ? answered.value / (answered.value + late) : null;
   hero({ ...report, prediction_holds: true, wait_factor: 1 }, { share, seconds: answered.seconds }, share === null ? null : share >= target);
   const offered = rates(kept, (one) => one.pipeline.requests.offered);
   tiles([
