@@ -344,7 +344,7 @@ function onDenied(message) {
   token.drop();
   if (had) say(byId("token-problem"), `${message}.`);
   byId("sign-out").hidden = true;
-  connection("lost");
+  connection("denied");
   const dialog = byId("sign-in");
   dialog.showModal();
   return new Promise((resolve) => {
@@ -361,7 +361,7 @@ byId("sign-in").addEventListener("cancel", (event) => event.preventDefault());
 byId("sign-out").hidden = token.get() === null;
 
 function connection(state) {
-  const words = { connecting: "connecting", live: shown ? `live from ${shown.replica}` : "live", lost: "not connected, trying again" };
+  const words = { connecting: "connecting", live: shown ? `live from ${shown.replica}` : "live", lost: "not connected, trying again", denied: "signed out" };
   byId("connection").dataset.state = state;
   say(byId("connection"), words[state]);
 }
