@@ -201,9 +201,10 @@ function deviceShare(kept) {
   return busy.seconds > 0 ? Math.min(1, busy.value / busy.seconds) : null;
 }
 
-function replicaWords({ replicas, required_replicas: required, target_replicas: target, stuck_replicas: stuck }) {
+function replicaWords({ replicas, required_replicas: required, target_replicas: target, stuck_replicas: stuck, predicted_service_level: level }) {
   if (stuck) return `${stuck} do not start`;
-  if (target !== replicas) return `from ${target}`;
+  if (target !== replicas) return `changed from ${target}`;
+  if (level !== null) return `keep ${percent(level)} in time, predicted`;
   return required === null ? "none required yet" : `${required} required`;
 }
 
