@@ -144,8 +144,11 @@ class Console:
         Raises
         ------
         BusyError
-            There are `MAX_STREAMS` already.
+            There are `MAX_STREAMS` already, or this one would end at once: HAProxy tries another
+            replica.
         """
+        if not may_go_on():
+            raise BusyError("this replica is about to stop")
         if self.streams >= MAX_STREAMS:
             raise BusyError(f"this replica has {MAX_STREAMS} open consoles; close one of them")
         self.streams += 1

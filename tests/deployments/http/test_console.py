@@ -204,6 +204,9 @@ def test_streams_end_within_a_second_when_the_replica_stops_or_the_token_is_revo
             assert client.sent[-1][1] == {"type": "http.response.body", "body": b""}
         # The three shared what was put together.
         assert streams.reports == 4
+        # Another replica has the next one.
+        with pytest.raises(BusyError, match="about to stop"):
+            await streams.open()[1]
 
     in_virtual_time(test)
 
