@@ -2,7 +2,10 @@
 
 import { BarChart, PolicyChart, TimeChart } from "./charts.js";
 import { byId, bytes, clock, make, number, percent, say } from "./format.js";
+import { closest, rates, since } from "./history.js";
 import { Stream, token } from "./stream.js";
+import "./theme.js";
+import { meters, tiles } from "./widgets.js";
 import { WhatIf } from "./whatif.js";
 
 const WINDOW_S = 300;
@@ -78,13 +81,6 @@ function render() {
   renderStore(shown.store);
 }
 
-// What has been counted since a time, as differences of totals.
-function since(kept, seconds, get) {
-  const last = kept.at(-1);
-  const first = kept.find(({ timeS }) => timeS >= last.timeS - seconds) ?? last;
-  return { value: get(last.report) - get(first.report), seconds: last.timeS - first.timeS };
-}
-
 function attainment(kept) {
   const answered = since(kept, MINUTE_S, ({ rows }) => rows.answered).value;
   const late = since(kept, MINUTE_S, ({ rows }) => rows.late).value;
@@ -93,9 +89,6 @@ function attainment(kept) {
   if (fallback.answered > 0 && kept.length < 3) return { share: 1 - fallback.late / fallback.answered, answered: fallback.answered, seconds: null };
   return { share: null, answered: 0, seconds: 0 };
 }
-
-const closest = (percentiles, wanted) =>
-  Object.keys(percentiles).reduce((best, key) => (best === null || Math.abs(key - wanted) < Math.abs(best - wanted) ? key : best), null);
 
 function renderModel(report, kept, isFirst) {
   const { sla } = report;
@@ -187,15 +180,6 @@ function energyWeight({ objective, has_energy: hasEnergy }) {
   return objective.objective === "auto" && !hasEnergy ? 0 : null;
 }
 
-// Rates over five seconds, from a total.
-function rates(kept, get) {
-  return kept.map(({ timeS, report }, index) => {
-    const before = kept[Math.max(0, index - 5)];
-    const seconds = timeS - before.timeS;
-    return [timeS, seconds > 0 ? (get(report) - get(before.report)) / seconds : null];
-  });
-}
-
 function deviceShare(kept) {
   const busy = since(kept, 10, ({ device }) => device.busy_s);
   return busy.seconds > 0 ? Math.min(1, busy.value / busy.seconds) : null;
@@ -222,24 +206,6 @@ function hero(report, now, isKept) {
   if (report.model_errors?.requests) notes.push(`The model has failed on ${number(report.model_errors.requests)} requests.`);
   if (report.cpus_note) notes.push(`${report.cpus_note}.`);
   say(byId("notes"), notes.join(" "));
-}
-
-function tiles(rows) {
-  const host = byId("tiles");
-  while (host.children.length > rows.length) host.lastChild.remove();
-  while (host.children.length < rows.length) {
-    host.append(make("div", { class: "tile" }, make("dt"), make("dd", { class: "value" }), make("dd", { class: "more" })));
-  }
-  rows.forEach(([name, value, more, tone], index) => {
-    const [title, main, below] = host.children[index].children;
-    host.children[index].dataset.tone = tone;
-    say(title, name);
-    const [figure, unit] = value.split("|");
-    if (main.textContent !== `${figure}${unit ? ` ${unit}` : ""}`) {
-      main.replaceChildren(figure, ...(unit ? [make("small", {}, ` ${unit}`)] : []));
-    }
-    say(below, more);
-  });
 }
 
 let reasonsShown = "";
@@ -269,23 +235,6 @@ function renderLimits(report, kept) {
     ["Event loop", front.utilisation, front.request_ms === null ? null : `${number(1000 * front.request_ms)} µs per request, ${number(front.lag_ms)} ms late`, report.bottleneck === "front"],
     ["HAProxy", balancer.utilisation, balancer.utilisation === null ? "not asked by this replica" : `${number(balancer.request_ms)} ms per request`, false],
   ]);
-}
-
-function meters(host, rows) {
-  while (host.children.length > rows.length) host.lastChild.remove();
-  while (host.children.length < rows.length) {
-    const track = make("div", { class: "track" }, make("div", { class: "fill" }));
-    host.append(make("div", { class: "meter" }, make("span", { class: "name" }), track, make("span", { class: "amount" }), make("span", { class: "detail" })));
-  }
-  rows.forEach(([name, share, detail, limits, amount], index) => {
-    const row = host.children[index];
-    row.dataset.limits = limits ? "yes" : "no";
-    say(row.children[0], name);
-    row.children[1].firstChild.style.width = `${100 * Math.min(1, share ?? 0)}%`;
-    say(row.children[2], amount ?? percent(share, 0));
-    row.children[3].hidden = !detail;
-    say(row.children[3], detail ?? "");
-  });
 }
 
 function renderStore(store) {
@@ -382,23 +331,4 @@ byId("sign-out").addEventListener("click", () => {
 });
 byId("model").addEventListener("change", render);
 
-// Light, dark, or as the system says. The choice is kept for this browser.
-
-const THEMES = ["system", "light", "dark"];
-const dark = matchMedia("(prefers-color-scheme: dark)");
-let theme = localStorage.getItem("sojourn-theme") ?? "system";
-
-function applyTheme() {
-  const name = theme === "system" ? (dark.matches ? "dark" : "light") : theme;
-  document.documentElement.dataset.theme = name;
-  say(byId("theme"), `Theme: ${theme}`);
-}
-
-dark.addEventListener("change", applyTheme);
-byId("theme").addEventListener("click", () => {
-  theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
-  localStorage.setItem("sojourn-theme", theme);
-  applyTheme();
-});
-applyTheme();
 stream.run();
