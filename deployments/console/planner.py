@@ -14,6 +14,8 @@ logger = logging.getLogger("sojourn.console")
 
 #: The longest that a question may take; most take a tenth of a second.
 TIME_LIMIT_S = 15.0
+#: How long the process may take to start besides, on a busy machine.
+START_LIMIT_S = 45.0
 #: The process ends when nobody has asked for this long.
 IDLE_S = 60.0
 #: Questions beyond this are refused at once.
@@ -62,14 +64,15 @@ class PlannerProcess:
     async def _ask(self, line: bytes) -> dict[str, Any]:
         if self._idle is not None:
             self._idle.cancel()
+        limit_s = TIME_LIMIT_S + (START_LIMIT_S if self._process is None else 0.0)
         reply = asyncio.create_task(asyncio.to_thread(self._exchange, line))
         try:
-            async with asyncio.timeout(TIME_LIMIT_S):
+            async with asyncio.timeout(limit_s):
                 answer = await asyncio.shield(reply)
         except TimeoutError:
             await self._give_up(reply)
             raise ChildError(
-                f"the planner took longer than {TIME_LIMIT_S:g} s; ask for something simpler"
+                f"the planner took longer than {limit_s:g} s; ask for something simpler"
             ) from None
         except asyncio.CancelledError:
             await self._give_up(reply)

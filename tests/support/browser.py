@@ -27,7 +27,7 @@ _KEYS = {
     "End": (35, ""),
 }
 #: How long a page may take to show what a test waits for, on a busy machine.
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 
 class Page:
