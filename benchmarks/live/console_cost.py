@@ -23,6 +23,7 @@ from benchmarks.arguments import json_option
 from deployments.config import ModelConfig, parse_user_config
 from deployments.console.feed import PERIOD_S, Feed
 from deployments.http.inference_protocol import InferenceRequest, RequestedOutput
+from deployments.http.tensors import codec_of
 from deployments.models.emulated import Emulated
 from deployments.service import InferenceService
 from policy.profile import Profile
@@ -47,7 +48,7 @@ async def _service() -> InferenceService:
     (output,) = Emulated.outputs
     for rows in range(1, 33):
         inputs = {"input": np.ones((rows, 1), np.float32)}
-        request = InferenceRequest(inputs, rows, (RequestedOutput(output, False),), None)
+        request = InferenceRequest(inputs, rows, (RequestedOutput(codec_of(output), False),), None)
         await service.infer(request, time.monotonic())
     return service
 

@@ -245,10 +245,13 @@ def test_a_page_that_reads_nothing_loses_its_stream() -> None:
 def test_a_report_that_fails_ends_the_stream_and_not_the_server(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    def fail() -> list[dict[str, Any]]:
+        raise ArithmeticError
+
     async def test(streams: Streams) -> None:
         _, task = streams.open()
         await asyncio.sleep(1.5)
-        streams.console._feed._reports = lambda: 1 / 0
+        streams.console._feed._reports = fail
         await asyncio.sleep(1)
         assert task.done()
         assert task.exception() is None
