@@ -20,6 +20,7 @@ the client. A model of your own may raise `RowsError` and any `RequestError`, im
         ├── UnsupportedEncodingError 415  unknown Content-Encoding
         ├── CrowdedOutError          429  the batch failed and the retry queue is full
         ├── RateLimitedError         429  the token has used its rate
+        ├── PlannerBusyError         429  the console's planner answers another question
         ├── HeadTooLargeError        431  the request line and the header fields are too large
         ├── ModelError               500  the model failed on this request
         ├── ReplicaDiedError         500  a replica died while it computed this request
@@ -199,6 +200,12 @@ class ModelError(RequestError):
     """The model failed on this request."""
 
     status = 500
+
+
+class PlannerBusyError(RequestError):
+    """The console's planner is busy, or a newer question came. Ask again."""
+
+    status = 429
 
 
 class HeadTooLargeError(RequestError):

@@ -136,7 +136,9 @@ class Replica:
         self._history_key = history_key(context.app_name, context.deployment)
         self._history_code = 0
         version = importlib.metadata.version("sojourn")
-        self._app = HostingApp(self._wishes, version, self._decisions.content)
+        self._app = HostingApp(
+            self._wishes, version, self._decisions.content, context.replica_id.unique_id
+        )
 
     def _load(self, config: ModelConfig, start: ServiceStart | None = None) -> InferenceService:
         """Load a model; this blocks."""
@@ -276,6 +278,7 @@ class Replica:
 
     async def __del__(self) -> None:
         if hasattr(self, "_app"):
+            self._app.console.close()
             # Ray has stopped the HTTP server; this finishes late requests and calls by handle.
             await self._repository.close(DRAIN_TIMEOUT_S)
             for task in self._tasks:

@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,8 @@ class InferenceService:
         Why the latest configuration was rejected; the adapter that reads configurations sets it.
     answers : Counter of int
         Answers by HTTP status; the HTTP interface counts them.
+    draining : bool
+        Whether this replica is about to stop.
     refused_requests : int
         Requests that were answered 503, for another replica to take them.
     bodies : BodyBudget
@@ -126,7 +129,7 @@ class InferenceService:
         self.config_error: str | None = None
         self.answers: Counter[int] = Counter()
         self.batch_totals = BatchTotals()
-        self._draining = False
+        self.draining = False
         self.access = AccessControl()
         self.tracing = Tracing(config.name, config.version)
         self.refused_requests = 0
@@ -194,7 +197,7 @@ class InferenceService:
     @property
     def ready(self) -> bool:
         """Whether the model can answer, and will for longer than it takes to stop."""
-        return self.configured and not self._draining and not self.stuck()
+        return self.configured and not self.draining and not self.stuck()
 
     def stuck(self) -> bool:
         """Return whether the device is lost, or hangs: one batch takes far too long."""
@@ -525,6 +528,7 @@ class InferenceService:
             "sla": user_config.sla.model_dump(),
             "sla_in_words": user_config.sla.objective.in_words(),
             "objective": user_config.policy.model_dump(),
+            "autoscaler": asdict(user_config.autoscaler.settings()),
             "config_error": self.config_error or self.controller.error,
             "queue_length": batcher.core.queue_length,
             "balancer_wait_ms": 1e3 * self.observer.balancer_wait.wait_s,
@@ -537,6 +541,7 @@ class InferenceService:
                 {"ended_s_ago": now_s - ended_s, **record.explain()}
                 for ended_s, record in reversed(self.observer.last_batches)
             ],
+            "batch_sizes": {str(size): n for size, n in self.batch_totals.batches.items()},
             "batches_started": {reason.value: count for reason, count in batcher.starts.items()},
             "rows": {
                 "offered": batcher.rows.offered,
@@ -560,7 +565,7 @@ class InferenceService:
 
     def begin_drain(self) -> None:
         """Say that this replica is not ready any more; requests that still come are answered."""
-        self._draining = True
+        self.draining = True
 
     async def drain(self, timeout_s: float) -> bool:
         """Refuse new requests, and wait until the accepted ones are answered.

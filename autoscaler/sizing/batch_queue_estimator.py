@@ -11,13 +11,16 @@ from autoscaler.sizing.fleet_response import FleetResponse
 from autoscaler.sizing.try_delays import TryDelays
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
-from policy.objective import ServiceLevelObjective
+from policy.objective import ServiceLevelObjective, Weights
 from policy.optimization import solve
 from policy.profile import Profile
 
 # Shares of the requests that may be late for which the policy is solved in turn. The first is
 # slightly stricter than the SLA. The next are tried if refusals and retries then break the SLA.
 _LATE_SHARES = (0.999, 0.9, 0.5)
+# A waiting room beyond this, or beyond two full batches, is taken as this large: it fills only at
+# overload, and evaluating it takes seconds. The ninth digit of a percentile changes.
+_MAX_ROOM = 256
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,9 @@ class BatchQueueEstimator:
     waiting_room : int or None
         Requests that may wait in a replica, besides those in service. None: as many full batches
         as still finish in time behind one that has just started, and at least one.
+    weights : Weights or None
+        If given, replicas batch by the policy of the lowest weighted cost instead, whatever the
+        SLA.
 
     Raises
     ------
@@ -69,8 +75,7 @@ class BatchQueueEstimator:
     profile: Profile
     delays: TryDelays = field(default_factory=TryDelays)
     waiting_room: int | None = None
-
-    monotone = True
+    weights: Weights | None = None
 
     def __post_init__(self) -> None:
         if self.waiting_room is not None and self.waiting_room < self.profile.max_batch_size:
@@ -78,6 +83,12 @@ class BatchQueueEstimator:
                 f"waiting_room: must hold a full batch of {self.profile.max_batch_size}, "
                 f"not {self.waiting_room}"
             )
+
+    @property
+    def monotone(self) -> bool:
+        """Whether a fleet that meets the SLA still meets it with more replicas."""
+        # With less load, a policy that weighs energy may wait longer than any SLA allows.
+        return self.weights is None
 
     @property
     def capacity_per_s(self) -> float:
@@ -128,6 +139,9 @@ class BatchQueueEstimator:
         share_per_s = arrival_rate_per_s / replicas
         if share_per_s >= self.capacity_per_s:
             return BatchQueuePrediction(replicas, 0.0, math.inf)
+        if self.weights is not None:
+            policy = solve(self.profile, share_per_s, self.weights).policy
+            return self._with_policy(arrival_rate_per_s, replicas, objective, policy)
         late_percent = 100 - objective.percentile
         start: BatchingPolicy | None = None
         for late_share in _LATE_SHARES:
@@ -187,4 +201,4 @@ class BatchQueueEstimator:
         size = policy.max_batch_size
         left_ms = objective.response_time_ms - self.delays.request_delay_ms
         batches = math.floor(left_ms / float(self.profile.batch_interval_ms()[size - 1]) + 1e-9)
-        return size * max(1, batches - 1)
+        return min(size * max(1, batches - 1), max(_MAX_ROOM, 2 * size))

@@ -17,7 +17,9 @@ from deployments.errors import ForbiddenError, RateLimitedError, UnauthorizedErr
 INFERENCE: Scope = "inference"
 OPERATIONS: Scope = "operations"
 #: Probes of load balancers and Kubernetes carry no token, and learn only whether the model runs.
-_OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")
+#: The console's page asks for the token itself; its files hold no data.
+_OPEN_PATHS = ("/v2/health/live", "/v2/health/ready", "/sojourn")
+_OPEN_FILES = "/sojourn/static/"
 _OPERATIONS_PATHS = ("/sojourn/", "/metrics/")
 #: A token is found by the first bytes of its hash; the whole hash is compared in constant time.
 #: How long the search takes reveals nothing of use: nobody can choose a token by its hash, or
@@ -27,7 +29,7 @@ _INDEX_BYTES = 8
 
 def scope_of(path: str) -> Scope | None:
     """Return what a token must allow for a path, without its prefix; None: the path is open."""
-    if path in _OPEN_PATHS:
+    if path in _OPEN_PATHS or path.startswith(_OPEN_FILES):
         return None
     if f"{path}/".startswith(_OPERATIONS_PATHS):
         return OPERATIONS

@@ -45,7 +45,7 @@ class HostingApp(InferenceApp):
     Parameters
     ----------
     wishes : ModelWishes
-    server_version, autoscaler
+    server_version, autoscaler, replica
         As in `InferenceApp`.
     """
 
@@ -54,8 +54,9 @@ class HostingApp(InferenceApp):
         wishes: ModelWishes,
         server_version: str,
         autoscaler: Callable[[], Awaitable[Mapping[str, Any]]],
+        replica: str = "",
     ) -> None:
-        super().__init__(wishes.repository.first, server_version, autoscaler)
+        super().__init__(wishes.repository.first, server_version, autoscaler, replica=replica)
         self._wishes, self._repository = wishes, wishes.repository
         self._arguments = server_version, autoscaler
         self._apps: dict[str, InferenceApp] = {self.service.model_name: self}
@@ -69,6 +70,10 @@ class HostingApp(InferenceApp):
         if app is self and hosted is not None and hosted.app is self:
             # Its pacer and its refusals are those of the service.
             InferenceProtocol.hosted = HostedApp(self, hosted.loop, hosted.root_path)
+
+    def reports(self) -> list[Mapping[str, Any]]:
+        """Return what ``GET /sojourn/policy`` tells of each model, the first model's first."""
+        return [service.explain() for service in self._repository.services]
 
     async def _route(
         self,

@@ -6,18 +6,20 @@ on neither Ray nor the model, only on a `Service`.
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
 from starlette.types import Receive, Scope, Send
 
-from deployments.access.control import scope_of
+from deployments.access.control import OPERATIONS, scope_of
 from deployments.batcher.requests import Refusal
 from deployments.errors import BusyError, ModelError, RequestError
 from deployments.haproxy import only_replica
 from deployments.http.answers import BINARY, JSON, Answer, check_method, error_answer
 from deployments.http.compression import accepted_coding, compressed, pays
+from deployments.http.console import EVENTS, Console
 from deployments.http.disconnects import DisconnectWatch
 from deployments.http.inference_protocol import (
     InferenceRequest,
@@ -75,9 +77,13 @@ class InferenceApp:
         Returns the content of ``GET /sojourn/autoscaler``. The default reports no decisions.
     more : mapping of str to callable, optional
         Further paths, and what returns their answers.
+    replica : str
+        Id of this replica, for the console.
 
     Attributes
     ----------
+    console : Console
+        The page that shows the service live.
     infer_path : str
         The path of inference requests, without the application's prefix.
     unusual_fields : frozenset of bytes
@@ -98,8 +104,10 @@ class InferenceApp:
         server_version: str,
         autoscaler: Callable[[], Awaitable[Mapping[str, Any]]] = _no_autoscaler,
         more: Mapping[str, Callable[[], Answer]] | None = None,
+        replica: str = "",
     ) -> None:
         self.service = service
+        self.console = Console(self.reports, autoscaler, replica or f"process {os.getpid()}")
         self.infer_path = f"/v2/models/{service.model_name}/infer"
         self.totals = RequestTotals()
         self._resources = Resources(service, server_version, autoscaler, self.totals, more)
@@ -112,6 +120,10 @@ class InferenceApp:
         """Answer requests that begin from now on by another service of the same model."""
         self.service = service
         self._resources.use(service)
+
+    def reports(self) -> list[Mapping[str, Any]]:
+        """Return what ``GET /sojourn/policy`` tells of each model, the first model's first."""
+        return [self.service.explain()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request, or the server's lifespan events."""
@@ -129,6 +141,9 @@ class InferenceApp:
             fields.get(TRACEPARENT),
         )
         try:
+            if _path_of(scope) == EVENTS:
+                await self._stream(scope, fields, receive, send, info)
+                return
             status, body, headers = await self._route(scope, fields, receive, arrival_s, info)
         except asyncio.CancelledError:
             # The client disconnected or the server is shutting down: nobody waits for an answer.
@@ -152,11 +167,13 @@ class InferenceApp:
         arrival_s: float,
         info: RequestInfo,
     ) -> Answer:
-        path = scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/")
-        method = scope["method"]
+        path, method = _path_of(scope), scope["method"]
         info.token = self.service.access.admit(
             fields.get(AUTHORIZATION), scope_of(path), time.monotonic()
         )
+        if self.console.has(path):
+            slash = scope["path"].endswith("/")
+            return await self.console.answer(method, path, fields, receive, slash=slash)
         if path != self.infer_path and not self._resources.names_inference(path):
             return await self._resources.answer(method, path, scope.get("root_path", ""))
         check_method(method, "POST")
@@ -169,6 +186,26 @@ class InferenceApp:
         if coding is not None and pays(answer):
             return await asyncio.to_thread(compressed, answer, coding)
         return answer
+
+    async def _stream(
+        self,
+        scope: Scope,
+        fields: Mapping[bytes, bytes],
+        receive: Receive,
+        send: Send,
+        info: RequestInfo,
+    ) -> None:
+        """Send the console's events."""
+        authorization = fields.get(AUTHORIZATION)
+        info.token = self.service.access.admit(authorization, OPERATIONS, time.monotonic())
+        check_method(scope["method"], "GET")
+
+        def may_go_on() -> bool:
+            service = self.service
+            return not service.draining and service.access.allows(authorization, OPERATIONS)
+
+        await self.console.stream(receive, send, [(REQUEST_ID, info.request_id)], may_go_on)
+        self.service.answers[200] += 1
 
     async def _infer(
         self,
@@ -306,6 +343,12 @@ class InferenceApp:
             traceparent=info.traceparent,
             likewise=likewise,
         )
+
+
+def _path_of(scope: Scope) -> str:
+    """Return the path of a request, without the application's prefix and slashes at its end."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", "")).rstrip("/")
 
 
 def takes_turns(body: bytes, header_length: int | None) -> bool:

@@ -126,6 +126,16 @@ def openapi_document(
             _ok_response("Autoscaler"),
         ),
         "/sojourn/example": ("example", "A valid request of one row", _ok_response("InferRequest")),
+        "/sojourn/": (
+            "console",
+            "The console: a page that shows the service live",
+            {"200": {"description": "OK", "content": {"text/html": {"schema": STRING}}}},
+        ),
+        "/sojourn/events": (
+            "consoleEvents",
+            "What the console shows, once a second, as server-sent events",
+            {"200": {"description": "OK", "content": {"text/event-stream": {"schema": STRING}}}},
+        ),
         "/sojourn/openapi.json": ("openapi", "This document", _ok_response("Object")),
     }
     paths: dict[str, Schema] = {
@@ -137,6 +147,17 @@ def openapi_document(
             "operationId": "repositoryIndex",
             "summary": "The model, and whether it is ready",
             "responses": _ok_response("RepositoryIndex"),
+        }
+    }
+    paths["/sojourn/plan"] = {
+        "post": {
+            "operationId": "consolePlan",
+            "summary": "The replicas that another SLA, load or price would need",
+            "requestBody": {
+                "required": True,
+                "content": {"application/json": {"schema": _ref("Object")}},
+            },
+            "responses": _ok_response("Object"),
         }
     }
     for path, name in ((f"{model}/infer", "infer"), (f"{version}/infer", "inferVersion")):

@@ -30,6 +30,7 @@ class Service(Protocol):
     receive_timeout_s: float
     answers: Counter[int]
     retries: RetryBudget
+    draining: bool
 
     @property
     def front_meter(self) -> FrontMeter:

@@ -1,5 +1,8 @@
 """The HTTP interface of a pipeline: that of a model, and what concerns the stages."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import orjson
 from starlette.types import Message, Receive, Scope, Send
 
@@ -31,6 +34,11 @@ class PipelineApp(InferenceApp):
             service, server_version, more={_PATH: self._describe, _METRICS: self._metrics}
         )
         self._pipeline_service = service
+
+    def reports(self) -> list[Mapping[str, Any]]:
+        """Return what the console shows of the pipeline and its stages."""
+        service = self._pipeline_service
+        return [{**service.explain(), "pipeline": service.describe()}]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request, or the server's lifespan events."""

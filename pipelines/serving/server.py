@@ -5,6 +5,7 @@ import contextlib
 import importlib.metadata
 import signal
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 import uvicorn
 
@@ -44,6 +45,7 @@ async def serve_pipeline(config: PipelineFile, on_ready: Callable[[str], None]) 
                 access_log=False,
             ),
             lambda: on_ready(f"http://{config.http_host}:{config.http_port}"),
+            service.begin_drain,
         )
         await server.serve()
     finally:
@@ -51,9 +53,19 @@ async def serve_pipeline(config: PipelineFile, on_ready: Callable[[str], None]) 
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        on_ready: Callable[[], None],
+        on_stop: Callable[[], None],
+    ) -> None:
         super().__init__(config)
-        self._on_ready = on_ready
+        self._on_ready, self._on_stop = on_ready, on_stop
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop, and let open consoles know."""
+        self._on_stop()
+        super().handle_exit(sig, frame)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -95,8 +95,8 @@ class PipelineService:
         self._front_meter: FrontMeter | None = None
         #: The event loop keeps only weak references to tasks.
         self._calls: set[asyncio.Task[None]] = set()
-        self._draining = False
         self.retries = RetryBudget()
+        self.draining = False
         self.bodies = BodyBudget()
         self.answers: Counter[int] = Counter()
         #: Empty: the batches of the stages are at `/sojourn/pipeline`.
@@ -163,13 +163,13 @@ class PipelineService:
         """Whether all stages have a worker, and the service is not about to stop."""
         return (
             self._started
-            and not self._draining
+            and not self.draining
             and all(stage.workers > 0 for stage in self.pipeline.core.stages)
         )
 
     def begin_drain(self) -> None:
         """Say that this service is not ready any more; requests that still come are answered."""
-        self._draining = True
+        self.draining = True
 
     def has_room(self, body: bytes, arrival_s: float) -> bool:
         """Return whether one more row can wait; if not, count a refused request.

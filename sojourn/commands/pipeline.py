@@ -72,7 +72,8 @@ def serve(
         if as_json:
             print_json({"url": url, "model": name, "sla": sla})
         else:
-            click.echo(f"{name} answers at {url}\n  SLA: {sla}\nTry it:\n")
+            click.echo(f"{name} answers at {url}\n  SLA: {sla}\n  console: {url}/sojourn/")
+            click.echo("Try it:\n")
             click.echo(f"curl -s {url}/sojourn/example | curl -s {model}/infer -d @-")
             click.echo(f"curl -s {url}/sojourn/pipeline\n\nCtrl-C stops it.")
         sys.stdout.flush()

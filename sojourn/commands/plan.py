@@ -2,137 +2,25 @@
 
 import itertools
 import math
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
-from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator, BatchQueuePrediction
-from autoscaler.sizing.estimators import FullBatchEstimator, Prediction
-from autoscaler.sizing.rand import theorem_error_bound
-from autoscaler.sizing.search import least_replicas
+from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
+from autoscaler.sizing.estimators import FullBatchEstimator
+from autoscaler.sizing.planner import MAX_EXTRA_REPLICAS, Plan, Planner, Prices
 from autoscaler.sizing.try_delays import TryDelays
 from deployments.config import load_service_config
-from policy.batching_policy import BatchingPolicy
-from policy.errors import InfeasibleError, InvalidInputError
+from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
-from policy.optimization import solve
 from policy.profile import Profile
-from policy.response_time.evaluation import evaluate
 from sojourn.output import existing_file, json_option, print_json, print_table
 
-#: Replicas beyond the minimum that the search for the lowest cost and the plot consider.
-_MAX_EXTRA_REPLICAS = 8
 _WAITS_LONGER = (
     "With more replicas, answers take longer here: each replica has less load, and waits longer to "
     "fill its batches, as long as the SLA allows, because that saves {}."
 )
 _STAGES = {"front": "its front (event loop)", "device": "its device"}
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """A number of replicas, their predicted service level, and their batching policy."""
-
-    prediction: Prediction
-    policy: BatchingPolicy | None
-    mean_power_w: float | None
-
-
-@dataclass(frozen=True)
-class _Prices:
-    """Prices of replicas and energy, in one currency."""
-
-    per_replica_h: float
-    per_kwh: float
-
-    def per_h(self, row: _Plan) -> float:
-        """Return the cost per hour; infinite if the replicas cannot carry the load."""
-        if row.mean_power_w is None:
-            return math.inf
-        replicas = row.prediction.replicas
-        return replicas * self.per_replica_h + 1e-3 * row.mean_power_w * self.per_kwh
-
-
-class _Planner:
-    """Plans a number of replicas and their batching policy with one of the two estimators."""
-
-    def __init__(
-        self, profile: Profile, objective: ServiceLevelObjective, delays: TryDelays, by: str
-    ) -> None:
-        self._profile, self._objective, self._delays = profile, objective, delays
-        size = profile.max_batch_size
-        full_batch_ms = float(profile.batch_interval_ms()[-1])
-        self._estimator: FullBatchEstimator | BatchQueueEstimator = (
-            FullBatchEstimator(1e3 * size / full_batch_ms, full_batch_ms, delays)
-            if by == "rand"
-            else BatchQueueEstimator(profile, delays)
-        )
-
-    def least(self, arrival_rate_per_s: float, max_replicas: int) -> _Plan:
-        found = least_replicas(
-            self._estimator, arrival_rate_per_s, self._objective, 1, max_replicas
-        )
-        return self._plan(found, arrival_rate_per_s)
-
-    def cheapest(self, arrival_rate_per_s: float, max_replicas: int, prices: _Prices) -> _Plan:
-        """Find the replicas and the policy with the lowest cost under the SLA."""
-        best = self.least(arrival_rate_per_s, max_replicas)
-        last = min(best.prediction.replicas + _MAX_EXTRA_REPLICAS, max_replicas)
-        for replicas in range(best.prediction.replicas + 1, last + 1):
-            if replicas * prices.per_replica_h >= prices.per_h(best):
-                break
-            row = self.at(replicas, arrival_rate_per_s)
-            if row.prediction.meets(self._objective) and prices.per_h(row) < prices.per_h(best):
-                best = row
-        return best
-
-    def bottleneck(self, row: _Plan, arrival_rate_per_s: float) -> str | None:
-        """Return the stage that is busier in each replica; None if the profile has no front."""
-        if self._profile.front is None or row.policy is None:
-            return None
-        share_per_s = arrival_rate_per_s / row.prediction.replicas
-        try:
-            mean_size = evaluate(self._profile, row.policy, share_per_s).mean_batch_size
-        except InfeasibleError:
-            mean_size = float(row.policy.max_batch_size)
-        return self._profile.bottleneck(share_per_s, mean_size)
-
-    def theorem_error(self, arrival_rate_per_s: float, replicas: int) -> float | None:
-        """Bound the error of Theorem 2; None for the other estimator, which does not use it."""
-        estimator = self._estimator
-        if not isinstance(estimator, FullBatchEstimator):
-            return None
-        intensity = arrival_rate_per_s / (replicas * estimator.capacity_per_s)
-        return theorem_error_bound(
-            intensity, replicas, self._delays.try_ms, estimator.execution_time_ms
-        )
-
-    def at(self, replicas: int, arrival_rate_per_s: float) -> _Plan:
-        found = self._estimator.predict(arrival_rate_per_s, replicas, self._objective)
-        return self._plan(found, arrival_rate_per_s)
-
-    def _plan(self, prediction: Prediction, arrival_rate_per_s: float) -> _Plan:
-        if isinstance(prediction, BatchQueuePrediction):
-            return _Plan(prediction, prediction.policy, prediction.mean_power_w)
-        share_per_s = arrival_rate_per_s / prediction.replicas
-        if share_per_s >= self._estimator.capacity_per_s:
-            return _Plan(prediction, None, None)
-        solution = solve(
-            self._profile,
-            share_per_s,
-            ServiceLevelObjective(
-                response_time_ms=self._objective.response_time_ms - self._delays.request_delay_ms,
-                percentile=self._objective.percentile,
-            ),
-        )
-        power_w = solution.mean_power_w
-        return _Plan(
-            prediction,
-            solution.policy,
-            None if power_w is None else prediction.replicas * power_w,
-        )
 
 
 _delay = click.FloatRange(min=0)
@@ -267,8 +155,8 @@ def command(
         if config_file is None
         else _cpus_note(profile, load_service_config(config_file).num_cpus)
     )
-    planner = _Planner(profile, objective, delays, estimator)
-    prices = None if energy_price is None else _Prices(replica_price, energy_price)
+    planner = Planner(profile, objective, _estimator(profile, delays, estimator))
+    prices = None if energy_price is None else Prices(replica_price, energy_price)
     if prices is None:
         chosen = planner.least(arrival_rate, max_replicas)
     else:
@@ -286,8 +174,8 @@ def command(
     if as_json:
         print_json(
             {
-                **_content(chosen, objective, prices),
-                "alternatives": [_content(row, objective, prices) for row in rows],
+                **chosen.describe(objective, prices),
+                "alternatives": [row.describe(objective, prices) for row in rows],
                 "estimator": estimator,
                 "theorem_error_bound": theorem_error,
                 "bottleneck": bottleneck,
@@ -322,6 +210,15 @@ def command(
         )
 
 
+def _estimator(
+    profile: Profile, delays: TryDelays, name: str
+) -> FullBatchEstimator | BatchQueueEstimator:
+    if name == "batch":
+        return BatchQueueEstimator(profile, delays)
+    full_batch_ms = float(profile.batch_interval_ms()[-1])
+    return FullBatchEstimator(1e3 * profile.max_batch_size / full_batch_ms, full_batch_ms, delays)
+
+
 def _cpus_note(profile: Profile, num_cpus: float) -> str | None:
     """Say it if the profile was measured with other CPUs than a replica has."""
     if profile.cpus in (None, num_cpus):
@@ -334,15 +231,15 @@ def _cpus_note(profile: Profile, num_cpus: float) -> str | None:
 
 def _plot(
     path: Path,
-    planner: _Planner,
+    planner: Planner,
     arrival_rate_per_s: float,
-    chosen: _Plan,
+    chosen: Plan,
     objective: ServiceLevelObjective,
 ) -> None:
     from autoscaler.sizing.plots import save_plan  # importing matplotlib takes most of a second
 
     replicas = chosen.prediction.replicas
-    margin = _MAX_EXTRA_REPLICAS // 2
+    margin = MAX_EXTRA_REPLICAS // 2
     numbers = range(max(1, replicas - margin), replicas + margin + 1)
     rows = [planner.at(number, arrival_rate_per_s) for number in numbers]
     try:
@@ -358,28 +255,7 @@ def _plot(
         raise InvalidInputError(f"--plot: {error}") from None
 
 
-def _content(
-    row: _Plan, objective: ServiceLevelObjective, prices: _Prices | None
-) -> dict[str, Any]:
-    prediction, policy = row.prediction, row.policy
-    return {
-        "replicas": prediction.replicas,
-        "meets_sla": prediction.meets(objective),
-        "predicted_percentile_ms": _finite(prediction.percentile_ms),
-        "predicted_service_level": prediction.service_level,
-        "control_limit": None if policy is None else policy.control_limit,
-        "actions": None if policy is None else policy.actions,
-        "max_wait_ms": None if policy is None else policy.max_wait_ms,
-        "mean_power_w": row.mean_power_w,
-        **({} if prices is None else {"cost_per_h": _finite(prices.per_h(row))}),
-    }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _cells(row: _Plan, chosen: _Plan) -> list[object]:
+def _cells(row: Plan, chosen: Plan) -> list[object]:
     prediction, policy = row.prediction, row.policy
     wait_ms = None if policy is None else policy.max_wait_ms
     return [

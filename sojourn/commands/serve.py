@@ -233,6 +233,7 @@ def _get(url: str) -> dict[str, Any]:
 def _print_summary(summary: dict[str, Any]) -> None:
     click.echo(f"{summary['model']} answers at {summary['url']} ({summary['start_s']:.0f} s)")
     click.echo(f"  SLA: {summary['sla']}")
+    click.echo(f"  console: {summary['url']}/sojourn/")
     if "curl" not in summary:
         click.echo(f"With a token for operations in {TOKEN_VARIABLE}, this would show the policy.")
         return

@@ -184,3 +184,15 @@ def simulate_fleet(policy, rate_per_s, replicas, waiting_room, *, requests):
         queues[replica].append((now_ms, number))
         start(replica, now_ms)
     return response_ms[requests // 10 :], refusals / tries
+
+
+@pytest.mark.parametrize("load", [0.5, 0.95])
+def test_a_larger_waiting_room_than_is_evaluated_changes_nothing(load):
+    """Under a long SLA thousands of requests may wait; below the capacity they never do."""
+    small = Profile.from_dict({"max_batch_size": 4, "latency_ms": {"per_request": 0.2, "fixed": 1}})
+    objective, rate = ServiceLevelObjective(1000.0, 99.0), load * small.capacity_per_s
+    found = BatchQueueEstimator(small).predict(rate, 1, objective)
+    larger = BatchQueueEstimator(small, waiting_room=400).predict(rate, 1, objective)
+    assert found.policy == larger.policy
+    assert found.percentile_ms == pytest.approx(larger.percentile_ms, rel=1e-6)
+    assert found.service_level == pytest.approx(larger.service_level, abs=1e-9)

@@ -100,6 +100,7 @@ async def test_policy_endpoint_explains_the_policy_in_force(client: httpx.AsyncC
         "offered": 1,
         "refused": 0,
         "completed": 1,
+        "answered": 1,
         "late": 0,
         "deadline_missed": 0,
         "expired": 0,

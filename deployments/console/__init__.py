@@ -1,0 +1,1 @@
+"""The console at ``/sojourn/``: a page that shows a service live, and plans what it might be."""

@@ -1,0 +1,48 @@
+// Numbers in words, and elements made of them. Text is set as text, so nothing sent becomes markup.
+
+export function number(value, digits = 3) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  if (value !== 0 && Math.abs(value) < 1e-3) return value.toExponential(1);
+  const rounded = Number(value.toPrecision(digits));
+  return rounded.toLocaleString("en", { maximumFractionDigits: 6 });
+}
+
+export function percent(share, digits = 2) {
+  if (share === null || share === undefined || !Number.isFinite(share)) return "–";
+  const value = 100 * share;
+  // 99.996% is not 100%.
+  const shown = digits && value < 100 ? Math.min(value, 100 - 10 ** -digits) : value;
+  return `${Number(shown.toFixed(digits))}%`;
+}
+
+export const bytes = (value) => {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  const step = value > 0 ? Math.min(units.length - 1, Math.floor(Math.log10(value) / 3)) : 0;
+  return `${number(value / 1000 ** step)} ${units[step]}`;
+};
+
+export const clock = (timeS) =>
+  new Date(1000 * timeS).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+
+export function make(name, attributes = {}, ...children) {
+  return fill(document.createElement(name), attributes, children);
+}
+
+export function draw(name, attributes = {}, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
+}
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+export const byId = (id) => document.getElementById(id);
+
+// Screen readers repeat what changes, so set only what did.
+export function say(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}

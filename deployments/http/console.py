@@ -1,0 +1,197 @@
+"""The paths of the console: its page, its stream of events, and its what-if questions."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import orjson
+from starlette.types import Receive, Send
+
+from deployments.console.feed import PERIOD_S, Feed, Report
+from deployments.console.planner import PlannerProcess
+from deployments.console.questions import Question
+from deployments.console.static_files import PAGE, static_file
+from deployments.errors import BadRequestError, BusyError, ChildError, ModelError, NotFoundError
+from deployments.http.answers import Answer, check_method, json_answer
+from deployments.http.request import Headers, read_body
+from deployments.validation import validate
+from policy.errors import InvalidInputError
+
+logger = logging.getLogger("sojourn.console")
+
+_PAGE, _STATIC = "/sojourn", "/sojourn/static/"
+EVENTS, _PLAN = "/sojourn/events", "/sojourn/plan"
+#: Streams of one replica; HAProxy takes one more to another replica.
+MAX_STREAMS = 16
+#: A page that does not read what it is sent for this long loses its stream.
+SEND_TIMEOUT_S = 10.0
+_MAX_BODY_BYTES = 16 << 10
+_DELAYS = ("request_delay_ms", "reply_delay_ms", "retry_delay_ms", "retries")
+
+
+class Console:
+    """The console of one replica.
+
+    Parameters
+    ----------
+    reports : callable
+        Returns what ``GET /sojourn/policy`` tells of each model, the first model's first.
+    autoscaler : async callable
+        Returns the content of ``GET /sojourn/autoscaler``.
+    replica : str
+        Id of this replica.
+    """
+
+    def __init__(
+        self,
+        reports: Callable[[], Sequence[Report]],
+        autoscaler: Callable[[], Awaitable[Report]],
+        replica: str,
+    ) -> None:
+        self._reports = reports
+        self._feed = Feed(reports, autoscaler, replica)
+        self._planner = PlannerProcess()
+        self.streams = 0
+
+    @staticmethod
+    def has(path: str) -> bool:
+        """Return whether `answer` answers a path."""
+        return path in (_PAGE, _PLAN) or path.startswith(_STATIC)
+
+    async def answer(
+        self,
+        method: str,
+        path: str,
+        fields: Mapping[bytes, bytes],
+        receive: Receive,
+        *,
+        slash: bool,
+    ) -> Answer:
+        """Return the answer to a request for the page, one of its files, or a plan.
+
+        Parameters
+        ----------
+        method, path : str
+            The path without the application's prefix, and without slashes at its end.
+        fields : mapping of bytes to bytes
+            Header fields.
+        receive : callable
+            Of ASGI.
+        slash : bool
+            Whether the path had a slash at its end.
+
+        Raises
+        ------
+        RequestError
+        """
+        if path == _PLAN:
+            check_method(method, "POST")
+            return json_answer(await self._plan(await read_body(receive, fields, _MAX_BODY_BYTES)))
+        check_method(method, "GET", "HEAD")
+        if path == _PAGE and not slash:
+            # The page's own addresses are relative to it.
+            return 308, b"", [(b"location", b"sojourn/")]
+        body, headers = static_file(PAGE if path == _PAGE else path.removeprefix(_STATIC))
+        return 200, body, headers
+
+    async def _plan(self, body: bytes) -> dict[str, Any]:
+        try:
+            question = validate(Question, orjson.loads(body))
+        except orjson.JSONDecodeError as error:
+            raise BadRequestError(f"the body is not JSON: {error}") from None
+        except InvalidInputError as error:
+            raise BadRequestError(str(error)) from None
+        report = self._report_of(question.model)
+        if "profile" not in report:
+            raise NotFoundError("a pipeline is planned by `sojourn pipeline plan`, not here")
+        settings = report["autoscaler"]
+        try:
+            return await self._planner.ask(
+                {
+                    "profile": report["profile"],
+                    "delays": {name: settings[name] for name in _DELAYS},
+                    "scenarios": question.model_dump(include={"now", "then"}),
+                }
+            )
+        except ChildError as error:
+            raise ModelError(str(error)) from error
+
+    def _report_of(self, model: str | None) -> Report:
+        reports = self._reports()
+        if model is None:
+            return reports[0]
+        for report in reports:
+            if report["model"] == model:
+                return report
+        raise NotFoundError(f"there is no model {model!r:.100}")
+
+    async def stream(
+        self, receive: Receive, send: Send, headers: Headers, may_go_on: Callable[[], bool]
+    ) -> None:
+        """Send events until the page is closed or `may_go_on` returns False.
+
+        Parameters
+        ----------
+        receive, send : callable
+            Of ASGI.
+        headers : list of (bytes, bytes)
+            Header fields of the answer, besides its content type.
+        may_go_on : callable
+            Asked before each event.
+
+        Raises
+        ------
+        BusyError
+            There are `MAX_STREAMS` already, or this one would end at once: HAProxy tries another
+            replica.
+        """
+        if not may_go_on():
+            raise BusyError("this replica is about to stop")
+        if self.streams >= MAX_STREAMS:
+            raise BusyError(f"this replica has {MAX_STREAMS} open consoles; close one of them")
+        self.streams += 1
+        left = asyncio.create_task(_until_left(receive))
+        try:
+            event, log_sent = await self._feed.next(0)
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": 200,
+                    "headers": [
+                        (b"content-type", b"text/event-stream"),
+                        (b"cache-control", b"no-store"),
+                        (b"x-accel-buffering", b"no"),
+                        *headers,
+                    ],
+                }
+            )
+            try:
+                while True:
+                    async with asyncio.timeout(SEND_TIMEOUT_S):
+                        await send({"type": "http.response.body", "body": event, "more_body": True})
+                    if (await asyncio.wait([left], timeout=PERIOD_S))[0] or not may_go_on():
+                        break
+                    event, log_sent = await self._feed.next(log_sent)
+                await send({"type": "http.response.body", "body": b""})
+            except TimeoutError:
+                logger.info("a console that reads nothing has lost its stream")
+            except Exception:
+                # The answer has begun, so nothing can be said of it; the page asks again.
+                logger.exception("a console's stream ended")
+        finally:
+            self.streams -= 1
+            left.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await left
+
+    def close(self) -> None:
+        """End the planner."""
+        self._planner.close()
+
+
+async def _until_left(receive: Receive) -> None:
+    """Return once the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,127 @@
+"""What events hold, and that no more is put together than is looked at."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.console import feed as feed_module
+from deployments.console.feed import Feed
+from modelstore.errors import UnavailableError
+
+
+class Sources:
+    """A replica and a log of decisions that count how often they are asked."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.reported = self.read = 0
+        self.report: dict[str, Any] = {"model": "m", "profile": {"latency_ms": [1.0]}}
+        self.log: dict[str, Any] = {"newest": None, "decisions": [], "dry_run": False}
+        self.feed = Feed(self._reports, self._autoscaler, "replica-1", lambda: self.now_s)
+
+    def _reports(self) -> list[Mapping[str, Any]]:
+        self.reported += 1
+        return [self.report]
+
+    async def _autoscaler(self) -> Mapping[str, Any]:
+        self.read += 1
+        return self.log
+
+    def decide(self, time_s: float, replicas: int) -> None:
+        entry = {"time_s": time_s, "replicas": replicas}
+        self.log = {**self.log, "newest": entry, "decisions": [*self.log["decisions"], entry]}
+
+
+def parsed(sent: bytes) -> list[tuple[str, Any]]:
+    """Return the events as a browser reads them."""
+    events = []
+    for part in sent.decode().split("\n\n")[:-1]:
+        name, data = part.split("\n")
+        events.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    return events
+
+
+async def test_a_state_is_the_replicas_and_the_fleets() -> None:
+    sources = Sources()
+    sources.decide(90.0, 3)
+    (first, decisions), (second, state) = parsed((await sources.feed.next(0))[0])
+    assert (first, second) == ("decisions", "state")
+    assert decisions == [{"time_s": 90.0, "replicas": 3}]
+    assert state["replica"] == "replica-1"
+    # The page does not need the profile, but whether there is energy to plan with.
+    assert state["models"] == [{"model": "m", "has_energy": False}]
+    assert state["fleet"] == {"newest": {"time_s": 90.0, "replicas": 3}, "dry_run": False}
+    assert state["store"] is None
+
+
+async def test_the_log_is_sent_to_each_stream_when_it_has_changed() -> None:
+    sources = Sources()
+    sources.decide(90.0, 3)
+    _, sent = await sources.feed.next(0)
+    sources.now_s += 1
+    event, sent = await sources.feed.next(sent)
+    assert [name for name, _ in parsed(event)] == ["state"]
+    sources.now_s += 1
+    sources.decide(102.0, 4)
+    event, sent = await sources.feed.next(sent)
+    assert [name for name, _ in parsed(event)] == ["decisions", "state"]
+    # One that begins later has nothing yet.
+    event, _ = await sources.feed.next(0)
+    assert [name for name, _ in parsed(event)] == ["decisions", "state"]
+
+
+async def test_streams_share_what_was_just_put_together() -> None:
+    sources = Sources()
+    assert sources.reported == sources.read == 0
+    for _ in range(5):
+        await sources.feed.next(0)
+        sources.now_s += 0.09
+    assert sources.reported == sources.read == 1
+    sources.now_s += 0.1
+    await sources.feed.next(0)
+    assert sources.reported == sources.read == 2
+
+
+@pytest.mark.parametrize(
+    ("start", "socket"),
+    [
+        ({"store_socket": "/run/store.sock", "weights": None}, Path("/run/store.sock")),
+        ({"store_socket": None, "weights": "store://m@1"}, None),
+    ],
+)
+async def test_the_store_is_asked_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, start: dict[str, Any], socket: Path | None
+) -> None:
+    asked: list[Path | None] = []
+
+    def ask(do: str, *, socket_path: Path | None, timeout_s: float) -> dict[str, Any]:
+        assert do == "stats"
+        asked.append(socket_path)
+        if len(asked) > 1:
+            raise UnavailableError("there is no store")
+        return {"tiers": {"host": {"used_bytes": 7}}}
+
+    monkeypatch.setattr(feed_module, "ask", ask)
+    sources = Sources()
+    sources.report["start"] = start
+    seen = []
+    for _ in range(7):
+        event, _ = await sources.feed.next(0)
+        state = parsed(event)[-1][1]
+        assert "start" not in state["models"][0]
+        seen.append(state["store"])
+        sources.now_s += 1
+    assert asked == [socket, socket]
+    assert (
+        seen == [{"tiers": {"host": {"used_bytes": 7}}}] * 5 + [{"error": "there is no store"}] * 2
+    )
+
+
+async def test_weights_from_elsewhere_ask_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "ask", lambda *args, **more: pytest.fail("asked"))
+    sources = Sources()
+    sources.report["start"] = {"store_socket": None, "weights": "weights.safetensors"}
+    await sources.feed.next(0)

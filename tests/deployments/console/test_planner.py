@@ -1,0 +1,94 @@
+"""The planner answers one question at a time, and the newest of those that wait."""
+
+import asyncio
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from deployments.console import planner as planner_module
+from deployments.console.planner import MAX_WAITING, PlannerProcess
+from deployments.errors import ChildError, PlannerBusyError
+from tests.support.console_server import PROFILE
+
+DELAYS = {"request_delay_ms": 0.25, "reply_delay_ms": 0.25, "retry_delay_ms": 0.0, "retries": 5}
+
+
+def question(rate_per_s: float) -> dict[str, Any]:
+    scenario = {"response_time_ms": 150, "percentile": 99, "arrival_rate_per_s": rate_per_s}
+    return {"profile": PROFILE.to_dict(), "delays": DELAYS, "scenarios": {"now": scenario}}
+
+
+class Gate:
+    """Stands in for the process: answers with the question once it is opened."""
+
+    def __init__(self, planner: PlannerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[Any] = []
+        self.open = threading.Event()
+        monkeypatch.setattr(planner, "_exchange", self._exchange)
+
+    def _exchange(self, line: bytes) -> bytes:
+        self.asked.append(json.loads(line)["q"])
+        assert self.open.wait(10)
+        return line
+
+
+async def test_a_question_that_runs_is_answered_and_then_the_newest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planner = PlannerProcess()
+    gate = Gate(planner, monkeypatch)
+    first = asyncio.create_task(planner.ask({"q": "first"}))
+    while not gate.asked:
+        await asyncio.sleep(0)
+    later = [asyncio.create_task(planner.ask({"q": number})) for number in range(3)]
+    await asyncio.sleep(0)
+    gate.open.set()
+    assert await first == {"q": "first"}
+    answers = await asyncio.gather(*later, return_exceptions=True)
+    assert gate.asked == ["first", 2]
+    assert [type(answer) for answer in answers] == [PlannerBusyError] * 2 + [dict]
+    planner.close()
+
+
+async def test_a_crowd_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = PlannerProcess()
+    gate = Gate(planner, monkeypatch)
+    asking = [asyncio.create_task(planner.ask({"q": n})) for n in range(MAX_WAITING + 1)]
+    while not gate.asked:
+        await asyncio.sleep(0)
+    with pytest.raises(PlannerBusyError, match="ask again"):
+        await planner.ask({"q": "one too many"})
+    gate.open.set()
+    await asyncio.gather(*asking, return_exceptions=True)
+    planner.close()
+
+
+@pytest.mark.slow
+async def test_the_process_plans_and_survives_its_own_death(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planner = PlannerProcess()
+    try:
+        few = (await planner.ask(question(100)))["now"]
+        process = planner._process
+        many = (await planner.ask(question(1000)))["now"]
+        assert planner._process is process
+        assert 1 <= few["replicas"] < many["replicas"]
+        # What cannot be planned is said, and ends nothing.
+        impossible = question(100)
+        impossible["scenarios"]["now"]["response_time_ms"] = 5
+        answer = (await planner.ask(impossible))["now"]
+        assert "a batch of one takes" in answer["error"]
+        process.kill()
+        process.wait()
+        assert (await planner.ask(question(100)))["now"] == few
+        assert planner._process is not process
+        # One that takes too long is ended.
+        monkeypatch.setattr(planner_module, "TIME_LIMIT_S", 0.001)
+        with pytest.raises(ChildError, match=r"longer than 0\.001 s"):
+            await planner.ask(question(777))
+    finally:
+        planner.close()
+    assert planner._process is None

@@ -1,0 +1,102 @@
+"""The what-if's plans are those of `sojourn plan`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
+from autoscaler.sizing.try_delays import TryDelays
+from deployments.console.planner_process import plan
+from deployments.console.questions import Scenario
+from policy.objective import ServiceLevelObjective, Weights
+from policy.profile import Profile
+from sojourn.cli import main
+
+DELAYS = TryDelays()
+PROFILE = Profile.from_dict(
+    {
+        "max_batch_size": 8,
+        "latency_ms": {"per_request": 3, "fixed": 10},
+        "energy_mj": {"per_request": 200, "fixed": 200},
+    }
+)
+
+
+def scenario(**more: Any) -> Scenario:
+    return Scenario(
+        **{"response_time_ms": 150, "percentile": 99, "arrival_rate_per_s": 400, **more}
+    )
+
+
+@pytest.fixture(scope="module")
+def profile_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("profile") / "profile.json"
+    path.write_text(json.dumps(PROFILE.to_dict()))
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "prices"),
+    [
+        ([], {}),
+        (
+            ["--energy-price", "9", "--replica-price", "0.01"],
+            {"energy_price": 9, "replica_price": 0.01},
+        ),
+    ],
+    ids=["least replicas", "least cost"],
+)
+def test_a_plan_is_that_of_the_command(
+    capsys: pytest.CaptureFixture[str],
+    profile_file: Path,
+    options: list[str],
+    prices: dict[str, float],
+) -> None:
+    command = [
+        *("plan", f"--profile={profile_file}", "--arrival-rate=400"),
+        *("--response-time-ms=150", "--percentile=99", "--retries=5", "--json"),
+    ]
+    assert main([*command, *options]) == 0
+    said = json.loads(capsys.readouterr().out)
+    found = plan(PROFILE, TryDelays(retries=5), scenario(**prices))
+    shared = found.keys() & said.keys()
+    assert {"replicas", "predicted_percentile_ms", "mean_power_w", "control_limit"} <= shared
+    assert ("cost_per_h" in shared) == bool(prices)
+    assert json.loads(json.dumps({key: found[key] for key in shared})) == {
+        key: said[key] for key in shared
+    }
+
+
+def test_a_burst_is_sized_for_and_the_load_itself_is_predicted() -> None:
+    def planned(**more: Any) -> dict[str, Any]:
+        return plan(PROFILE, DELAYS, scenario(**more, energy_weight=0))
+
+    calm, bursty, doubled = planned(), planned(burst_factor=2), planned(arrival_rate_per_s=800)
+    assert calm["replicas"] < bursty["replicas"] == doubled["replicas"]
+    assert bursty["mean_power_w"] < doubled["mean_power_w"]
+    assert bursty["predicted_percentile_ms"] < calm["predicted_percentile_ms"]
+    assert bursty["meets_sla"]
+
+
+def test_an_energy_weight_plans_with_the_policy_of_that_weight() -> None:
+    loose = {"response_time_ms": 2000, "arrival_rate_per_s": 200}
+    fast = plan(PROFILE, DELAYS, scenario(**loose, energy_weight=0))
+    thrifty = plan(PROFILE, DELAYS, scenario(**loose, energy_weight=2))
+    assert fast["mean_power_w"] > thrifty["mean_power_w"]
+    assert fast["predicted_percentile_ms"] < thrifty["predicted_percentile_ms"]
+    assert thrifty["control_limit"] > fast["control_limit"]
+    # The same policy as the estimator's, asked directly.
+    estimator = BatchQueueEstimator(PROFILE, DELAYS, weights=Weights(1.0, 2.0))
+    direct = estimator.predict(200, thrifty["replicas"], ServiceLevelObjective(2000, 99))
+    assert direct.percentile_ms == thrifty["predicted_percentile_ms"]
+
+
+def test_without_energy_there_is_no_price() -> None:
+    content = PROFILE.to_dict()
+    del content["energy_mj"]
+    found = plan(Profile.from_dict(content), DELAYS, scenario(energy_price=1, energy_weight=0))
+    assert found["mean_power_w"] is None
+    assert "cost_per_h" not in found

@@ -1,0 +1,286 @@
+"""The paths of the console: who may see what, and streams that end when they should."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+from starlette.types import Message
+
+from deployments.access.tokens import hash_token
+from deployments.config import parse_user_config
+from deployments.errors import BusyError
+from deployments.http.app import InferenceApp
+from deployments.http.console import MAX_STREAMS, SEND_TIMEOUT_S, Console
+from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.service import InferenceService
+from tests.support.doubles_service import USER_CONFIG, listening, make_service
+from tests.support.virtual_asyncio import VirtualTimeLoop
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[InferenceService]:
+    async with make_service() as made:
+        yield made
+
+
+@pytest.fixture
+async def client(service: InferenceService) -> AsyncIterator[httpx.AsyncClient]:
+    app = InferenceApp(service, "1")
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as made:
+        yield made
+    app.console.close()
+
+
+async def test_the_page_is_at_its_folder(client: httpx.AsyncClient) -> None:
+    page = await client.get("/sojourn/")
+    assert page.status_code == 200
+    assert "<title>Sojourn console</title>" in page.text
+    assert "script-src 'self'" in page.headers["content-security-policy"]
+    moved = await client.get("/sojourn")
+    assert moved.status_code == 308
+    assert str(httpx.URL("http://test/a/sojourn").join(moved.headers["location"])).endswith(
+        "/a/sojourn/"
+    )
+    assert (await client.get("/sojourn/static/main.js")).status_code == 200
+    assert (await client.head("/sojourn/")).content == b""
+    assert (await client.get("/sojourn/static/nothing.js")).status_code == 404
+    assert (await client.post("/sojourn/")).status_code == 405
+    assert (await client.get("/sojourn/plan")).status_code == 405
+    assert (await client.post("/sojourn/events")).status_code == 405
+
+
+async def test_files_are_open_and_data_needs_the_scope(
+    service: InferenceService, client: httpx.AsyncClient
+) -> None:
+    tokens = [
+        {"name": "alice", "hash": hash_token("alice")},
+        {"name": "ops", "hash": hash_token("ops"), "scopes": ["operations"]},
+    ]
+    await service.configure(parse_user_config({**USER_CONFIG, "access": {"tokens": tokens}}))
+    for path in ("/sojourn/", "/sojourn/static/main.js", "/sojourn/static/icon.svg"):
+        assert (await client.get(path)).status_code == 200
+    for secret, status in ((None, 401), ("alice", 403)):
+        headers = {} if secret is None else {"Authorization": f"Bearer {secret}"}
+        assert (await client.get("/sojourn/events", headers=headers)).status_code == status
+        assert (await client.post("/sojourn/plan", headers=headers)).status_code == status
+    # It gets past the check, to its own.
+    answer = await client.post("/sojourn/plan", headers={"Authorization": "Bearer ops"})
+    assert answer.status_code == 400
+
+
+NOW = {"response_time_ms": 50, "percentile": 95, "arrival_rate_per_s": 100}
+
+
+@pytest.mark.parametrize(
+    ("question", "status", "said"),
+    [
+        ("nonsense", 400, "the body is not JSON"),
+        ({"now": NOW}, 400, "then: field required"),
+        ({"now": NOW, "then": {**NOW, "percentile": 100}}, 400, "then.percentile: "),
+        ({"now": NOW, "then": {**NOW, "arrival_rate_per_s": 0}}, 400, "then.arrival_rate_per_s: "),
+        ({"now": NOW, "then": {**NOW, "burst": 2}}, 400, "then.burst: "),
+        ({"now": NOW, "then": NOW, "model": "other"}, 404, "there is no model 'other'"),
+        ("x" * 20_000, 413, "the body is too large"),
+    ],
+)
+async def test_questions_that_are_none(
+    client: httpx.AsyncClient, question: Any, status: int, said: str
+) -> None:
+    body = question if isinstance(question, str) else json.dumps(question)
+    answer = await client.post("/sojourn/plan", content=body)
+    assert answer.status_code == status
+    assert answer.json()["error"].startswith(said)
+
+
+async def test_a_question_reaches_the_planner_with_the_replicas_own_profile(
+    service: InferenceService, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    async def ask(self: object, message: dict[str, Any]) -> dict[str, Any]:
+        asked.append(message)
+        return {"now": {}, "then": {}}
+
+    monkeypatch.setattr("deployments.console.planner.PlannerProcess.ask", ask)
+    question = {"now": NOW, "then": {**NOW, "burst_factor": 2}, "model": "doubles"}
+    answer = await client.post("/sojourn/plan", json=question)
+    assert answer.json() == {"now": {}, "then": {}}
+    (message,) = asked
+    assert message["profile"] == service.controller.profile.to_dict()
+    assert message["delays"]["retries"] == 5
+    assert message["scenarios"]["then"]["burst_factor"] == 2
+
+
+class Client:
+    """The other end of a stream."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.sent: list[tuple[float, Message]] = []
+        self.left = asyncio.Event()
+        self.reads = asyncio.Event()
+        self.reads.set()
+        self._loop = loop
+        self._asked = False
+
+    async def receive(self) -> Message:
+        if not self._asked:
+            self._asked = True
+            return {"type": "http.request", "body": b""}
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        await self.reads.wait()
+        self.sent.append((self._loop.time(), message))
+
+    @property
+    def events(self) -> int:
+        return sum(b"event: state" in message.get("body", b"") for _, message in self.sent)
+
+
+async def no_decisions() -> dict[str, Any]:
+    return {"newest": None, "decisions": []}
+
+
+class Streams:
+    """A console in virtual time."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.reports = 0
+        self.may_go_on = True
+        self.console = Console(self._reports, no_decisions, "r")
+        # Its clock is the loop's.
+        self.console._feed._clock = self.loop.time
+
+    def _reports(self) -> list[dict[str, Any]]:
+        self.reports += 1
+        return [{"model": "m"}]
+
+    def open(self) -> tuple[Client, asyncio.Task[None]]:
+        client = Client(self.loop)
+        return client, asyncio.create_task(
+            self.console.stream(client.receive, client.send, [], lambda: self.may_go_on)
+        )
+
+
+def in_virtual_time(test: Callable[[Streams], Any]) -> None:
+    async def run() -> None:
+        await test(Streams())
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(run())
+
+
+def test_an_event_each_second_until_the_page_is_closed() -> None:
+    async def test(streams: Streams) -> None:
+        client, task = streams.open()
+        await asyncio.sleep(5.5)
+        assert client.events == streams.reports == 6
+        start = client.sent[0][1]
+        assert dict(start["headers"])[b"content-type"] == b"text/event-stream"
+        client.left.set()
+        await asyncio.wait_for(task, 0.1)
+        assert streams.console.streams == 0
+        await asyncio.sleep(60)
+        # Nothing is put together while nobody looks.
+        assert streams.reports == 6
+
+    in_virtual_time(test)
+
+
+def test_streams_end_within_a_second_when_the_replica_stops_or_the_token_is_revoked() -> None:
+    async def test(streams: Streams) -> None:
+        clients = [streams.open() for _ in range(3)]
+        await asyncio.sleep(3.2)
+        streams.may_go_on = False
+        await asyncio.sleep(1)
+        assert all(task.done() for _, task in clients)
+        for client, _ in clients:
+            assert client.sent[-1][1] == {"type": "http.response.body", "body": b""}
+        # The three shared what was put together.
+        assert streams.reports == 4
+        # Another replica has the next one.
+        with pytest.raises(BusyError, match="about to stop"):
+            await streams.open()[1]
+
+    in_virtual_time(test)
+
+
+def test_there_is_a_most_of_streams() -> None:
+    async def test(streams: Streams) -> None:
+        clients = [streams.open() for _ in range(MAX_STREAMS)]
+        await asyncio.sleep(0.1)
+        _, refused = streams.open()
+        with pytest.raises(BusyError, match="close one of them"):
+            await refused
+        clients[0][0].left.set()
+        await asyncio.sleep(0.1)
+        client, task = streams.open()
+        await asyncio.sleep(0.1)
+        assert client.events == 1
+        for each, _ in [*clients, (client, task)]:
+            each.left.set()
+        await asyncio.sleep(0.1)
+
+    in_virtual_time(test)
+
+
+def test_a_page_that_reads_nothing_loses_its_stream() -> None:
+    async def test(streams: Streams) -> None:
+        client, task = streams.open()
+        await asyncio.sleep(2.5)
+        client.reads.clear()
+        await asyncio.sleep(SEND_TIMEOUT_S + 1)
+        assert task.done()
+        assert streams.console.streams == 0
+
+    in_virtual_time(test)
+
+
+def test_a_report_that_fails_ends_the_stream_and_not_the_server(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail() -> list[dict[str, Any]]:
+        raise ArithmeticError
+
+    async def test(streams: Streams) -> None:
+        _, task = streams.open()
+        await asyncio.sleep(1.5)
+        streams.console._feed._reports = fail
+        await asyncio.sleep(1)
+        assert task.done()
+        assert task.exception() is None
+
+    in_virtual_time(test)
+    assert "a console's stream ended" in caplog.text
+
+
+@pytest.mark.slow
+async def test_a_server_stops_although_a_console_is_open(service: InferenceService) -> None:
+    app = InferenceApp(service, "1", replica="replica-7")
+    InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
+    try:
+        async with (
+            listening(app, InferenceProtocol) as (server, port),
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+            client.stream("GET", "/sojourn/events") as stream,
+        ):
+            lines = stream.aiter_lines()
+            while await anext(lines) != "event: state":
+                pass
+            state = json.loads((await anext(lines)).removeprefix("data: "))
+            assert state["replica"] == "replica-7"
+            assert state["models"][0]["model"] == "doubles"
+            service.begin_drain()
+            server.should_exit = True
+            async with asyncio.timeout(5):
+                # Until the server ends it.
+                async for _ in lines:
+                    pass
+    finally:
+        InferenceProtocol.hosted = None

@@ -1,0 +1,165 @@
+"""The console in a headless browser, over real replicas on emulated devices."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from deployments.access.tokens import hash_token
+from tests.support.browser import CHROMIUM, Page, browsing
+from tests.support.services import ROOT, free_port, wait_for
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt-get install chromium)"),
+]
+
+TOKEN = "a-secret-of-operations"
+ACCESS = {
+    "tokens": [{"name": "ops", "hash": hash_token(TOKEN), "scopes": ["operations"]}],
+    "anonymous": ["inference"],
+}
+#: Names that the browser gives to what a user can operate.
+CONTROLS = {"button", "slider", "spinbutton", "textbox", "combobox", "link"}
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    port = free_port()
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "tests/support/console_server.py"),
+            *(str(port), json.dumps({"access": ACCESS})),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        assert wait_for(lambda: httpx.get(f"{address}/v2/health/live").status_code == 200, 60)
+        yield f"{address}/sojourn/"
+    finally:
+        process.terminate()
+        assert process.wait(20) in (0, -15)
+
+
+@pytest.fixture(scope="module")
+def page(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """The page of a user who has signed in."""
+    with browsing(tmp_path_factory.mktemp("browser")) as made:
+        made.resize(1280, 900)
+        made.get(url)
+        made.until("document.getElementById('sign-in').open")
+        # The answer that asked for the token.
+        made.problems.clear()
+        made.type(TOKEN)
+        made.press("Enter")
+        made.until("document.getElementById('connection').textContent.startsWith('live from')")
+        yield made
+
+
+def text(page: Page, name: str) -> str:
+    """Return the text of the element with an id."""
+    return str(page.script(f"document.getElementById('{name}').textContent"))
+
+
+def test_shows_the_service(page: Page) -> None:
+    page.until("document.getElementById('verdict').textContent.includes('in time')")
+    assert text(page, "verdict").startswith("The SLA is")
+    assert text(page, "sla") == "googlenet · 99% of requests within 150 ms"
+    # Each has a line of its own.
+    for chart, lines in (("response", 1), ("load", 1), ("replicas", 1), ("power", 1)):
+        page.until(f"document.querySelectorAll('#chart-{chart} > svg .path').length >= {lines}")
+    page.until("document.querySelectorAll('#chart-policy rect').length > 100")
+    page.until("document.querySelectorAll('#chart-sizes rect').length > 1")
+    assert page.until("document.querySelectorAll('#reasons li').length")
+    assert page.script("Object.keys(sessionStorage).length") == 1
+    assert page.problems == []
+
+
+def cell(row: int, column: int) -> str:
+    """Return the expression of a number in the table of the what-if."""
+    found = f"document.querySelector('#answers tbody').rows[{row}].cells[{column}]"
+    return f"{found}.firstChild.textContent"
+
+
+def value(page: Page, row: int, column: int) -> float:
+    """Return a number in the table of the what-if."""
+    return float(page.script(cell(row, column)).split()[0].replace(",", ""))
+
+
+def test_the_what_if_answers_sliders_that_are_moved_by_the_keyboard(page: Page) -> None:
+    page.script("document.getElementById('what-if').scrollIntoView()")
+    page.until("document.querySelector('#answers tbody') && true")
+    summary = text(page, "summary")
+    page.script("document.getElementById('what-if-arrival_rate_per_s').focus()")
+    page.press("End")
+    # Ten times the load takes at most ten times the replicas, which are busier.
+    page.until(f"parseFloat({cell(0, 2)}) > 4 * parseFloat({cell(0, 1)})")
+    assert value(page, 0, 2) <= 10 * value(page, 0, 1)
+    power_w, more_power_w = value(page, 3, 1), value(page, 3, 2)
+    assert more_power_w > 4 * power_w
+    page.script("document.getElementById('what-if-response_time_ms').focus()")
+    page.press("ArrowLeft", 20)
+    shorter_ms = float(page.script("document.querySelector('#sliders input[type=number]').value"))
+    assert shorter_ms < 150
+    assert f"response_time_ms: {shorter_ms:g}\n" in text(page, "yaml")
+    page.until(f"parseFloat({cell(1, 2)}) <= {shorter_ms}")
+    assert text(page, "summary") != summary
+    page.script("document.getElementById('reset').click()")
+    page.until(f"{cell(0, 2)} === {cell(0, 1)}")
+    assert page.problems == []
+
+
+def test_an_sla_out_of_reach_is_said(page: Page) -> None:
+    page.script(
+        "(() => { const exact = document.querySelector('#sliders input[type=number]');"
+        "exact.value = 1; exact.dispatchEvent(new Event('change')); })()"
+    )
+    page.until("document.getElementById('summary').textContent.includes('a batch of one takes')")
+    page.script("document.getElementById('reset').click()")
+    page.until("document.getElementById('summary').dataset.tone === ''")
+
+
+def test_everything_is_reached_by_the_keyboard_and_has_a_name(page: Page) -> None:
+    page.script("document.activeElement.blur(); scrollTo(0, 0)")
+    seen: list[str] = []
+    for _ in range(40):
+        page.press("Tab")
+        seen.append(page.script("document.activeElement.id"))
+    assert {"theme", "reset", "copy", "yaml", "reasons", "what-if-percentile"} <= set(seen)
+    nodes = page.do("Accessibility.getFullAXTree")["nodes"]
+    roles = {"button", "slider"}
+    for node in nodes:
+        role = node.get("role", {}).get("value")
+        if role in CONTROLS and not node.get("ignored"):
+            roles.discard(role)
+            assert node["name"]["value"], node
+    assert not roles
+    page.script("document.getElementById('theme').focus()")
+    page.press("Enter", 2)
+    assert page.script("document.documentElement.dataset.theme") == "dark"
+    page.script("document.querySelector('#chart-load > svg').focus()")
+    page.press("ArrowLeft")
+    assert page.script("document.querySelectorAll('#chart-load .cursor').length") == 1
+
+
+@pytest.mark.parametrize("width", [400, 760, 1280])
+def test_nothing_is_wider_than_the_screen(page: Page, width: int) -> None:
+    page.resize(width, 900)
+    page.until(f"innerWidth === {width}")
+    assert page.script(
+        "document.documentElement.scrollWidth === document.documentElement.clientWidth"
+    )
+    assert page.problems == []
+
+
+def test_signing_out_asks_for_the_token_again(page: Page, url: str) -> None:
+    page.script("document.getElementById('sign-out').click()")
+    page.until("document.getElementById('sign-in').open")
+    assert page.script("Object.keys(sessionStorage).length") == 0
+    assert httpx.get(f"{url}events").status_code == 401

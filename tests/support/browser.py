@@ -1,0 +1,131 @@
+"""A headless Chromium, driven by its DevTools protocol."""
+
+import itertools
+import json
+import re
+import shutil
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from websockets.sync.client import ClientConnection, connect
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+_OPTIONS = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
+    *("--no-first-run", "--remote-debugging-port=0"),
+)
+_KEYS = {
+    "Tab": (9, ""),
+    "Enter": (13, "\r"),
+    "ArrowRight": (39, ""),
+    "ArrowLeft": (37, ""),
+    "End": (35, ""),
+}
+#: How long a page may take to show what a test waits for, on a busy machine.
+TIMEOUT_S = 60.0
+
+
+class Page:
+    """A page of a browser.
+
+    Attributes
+    ----------
+    problems : list of str
+        What the page threw, logged as an error, or was kept from doing by its own policy.
+    """
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
+        self._numbers = itertools.count(1)
+        self.problems: list[str] = []
+        for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
+            self.do(f"{domain}.enable")
+
+    def do(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Call a method of the protocol, and return its result."""
+        number = next(self._numbers)
+        self._connection.send(json.dumps({"id": number, "method": method, "params": parameters}))
+        while True:
+            message = json.loads(self._connection.recv(TIMEOUT_S))
+            if message.get("id") == number:
+                assert "error" not in message, message["error"]
+                result: dict[str, Any] = message["result"]
+                return result
+            self._take(message)
+
+    def _take(self, event: dict[str, Any]) -> None:
+        content = event["params"]
+        match event["method"]:
+            case "Runtime.exceptionThrown":
+                self.problems.append(str(content["exceptionDetails"]))
+            case "Runtime.consoleAPICalled" if content["type"] in ("error", "warning"):
+                self.problems.append(str(content["args"]))
+            case "Log.entryAdded" if content["entry"]["level"] == "error":
+                self.problems.append(f"{content['entry']['text']} {content['entry'].get('url')}")
+
+    def get(self, url: str) -> None:
+        """Open an address."""
+        self.do("Page.navigate", url=url)
+
+    def script(self, expression: str) -> Any:
+        """Return the value of an expression in JavaScript."""
+        answer = self.do(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def until(self, condition: str) -> Any:
+        """Wait until an expression in JavaScript is true; return its value."""
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while not (value := self.script(f"document.body && ({condition})")):
+            assert time.monotonic() < deadline_s, f"{condition}: not in {TIMEOUT_S:g} s"
+            time.sleep(0.05)
+        return value
+
+    def press(self, key: str, times: int = 1) -> None:
+        """Press a key, as a user does."""
+        code, text = _KEYS[key]
+        pressed = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+        for _ in range(times):
+            self.do("Input.dispatchKeyEvent", type="keyDown", text=text, **pressed)
+            self.do("Input.dispatchKeyEvent", type="keyUp", **pressed)
+
+    def type(self, text: str) -> None:
+        """Type a text into what has the focus."""
+        self.do("Input.insertText", text=text)
+
+    def resize(self, width: int, height: int) -> None:
+        """Give the page a size in pixels."""
+        self.do(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=height, deviceScaleFactor=1, mobile=False,
+        )  # fmt: skip
+
+
+@contextmanager
+def browsing(folder: Path) -> Iterator[Page]:
+    """Run a browser with its files in `folder`, and give its page."""
+    assert CHROMIUM is not None
+    process = subprocess.Popen(
+        [CHROMIUM, *_OPTIONS, f"--user-data-dir={folder}", "about:blank"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    try:
+        port = next(
+            found[1] for line in process.stderr if (found := re.search(r":(\d+)/devtools/", line))
+        )
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list") as answer:
+            (target,) = [one for one in json.load(answer) if one["type"] == "page"]
+        with connect(target["webSocketDebuggerUrl"], max_size=None) as connection:
+            yield Page(connection)
+    finally:
+        process.terminate()
+        process.communicate()
