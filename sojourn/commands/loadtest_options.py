@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from autoscaler.history.traces import load_trace
 from deployments.config import SLAConfig
 from deployments.validation import validate
 from loadtests.schedule import (
@@ -18,7 +19,6 @@ from loadtests.schedule import (
     trace_schedule,
 )
 from policy.errors import InvalidInputError
-from simulator.trace import load_trace
 
 DEFAULT_RATE_PER_S = 50.0
 DEFAULT_DURATION_S = 30.0
