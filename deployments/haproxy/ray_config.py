@@ -55,6 +55,8 @@ HELD_MAP = "held.map"
 #: without any server left to try, it would close the client's connection without a word, as it does
 #: whenever a kept connection to a server fails.
 REFUSALS = "sojourn-refusals"
+#: What Ray's own health check then answers (``DRAINING_MESSAGE`` in its `constants`).
+_DRAINING = "This node is being drained."
 _SOCKET = re.compile(r"^(\s*stats socket )(\S+) mode \d+ (.*)$", re.MULTILINE)
 _BIND = re.compile(r"^(\s*bind )(\S*):(\d+)( .*)?$", re.MULTILINE)
 _SECTION = re.compile(r"^(?=\S)", re.MULTILINE)
@@ -105,12 +107,15 @@ class RayConfig:
         What HAProxy is to listen on, in the order of the ``bind`` lines.
     has_routes : bool
         Whether any request is sent to a replica: not so when Ray has just started HAProxy.
+    draining : bool
+        Whether Ray is about to stop this HAProxy.
     """
 
     text: str
     admin_socket: Path
     addresses: tuple[Address, ...]
     has_routes: bool
+    draining: bool
 
 
 def backend_name(application: str) -> str:
@@ -150,7 +155,13 @@ def parse(text: str, host: str | None = None) -> RayConfig:
         if host is not None and address == own:
             address = Address(_host(host), own.port)
         addresses.append(address)
-    return RayConfig(text, Path(socket[2]), tuple(addresses), "\n    use_backend " in text)
+    return RayConfig(
+        text,
+        Path(socket[2]),
+        tuple(addresses),
+        has_routes="\n    use_backend " in text,
+        draining=f'"{_DRAINING}" if healthcheck' in text,
+    )
 
 
 def amend(

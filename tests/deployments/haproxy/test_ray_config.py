@@ -46,6 +46,9 @@ name = HAProxyManager.get_safe_name("http-" + APPLICATION)
 backend = BackendConfig(name, "/", servers=servers, fallback_server=proxy)
 api.set_backend_configs({name: backend} if ROUTES else {})
 api._generate_config_file_internal()
+api.cfg.pass_health_checks = False
+api.config_file_path += ".draining"
+api._generate_config_file_internal()
 """
 
 
@@ -192,6 +195,8 @@ def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(
     assert config.admin_socket == tmp_path / "admin.sock"
     assert config.addresses == tuple(Address("127.0.0.1", port) for port in (9101, 18000, 8404))
     assert config.has_routes is routes
+    assert not config.draining
+    assert parse((tmp_path / "haproxy.cfg.draining").read_text()).draining
     unavailable = tmp_path / "503.http"
     unavailable.write_bytes(UNAVAILABLE)
     (tmp_path / HELD_MAP).touch()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,6 +27,14 @@ from tests.support.readme import ROOT
 from tests.support.services import free_port, wait_for
 
 pytestmark = pytest.mark.slow
+
+
+#: As Ray writes it, but in a section of its own.
+DRAINING = """
+backend unused
+    acl healthcheck path -i /-/healthz
+    http-request return status 503 string "This node is being drained." if healthcheck
+"""
 
 
 class Replica:
@@ -155,8 +164,24 @@ def ended(process: psutil.Process) -> bool:
     return bool(process.status() == psutil.STATUS_ZOMBIE)
 
 
+def haproxies(folder: Path) -> list[psutil.Process]:
+    """Return the processes of HAProxy that run with a configuration of the folder."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            if words[1:3] == ["-db", "-f"] and words[3].startswith(f"{folder}/haproxy-"):
+                found.append(process)
+    return found
+
+
 def haproxy_of(supervisor: psutil.Process) -> psutil.Process:
-    (child,) = supervisor.children()
+    (child,) = (child for child in supervisor.children() if child.name() == "haproxy")
+    return child
+
+
+def standby_of(supervisor: psutil.Process) -> psutil.Process:
+    (child,) = (child for child in supervisor.children() if child.name() != "haproxy")
     return child
 
 
@@ -203,7 +228,7 @@ def test_a_reload_loses_no_client_and_the_old_one_ends(node: Node) -> None:
         stop.set()
         client.join()
     assert set(statuses) == {200}
-    assert len(new.children()) == 1
+    assert haproxies(node.folder) == [haproxy_of(new)]
 
 
 def test_the_requests_of_a_replica_that_stops_answering_are_sent_on(node: Node) -> None:
@@ -297,18 +322,86 @@ def test_until_there_are_routes_the_predecessor_serves_on(node: Node) -> None:
     assert node.get()[0] == 200
     third = node.start("-sf", str(second.pid), "-x", str(node.folder / "admin.sock"))
     assert node.get()[0] == 200
-    assert len(third.children()) == 1
+    assert haproxy_of(third).is_running()
     for old in (first, second):
         assert wait_for(partial(ended, old))
 
 
-def test_haproxy_ends_with_its_supervisor(node: Node) -> None:
+def test_nobody_notices_that_a_supervisor_is_killed(node: Node) -> None:
+    """Neither those who come nor those whose requests HAProxy holds."""
     supervisor = node.start()
-    haproxy = haproxy_of(supervisor)
+    haproxy, standby = haproxy_of(supervisor), standby_of(supervisor)
+    with ThreadPoolExecutor(1) as pool:
+        for replica in node.replicas:
+            replica.fall_silent()
+        held = pool.submit(node.get)
+        supervisor.kill()
+        assert wait_for(lambda: "takes the place" in node.log())
+        for replica in node.replicas:
+            replica.speak()
+        assert held.result()[0] == 200
+    assert [node.get()[0] for _ in range(20)] == [200] * 20
+    # Ray finds no HAProxy, and replaces the actor that manages it.
+    assert not (node.folder / "admin.sock").exists()
+    second = node.start(routes=False)
+    assert node.get()[0] == 200
+    assert haproxies(node.folder) == [haproxy]
+    third = node.start("-sf", str(second.pid), "-x", str(node.folder / "admin.sock"))
+    assert node.get()[0] == 200
+    assert wait_for(lambda: not standby.is_running() or ended(standby))
+    assert wait_for(lambda: haproxies(node.folder) == [haproxy_of(third)])
+
+
+def test_a_standby_is_a_supervisor_in_every_respect(node: Node) -> None:
+    """It starts HAProxy again, has a standby of its own, and ends when nobody needs it."""
+    first = node.start()
+    standby = standby_of(first)
+    first.kill()
+    assert wait_for(lambda: "takes the place" in node.log())
+    haproxies(node.folder)[0].kill()
+    assert wait_for(lambda: "is started again" in node.log())
+    assert node.get()[0] == 200
+    assert wait_for(lambda: len(standby.children()) == 2)
+    second = standby_of(standby)
+    standby.kill()
+    assert wait_for(lambda: f"process {second.pid} takes the place" in node.log())
+    assert node.get()[0] == 200
+    second.terminate()
+    assert wait_for(lambda: not second.is_running() or ended(second))
+    assert haproxies(node.folder) == []
+
+
+def test_a_killed_standby_is_replaced(node: Node) -> None:
+    supervisor = node.start()
+    first = standby_of(supervisor)
+    first.kill()
+    assert wait_for(lambda: standby_of(supervisor).pid != first.pid)
     supervisor.kill()
-    assert wait_for(lambda: not haproxy.is_running())
+    assert wait_for(lambda: "takes the place" in node.log())
+    assert node.get()[0] == 200
+
+
+@pytest.mark.parametrize("extra", ["", DRAINING], ids=["no routes", "draining"])
+def test_a_haproxy_that_is_not_needed_ends_with_its_supervisor(node: Node, extra: str) -> None:
+    """Ray stops it by killing what it has started."""
+    supervisor = node.launch(routes=bool(extra), extra=extra)
+    assert wait_for(lambda: node.pid() == supervisor.pid)
+    supervisor.kill()
+    assert wait_for(lambda: haproxies(node.folder) == [])
     with pytest.raises(ConnectionRefusedError):
         node.get()
+
+
+def test_what_is_left_if_all_supervisors_are_killed_at_once_is_replaced(node: Node) -> None:
+    supervisor = node.start()
+    left = haproxy_of(supervisor)
+    for process in (standby_of(supervisor), supervisor):
+        process.kill()
+    assert node.get()[0] == 200
+    second = node.start()
+    assert node.get()[0] == 200
+    assert wait_for(lambda: not left.is_running() or ended(left))
+    assert haproxies(node.folder) == [haproxy_of(second)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
