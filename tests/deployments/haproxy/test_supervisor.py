@@ -30,11 +30,10 @@ pytestmark = pytest.mark.slow
 
 
 #: As Ray writes it, but in a section of its own.
-DRAINING = """
-backend unused
-    acl healthcheck path -i /-/healthz
-    http-request return status 503 string "This node is being drained." if healthcheck
-"""
+DRAINING = (
+    "backend unused\n acl healthcheck path -i /-/healthz\n http-request return status 503 "
+    'content-type text/plain string "This node is being drained." if healthcheck\n'
+)
 
 
 class Replica:
