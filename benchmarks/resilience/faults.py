@@ -30,6 +30,13 @@ def kill(processes: list[psutil.Process]) -> None:
             process.kill()
 
 
+def runs(process: psutil.Process) -> bool:
+    """Return whether a process has not ended."""
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 def one_replica(run: Run) -> None:
     """Kill a replica every ten seconds."""
     run.begin()
@@ -61,10 +68,20 @@ def haproxy(run: Run) -> None:
 
 
 def haproxy_supervisor(run: Run) -> None:
-    """Kill HAProxy together with its supervisor."""
+    """Kill the supervisor of HAProxy, and when Ray has started another one, a replica."""
+    before = run.service.haproxies()
     run.begin()
-    kill(run.service.supervisors() or run.service.haproxies())
-    time.sleep(25)
+    kill(run.service.supervisors())
+    until_s = time.monotonic() + 30
+    while any(map(runs, before)) and time.monotonic() < until_s:
+        time.sleep(0.2)
+    if any(map(runs, before)):
+        run.notes.append("Ray has not started another supervisor within 30 s")
+    else:
+        run.notes.append(f"replaced after {time.monotonic() - run.fault_s:.0f} s")
+    kill(run.service.replicas()[:1])
+    time.sleep(10)
+    run.service.wait_for_replicas(2)
 
 
 def haproxy_manager(run: Run) -> None:
@@ -186,8 +203,7 @@ def memory_limit(run: Run) -> None:
     time.sleep(15)
     with suppress(ProcessLookupError):
         resource.prlimit(replica.pid, resource.RLIMIT_AS, before)
-    lived = replica.is_running() and replica.status() != psutil.STATUS_ZOMBIE
-    run.notes.append(f"the replica {'lived on' if lived else 'died'}")
+    run.notes.append(f"the replica {'lived on' if runs(replica) else 'died'}")
     run.service.wait_for_replicas(2)
     time.sleep(5)
 

@@ -82,8 +82,10 @@ class Service:
         return self.processes(lambda _, command: "/haproxy -db -f" in command.partition(" -sf")[0])
 
     def supervisors(self) -> list[psutil.Process]:
-        """Return the processes that supervise HAProxy."""
-        return self.processes(lambda _, command: "sojourn-haproxy" in command)
+        """Return the processes that supervise HAProxy, without their standbys."""
+        found = self.processes(lambda _, command: "sojourn-haproxy" in command)
+        pids = {process.pid for process in found}
+        return [process for process in found if process.ppid() not in pids]
 
     def actors(self, name: str) -> list[psutil.Process]:
         """Return the actors of Serve of a class, such as ``ServeController``."""

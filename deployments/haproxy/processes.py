@@ -9,10 +9,21 @@ from pathlib import Path
 def open_parent_of(pid: int) -> int | None:
     """Return a descriptor of a process's parent; None if either has ended."""
     with suppress(OSError, ValueError, IndexError):
-        # The name, in parentheses, may contain anything.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return os.pidfd_open(int(fields[1]))
+        return os.pidfd_open(int(_status(pid)[1]))
     return None
+
+
+def wants_cpu(pid: int) -> bool:
+    """Return whether a process computes, or waits for a CPU."""
+    with suppress(OSError, IndexError):
+        return _status(pid)[0] == "R"
+    return False
+
+
+def _status(pid: int) -> list[str]:
+    """Return what the kernel tells of a process: its state, its parent and more."""
+    # The name, in parentheses, may contain anything.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def ended(pidfd: int, timeout_s: float = 0.0) -> bool:

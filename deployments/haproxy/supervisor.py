@@ -28,7 +28,7 @@ from deployments.haproxy import ray_config
 from deployments.haproxy.admin_relay import AdminError, AdminRelay, ask, process_id
 from deployments.haproxy.fallback import held_ms
 from deployments.haproxy.listeners import HAND_OVER, hand_over, open_listener, take_over
-from deployments.haproxy.processes import ended, open_parent_of
+from deployments.haproxy.processes import ended, open_parent_of, wants_cpu
 from deployments.haproxy.ray_config import REFUSALS, Address, UnknownConfigError
 from deployments.haproxy.rays_command import find_haproxy, parse_arguments
 from deployments.haproxy.server_checks import ServerChecks, StatisticsError, parse_servers
@@ -265,7 +265,9 @@ class Supervisor:
             return
         except AdminError:
             self._silent_checks += 1
-            if self._silent_checks >= MAX_SILENT_CHECKS:
+            # One that waits for a CPU answers when it has one, and one that spins ends itself.
+            hangs = self._silent_checks >= MAX_SILENT_CHECKS and not wants_cpu(worker.pid)
+            if hangs and self._owns_haproxy:
                 _log("HAProxy does not respond and is killed")
                 worker.signal(signal.SIGKILL)
             return
