@@ -23,7 +23,7 @@ import psutil
 from benchmarks.arguments import json_option, quick_option
 from benchmarks.resilience.experiments import EXPERIMENTS, Experiment, run_experiment
 from benchmarks.resilience.report import COLUMNS, cells, write
-from benchmarks.resilience.service import Service, serving
+from benchmarks.resilience.service import Service
 from benchmarks.resilience.soak import soak
 from sojourn.output import print_json, print_table, say
 
@@ -88,13 +88,13 @@ def run_all(
         for experiment in chosen:
             say(f"{experiment.name}: {(experiment.fault.__doc__ or '').splitlines()[0]}")
             try:
-                usable = service is not None and kind is experiment.document
+                usable = service is not None and kind == experiment.kind
                 if not usable or service is None or not service.wait_for_replicas(2, 30):
                     service = None
                     stack.close()
                     say("  starting the service")
-                    kind = experiment.document
-                    service = stack.enter_context(serving(experiment.document()))
+                    kind = experiment.kind
+                    service = stack.enter_context(experiment.start(experiment.document()))
                 row = run_experiment(experiment, service, quick)
             except (SystemExit, OSError, psutil.Error) as error:
                 say(f"  not completed: {error}")

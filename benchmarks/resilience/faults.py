@@ -12,11 +12,13 @@ import psutil
 
 from benchmarks.live.local_service import get_json
 from benchmarks.resilience.culprits import ERROR, HANG, POISON
-from benchmarks.resilience.load import request_bytes
+from benchmarks.resilience.load import Load, request_bytes
 from benchmarks.resilience.run import Run
 from benchmarks.resilience.service import Document, emulated_document
 from benchmarks.resilience.strangers import exchange
 
+#: One request in three seconds; the clients wait for as long as it takes.
+LONG_LOAD = Load(rate_per_s=1 / 3, large_every=0, idle_clients=0, timeout_s=90)
 #: Memory that a replica may still ask for: less than a large body and its tensors.
 _LEFT_BYTES = 1 << 20
 
@@ -153,6 +155,28 @@ def scaling(run: Run) -> None:
         if not run.service.wait_for_replicas(count, 40):
             run.notes.append(f"{count} replicas were not reached")
     run.service.wait_for_replicas(2)
+
+
+def scale_in(run: Run) -> None:
+    """Stop two of three replicas while requests of 20 s are in flight."""
+    time.sleep(15)
+    run.begin()
+    document = deepcopy(run.service.document)
+    document["applications"][0]["deployments"][0]["num_replicas"] = 1
+    run.service.deploy(document)
+    if not run.service.wait_for_replicas(1):
+        run.notes.append("the replicas did not end")
+
+
+def long_document() -> Document:
+    """Return the config of a service whose batches take 20 s."""
+    document = emulated_document(
+        3, import_path="benchmarks.resilience.culprits:Long", hang_after_s=60, max_batch_size=8
+    )
+    user_config = document["applications"][0]["deployments"][0]["user_config"]
+    user_config["sla"]["response_time_ms"] = 60_000
+    user_config["limits"] |= {"late": "serve", "max_timeout_ms": 90_000}
+    return document
 
 
 def upgrade(run: Run) -> None:

@@ -74,6 +74,7 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
     assert gone == [
         f"stats socket {tmp_path}/admin.sock mode 666 level admin expose-fd listeners",
         "timeout connect 5s",
+        f"errorfile 502 {tmp_path}/500.http",
         f"errorfile 503 {tmp_path}/500.http",
         "bind :9101",
         "bind 127.0.0.1:8000",
@@ -89,6 +90,7 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
             "http-request set-header x-sojourn-only-replica 1 if { nbsrv le 1 }",
             "http-response set-status 503 if { status 529 }",
             "tune.memory.hot-size 67108864",
+            "errorfile 502 /run/503.http",
             "errorfile 503 /run/503.http",
             "bind fd@10",
             "bind fd@11",
@@ -164,6 +166,13 @@ def test_a_configuration_without_an_application_has_no_routes(
 def test_a_users_own_settings_are_kept(tmp_path: Path, default: str, own: str) -> None:
     text = ray_config(tmp_path, "*", PORTS, [1]).replace(default, own)
     assert own in amended(text)
+
+
+def test_clients_may_send_again_what_haproxy_may(tmp_path: Path) -> None:
+    text = ray_config(tmp_path, "*", PORTS, [1])
+    once = text.replace("retry-on 503 conn-failure empty-response", "retry-on 503 conn-failure")
+    assert "errorfile 502 /run/503.http" in amended(text)
+    assert f"errorfile 502 {tmp_path}/500.http" in amended(once)
 
 
 @pytest.mark.parametrize("missing", ["stats socket", "frontend http_frontend"])

@@ -143,10 +143,11 @@ class Node:
                     return int(line[5:])
         return 0
 
-    def get(self, timeout_s: float = 10.0) -> tuple[int, bytes]:
+    def get(self, timeout_s: float = 10.0, body: bytes | None = None) -> tuple[int, bytes]:
+        """Ask for the port of a replica, perhaps with a body that it never reads."""
         client = http.client.HTTPConnection("127.0.0.1", self.ports[1], timeout=timeout_s)
         try:
-            client.request("GET", "/")
+            client.request("GET", "/", body)
             answer = client.getresponse()
             return answer.status, answer.read()
         finally:
@@ -305,6 +306,16 @@ def test_a_request_that_a_dying_replica_leaves_is_refused_if_there_is_no_other(n
     assert node.get()[0] == 200
     node.replicas[0].die_at_next_request()
     assert node.get() == (503, UNAVAILABLE.partition(b"\r\n\r\n")[2])
+
+
+def test_what_a_dying_replica_leaves_and_is_too_large_to_be_sent_again_is_refused(
+    node: Node,
+) -> None:
+    node.start()
+    for replica in node.replicas:
+        replica.die_at_next_request()
+    body = b" " * (4 << 16)  # HAProxy's buffer has 64 KiB
+    assert node.get(body=body) == (503, UNAVAILABLE.partition(b"\r\n\r\n")[2])
 
 
 def test_while_ray_starts_clients_are_told_to_try_again(node: Node) -> None:
