@@ -12,21 +12,24 @@ printed, and with ``--output`` also written, as Markdown and as JSON.
 """
 
 import os
+import signal
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
-import psutil
 
 from benchmarks.arguments import json_option, quick_option
 from benchmarks.resilience.experiments import EXPERIMENTS, Experiment, run_experiment
-from benchmarks.resilience.report import COLUMNS, cells, write
+from benchmarks.resilience.report import COLUMNS, cells, not_completed, write
 from benchmarks.resilience.service import Service
 from benchmarks.resilience.soak import soak
 from sojourn.output import print_json, print_table, say
 
+#: The longest that a quick experiment may take, with the start of its service.
+LIMIT_S = 240
 NAMES = [experiment.name for experiment in EXPERIMENTS]
 
 
@@ -63,7 +66,8 @@ def main(
         return 0
     # The table is wider than what is taken for the width of a file.
     os.environ.setdefault("COLUMNS", "130")
-    rows = run_all(chosen, quick, folder)
+    limit_s = LIMIT_S if quick else 5 * LIMIT_S
+    rows = run_all(chosen, quick, folder, limit_s + int(60 * (soak_min or 0)))
     if as_json:
         print_json({"experiments": rows})
     else:
@@ -74,20 +78,46 @@ def main(
     return 0
 
 
+@contextmanager
+def time_limit(limit_s: int) -> Iterator[None]:
+    """Raise `TimeoutError` in the context when it has taken so long."""
+
+    def give_up(_number: int, _frame: object) -> None:
+        raise TimeoutError(f"it took more than {limit_s} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(limit_s)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def run_all(
-    chosen: list[Experiment], quick: bool, folder: Path | None = None
+    chosen: list[Experiment], quick: bool, folder: Path | None = None, limit_s: int = LIMIT_S
 ) -> list[dict[str, Any]]:
     """Run experiments in order, on one service for as long as it lasts.
 
-    An experiment that cannot be run is said on standard error and left out.
+    One that fails has a row without numbers, and does not keep the others from being run.
+
+    Parameters
+    ----------
+    chosen : list of Experiment
+    quick : bool
+    folder : Path, optional
+        Where to write the table after each experiment.
+    limit_s : int
+        How long an experiment may take, with the start of its service.
     """
     rows: list[dict[str, Any]] = []
-    with ExitStack() as stack:
-        service: Service | None = None
-        kind: object = None
-        for experiment in chosen:
-            say(f"{experiment.name}: {(experiment.fault.__doc__ or '').splitlines()[0]}")
-            try:
+    stack = ExitStack()
+    service: Service | None = None
+    kind: object = None
+    for experiment in chosen:
+        say(f"{experiment.name}: {(experiment.fault.__doc__ or '').splitlines()[0]}")
+        try:
+            with time_limit(limit_s):
                 usable = service is not None and kind == experiment.kind
                 if not usable or service is None or not service.wait_for_replicas(2, 30):
                     service = None
@@ -96,21 +126,23 @@ def run_all(
                     kind = experiment.kind
                     service = stack.enter_context(experiment.start(experiment.document()))
                 row = run_experiment(experiment, service, quick)
-            except (SystemExit, OSError, psutil.Error) as error:
-                say(f"  not completed: {error}")
-                service = None
-                continue
-            rows.append(row)
-            if folder is not None:
-                write(rows, folder)
-            counts = zip(COLUMNS, cells(row), strict=True)
-            say("  " + ", ".join(f"{name} {cell}" for name, cell in counts))
-            for note in row["notes"]:
-                say(f"  {note}")
-            if row["statuses"]:
-                say(f"  not right: {row['statuses']}")
-            if experiment.fatal:
-                service = None
+        except (Exception, SystemExit) as error:
+            row = not_completed(experiment.name, str(error) or type(error).__name__)
+        if experiment.fatal or row["sent"] is None:
+            service = None
+        rows.append(row)
+        if folder is not None:
+            write(rows, folder)
+        counts = zip(COLUMNS, cells(row), strict=True)
+        say("  " + ", ".join(f"{name} {cell}" for name, cell in counts))
+        for note in row["notes"]:
+            say(f"  {note}")
+        if row["statuses"]:
+            say(f"  not right: {row['statuses']}")
+    try:
+        stack.close()
+    except (Exception, SystemExit) as error:
+        say(f"the last service did not end: {error}")
     return rows
 
 

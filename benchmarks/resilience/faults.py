@@ -90,20 +90,20 @@ def haproxy_manager(run: Run) -> None:
     """Kill Serve's actor that manages HAProxy, then a replica."""
     run.begin()
     kill(run.service.actors("HAProxyManager"))
-    time.sleep(15)
+    time.sleep(10 if run.quick else 15)
     kill(run.service.replicas()[:1])
-    time.sleep(15)
+    time.sleep(10 if run.quick else 15)
     run.service.wait_for_replicas(2)
 
 
 def haproxy_stopped(run: Run) -> None:
-    """Stop HAProxy (SIGSTOP) for 15 s."""
-    stop_for(run, run.service.haproxies(), 15)
+    """Stop HAProxy (SIGSTOP) for 15 s; for 8 s in a quick run."""
+    stop_for(run, run.service.haproxies(), 8 if run.quick else 15)
 
 
 def replica_stopped(run: Run) -> None:
-    """Stop one of two replicas (SIGSTOP) for 15 s."""
-    stop_for(run, run.service.replicas()[:1], 15)
+    """Stop one of two replicas (SIGSTOP) for 15 s; for 8 s in a quick run."""
+    stop_for(run, run.service.replicas()[:1], 8 if run.quick else 15)
 
 
 def stop_for(run: Run, processes: list[psutil.Process], duration_s: float) -> None:
@@ -125,7 +125,7 @@ def controller(run: Run) -> None:
     """Kill Serve's controller."""
     run.begin()
     kill(run.service.actors("ServeController"))
-    time.sleep(20)
+    time.sleep(12 if run.quick else 20)
 
 
 def idle_workers(run: Run) -> None:
@@ -142,7 +142,7 @@ def gcs(run: Run) -> None:
     """Kill the GCS, Ray's directory of the cluster."""
     run.begin()
     kill(run.service.named("gcs_server"))
-    time.sleep(30)
+    time.sleep(20 if run.quick else 30)
 
 
 def scaling(run: Run) -> None:
@@ -235,7 +235,7 @@ def memory_limit(run: Run) -> None:
 def erring_device(run: Run) -> None:
     """Send one request in about a thousand on which the device fails."""
     run.begin()
-    statuses = _culprits(run, ERROR, count=5, every_s=4)
+    statuses = _culprits(run, ERROR, count=3 if run.quick else 5, every_s=4)
     run.notes.append(f"culprits were answered {statuses}")
 
 

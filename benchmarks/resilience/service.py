@@ -20,6 +20,7 @@ import yaml
 from benchmarks.inputs import EMULATED_P4_CONFIG
 from benchmarks.live.local_service import running_replicas, running_service
 from benchmarks.resilience.load import Target
+from deployments.local.descendants import adopted_orphans, descendants, end_descendants
 from deployments.local.ray_token import ray_headers
 
 PORT = 8131
@@ -151,13 +152,30 @@ def serving(
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.yaml"
         config.write_text(yaml.safe_dump(document))
-        with mock.patch.dict(os.environ, environment), running_service(config, PORT) as summary:
+        with (
+            everything_ended(),
+            mock.patch.dict(os.environ, environment),
+            running_service(config, PORT) as summary,
+        ):
             (process,) = (
                 child
                 for child in psutil.Process(os.getpid()).children()
                 if str(config) in child.cmdline()
             )
             yield ready_service(document, summary["dashboard"], process)
+
+
+@contextmanager
+def everything_ended() -> Iterator[None]:
+    """End all processes that were started in the context, also if it fails."""
+    before = descendants()
+    with adopted_orphans():
+        try:
+            yield
+        finally:
+            left = end_descendants(but=before)
+            if left:
+                raise SystemExit(f"processes could not be ended: {left}")
 
 
 def ready_service(document: Document, dashboard: str, process: psutil.Process) -> Service:
