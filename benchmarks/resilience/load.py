@@ -74,7 +74,7 @@ class Target:
 def request_bytes(target: Target, value: float, body_bytes: int = 0) -> bytes:
     """Return a request to echo `value`, its body filled up with blanks to `body_bytes`."""
     tensor = {"name": "input", "datatype": "FP32", "shape": [1, 1], "data": [value]}
-    body = json.dumps({"inputs": [tensor]}).encode().rjust(body_bytes)
+    body = json.dumps({"inputs": [tensor]}).encode().ljust(body_bytes)
     head = (
         f"POST /v2/models/{target.model}/infer HTTP/1.1\r\nHost: {target.host}:{target.port}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
