@@ -1,0 +1,67 @@
+"""The service under test, and what it needs of its machine."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from benchmarks.resilience import nodes, surroundings
+from benchmarks.resilience.load import Target
+from benchmarks.resilience.service import Service, everything_ended
+
+_ORPHAN = "import os, time; print(os.fork() or os.getpid(), flush=True); time.sleep(60)"
+
+
+def start_an_orphan() -> list[int]:
+    """Return the process ids of a killed process and of its child, which lives on."""
+    child = subprocess.Popen([sys.executable, "-c", _ORPHAN], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    pids = [int(child.stdout.readline()), int(child.stdout.readline())]
+    child.stdout.close()
+    child.kill()
+    child.wait()
+    return pids
+
+
+def test_everything_that_was_started_is_ended() -> None:
+    with everything_ended():
+        pids = start_an_orphan()
+        assert any(map(psutil.pid_exists, pids))
+    assert not any(map(psutil.pid_exists, pids))
+
+
+def test_a_standby_is_not_taken_for_a_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
+    parents = {2: 1, 3: 2, 5: 4, 6: 5}
+    found: list[Any] = [
+        SimpleNamespace(pid=pid, ppid=lambda parent=parent: parent)
+        for pid, parent in parents.items()
+    ]
+    monkeypatch.setattr(Service, "processes", lambda self, is_it: found)
+    service = Service(Target("h", 1, "m", 0.5, 99), "", psutil.Process(), {})
+    assert [one.pid for one in service.supervisors()] == [2, 5]
+
+
+@pytest.mark.parametrize("missing", ["root", "libfaketime"])
+def test_an_experiment_says_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missing: str
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr(surroundings, "_FAKETIME", tmp_path / "none")
+    start = surroundings.on_a_small_disk if missing == "root" else surroundings.with_a_faked_clock
+    with pytest.raises(SystemExit, match=missing), start({}):
+        pass
+
+
+def test_only_replicas_that_run_are_counted_by_node() -> None:
+    replicas = [
+        {"node_id": "a", "state": "RUNNING"},
+        {"node_id": "b", "state": "RUNNING"},
+        {"node_id": "b", "state": "STARTING"},
+        {"node_id": "a", "state": "RUNNING"},
+    ]
+    details = {"applications": {"x": {"deployments": {"y": {"replicas": replicas}}}}}
+    assert nodes._by_node(details, "a") == "2 on the head, 1 on the second node"
