@@ -85,7 +85,7 @@ class Service:
         return self.processes(lambda _, command: "/haproxy -db -f" in command.partition(" -sf")[0])
 
     def supervisors(self) -> list[psutil.Process]:
-        """Return the processes that supervise HAProxy, without their standbys."""
+        """Return the processes that supervise HAProxy, without their deputies."""
         found = self.processes(lambda _, command: "sojourn-haproxy" in command)
         pids = {process.pid for process in found}
         return [process for process in found if process.ppid() not in pids]

@@ -26,6 +26,7 @@ from contextlib import suppress
 
 from deployments.haproxy import ray_config
 from deployments.haproxy.admin_relay import AdminError, AdminRelay, ask, process_id
+from deployments.haproxy.deputy import SIGNALS, Deputy
 from deployments.haproxy.fallback import held_ms
 from deployments.haproxy.listeners import HAND_OVER, hand_over, open_listener, take_over
 from deployments.haproxy.processes import ended, open_parent_of, wants_cpu
@@ -33,12 +34,11 @@ from deployments.haproxy.ray_config import REFUSALS, Address, UnknownConfigError
 from deployments.haproxy.rays_command import find_haproxy, parse_arguments
 from deployments.haproxy.server_checks import ServerChecks, StatisticsError, parse_servers
 from deployments.haproxy.settings import ALWAYS_SERVED, HTTP_HOST
-from deployments.haproxy.standby import SIGNALS, Standby
 from deployments.haproxy.worker import Child, Worker
 
 READY_TIMEOUT_S = 30.0
-#: Where a standby that has taken over answers its successor, beside Ray's admin socket.
-STANDBY_SOCKET = "standby.sock"
+#: Where a deputy that has taken over answers its successor, beside Ray's admin socket.
+DEPUTY_SOCKET = "deputy.sock"
 #: How often HAProxy is asked about its servers, and after how many failures it is killed.
 CHECK_EVERY_S = 0.25
 MAX_SILENT_CHECKS = 3
@@ -90,8 +90,8 @@ class Supervisor:
             lambda: self._worker.admin_socket if self._worker else self._worker_socket,
             {HAND_OVER: self._hand_over},
         )
-        self._standby = Standby()
-        self._standby_socket = self._config.admin_socket.with_name(STANDBY_SOCKET)
+        self._deputy = Deputy()
+        self._deputy_socket = self._config.admin_socket.with_name(DEPUTY_SOCKET)
         self._owns_haproxy = False
         self._silent_checks = 0
         self._server_checks = ServerChecks()
@@ -108,7 +108,7 @@ class Supervisor:
                 return self._status_of_worker() or 1
             return self._supervise()
         finally:
-            self._standby.end()
+            self._deputy.end()
             self._relay.close()
             for path in (self._amended, self._worker_socket):
                 path.unlink(missing_ok=True)
@@ -120,7 +120,7 @@ class Supervisor:
     def _begin(self) -> bool:
         """Start HAProxy, or leave the predecessor's in charge; return whether one works."""
         self._relay.listen()
-        predecessor = take_over(self._config.admin_socket) or take_over(self._standby_socket)
+        predecessor = take_over(self._config.admin_socket) or take_over(self._deputy_socket)
         if predecessor is not None:
             self._sockets.update(predecessor.sockets)
             if not self._replaced and not self._config.has_routes:
@@ -134,7 +134,7 @@ class Supervisor:
         for address in self._config.addresses:
             if address not in self._sockets:
                 self._sockets[address] = open_listener(address, self._shares_ports)
-        if self._have_standby():
+        if self._have_deputy():
             return True
         worker = self._start([str(pid) for pid in self._replaced])
         if not worker.wait_ready(READY_TIMEOUT_S):
@@ -142,9 +142,9 @@ class Supervisor:
         self._relay.open()
         return True
 
-    def _have_standby(self) -> bool:
-        """Fork a standby; return False here, and True there if it has to take over."""
-        haproxy = self._standby.fork(self._worker.pid if self._worker else 0)
+    def _have_deputy(self) -> bool:
+        """Fork a deputy; return False here, and True there if it has to take over."""
+        haproxy = self._deputy.fork(self._worker.pid if self._worker else 0)
         if haproxy is None:
             return False
         self._handle_signals()
@@ -159,11 +159,11 @@ class Supervisor:
             _log(f"process {os.getpid()} takes the place of its supervisor, which was killed")
             # Ray's actor cannot go on with a process that it has not started. It is replaced if
             # it finds nothing at its own path.
-            self._relay.move(self._standby_socket)
+            self._relay.move(self._deputy_socket)
         return True
 
     def _sweep(self) -> None:
-        """Remove what is left where a supervisor and its standby were killed at once."""
+        """Remove what is left where a supervisor and its deputy were killed at once."""
         sockets = [*self._worker_socket.parent.glob("[0-9]*.sock")]
         for path in sockets:
             with suppress(AdminError, ProcessLookupError):
@@ -201,7 +201,7 @@ class Supervisor:
             command += ["-sf", *replaced]
         worker = Child(command, self._worker_socket, list(listeners.values()))
         self._worker, self._owns_haproxy = worker, True
-        self._standby.tell(worker.pid)
+        self._deputy.tell(worker.pid)
         if self._stopping:
             worker.signal(signal.SIGTERM)
         return worker
@@ -210,8 +210,8 @@ class Supervisor:
         started_s = checked_s = time.monotonic()
         admin = self._relay.fileno()
         while True:
-            if self._owns_haproxy and not (self._stopping or self._standby.alive):
-                self._have_standby()
+            if self._owns_haproxy and not (self._stopping or self._deputy.alive):
+                self._have_deputy()
             worker = self._worker
             poll = select.poll()
             poll.register(admin, select.POLLIN)
@@ -289,7 +289,7 @@ class Supervisor:
     def _stop(self, number: int, _frame: object = None) -> None:
         """Pass a signal on to HAProxy: ``SIGUSR1`` lets it finish what it has, others end it."""
         self._stopping = True
-        self._standby.end()  # HAProxy ends by itself now
+        self._deputy.end()  # HAProxy ends by itself now
         for one in self._sockets.values():
             one.close()
         if self._worker is not None:

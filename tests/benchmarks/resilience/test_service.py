@@ -34,7 +34,7 @@ def test_everything_that_was_started_is_ended() -> None:
     assert not any(map(psutil.pid_exists, pids))
 
 
-def test_a_standby_is_not_taken_for_a_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deputy_is_not_taken_for_a_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     parents = {2: 1, 3: 2, 5: 4, 6: 5}
     found: list[Any] = [
         SimpleNamespace(pid=pid, ppid=lambda parent=parent: parent)

@@ -180,7 +180,7 @@ def haproxy_of(supervisor: psutil.Process) -> psutil.Process:
     return child
 
 
-def standby_of(supervisor: psutil.Process) -> psutil.Process:
+def deputy_of(supervisor: psutil.Process) -> psutil.Process:
     (child,) = (child for child in supervisor.children() if child.name() != "haproxy")
     return child
 
@@ -340,7 +340,7 @@ def test_until_there_are_routes_the_predecessor_serves_on(node: Node) -> None:
 def test_nobody_notices_that_a_supervisor_is_killed(node: Node) -> None:
     """Neither those who come nor those whose requests HAProxy holds."""
     supervisor = node.start()
-    haproxy, standby = haproxy_of(supervisor), standby_of(supervisor)
+    haproxy, deputy = haproxy_of(supervisor), deputy_of(supervisor)
     with ThreadPoolExecutor(1) as pool:
         for replica in node.replicas:
             replica.fall_silent()
@@ -358,22 +358,22 @@ def test_nobody_notices_that_a_supervisor_is_killed(node: Node) -> None:
     assert haproxies(node.folder) == [haproxy]
     third = node.start("-sf", str(second.pid), "-x", str(node.folder / "admin.sock"))
     assert node.get()[0] == 200
-    assert wait_for(lambda: not standby.is_running() or ended(standby))
+    assert wait_for(lambda: not deputy.is_running() or ended(deputy))
     assert wait_for(lambda: haproxies(node.folder) == [haproxy_of(third)])
 
 
-def test_a_standby_is_a_supervisor_in_every_respect(node: Node) -> None:
-    """It starts HAProxy again, has a standby of its own, and ends when nobody needs it."""
+def test_a_deputy_is_a_supervisor_in_every_respect(node: Node) -> None:
+    """It starts HAProxy again, has a deputy of its own, and ends when nobody needs it."""
     first = node.start()
-    standby = standby_of(first)
+    deputy = deputy_of(first)
     first.kill()
     assert wait_for(lambda: "takes the place" in node.log())
     haproxies(node.folder)[0].kill()
     assert wait_for(lambda: "is started again" in node.log())
     assert node.get()[0] == 200
-    assert wait_for(lambda: len(standby.children()) == 2)
-    second = standby_of(standby)
-    standby.kill()
+    assert wait_for(lambda: len(deputy.children()) == 2)
+    second = deputy_of(deputy)
+    deputy.kill()
     assert wait_for(lambda: f"process {second.pid} takes the place" in node.log())
     assert node.get()[0] == 200
     second.terminate()
@@ -381,11 +381,11 @@ def test_a_standby_is_a_supervisor_in_every_respect(node: Node) -> None:
     assert haproxies(node.folder) == []
 
 
-def test_a_killed_standby_is_replaced(node: Node) -> None:
+def test_a_killed_deputy_is_replaced(node: Node) -> None:
     supervisor = node.start()
-    first = standby_of(supervisor)
+    first = deputy_of(supervisor)
     first.kill()
-    assert wait_for(lambda: standby_of(supervisor).pid != first.pid)
+    assert wait_for(lambda: deputy_of(supervisor).pid != first.pid)
     supervisor.kill()
     assert wait_for(lambda: "takes the place" in node.log())
     assert node.get()[0] == 200
@@ -405,7 +405,7 @@ def test_a_haproxy_that_is_not_needed_ends_with_its_supervisor(node: Node, extra
 def test_what_is_left_if_all_supervisors_are_killed_at_once_is_replaced(node: Node) -> None:
     supervisor = node.start()
     left = haproxy_of(supervisor)
-    for process in (standby_of(supervisor), supervisor):
+    for process in (deputy_of(supervisor), supervisor):
         process.kill()
     assert node.get()[0] == 200
     second = node.start()

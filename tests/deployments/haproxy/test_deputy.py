@@ -7,16 +7,16 @@ import pytest
 
 _PARENT = """
 import os, signal, sys
-from deployments.haproxy.standby import Standby
+from deployments.haproxy.deputy import Deputy
 
-standby = Standby()
-found = standby.fork(1)
+deputy = Deputy()
+found = deputy.fork(1)
 if found is not None:
     print(found, flush=True)
     os._exit(0)
-assert standby.alive
+assert deputy.alive
 for number in (2, 3):
-    standby.tell(number)
+    deputy.tell(number)
 {end}
 """
 
@@ -25,7 +25,7 @@ for number in (2, 3):
     ("end", "printed"),
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", "3\n"),
-        ("standby.end(); standby.end(); assert not standby.alive", ""),
+        ("deputy.end(); deputy.end(); assert not deputy.alive", ""),
         # A signal to the group is meant for the supervisor.
         (
             "signal.signal(signal.SIGTERM, signal.SIG_IGN); os.killpg(0, signal.SIGTERM); "
@@ -35,7 +35,7 @@ for number in (2, 3):
     ],
     ids=["killed", "ended", "group told to end"],
 )
-def test_only_a_killed_process_leaves_something_to_its_standby(end: str, printed: str) -> None:
+def test_only_a_killed_process_leaves_something_to_its_deputy(end: str, printed: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _PARENT.format(end=end)],
         capture_output=True,
@@ -47,18 +47,18 @@ def test_only_a_killed_process_leaves_something_to_its_standby(end: str, printed
     assert done.stdout == printed
 
 
-def test_a_standby_that_died_is_not_told_but_forked_again() -> None:
+def test_a_deputy_that_died_is_not_told_but_forked_again() -> None:
     code = """
 import os, signal
 from deployments.haproxy.processes import ended
-from deployments.haproxy.standby import Standby
+from deployments.haproxy.deputy import Deputy
 
-standby = Standby()
-if standby.fork() is None:
-    os.kill(standby._pid, signal.SIGKILL)
-    assert ended(standby._pidfd, 10)
-    assert not standby.alive
-    standby.tell(1)
-    standby.end()
+deputy = Deputy()
+if deputy.fork() is None:
+    os.kill(deputy._pid, signal.SIGKILL)
+    assert ended(deputy._pidfd, 10)
+    assert not deputy.alive
+    deputy.tell(1)
+    deputy.end()
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)

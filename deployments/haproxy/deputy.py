@@ -1,9 +1,9 @@
-"""The standby: a fork of the supervisor that takes its place if it is killed.
+"""The deputy: a fork of the supervisor that takes its place if it is killed.
 
 HAProxy must not run without anybody who starts it again when it dies, and ends it when Ray has
 ended. So the supervisor forks a second process, which shares its listening sockets, sleeps, and
 costs no more than its few own pages of memory. A pipe tells it which process HAProxy is. The pipe
-ends only if the supervisor is killed: one that ends by itself ends its standby first.
+ends only if the supervisor is killed: one that ends by itself ends its deputy first.
 """
 
 import os
@@ -15,8 +15,8 @@ from deployments.haproxy.processes import ended
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
-class Standby:
-    """The standby, as its supervisor sees it."""
+class Deputy:
+    """The deputy, as its supervisor sees it."""
 
     def __init__(self) -> None:
         self._pid = 0
@@ -38,7 +38,7 @@ class Standby:
         Returns
         -------
         int or None
-            None in this process; in the standby, the process id of the last HAProxy.
+            None in this process; in the deputy, the process id of the last HAProxy.
         """
         self.end()
         reader, writer = os.pipe()
@@ -62,11 +62,11 @@ class Standby:
     def tell(self, haproxy: int) -> None:
         """Tell which process HAProxy is now."""
         if self._pid:
-            with suppress(BrokenPipeError):  # the next standby is told when it is forked
+            with suppress(BrokenPipeError):  # the next deputy is told when it is forked
                 os.write(self._pipe, b"%d\n" % haproxy)
 
     def end(self) -> None:
-        """End the standby, if there is one. A signal handler may call this as well."""
+        """End the deputy, if there is one. A signal handler may call this as well."""
         pid, self._pid = self._pid, 0
         if pid:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
