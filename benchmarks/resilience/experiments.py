@@ -83,8 +83,8 @@ EXPERIMENTS = (
     ),
     Experiment("disk-full", surroundings.disk_full, start=surroundings.on_a_small_disk),
     Experiment("clock-stepped", surroundings.clock_stepped, start=surroundings.with_a_faked_clock),
-    Experiment("node-killed", nodes.killed, start=nodes.serving_on_two, fatal=True),
-    Experiment("node-drained", nodes.drained, start=nodes.serving_on_two, fatal=True),
+    Experiment("node-killed", nodes.killed, nodes.document, True, nodes.serving_on_two),
+    Experiment("node-drained", nodes.drained, nodes.document, True, nodes.serving_on_two),
     Experiment("gcs-killed", faults.gcs, fatal=True),
     Experiment("service-terminated", faults.terminated, fatal=True),
 )

@@ -21,7 +21,7 @@ from benchmarks.inputs import ROOT
 from benchmarks.live.local_service import get_json
 from benchmarks.resilience.faults import kill
 from benchmarks.resilience.run import Run
-from benchmarks.resilience.service import Document, Service, ready_service
+from benchmarks.resilience.service import Document, Service, emulated_document, ready_service
 from deployments.config import load_service_configs
 from deployments.local.environment import environment_of
 from deployments.local.ray_token import ray_headers
@@ -29,6 +29,13 @@ from deployments.local.run import run_of
 
 #: How long before its end Ray is told that a node will go.
 _NOTICE_S = 30
+
+
+def document() -> Document:
+    """Return the config of a service of which each node has room for both replicas."""
+    content = emulated_document()
+    content["applications"][0]["deployments"][0]["ray_actor_options"]["num_cpus"] = 0.5
+    return content
 
 
 @contextmanager

@@ -6,6 +6,7 @@ It reads a config as JSON from standard input, writes the dashboard's URL, and e
 import json
 import os
 import sys
+import traceback
 from typing import Any
 
 import ray
@@ -17,8 +18,8 @@ from deployments.local.cluster import OBJECT_STORE_BYTES, deploy
 from deployments.local.descendants import adopted_orphans, end_descendants
 from deployments.local.machine import LOOPBACK, free_port
 
-#: Each node has room for both replicas.
-_CPUS = 0.5
+#: Of each node; Ray takes whole numbers only.
+CPUS = 1
 #: What differs between nodes that share a machine.
 _PORTS = (
     "RAY_SERVE_WORKER_PROXY_HTTP_PORT",
@@ -36,14 +37,17 @@ def main() -> None:
         try:
             answers.write(f"{_start(document)}\n")
             sys.stdin.read()
+        except Exception:
+            traceback.print_exc()
         finally:
+            sys.stderr.flush()
             end_descendants()
-            os._exit(0)
+            os._exit(0)  # Ray's threads may hold the interpreter up
 
 
 def _start(document: dict[str, Any]) -> str:
     """Start Ray and Serve on two nodes, deploy, and return the dashboard's URL."""
-    resources = {"num_cpus": _CPUS, "object_store_memory": OBJECT_STORE_BYTES}
+    resources = {"num_cpus": CPUS, "object_store_memory": OBJECT_STORE_BYTES}
     cluster = Cluster(initialize_head=True, head_node_args={**resources, "include_dashboard": True})
     for name in _PORTS:
         os.environ[name] = str(free_port(0))
