@@ -11,7 +11,8 @@ To Ray it looks like HAProxy: it takes the same arguments (`RAY_SERVE_HAPROXY_BI
 it), answers at the same admin socket, and stops on the same signals. A reload starts a new
 supervisor, which takes the sockets over from its predecessor. So does one that Ray starts because
 the actor that managed the old one has died; until Ray has sent the routes, it leaves the
-predecessor's HAProxy in charge.
+predecessor's HAProxy in charge. If the supervisor itself is killed, its deputy takes its place
+(`deployments.haproxy.deputy`).
 
 Each reload starts a new Python process, so this package imports nothing but the standard library.
 """
