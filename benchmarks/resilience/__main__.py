@@ -56,6 +56,8 @@ def main(
     as_json: bool,
 ) -> int:
     """Run the experiments and print the table."""
+    # Whoever ends this wants what it has started to end, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     chosen = [one for one in EXPERIMENTS if not only or one.name in only]
     if soak_min is not None:
         chosen = [Experiment("soak", soak(soak_min))]
@@ -111,38 +113,38 @@ def run_all(
         How long an experiment may take, with the start of its service.
     """
     rows: list[dict[str, Any]] = []
-    stack = ExitStack()
-    service: Service | None = None
-    kind: object = None
-    for experiment in chosen:
-        say(f"{experiment.name}: {(experiment.fault.__doc__ or '').splitlines()[0]}")
+    with ExitStack() as stack:
+        service: Service | None = None
+        kind: object = None
+        for experiment in chosen:
+            say(f"{experiment.name}: {(experiment.fault.__doc__ or '').splitlines()[0]}")
+            try:
+                with time_limit(limit_s):
+                    usable = service is not None and kind == experiment.kind
+                    if not usable or service is None or not service.wait_for_replicas(2, 30):
+                        service = None
+                        stack.close()
+                        say("  starting the service")
+                        kind = experiment.kind
+                        service = stack.enter_context(experiment.start(experiment.document()))
+                    row = run_experiment(experiment, service, quick)
+            except (Exception, SystemExit) as error:
+                row = not_completed(experiment.name, str(error) or type(error).__name__)
+            if experiment.fatal or row["sent"] is None:
+                service = None
+            rows.append(row)
+            if folder is not None:
+                write(rows, folder)
+            counts = zip(COLUMNS, cells(row), strict=True)
+            say("  " + ", ".join(f"{name} {cell}" for name, cell in counts))
+            for note in row["notes"]:
+                say(f"  {note}")
+            if row["statuses"]:
+                say(f"  not right: {row['statuses']}")
         try:
-            with time_limit(limit_s):
-                usable = service is not None and kind == experiment.kind
-                if not usable or service is None or not service.wait_for_replicas(2, 30):
-                    service = None
-                    stack.close()
-                    say("  starting the service")
-                    kind = experiment.kind
-                    service = stack.enter_context(experiment.start(experiment.document()))
-                row = run_experiment(experiment, service, quick)
+            stack.close()
         except (Exception, SystemExit) as error:
-            row = not_completed(experiment.name, str(error) or type(error).__name__)
-        if experiment.fatal or row["sent"] is None:
-            service = None
-        rows.append(row)
-        if folder is not None:
-            write(rows, folder)
-        counts = zip(COLUMNS, cells(row), strict=True)
-        say("  " + ", ".join(f"{name} {cell}" for name, cell in counts))
-        for note in row["notes"]:
-            say(f"  {note}")
-        if row["statuses"]:
-            say(f"  not right: {row['statuses']}")
-    try:
-        stack.close()
-    except (Exception, SystemExit) as error:
-        say(f"the last service did not end: {error}")
+            say(f"the last service did not end: {error}")
     return rows
 
 
