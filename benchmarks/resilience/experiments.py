@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.resilience import faults, nodes, strangers, surroundings
+from benchmarks.resilience import disk, faults, nodes, strangers
 from benchmarks.resilience.fuzz import fuzz
 from benchmarks.resilience.load import Bystanders, Load
 from benchmarks.resilience.run import BEFORE_S, Fault, Run
@@ -81,8 +81,7 @@ EXPERIMENTS = (
     Experiment(
         "long-requests", faults.scale_in, document=faults.long_document, load=faults.LONG_LOAD
     ),
-    Experiment("disk-full", surroundings.disk_full, start=surroundings.on_a_small_disk),
-    Experiment("clock-stepped", surroundings.clock_stepped, start=surroundings.with_a_faked_clock),
+    Experiment("disk-full", disk.filled, start=disk.on_a_small_disk),
     Experiment("node-killed", nodes.killed, nodes.document, True, nodes.serving_on_two),
     Experiment("node-drained", nodes.drained, nodes.document, True, nodes.serving_on_two),
     Experiment("gcs-killed", faults.gcs, fatal=True),

@@ -1,4 +1,4 @@
-"""What surrounds the service: a disk that is full, and a clock that steps."""
+"""A disk that is full."""
 
 import os
 import subprocess
@@ -15,11 +15,8 @@ from benchmarks.resilience.service import Document, Service, serving
 #: Enough for Ray's logs while it starts.
 _DISK_BYTES = 64 << 20
 _BLOCK = b"\0" * 4096
-#: From Debian's package faketime.
-_FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
-_HOUR_S = 3600
-#: The variables that tell the faults where the disk and the clock are.
-_DISK, _CLOCK = "XDG_CACHE_HOME", "FAKETIME_TIMESTAMP_FILE"
+#: The variable that tells the fault where the disk is.
+_DISK = "XDG_CACHE_HOME"
 
 
 @contextmanager
@@ -40,7 +37,7 @@ def on_a_small_disk(document: Document) -> Iterator[Service]:
             subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-def disk_full(run: Run) -> None:
+def filled(run: Run) -> None:
     """Fill the disk of caches and logs for 15 s, and change the SLA meanwhile."""
     filler = Path(run.service.process.environ()[_DISK]) / "filler"
     run.begin()
@@ -59,30 +56,3 @@ def disk_full(run: Run) -> None:
     run.service.deploy(run.service.document)
     run.service.wait_for_tables()
     time.sleep(5)
-
-
-@contextmanager
-def with_a_faked_clock(document: Document) -> Iterator[Service]:
-    """Serve with a clock of the day that a file can step; the monotonic clock is the real one."""
-    if not _FAKETIME.exists():
-        raise SystemExit("libfaketime is not installed")
-    with tempfile.TemporaryDirectory() as folder:
-        clock = Path(folder) / "clock"
-        clock.write_text("+0\n")
-        environment = {
-            "LD_PRELOAD": str(_FAKETIME),
-            _CLOCK: str(clock),
-            "FAKETIME_CACHE_DURATION": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
-        with serving(document, environment) as service:
-            yield service
-
-
-def clock_stepped(run: Run) -> None:
-    """Step the clock of the day by an hour, and back."""
-    clock = Path(run.service.process.environ()[_CLOCK])
-    run.begin()
-    for offset_s in (_HOUR_S, 0, -_HOUR_S, 0):
-        clock.write_text(f"{offset_s:+}\n")
-        time.sleep(8)
