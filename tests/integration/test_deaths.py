@@ -1,12 +1,10 @@
-"""Replicas that die while they hold requests, on a real Ray Serve."""
+"""Replicas that die of a request, and replicas that are full, on a real Ray Serve."""
 
 import json
 import math
-import os
-import signal
 import socket
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +78,7 @@ def test_one_request_kills_two_replicas_at_most_and_harms_no_other(tmp_path: Pat
         assert set(service.replicas()) == alive
 
 
-def test_large_bodies_survive_full_replicas_and_a_death(tmp_path: Path) -> None:
+def test_large_bodies_survive_full_replicas(tmp_path: Path) -> None:
     """Images of 602 KB; a replica has room for two, and clients send no more than fit in all."""
 
     def is_right(first: float) -> bool:
@@ -94,10 +92,6 @@ def test_large_bodies_survive_full_replicas_and_a_death(tmp_path: Path) -> None:
             right.append(is_right(first + len(right)))
         return right
 
-    def send_for(duration_s: float, clients: int) -> list[Future[list[bool]]]:
-        end_s = time.monotonic() + duration_s
-        return [pool.submit(send_until, end_s, 1000.0 * n) for n in range(clients)]
-
     limits: dict[str, object] = {"waiting_room": 1, "late": "serve", "batch_size_limit": 1}
     with (
         serving(tmp_path / "fragile.yaml", document("SlowFragile", 2, **limits)) as service,
@@ -105,14 +99,11 @@ def test_large_bodies_survive_full_replicas_and_a_death(tmp_path: Path) -> None:
     ):
         assert wait_for(lambda: service.servers_up() == 2, 60)
         # Three requests never fill both replicas, but often one of them.
-        sent = [right for client in send_for(3, 3) for right in client.result()]
-        assert sent.count(True) == len(sent) > 5
-        assert wait_for(lambda: refused(service.url) > 0)
-        clients = send_for(6, 2)
-        time.sleep(1)
-        os.kill(next(iter(service.replicas())), signal.SIGKILL)
+        end_s = time.monotonic() + 3
+        clients = [pool.submit(send_until, end_s, 1000.0 * number) for number in range(3)]
         sent = [right for client in clients for right in client.result()]
         assert sent.count(True) == len(sent) > 5
+        assert wait_for(lambda: refused(service.url) > 0)
 
 
 def refused(url: str) -> int:
