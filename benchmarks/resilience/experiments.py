@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.resilience import disk, faults, nodes, strangers
+from benchmarks.resilience import disk, faults, strangers
 from benchmarks.resilience.fuzz import fuzz
 from benchmarks.resilience.load import Bystanders, Load
 from benchmarks.resilience.run import BEFORE_S, Fault, Run
@@ -82,8 +82,6 @@ EXPERIMENTS = (
         "long-requests", faults.scale_in, document=faults.long_document, load=faults.LONG_LOAD
     ),
     Experiment("disk-full", disk.filled, start=disk.on_a_small_disk),
-    Experiment("node-killed", nodes.killed, nodes.document, True, nodes.serving_on_two),
-    Experiment("node-drained", nodes.drained, nodes.document, True, nodes.serving_on_two),
     Experiment("gcs-killed", faults.gcs, fatal=True),
     Experiment("service-terminated", faults.terminated, fatal=True),
 )

@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks.resilience import disk, nodes
+from benchmarks.resilience import disk
 from benchmarks.resilience.load import Target
 from benchmarks.resilience.service import Service, everything_ended
 
@@ -48,14 +48,3 @@ def test_only_root_can_have_a_small_disk(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(SystemExit, match="root"), disk.on_a_small_disk({}):
         pass
-
-
-def test_only_replicas_that_run_are_counted_by_node() -> None:
-    replicas = [
-        {"node_id": "a", "state": "RUNNING"},
-        {"node_id": "b", "state": "RUNNING"},
-        {"node_id": "b", "state": "STARTING"},
-        {"node_id": "a", "state": "RUNNING"},
-    ]
-    details = {"applications": {"x": {"deployments": {"y": {"replicas": replicas}}}}}
-    assert nodes._by_node(details, "a") == "2 on the head, 1 on the second node"
