@@ -22,6 +22,7 @@ from deployments.haproxy.fallback import note_held
 from deployments.haproxy.ray_config import UNAVAILABLE
 from deployments.haproxy.server_checks import Server, parse_servers
 from deployments.haproxy.settings import ALWAYS_SERVED, HAPROXY, HTTP_HOST
+from deployments.local.descendants import adopted_orphans, descendants, end_descendants
 from tests.support.haproxy_configs import ray_config
 from tests.support.readme import ROOT
 from tests.support.services import free_port, wait_for
@@ -187,7 +188,10 @@ def deputy_of(supervisor: psutil.Process) -> psutil.Process:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    with ExitStack() as stack:
+    before = descendants()
+    # A supervisor that is killed at the end of a test has a deputy, too.
+    with adopted_orphans(), ExitStack() as stack:
+        stack.callback(end_descendants, before)
         yield Node(tmp_path, stack)
 
 
