@@ -12,21 +12,24 @@ printed, and with ``--output`` also written, as Markdown and as JSON.
 """
 
 import os
+import signal
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
-import psutil
 
 from benchmarks.arguments import json_option, quick_option
 from benchmarks.resilience.experiments import EXPERIMENTS, Experiment, run_experiment
-from benchmarks.resilience.report import COLUMNS, cells, write
-from benchmarks.resilience.service import Service, serving
+from benchmarks.resilience.report import COLUMNS, cells, not_completed, write
+from benchmarks.resilience.service import Service
 from benchmarks.resilience.soak import soak
 from sojourn.output import print_json, print_table, say
 
+#: The longest that a quick experiment may take, with the start of its service.
+LIMIT_S = 240
 NAMES = [experiment.name for experiment in EXPERIMENTS]
 
 
@@ -53,6 +56,8 @@ def main(
     as_json: bool,
 ) -> int:
     """Run the experiments and print the table."""
+    # Whoever ends this wants what it has started to end, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     chosen = [one for one in EXPERIMENTS if not only or one.name in only]
     if soak_min is not None:
         chosen = [Experiment("soak", soak(soak_min))]
@@ -63,7 +68,8 @@ def main(
         return 0
     # The table is wider than what is taken for the width of a file.
     os.environ.setdefault("COLUMNS", "130")
-    rows = run_all(chosen, quick, folder)
+    limit_s = LIMIT_S if quick else 5 * LIMIT_S
+    rows = run_all(chosen, quick, folder, limit_s + int(60 * (soak_min or 0)))
     if as_json:
         print_json({"experiments": rows})
     else:
@@ -74,12 +80,37 @@ def main(
     return 0
 
 
+@contextmanager
+def time_limit(limit_s: int) -> Iterator[None]:
+    """Raise `TimeoutError` in the context when it has taken so long."""
+
+    def give_up(_number: int, _frame: object) -> None:
+        raise TimeoutError(f"it took more than {limit_s} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(limit_s)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def run_all(
-    chosen: list[Experiment], quick: bool, folder: Path | None = None
+    chosen: list[Experiment], quick: bool, folder: Path | None = None, limit_s: int = LIMIT_S
 ) -> list[dict[str, Any]]:
     """Run experiments in order, on one service for as long as it lasts.
 
-    An experiment that cannot be run is said on standard error and left out.
+    One that fails has a row without numbers, and does not keep the others from being run.
+
+    Parameters
+    ----------
+    chosen : list of Experiment
+    quick : bool
+    folder : Path, optional
+        Where to write the table after each experiment.
+    limit_s : int
+        How long an experiment may take, with the start of its service.
     """
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
@@ -88,18 +119,19 @@ def run_all(
         for experiment in chosen:
             say(f"{experiment.name}: {(experiment.fault.__doc__ or '').splitlines()[0]}")
             try:
-                usable = service is not None and kind is experiment.document
-                if not usable or service is None or not service.wait_for_replicas(2, 30):
-                    service = None
-                    stack.close()
-                    say("  starting the service")
-                    kind = experiment.document
-                    service = stack.enter_context(serving(experiment.document()))
-                row = run_experiment(experiment, service, quick)
-            except (SystemExit, OSError, psutil.Error) as error:
-                say(f"  not completed: {error}")
+                with time_limit(limit_s):
+                    usable = service is not None and kind == experiment.kind
+                    if not usable or service is None or not service.wait_for_replicas(2, 30):
+                        service = None
+                        stack.close()
+                        say("  starting the service")
+                        kind = experiment.kind
+                        service = stack.enter_context(experiment.start(experiment.document()))
+                    row = run_experiment(experiment, service, quick)
+            except (Exception, SystemExit) as error:
+                row = not_completed(experiment.name, str(error) or type(error).__name__)
+            if experiment.fatal or row["sent"] is None:
                 service = None
-                continue
             rows.append(row)
             if folder is not None:
                 write(rows, folder)
@@ -109,8 +141,10 @@ def run_all(
                 say(f"  {note}")
             if row["statuses"]:
                 say(f"  not right: {row['statuses']}")
-            if experiment.fatal:
-                service = None
+        try:
+            stack.close()
+        except (Exception, SystemExit) as error:
+            say(f"the last service did not end: {error}")
     return rows
 
 

@@ -1,4 +1,4 @@
-"""A model whose device fails on certain inputs, for the experiments."""
+"""Models whose device fails on certain inputs, or takes long, for the experiments."""
 
 import os
 import signal
@@ -14,6 +14,19 @@ from deployments.models.emulated import Emulated
 #: Inputs that make the device raise an error, hang, or kill the process.
 ERROR, HANG, POISON = -1.0, -2.0, -3.0
 _HANG_S = 60.0
+
+#: How long a batch takes for `Long`.
+LONG_S = 20.0
+
+
+class Long(Emulated):
+    """A device that takes 20 s for each batch; for that of an example, which has zeros, no time."""
+
+    def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Echo the batch."""
+        if np.any(batch["input"]):
+            time.sleep(LONG_S)
+        return super().forward(batch)
 
 
 class Culprits(Emulated):

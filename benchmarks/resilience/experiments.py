@@ -3,15 +3,18 @@
 import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.resilience import faults, strangers
+from benchmarks.resilience import disk, faults, strangers
 from benchmarks.resilience.fuzz import fuzz
 from benchmarks.resilience.load import Bystanders, Load
 from benchmarks.resilience.run import BEFORE_S, Fault, Run
-from benchmarks.resilience.service import Document, Service, emulated_document
+from benchmarks.resilience.service import Document, Service, emulated_document, serving
 from benchmarks.resilience.tally import tally
+
+BYSTANDERS = Load()
 
 
 @dataclass(frozen=True)
@@ -27,12 +30,23 @@ class Experiment:
         Makes the config of the service.
     fatal : bool
         Whether the service is of no use afterwards.
+    start : callable
+        Serves the config where the fault can be done, while a context lasts.
+    load : Load
+        What the bystanders send.
     """
 
     name: str
     fault: Fault
     document: Callable[[], Document] = emulated_document
     fatal: bool = False
+    start: Callable[[Document], AbstractContextManager[Service]] = serving
+    load: Load = BYSTANDERS
+
+    @property
+    def kind(self) -> tuple[object, object]:
+        """What experiments on the same service have in common."""
+        return self.document, self.start
 
 
 EXPERIMENTS = (
@@ -64,6 +78,10 @@ EXPERIMENTS = (
     Experiment("device-errs", faults.erring_device, document=faults.culprit_document),
     Experiment("device-hangs", faults.hanging_device, document=faults.culprit_document),
     Experiment("poison", faults.poison, document=faults.culprit_document),
+    Experiment(
+        "long-requests", faults.scale_in, document=faults.long_document, load=faults.LONG_LOAD
+    ),
+    Experiment("disk-full", disk.filled, start=disk.on_a_small_disk),
     Experiment("gcs-killed", faults.gcs, fatal=True),
     Experiment("service-terminated", faults.terminated, fatal=True),
 )
@@ -86,7 +104,7 @@ def run_experiment(experiment: Experiment, service: Service, quick: bool) -> dic
         that waited for a CPU of this machine (``machine_load``).
     """
     target = service.target
-    bystanders = Bystanders(target, Load())
+    bystanders = Bystanders(target, experiment.load)
     run = Run(service, quick)
     machine_load = os.getloadavg()[0]
     bystanders.start()

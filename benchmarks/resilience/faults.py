@@ -12,11 +12,13 @@ import psutil
 
 from benchmarks.live.local_service import get_json
 from benchmarks.resilience.culprits import ERROR, HANG, POISON
-from benchmarks.resilience.load import request_bytes
+from benchmarks.resilience.load import Load, request_bytes
 from benchmarks.resilience.run import Run
 from benchmarks.resilience.service import Document, emulated_document
 from benchmarks.resilience.strangers import exchange
 
+#: One request in three seconds; the clients wait for as long as it takes.
+LONG_LOAD = Load(rate_per_s=1 / 3, large_every=0, idle_clients=0, timeout_s=90)
 #: Memory that a replica may still ask for: less than a large body and its tensors.
 _LEFT_BYTES = 1 << 20
 
@@ -28,6 +30,13 @@ def kill(processes: list[psutil.Process]) -> None:
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
+
+
+def runs(process: psutil.Process) -> bool:
+    """Return whether a process has not ended."""
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def one_replica(run: Run) -> None:
@@ -61,30 +70,40 @@ def haproxy(run: Run) -> None:
 
 
 def haproxy_supervisor(run: Run) -> None:
-    """Kill HAProxy together with its supervisor."""
+    """Kill the supervisor of HAProxy, and when Ray has started another one, a replica."""
+    before = run.service.haproxies()
     run.begin()
-    kill(run.service.supervisors() or run.service.haproxies())
-    time.sleep(25)
+    kill(run.service.supervisors())
+    until_s = time.monotonic() + 30
+    while any(map(runs, before)) and time.monotonic() < until_s:
+        time.sleep(0.2)
+    if any(map(runs, before)):
+        run.notes.append("Ray has not started another supervisor within 30 s")
+    else:
+        run.notes.append(f"replaced after {time.monotonic() - run.fault_s:.0f} s")
+    kill(run.service.replicas()[:1])
+    time.sleep(10)
+    run.service.wait_for_replicas(2)
 
 
 def haproxy_manager(run: Run) -> None:
     """Kill Serve's actor that manages HAProxy, then a replica."""
     run.begin()
     kill(run.service.actors("HAProxyManager"))
-    time.sleep(15)
+    time.sleep(10 if run.quick else 15)
     kill(run.service.replicas()[:1])
-    time.sleep(15)
+    time.sleep(10 if run.quick else 15)
     run.service.wait_for_replicas(2)
 
 
 def haproxy_stopped(run: Run) -> None:
-    """Stop HAProxy (SIGSTOP) for 15 s."""
-    stop_for(run, run.service.haproxies(), 15)
+    """Stop HAProxy (SIGSTOP) for 15 s; for 8 s in a quick run."""
+    stop_for(run, run.service.haproxies(), 8 if run.quick else 15)
 
 
 def replica_stopped(run: Run) -> None:
-    """Stop one of two replicas (SIGSTOP) for 15 s."""
-    stop_for(run, run.service.replicas()[:1], 15)
+    """Stop one of two replicas (SIGSTOP) for 15 s; for 8 s in a quick run."""
+    stop_for(run, run.service.replicas()[:1], 8 if run.quick else 15)
 
 
 def stop_for(run: Run, processes: list[psutil.Process], duration_s: float) -> None:
@@ -106,7 +125,7 @@ def controller(run: Run) -> None:
     """Kill Serve's controller."""
     run.begin()
     kill(run.service.actors("ServeController"))
-    time.sleep(20)
+    time.sleep(12 if run.quick else 20)
 
 
 def idle_workers(run: Run) -> None:
@@ -123,7 +142,7 @@ def gcs(run: Run) -> None:
     """Kill the GCS, Ray's directory of the cluster."""
     run.begin()
     kill(run.service.named("gcs_server"))
-    time.sleep(30)
+    time.sleep(20 if run.quick else 30)
 
 
 def scaling(run: Run) -> None:
@@ -136,6 +155,32 @@ def scaling(run: Run) -> None:
         if not run.service.wait_for_replicas(count, 40):
             run.notes.append(f"{count} replicas were not reached")
     run.service.wait_for_replicas(2)
+
+
+def scale_in(run: Run) -> None:
+    """Stop two of three replicas while requests of 20 s are in flight."""
+    time.sleep(12)
+    before = run.service.replicas()
+    run.begin()
+    document = deepcopy(run.service.document)
+    document["applications"][0]["deployments"][0]["num_replicas"] = 1
+    run.service.deploy(document)
+    until_s = run.fault_s + 60
+    while sum(map(runs, before)) > 1 and time.monotonic() < until_s:
+        time.sleep(0.5)
+    ended = len(before) - sum(map(runs, before))
+    run.notes.append(f"{ended} replicas ended within {time.monotonic() - run.fault_s:.0f} s")
+
+
+def long_document() -> Document:
+    """Return the config of a service whose batches take 20 s."""
+    document = emulated_document(
+        3, import_path="benchmarks.resilience.culprits:Long", hang_after_s=60, max_batch_size=8
+    )
+    user_config = document["applications"][0]["deployments"][0]["user_config"]
+    user_config["sla"]["response_time_ms"] = 60_000
+    user_config["limits"] |= {"late": "serve", "max_timeout_ms": 90_000}
+    return document
 
 
 def upgrade(run: Run) -> None:
@@ -186,8 +231,7 @@ def memory_limit(run: Run) -> None:
     time.sleep(15)
     with suppress(ProcessLookupError):
         resource.prlimit(replica.pid, resource.RLIMIT_AS, before)
-    lived = replica.is_running() and replica.status() != psutil.STATUS_ZOMBIE
-    run.notes.append(f"the replica {'lived on' if lived else 'died'}")
+    run.notes.append(f"the replica {'lived on' if runs(replica) else 'died'}")
     run.service.wait_for_replicas(2)
     time.sleep(5)
 
@@ -195,7 +239,7 @@ def memory_limit(run: Run) -> None:
 def erring_device(run: Run) -> None:
     """Send one request in about a thousand on which the device fails."""
     run.begin()
-    statuses = _culprits(run, ERROR, count=5, every_s=4)
+    statuses = _culprits(run, ERROR, count=3 if run.quick else 5, every_s=4)
     run.notes.append(f"culprits were answered {statuses}")
 
 

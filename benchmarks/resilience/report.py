@@ -12,6 +12,12 @@ COLUMNS = (
 _HEADINGS = {"worst_ms": "worst, ms", "recovered_s": "SLA again, s", "machine_load": "load"}
 
 
+def not_completed(experiment: str, reason: str) -> dict[str, Any]:
+    """Return the row of an experiment that could not be run."""
+    notes = [f"not completed: {reason}"]
+    return {"experiment": experiment, **dict.fromkeys(COLUMNS), "notes": notes, "statuses": {}}
+
+
 def cells(row: dict[str, Any]) -> list[object]:
     """Return the numbers of a row, in the order of `COLUMNS`."""
     return [round(row[name], 1) if isinstance(row[name], float) else row[name] for name in COLUMNS]
@@ -22,14 +28,17 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     headings = ["experiment", *(_HEADINGS.get(name, name) for name in COLUMNS)]
     lines = [headings, ["---", *("---:" for _ in COLUMNS)]]
     for row in rows:
-        numbers = [
-            f"{cell:,.0f}" if isinstance(cell, int) or name == "worst_ms" else f"{cell:g}"
-            for name, cell in zip(COLUMNS, cells(row), strict=True)
-        ]
+        numbers = [_number(name, cell) for name, cell in zip(COLUMNS, cells(row), strict=True)]
         lines.append([f"`{row['experiment']}`", *numbers])
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     notes = "".join(f"- `{row['experiment']}`: {note}\n" for row in rows for note in row["notes"])
     return f"{table}\n{notes}" if notes else table
+
+
+def _number(name: str, cell: object) -> str:
+    if cell is None:
+        return ""
+    return f"{cell:,.0f}" if isinstance(cell, int) or name == "worst_ms" else f"{cell:g}"
 
 
 def write(rows: Sequence[dict[str, Any]], folder: Path) -> None:

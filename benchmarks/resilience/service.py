@@ -5,12 +5,14 @@ import os
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+from unittest import mock
 
 import psutil
 import yaml
@@ -18,6 +20,7 @@ import yaml
 from benchmarks.inputs import EMULATED_P4_CONFIG
 from benchmarks.live.local_service import running_replicas, running_service
 from benchmarks.resilience.load import Target
+from deployments.local.descendants import adopted_orphans, descendants, end_descendants
 from deployments.local.ray_token import ray_headers
 
 PORT = 8131
@@ -82,8 +85,10 @@ class Service:
         return self.processes(lambda _, command: "/haproxy -db -f" in command.partition(" -sf")[0])
 
     def supervisors(self) -> list[psutil.Process]:
-        """Return the processes that supervise HAProxy."""
-        return self.processes(lambda _, command: "sojourn-haproxy" in command)
+        """Return the processes that supervise HAProxy, without their deputies."""
+        found = self.processes(lambda _, command: "sojourn-haproxy" in command)
+        pids = {process.pid for process in found}
+        return [process for process in found if process.ppid() not in pids]
 
     def actors(self, name: str) -> list[psutil.Process]:
         """Return the actors of Serve of a class, such as ``ServeController``."""
@@ -133,29 +138,60 @@ class Service:
 
 
 @contextmanager
-def serving(document: Document) -> Iterator[Service]:
-    """Serve a config while the context lasts."""
+def serving(
+    document: Document, environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Service]:
+    """Serve a config while the context lasts.
+
+    Parameters
+    ----------
+    document : dict
+    environment : mapping of str to str
+        What the processes of the service have in their environment besides ours.
+    """
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.yaml"
         config.write_text(yaml.safe_dump(document))
-        with running_service(config, PORT) as summary:
+        with (
+            everything_ended(),
+            mock.patch.dict(os.environ, environment),
+            running_service(config, PORT) as summary,
+        ):
             (process,) = (
                 child
                 for child in psutil.Process(os.getpid()).children()
                 if str(config) in child.cmdline()
             )
-            (application,) = document["applications"]
-            (deployment,) = application["deployments"]
-            sla = deployment["user_config"]["sla"]
-            target = Target(
-                "127.0.0.1",
-                PORT,
-                application["args"]["model"]["name"],
-                1e-3 * sla["response_time_ms"],
-                sla["percentile"],
-            )
-            service = Service(target, summary["dashboard"], process, deepcopy(document))
-            if not service.wait_for_replicas(deployment["num_replicas"]):
-                raise SystemExit("the replicas did not start")
-            service.wait_for_tables()
-            yield service
+            yield ready_service(document, summary["dashboard"], process)
+
+
+@contextmanager
+def everything_ended() -> Iterator[None]:
+    """End all processes that were started in the context, also if it fails."""
+    before = descendants()
+    with adopted_orphans():
+        try:
+            yield
+        finally:
+            left = end_descendants(but=before)
+            if left:
+                raise SystemExit(f"processes could not be ended: {left}")
+
+
+def ready_service(document: Document, dashboard: str, process: psutil.Process) -> Service:
+    """Return a service once its replicas run, and have their tables."""
+    (application,) = document["applications"]
+    (deployment,) = application["deployments"]
+    sla = deployment["user_config"]["sla"]
+    target = Target(
+        "127.0.0.1",
+        PORT,
+        application["args"]["model"]["name"],
+        1e-3 * sla["response_time_ms"],
+        sla["percentile"],
+    )
+    service = Service(target, dashboard, process, deepcopy(document))
+    if not service.wait_for_replicas(deployment["num_replicas"]):
+        raise SystemExit("the replicas did not start")
+    service.wait_for_tables()
+    return service

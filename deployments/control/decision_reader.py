@@ -12,6 +12,8 @@ from autoscaler.scaled_deployments import log_key
 
 #: Minimum time between two reads of the log.
 READ_PERIOD_S = 1.0
+#: The longest that anybody waits for a read; without the GCS, Ray's directory, it takes far longer.
+READ_TIMEOUT_S = 0.5
 
 
 def replicas_in(content: Mapping[str, Any]) -> int:
@@ -38,6 +40,7 @@ class DecisionReader:
         self._key = log_key(application, deployment)
         self._read = read
         self._read_s = -math.inf
+        self._reading: asyncio.Task[bytes | None] | None = None
         self._content: Mapping[str, Any] = {
             "application": application,
             "deployment": deployment,
@@ -52,10 +55,15 @@ class DecisionReader:
 
         While a read is in progress, and where it finds nothing, this is the last log that was read.
         """
-        if time.monotonic() - self._read_s >= READ_PERIOD_S:
-            # Set before the read: concurrent calls return the last log instead of reading, too.
+        if self._reading is None and time.monotonic() - self._read_s >= READ_PERIOD_S:
+            # Concurrent calls return the last log instead of reading, too.
             self._read_s = time.monotonic()
-            content = await asyncio.to_thread(self._read, self._key)
-            if content is not None:
-                self._content = orjson.loads(content)
+            self._reading = asyncio.create_task(asyncio.to_thread(self._read, self._key))
+            self._reading.add_done_callback(self._take)
+            await asyncio.wait([self._reading], timeout=READ_TIMEOUT_S)
         return self._content
+
+    def _take(self, reading: "asyncio.Task[bytes | None]") -> None:
+        self._reading = None
+        if not reading.cancelled() and (content := reading.result()) is not None:
+            self._content = orjson.loads(content)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-_PID = re.compile(rb"^Pid: \d+$", re.MULTILINE)
+_PID = re.compile(rb"^Pid: (\d+)$", re.MULTILINE)
 _TIMEOUT_S = 1.0
 
 
@@ -40,6 +40,20 @@ def ask(path: Path, command: bytes, timeout_s: float = _TIMEOUT_S) -> bytes:
     return bytes(answer)
 
 
+def process_id(information: bytes) -> int:
+    """Return the process id in the answer to ``show info``.
+
+    Raises
+    ------
+    AdminError
+        There is none.
+    """
+    found = _PID.search(information)
+    if found is None:
+        raise AdminError("HAProxy does not tell its process id")
+    return int(found[1])
+
+
 class AdminRelay:
     """Answer commands at Ray's path for the admin socket.
 
@@ -60,24 +74,41 @@ class AdminRelay:
         own_commands: dict[bytes, Callable[[socket.socket], None]],
     ) -> None:
         self._path = path
+        self._unopened = path.with_name(f"{os.getpid()}.new")
+        self._inode = 0
         self._worker_socket = worker_socket
         self._own_commands = own_commands
         self._listener = socket.socket(socket.AF_UNIX)
 
-    def open(self) -> int:
-        """Begin to listen, and return the file descriptor to poll."""
+    def listen(self) -> None:
+        """Begin to listen where nobody asks yet."""
         # Only the user who runs HAProxy may control it.
         before = os.umask(0o177)
-        temporary = self._path.with_name(f"{os.getpid()}.new")
         try:
-            temporary.unlink(missing_ok=True)
-            self._listener.bind(str(temporary))
+            self._unopened.unlink(missing_ok=True)
+            self._listener.bind(str(self._unopened))
         finally:
             os.umask(before)
+        self._inode = self._unopened.stat().st_ino
         self._listener.listen(64)
         self._listener.setblocking(False)
-        temporary.rename(self._path)
+
+    def open(self) -> None:
+        """Let the socket appear at its path."""
+        self._unopened.rename(self._path)
+
+    def fileno(self) -> int:
+        """Return the file descriptor to poll."""
         return self._listener.fileno()
+
+    @property
+    def in_charge(self) -> bool:
+        """Whether it has been opened, and no successor has been since."""
+        return self._path.exists() and self._path.stat().st_ino == self._inode
+
+    def move(self, path: Path) -> None:
+        """Let the socket disappear from its path, and appear at another."""
+        self._path = self._path.rename(path)
 
     def answer_next(self) -> None:
         """Accept one client and answer its command."""
@@ -98,6 +129,7 @@ class AdminRelay:
     def close(self) -> None:
         """Stop listening. The path stays: it may be a successor's by now."""
         self._listener.close()
+        self._unopened.unlink(missing_ok=True)
 
 
 def _read_line(client: socket.socket) -> bytes:

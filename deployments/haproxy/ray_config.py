@@ -13,8 +13,9 @@ lines. The supervisor hands HAProxy a changed copy:
   sent to a second replica.
 - The only replica is not asked again what it has just refused (`deployments.haproxy.only_replica`).
 - Buffers are kept for the next request.
-- Without any replica to send a request to, clients are told to try again (503, not 500), also while
-  Ray has not said yet which applications there are (503, not 404).
+- Without any replica to send a request to, or if one dies and the request cannot be sent to
+  another, clients are told to try again (503, not 500), also while Ray has not said yet which
+  applications there are (503, not 404).
 - Serve's own proxy holds requests until there is a replica. Where there always should be one, it
   holds them no longer than replicas say (`deployments.haproxy.fallback`); then clients are told
   to try again. If the proxy is down, too, a server of HAProxy's own does that (`REFUSALS`).
@@ -42,6 +43,7 @@ CONNECT_TIMEOUT_MS = 250
 FALL = 20
 _CHECKS_AS_THEY_COME = "fall 2 rise 2 inter 5s check"
 _CONNECT_AS_IT_COMES = "timeout connect 5s\n"
+
 _MESSAGE = b'{"error":"no replica can answer now; please retry"}'
 #: What clients are told if there is no replica, or none can be reached.
 UNAVAILABLE = (
@@ -55,11 +57,14 @@ HELD_MAP = "held.map"
 #: without any server left to try, it would close the client's connection without a word, as it does
 #: whenever a kept connection to a server fails.
 REFUSALS = "sojourn-refusals"
+#: What Ray's own health check then answers (``DRAINING_MESSAGE`` in its `constants`).
+_DRAINING = "This node is being drained."
 _SOCKET = re.compile(r"^(\s*stats socket )(\S+) mode \d+ (.*)$", re.MULTILINE)
 _BIND = re.compile(r"^(\s*bind )(\S*):(\d+)( .*)?$", re.MULTILINE)
 _SECTION = re.compile(r"^(?=\S)", re.MULTILINE)
 _BACKEND = re.compile(r"backend (\S+)")
 _SERVER = re.compile(r"^\s*server (\S+) ", re.MULTILINE)
+_SENT_AGAIN = re.compile(r"^\s*retry-on .*empty-response", re.MULTILINE)
 _UNKNOWN_PATH = re.compile(r"^(\s*http-request return )status 404 .*$", re.MULTILINE)
 
 
@@ -105,12 +110,15 @@ class RayConfig:
         What HAProxy is to listen on, in the order of the ``bind`` lines.
     has_routes : bool
         Whether any request is sent to a replica: not so when Ray has just started HAProxy.
+    draining : bool
+        Whether Ray is about to stop this HAProxy.
     """
 
     text: str
     admin_socket: Path
     addresses: tuple[Address, ...]
     has_routes: bool
+    draining: bool
 
 
 def backend_name(application: str) -> str:
@@ -150,7 +158,13 @@ def parse(text: str, host: str | None = None) -> RayConfig:
         if host is not None and address == own:
             address = Address(_host(host), own.port)
         addresses.append(address)
-    return RayConfig(text, Path(socket[2]), tuple(addresses), "\n    use_backend " in text)
+    return RayConfig(
+        text,
+        Path(socket[2]),
+        tuple(addresses),
+        has_routes="\n    use_backend " in text,
+        draining=f'"{_DRAINING}" if healthcheck' in text,
+    )
 
 
 def amend(
@@ -187,9 +201,10 @@ def amend(
     )
     text = text.replace(_CONNECT_AS_IT_COMES, f"timeout connect {CONNECT_TIMEOUT_MS}ms\n", 1)
     text = text.replace(_CHECKS_AS_THEY_COME, f"fall {FALL} rise 2 inter 500ms check")
-    text = re.sub(
-        r"^(\s*errorfile 503 ).*$", rf"\g<1>{unavailable}", text, count=1, flags=re.MULTILINE
-    )
+    # 502 is for what a replica has left and HAProxy cannot send to another: mostly bodies that are
+    # larger than its buffer. Where it may send requests again, clients may, too.
+    lost = "50[23]" if _SENT_AGAIN.search(text) else "503"
+    text = re.sub(rf"^(\s*errorfile {lost} ).*$", rf"\g<1>{unavailable}", text, flags=re.MULTILINE)
     if "timeout http-request" not in text:
         limit = f"defaults\n    timeout http-request {REQUEST_TIMEOUT_S}s\n"
         text = text.replace("defaults\n", limit, 1)

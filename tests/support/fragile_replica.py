@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,14 @@ class SmallFragile(Fragile):
     """The same for images that fit into a packet."""
 
     inputs = (TensorSpec("image", "FP32", (4,)),)
+
+
+class SlowFragile(Fragile):
+    """The same, 50 ms for each batch."""
+
+    def forward(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        time.sleep(0.05)
+        return super().forward(batch)
 
 
 async def main(journals: Path, *, full: bool) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,9 @@ from typing import Any
 import httpx
 import psutil
 import yaml
+
+from deployments.haproxy.admin_relay import AdminError, ask
+from deployments.haproxy.server_checks import parse_servers
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -41,6 +44,20 @@ class Running:
             except (psutil.Error, IndexError):
                 continue
         return found
+
+    def servers_up(self) -> int:
+        """Return how many replicas HAProxy sends requests to.
+
+        A replica's process runs for some seconds before HAProxy knows of it.
+        """
+        for child in self.process.children(recursive=True):
+            with suppress(psutil.Error, AdminError, ValueError):
+                if child.name() == "haproxy":
+                    words = child.cmdline()
+                    socket_path = Path(words[words.index("-f") + 1]).with_name("admin.sock")
+                    servers = parse_servers(ask(socket_path, b"show stat -1 4 -1").decode())
+                    return sum(one.up for one in servers if not one.backup)
+        return 0
 
     def redeploy(self, document: dict[str, Any]) -> None:
         """Run `serve deploy`, as a user does."""

@@ -17,7 +17,7 @@ def test_each_experiment_has_a_name_of_its_own_and_says_what_it_does() -> None:
 
 def test_experiments_share_services_where_they_can() -> None:
     """Starting a service takes longer than most experiments."""
-    kinds = [one.document for one in EXPERIMENTS if not one.fatal]
+    kinds = [one.kind for one in EXPERIMENTS if not one.fatal]
     changes = sum(before != after for before, after in pairwise(kinds))
     assert changes < len(set(kinds))
     assert [one.fatal for one in EXPERIMENTS] == sorted(one.fatal for one in EXPERIMENTS)

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.resilience.report import COLUMNS, markdown, write
+from benchmarks.resilience.report import COLUMNS, markdown, not_completed, write
 from benchmarks.resilience.tally import Outcome, Request, tally
 
 
@@ -28,3 +28,9 @@ def test_both_files_hold_every_experiment(tmp_path: Path) -> None:
     write(rows, tmp_path / "new")
     assert (tmp_path / "new/resilience.md").read_text() == markdown(rows)
     assert json.loads((tmp_path / "new/resilience.json").read_text())["experiments"] == rows
+
+
+def test_an_experiment_that_could_not_be_run_is_in_the_table_without_numbers() -> None:
+    lines = markdown([row("one"), not_completed("two", "no disk")]).splitlines()
+    assert set(lines[3].split("|")) == {"", " `two` ", "  "}
+    assert lines[5] == "- `two`: not completed: no disk"

@@ -80,3 +80,29 @@ async def test_the_last_log_stays_if_the_store_does_not_answer() -> None:
     reader = DecisionReader("shop", "Model", lambda key: next(answers))
     assert await reader.content() == LOG
     assert await reader.content() == LOG
+
+
+async def test_nobody_waits_long_for_a_store_that_hangs_and_it_is_asked_only_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As Ray's does without the GCS: the replica's own periodic work goes on."""
+    monkeypatch.setattr(decision_reader, "READ_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(decision_reader, "READ_PERIOD_S", 0.0)
+    result = threading.Event()
+    reads: list[str] = []
+
+    def read(key: str) -> bytes:
+        reads.append(key)
+        assert result.wait(10)
+        return orjson.dumps(LOG)
+
+    reader = DecisionReader("shop", "Model", read)
+    for _ in range(5):
+        assert (await asyncio.wait_for(reader.content(), 5))["newest"] is None
+    assert len(reads) == 1
+    result.set()
+    for _ in range(200):
+        if await reader.content() == LOG:
+            break
+        await asyncio.sleep(0.01)
+    assert await reader.content() == LOG

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.haproxy.admin_relay import AdminError, AdminRelay, ask
+from deployments.haproxy.admin_relay import AdminError, AdminRelay, ask, process_id
 
 INFO = b"Name: HAProxy\nPid: 4711\nMaxPid: 4711\n"
 
@@ -44,11 +44,12 @@ def relay(
     """Relay as many commands as are to come."""
     path = folder / "admin.sock"
     one = AdminRelay(path, lambda: folder / "7.sock", own or {})
-    listening = one.open()
+    one.listen()
+    one.open()
 
     def run() -> None:
         for _ in range(commands):
-            os.set_blocking(listening, True)
+            os.set_blocking(one.fileno(), True)
             one.answer_next()
 
     thread = threading.Thread(target=run)
@@ -88,3 +89,29 @@ def test_the_socket_is_for_its_user_alone_and_replaces_a_predecessors(tmp_path: 
 def test_nobody_at_the_socket_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(AdminError, match=r"none\.sock"):
         ask(tmp_path / "none.sock", b"show info")
+
+
+def test_the_process_id_is_read_from_what_haproxy_tells() -> None:
+    assert process_id(INFO) == 4711
+    with pytest.raises(AdminError, match="process id"):
+        process_id(b"MaxPid: 4711")
+
+
+def test_a_relay_is_in_charge_from_when_it_is_opened_until_a_successor_is(tmp_path: Path) -> None:
+    path, elsewhere = tmp_path / "admin.sock", tmp_path / "elsewhere.sock"
+    first, second = (AdminRelay(path, lambda: path, {}) for _ in range(2))
+    first.listen()
+    assert not first.in_charge
+    first.open()
+    assert first.in_charge
+    second.listen()
+    assert first.in_charge
+    second.open()
+    assert (first.in_charge, second.in_charge) == (False, True)
+    second.move(elsewhere)
+    assert second.in_charge
+    assert not path.exists()
+    assert elsewhere.is_socket()
+    for one in (first, second):
+        one.close()
+    assert [*tmp_path.iterdir()] == [elsewhere]

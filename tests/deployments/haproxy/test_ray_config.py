@@ -46,6 +46,9 @@ name = HAProxyManager.get_safe_name("http-" + APPLICATION)
 backend = BackendConfig(name, "/", servers=servers, fallback_server=proxy)
 api.set_backend_configs({name: backend} if ROUTES else {})
 api._generate_config_file_internal()
+api.cfg.pass_health_checks = False
+api.config_file_path += ".draining"
+api._generate_config_file_internal()
 """
 
 
@@ -71,6 +74,7 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
     assert gone == [
         f"stats socket {tmp_path}/admin.sock mode 666 level admin expose-fd listeners",
         "timeout connect 5s",
+        f"errorfile 502 {tmp_path}/500.http",
         f"errorfile 503 {tmp_path}/500.http",
         "bind :9101",
         "bind 127.0.0.1:8000",
@@ -88,6 +92,7 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
             "http-request set-header x-sojourn-other-replicas 1 if { nbsrv gt 1 }",
             "http-response set-status 503 if { status 529 }",
             "tune.memory.hot-size 67108864",
+            "errorfile 502 /run/503.http",
             "errorfile 503 /run/503.http",
             "bind fd@10",
             "bind fd@11",
@@ -165,6 +170,13 @@ def test_a_users_own_settings_are_kept(tmp_path: Path, default: str, own: str) -
     assert own in amended(text)
 
 
+def test_clients_may_send_again_what_haproxy_may(tmp_path: Path) -> None:
+    text = ray_config(tmp_path, "*", PORTS, [1])
+    once = text.replace("retry-on 503 conn-failure empty-response", "retry-on 503 conn-failure")
+    assert "errorfile 502 /run/503.http" in amended(text)
+    assert f"errorfile 502 {tmp_path}/500.http" in amended(once)
+
+
 @pytest.mark.parametrize("missing", ["stats socket", "frontend http_frontend"])
 def test_another_configuration_is_not_understood(tmp_path: Path, missing: str) -> None:
     text = ray_config(tmp_path, "*", PORTS, [1])
@@ -194,6 +206,8 @@ def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(
     assert config.admin_socket == tmp_path / "admin.sock"
     assert config.addresses == tuple(Address("127.0.0.1", port) for port in (9101, 18000, 8404))
     assert config.has_routes is routes
+    assert not config.draining
+    assert parse((tmp_path / "haproxy.cfg.draining").read_text()).draining
     unavailable = tmp_path / "503.http"
     unavailable.write_bytes(UNAVAILABLE)
     (tmp_path / HELD_MAP).touch()

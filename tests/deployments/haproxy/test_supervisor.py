@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,11 +22,19 @@ from deployments.haproxy.fallback import note_held
 from deployments.haproxy.ray_config import UNAVAILABLE
 from deployments.haproxy.server_checks import Server, parse_servers
 from deployments.haproxy.settings import ALWAYS_SERVED, HAPROXY, HTTP_HOST
+from deployments.local.descendants import adopted_orphans, descendants, end_descendants
 from tests.support.haproxy_configs import ray_config
 from tests.support.readme import ROOT
 from tests.support.services import free_port, wait_for
 
 pytestmark = pytest.mark.slow
+
+
+#: As Ray writes it, but in a section of its own.
+DRAINING = (
+    "backend unused\n acl healthcheck path -i /-/healthz\n http-request return status 503 "
+    'content-type text/plain string "This node is being drained." if healthcheck\n'
+)
 
 
 class Replica:
@@ -135,10 +144,11 @@ class Node:
                     return int(line[5:])
         return 0
 
-    def get(self, timeout_s: float = 10.0) -> tuple[int, bytes]:
+    def get(self, timeout_s: float = 10.0, body: bytes | None = None) -> tuple[int, bytes]:
+        """Ask for the port of a replica, perhaps with a body that it never reads."""
         client = http.client.HTTPConnection("127.0.0.1", self.ports[1], timeout=timeout_s)
         try:
-            client.request("GET", "/")
+            client.request("GET", "/", body)
             answer = client.getresponse()
             return answer.status, answer.read()
         finally:
@@ -155,14 +165,33 @@ def ended(process: psutil.Process) -> bool:
     return bool(process.status() == psutil.STATUS_ZOMBIE)
 
 
+def haproxies(folder: Path) -> list[psutil.Process]:
+    """Return the processes of HAProxy that run with a configuration of the folder."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            if words[1:3] == ["-db", "-f"] and words[3].startswith(f"{folder}/haproxy-"):
+                found.append(process)
+    return found
+
+
 def haproxy_of(supervisor: psutil.Process) -> psutil.Process:
-    (child,) = supervisor.children()
+    (child,) = (child for child in supervisor.children() if child.name() == "haproxy")
+    return child
+
+
+def deputy_of(supervisor: psutil.Process) -> psutil.Process:
+    (child,) = (child for child in supervisor.children() if child.name() != "haproxy")
     return child
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    with ExitStack() as stack:
+    before = descendants()
+    # A supervisor that is killed at the end of a test has a deputy, too.
+    with adopted_orphans(), ExitStack() as stack:
+        stack.callback(end_descendants, before)
         yield Node(tmp_path, stack)
 
 
@@ -203,7 +232,7 @@ def test_a_reload_loses_no_client_and_the_old_one_ends(node: Node) -> None:
         stop.set()
         client.join()
     assert set(statuses) == {200}
-    assert len(new.children()) == 1
+    assert haproxies(node.folder) == [haproxy_of(new)]
 
 
 def test_the_requests_of_a_replica_that_stops_answering_are_sent_on(node: Node) -> None:
@@ -283,6 +312,16 @@ def test_a_request_that_a_dying_replica_leaves_is_refused_if_there_is_no_other(n
     assert node.get() == (503, UNAVAILABLE.partition(b"\r\n\r\n")[2])
 
 
+def test_what_a_dying_replica_leaves_and_is_too_large_to_be_sent_again_is_refused(
+    node: Node,
+) -> None:
+    node.start()
+    for replica in node.replicas:
+        replica.die_at_next_request()
+    body = b" " * (4 << 16)  # HAProxy's buffer has 64 KiB
+    assert node.get(body=body) == (503, UNAVAILABLE.partition(b"\r\n\r\n")[2])
+
+
 def test_while_ray_starts_clients_are_told_to_try_again(node: Node) -> None:
     node.start(routes=False)
     assert node.get()[0] == 503
@@ -297,18 +336,86 @@ def test_until_there_are_routes_the_predecessor_serves_on(node: Node) -> None:
     assert node.get()[0] == 200
     third = node.start("-sf", str(second.pid), "-x", str(node.folder / "admin.sock"))
     assert node.get()[0] == 200
-    assert len(third.children()) == 1
+    assert haproxy_of(third).is_running()
     for old in (first, second):
         assert wait_for(partial(ended, old))
 
 
-def test_haproxy_ends_with_its_supervisor(node: Node) -> None:
+def test_nobody_notices_that_a_supervisor_is_killed(node: Node) -> None:
+    """Neither those who come nor those whose requests HAProxy holds."""
     supervisor = node.start()
-    haproxy = haproxy_of(supervisor)
+    haproxy, deputy = haproxy_of(supervisor), deputy_of(supervisor)
+    with ThreadPoolExecutor(1) as pool:
+        for replica in node.replicas:
+            replica.fall_silent()
+        held = pool.submit(node.get)
+        supervisor.kill()
+        assert wait_for(lambda: "takes the place" in node.log())
+        for replica in node.replicas:
+            replica.speak()
+        assert held.result()[0] == 200
+    assert [node.get()[0] for _ in range(20)] == [200] * 20
+    # Ray finds no HAProxy, and replaces the actor that manages it.
+    assert not (node.folder / "admin.sock").exists()
+    second = node.start(routes=False)
+    assert node.get()[0] == 200
+    assert haproxies(node.folder) == [haproxy]
+    third = node.start("-sf", str(second.pid), "-x", str(node.folder / "admin.sock"))
+    assert node.get()[0] == 200
+    assert wait_for(lambda: not deputy.is_running() or ended(deputy))
+    assert wait_for(lambda: haproxies(node.folder) == [haproxy_of(third)])
+
+
+def test_a_deputy_is_a_supervisor_in_every_respect(node: Node) -> None:
+    """It starts HAProxy again, has a deputy of its own, and ends when nobody needs it."""
+    first = node.start()
+    deputy = deputy_of(first)
+    first.kill()
+    assert wait_for(lambda: "takes the place" in node.log())
+    haproxies(node.folder)[0].kill()
+    assert wait_for(lambda: "is started again" in node.log())
+    assert node.get()[0] == 200
+    assert wait_for(lambda: len(deputy.children()) == 2)
+    second = deputy_of(deputy)
+    deputy.kill()
+    assert wait_for(lambda: f"process {second.pid} takes the place" in node.log())
+    assert node.get()[0] == 200
+    second.terminate()
+    assert wait_for(lambda: not second.is_running() or ended(second))
+    assert haproxies(node.folder) == []
+
+
+def test_a_killed_deputy_is_replaced(node: Node) -> None:
+    supervisor = node.start()
+    first = deputy_of(supervisor)
+    first.kill()
+    assert wait_for(lambda: deputy_of(supervisor).pid != first.pid)
     supervisor.kill()
-    assert wait_for(lambda: not haproxy.is_running())
+    assert wait_for(lambda: "takes the place" in node.log())
+    assert node.get()[0] == 200
+
+
+@pytest.mark.parametrize("extra", ["", DRAINING], ids=["no routes", "draining"])
+def test_a_haproxy_that_is_not_needed_ends_with_its_supervisor(node: Node, extra: str) -> None:
+    """Ray stops it by killing what it has started."""
+    supervisor = node.launch(routes=bool(extra), extra=extra)
+    assert wait_for(lambda: node.pid() == supervisor.pid)
+    supervisor.kill()
+    assert wait_for(lambda: haproxies(node.folder) == [])
     with pytest.raises(ConnectionRefusedError):
         node.get()
+
+
+def test_what_is_left_if_all_supervisors_are_killed_at_once_is_replaced(node: Node) -> None:
+    supervisor = node.start()
+    left = haproxy_of(supervisor)
+    for process in (deputy_of(supervisor), supervisor):
+        process.kill()
+    assert node.get()[0] == 200
+    second = node.start()
+    assert node.get()[0] == 200
+    assert wait_for(lambda: not left.is_running() or ended(left))
+    assert haproxies(node.folder) == [haproxy_of(second)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import threading
 import time
 
@@ -12,6 +13,7 @@ from deployments.errors import DeadlineError, DeviceError, StartError
 from pipelines import Each, Pipeline, Stage, StageError
 from pipelines.errors import WorkerLostError
 from pipelines.workers import replicas
+from pipelines.workers.batch_server import SUFFIX
 from pipelines.workers.replicas import ReplicaAccess
 from policy.errors import InvalidInputError
 from tests.support.pipeline_stages import Batched, FailsOnNegative, Scale
@@ -247,6 +249,19 @@ async def test_a_hanging_replica_is_given_up(tmp_path):
             assert gate.batches == [[1], [1]]
             assert pipeline.core.stages[0].workers == 0
             gate.open.set()
+
+
+async def test_a_new_replica_removes_the_socket_of_a_killed_one_and_no_other(tmp_path):
+    killed = tmp_path / f"7-7{SUFFIX}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
+        left.bind(str(killed))  # the file stays
+    gate = Gate()
+    async with served(gate, tmp_path, count=2):
+        assert len([*tmp_path.iterdir()]) == 2
+        assert not killed.exists()
+        async with pipeline_with(ReplicaAccess(tmp_path)) as pipeline:
+            gate.open.set()
+            assert await pipeline.predict(1) == 1
 
 
 async def test_without_a_replica_what_waits_is_answered(tmp_path, monkeypatch):

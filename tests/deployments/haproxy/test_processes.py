@@ -1,0 +1,40 @@
+"""Processes by their file descriptors."""
+
+import os
+import signal
+import subprocess
+import sys
+
+from deployments.haproxy.processes import ended, open_parent_of, wants_cpu
+from tests.support.services import wait_for
+
+
+def test_the_end_of_a_process_is_seen_by_its_descriptor() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    pidfd = os.pidfd_open(child.pid)
+    assert not ended(pidfd)
+    child.send_signal(signal.SIGKILL)
+    assert ended(pidfd, 10)
+    child.wait()
+    assert child.stdin is not None
+    child.stdin.close()
+    os.close(pidfd)
+    assert open_parent_of(child.pid) is None
+
+
+def test_a_process_that_computes_wants_a_cpu_and_one_that_sleeps_or_has_ended_does_not() -> None:
+    code = "import sys\nsys.stdin.read(1)\nprint(flush=True)\nwhile True: pass"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert wait_for(lambda: not wants_cpu(child.pid))
+        child.stdin.write(b"x")
+        child.stdin.flush()
+        child.stdout.readline()
+        assert wait_for(lambda: wants_cpu(child.pid))
+        child.send_signal(signal.SIGSTOP)
+        assert wait_for(lambda: not wants_cpu(child.pid))
+        child.kill()
+    assert not wants_cpu(child.pid)
