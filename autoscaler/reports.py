@@ -63,6 +63,8 @@ class ReplicaReport:
         For how long the counters have counted, by a clock that nobody can set; 0 if unknown.
     bottleneck_code : float
         Place of its bottleneck in `BOTTLENECKS`, from 1; 0 if unknown.
+    standby : float
+        1 if it stands by (`autoscaler.standby_roles`), else 0.
 
     Raises
     ------
@@ -88,6 +90,7 @@ class ReplicaReport:
     late_total: float = 0.0
     counted_s: float = 0.0
     bottleneck_code: float = 0.0
+    standby: float = 0.0
 
     def __post_init__(self) -> None:
         values = (
@@ -102,6 +105,7 @@ class ReplicaReport:
             self.late_total,
             self.counted_s,
             self.bottleneck_code,
+            self.standby,
         )
         # Many reports come every second and nearly all are valid, so check all values at once.
         if not (
@@ -210,7 +214,7 @@ _REPORT_FLOATS = tuple(
 )
 _OPTIONAL = (
     *("start_time_s", "sla_rate_per_s", "answered_total", "late_total", "counted_s"),
-    "bottleneck_code",
+    *("bottleneck_code", "standby"),
 )
 _SETTINGS = tuple(AutoscalerSettings().to_floats())
 

@@ -88,6 +88,8 @@ class InferenceService:
         Who may use the service.
     tracing : Tracing
         Which requests are traced.
+    standby : bool
+        Whether this replica stands by.
     shares_cpu : bool
         Whether batches are computed on the CPU that the event loop runs on.
     """
@@ -115,6 +117,7 @@ class InferenceService:
         self.receive_timeout_s = 0.0
         self.bodies = BodyBudget()
         self.config_error: str | None = None
+        self.standby = False
         self.answers: Counter[int] = Counter()
         self.batch_totals = BatchTotals()
         self._draining = False
@@ -466,6 +469,7 @@ class InferenceService:
             "sla": user_config.sla.model_dump(),
             "sla_in_words": user_config.sla.objective.in_words(),
             "objective": user_config.policy.model_dump(),
+            "standby": self.standby,
             "config_error": self.config_error or self.controller.error,
             "queue_length": batcher.core.queue_length,
             "balancer_wait_ms": 1e3 * self.observer.balancer_wait.wait_s,
