@@ -64,7 +64,7 @@ class AutoscalerSettings:
         Standbys to keep beside the replicas that serve, or `AUTO`: as many as pay
         (`autoscaler.standbys`).
     standby_price : float
-        Price of a standby as a share of a replica's; from 0.001 to 1. It counts only with `AUTO`.
+        Price of a standby as a share of a replica's, from 0.001 to 1.
 
     Raises
     ------
