@@ -18,7 +18,7 @@ import orjson
 from autoscaler.reports import ReplicaReport
 from autoscaler.store import Store
 
-#: A replica that has reported another role than its own for this long is told again.
+#: Replicas whose reports have not followed a publication after this time are told again.
 TELL_AGAIN_AFTER_S = 5.0
 
 
@@ -168,12 +168,13 @@ class RolesPublisher:
         self._store.delete(self._key)
 
     def _is_forgotten(self, now_s: float, reports: Iterable[ReplicaReport]) -> bool:
-        """Return whether a replica still has another role than it was told."""
-        told_s = self._published_s + TELL_AGAIN_AFTER_S
-        if now_s < told_s:
+        """Return whether more or fewer replicas serve than were told to, by what they report.
+
+        A standby that serves in place of a replica that hangs is left to it.
+        """
+        if now_s < self._published_s + TELL_AGAIN_AFTER_S:
             return False
-        return any(
-            bool(report.standby) != self.roles.stands_by(report.replica_id)
-            for report in reports
-            if report.time_s > told_s
-        )
+        fresh = [one for one in reports if one.time_s > now_s - TELL_AGAIN_AFTER_S]
+        told_to_serve = [one for one in fresh if not self.roles.stands_by(one.replica_id)]
+        serving = [one for one in fresh if not one.standby]
+        return len(serving) > len(self.roles.serving) or len(serving) < len(told_to_serve)

@@ -147,18 +147,33 @@ def test_a_publication_outlives_a_clock_set_back() -> None:
     assert roles.roles.number > number
 
 
-def test_whoever_does_not_follow_is_told_again() -> None:
+@pytest.mark.parametrize(
+    ("reported", "is_told_again"),
+    [
+        ({"a": False, "b": True}, False),
+        ({"a": False, "b": False}, True),
+        ({"a": True, "b": True}, True),
+        # One hangs, or has just died, and the standby has stepped in.
+        ({"b": False}, False),
+        ({}, False),
+    ],
+)
+def test_whoever_does_not_follow_is_told_again(
+    reported: dict[str, bool], is_told_again: bool
+) -> None:
     store = Store()
     roles = publisher(store)
     roles.publish(1000.0, ["a", "b"], 1, 1)
     number = roles.roles.number
+    soon_s = 1000.0 + TELL_AGAIN_AFTER_S - 1
+    roles.publish(soon_s, ["a", "b"], 1, 1, reports(soon_s, **reported))
+    assert roles.roles.number == number
     late_s = 1000.0 + TELL_AGAIN_AFTER_S + 1
-    roles.publish(late_s, ["a", "b"], 1, 1, reports(late_s, a=False, b=True))
+    roles.publish(late_s, ["a", "b"], 1, 1, reports(1000.0, **reported))
     assert roles.roles.number == number
-    roles.publish(late_s, ["a", "b"], 1, 1, reports(1001.0, a=False, b=False))
-    assert roles.roles.number == number
-    roles.publish(late_s, ["a", "b"], 1, 1, reports(late_s, a=False, b=False))
-    assert published(store).number > number
+    roles.publish(late_s, ["a", "b"], 1, 1, reports(late_s, **reported))
+    assert (roles.roles.number > number) == is_told_again
+    assert published(store) == roles.roles
 
 
 def test_a_slow_store_is_waited_for() -> None:
