@@ -35,7 +35,7 @@ from benchmarks.live.local_service import (
     running_replicas,
     running_service,
 )
-from sojourn.output import print_json, print_table
+from sojourn.output import print_json, print_table, say
 
 PORT = 8127
 LOW_PER_S, HIGH_PER_S = 60.0, 120.0
@@ -262,13 +262,16 @@ def _measure(summary: dict[str, Any], document: dict[str, Any]) -> dict[str, dic
     with Clients(summary["url"], LOW_PER_S).running() as clients:
         measured = Measured(summary["url"], summary["dashboard"], clients)
         with_one = measured.death(measured.wait_for_standby())
+        say(f"death with a standby: {with_one}")
         promotion = measured.promotion(measured.wait_for_standby())
+        say(f"promotion: {promotion}")
         time.sleep(3)
         clients.rate_per_s = LOW_PER_S
         low_s = time.time()
         measured.wait_for_standby()
         time.sleep(3)
-        lost = float(len(clients.failed(low_s)))
+        demotion = {"served_after_s": math.nan, "failed": float(len(clients.failed(low_s)))}
+        say(f"demotion: {demotion}")
         without = deepcopy(document)
         (deployment,) = without["applications"][0]["deployments"]
         deployment["user_config"]["autoscaler"]["standbys"] = 0
@@ -280,7 +283,7 @@ def _measure(summary: dict[str, Any], document: dict[str, Any]) -> dict[str, dic
     return {
         "death_with_a_standby": with_one,
         "promotion": promotion,
-        "demotion": {"served_after_s": math.nan, "failed": lost},
+        "demotion": demotion,
         "death_without": alone,
     }
 

@@ -1,8 +1,10 @@
-"""A replica's own part, on a clock of the test's."""
+"""A replica's own part, on a clock of the test's, and behind a real HAProxy."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +17,8 @@ from deployments.control.standby_role import (
     StepInApp,
 )
 from deployments.haproxy import only_replica
+from tests.support.services import wait_for
+from tests.support.standby_fleet import standby_fleet
 
 
 def roles(number: int, *, standby: bool) -> bytes:
@@ -118,3 +122,27 @@ async def test_a_request_with_nowhere_else_to_go_makes_a_standby_step_in() -> No
     await behind(marked, None, None)  # type: ignore[arg-type]
     assert not me.role.standby
     assert passed == ["lifespan", "http", "http"]
+
+
+@pytest.mark.slow
+def test_behind_haproxy_roles_change_without_a_failed_request(tmp_path: Path) -> None:
+    """A standby is left out; one that is promoted serves; one that is demoted loses nothing."""
+    only_a, only_b, both = {(200, "a")}, {(200, "b")}, {(200, "a"), (200, "b")}
+    with standby_fleet(tmp_path) as fleet:
+        assert wait_for(lambda: fleet.answering() == only_a)
+        seen = set()
+
+        def answering() -> set[tuple[int, str]]:
+            found = fleet.answering()
+            seen.update(found)
+            return found
+
+        fleet.publish(2, 0)
+        assert wait_for(lambda: answering() == both)
+        fleet.publish(1, 1)
+        assert wait_for(lambda: answering() == only_a)
+        assert seen <= both
+        # Nobody tells the standby that the other one is gone.
+        fleet.replicas[0].close()
+        assert wait_for(lambda: fleet.answering() == only_b)
+        assert not fleet.replicas[1].role.standby
