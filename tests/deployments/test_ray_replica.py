@@ -66,7 +66,8 @@ def test_a_replica_is_left_out_while_a_condition_holds(monkeypatch: pytest.Monke
     ray_replica.leave_out_while(lambda: conditions.pop(0))
 
     def looked() -> tuple[bool, str]:
-        return asyncio.run(replica.Replica._dataplane_health_check(fake))
+        found: tuple[bool, str] = asyncio.run(replica.Replica._dataplane_health_check(fake))
+        return found
 
     assert looked() == (True, "success")
     assert looked() == (False, "STANDBY")
