@@ -128,7 +128,7 @@ class Live:
 
     def __init__(self, most: int = 100, start_s: float = 10.0, **settings: object) -> None:
         self.autoscaler = StandbyAutoscaler()
-        self.settings = AutoscalerSettings(window_s=5, hold_s=10, **settings)  # type: ignore[arg-type]
+        self.settings = AutoscalerSettings(window_s=5, hold_s=10, **settings)
         self.second, self.serving, self.standbys = 0, 1, 0
         self.offered = [0.0] * 100
         self.most, self.start_s = most, start_s

@@ -114,7 +114,7 @@ class ServeProxy(Server):
         for replica in self._replicas:
             if not replica.is_closed:
                 fields = [(name.lower().encode(), b"") for name in headers]
-                asyncio.run(replica.app({"type": "http", "headers": fields}, None, None))  # type: ignore[arg-type]
+                asyncio.run(replica.app({"type": "http", "headers": fields}, None, None))
                 return replica.answer(path, headers)
         return 503, b"none"
 

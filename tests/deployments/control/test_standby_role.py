@@ -115,11 +115,11 @@ async def test_a_request_with_nowhere_else_to_go_makes_a_standby_step_in() -> No
 
     me = await follower(roles(1, standby=True))
     behind = StepInApp(app, me.role)
-    await behind({"type": "lifespan"}, None, None)  # type: ignore[arg-type]
-    await behind({"type": "http", "headers": [(b"host", b"h")]}, None, None)  # type: ignore[arg-type]
+    await behind({"type": "lifespan"}, None, None)
+    await behind({"type": "http", "headers": [(b"host", b"h")]}, None, None)
     assert me.role.standby
     marked = {"type": "http", "headers": [(only_replica.HEADER, b"1")]}
-    await behind(marked, None, None)  # type: ignore[arg-type]
+    await behind(marked, None, None)
     assert not me.role.standby
     assert passed == ["lifespan", "http", "http"]
 
