@@ -55,8 +55,13 @@ class Autoscaler:
         """The risk that forecasts are asked for: as set, or else as calibrated."""
         return self._monitor.risk
 
-    def assume_start_time(self, start_time_s: float) -> None:
-        """Size for starts of this length, whatever is observed (`autoscaler.standbys`)."""
+    @property
+    def horizon_s(self) -> float:
+        """How far forecasts look ahead: the time that a start takes."""
+        return self._monitor.start_times.horizon_s
+
+    def assume_start_time(self, start_time_s: float | None) -> None:
+        """Size for starts of this length, whatever is observed; None: for those observed."""
         self._monitor.start_times.fix(start_time_s)
 
     def observe(self, reports: Iterable[ReplicaReport], now_s: float | None = None) -> None:
@@ -86,8 +91,9 @@ class Autoscaler:
         """
         start_times, ready = self._monitor.start_times, fleet.ready_replicas
         if ready is not None:
+            carrying = fleet.carrying_replicas
             start_times.track(now_s, fleet.current_replicas, ready)
-            self._monitor.expect(now_s, ready)
+            self._monitor.expect(now_s, ready if carrying is None else carrying)
         self._stuck.observe(now_s, fleet)
         decision = self._decide(now_s, fleet)
         if ready is not None:
@@ -152,6 +158,7 @@ class Autoscaler:
         # Replicas that serve are assumed to carry their share of the load, even before their first
         # report.
         serving = current if fleet.ready_replicas is None else fleet.ready_replicas
+        serving = serving if fleet.carrying_replicas is None else fleet.carrying_replicas
         serving_per_known = max(1.0, serving / status.carrying_replicas)
         all_report = serving_per_known == 1 and not status.silent_replicas
         idle_s = self._waking.idle_s(now_s, self._monitor.load)

@@ -20,6 +20,8 @@ class FleetState:
         Replicas that serve, whether they report or not. None: unknown.
     waiting : float
         Requests that wait outside for a first replica.
+    carrying_replicas : int or None
+        Those of `ready_replicas` that take requests. None: all.
 
     Raises
     ------
@@ -32,6 +34,7 @@ class FleetState:
     max_replicas: int
     ready_replicas: int | None = None
     waiting: float = 0.0
+    carrying_replicas: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_replicas <= self.max_replicas:
@@ -98,7 +101,7 @@ class Decision:
     stuck_replicas : int
         Replicas ordered that have not started for much longer than a start takes.
     standbys : int
-        Standbys that there should be besides (`autoscaler.standbys`); the Ray adapters order none.
+        Standbys that there should be besides (`autoscaler.standbys`).
     bottleneck : str or None
         What limits most replicas, one of `autoscaler.reports.BOTTLENECKS`; None if unknown.
     """

@@ -14,6 +14,7 @@ DECISION_INSTRUMENTS = {
     "replicas": _gauge(
         "replicas_decided", "Replicas decided on; in a dry run they are not ordered."
     ),
+    "standbys": _gauge("standbys_decided", "Standbys decided on, besides the replicas that serve."),
     "required_replicas": _gauge(
         "replicas_required", "Replicas that the demand requires, before holds and budgets."
     ),

@@ -18,8 +18,8 @@ Entry = Mapping[str, Any]
 class DecisionLog:
     """The newest decision, and the latest recorded ones.
 
-    A decision is recorded if its number of replicas differs from that of the last recorded one, or
-    if that one is a minute old.
+    A decision is recorded if its number of replicas or of standbys differs from that of the last
+    recorded one, or if that one is a minute old.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class DecisionLog:
         time_s : float
             When it was made.
         target_replicas : int
-            Replicas that were ordered until then.
+            Replicas that were ordered until then, without standbys.
         decision : Decision
 
         Returns
@@ -64,7 +64,11 @@ class DecisionLog:
             last = self._recorded[-1]
             # If the clock was set back, the last one counts as old, too.
             is_recent = 0 <= time_s - last["time_s"] < RECORD_AGAIN_AFTER_S
-            if is_recent and last["replicas"] == decision.replicas:
+            is_repeated = (
+                last["replicas"] == decision.replicas
+                and last.get("standbys", 0) == decision.standbys
+            )
+            if is_recent and is_repeated:
                 return False
         self._recorded.append(entry)
         return True

@@ -68,7 +68,7 @@ class SojournAutoscalingPolicy:
         if not 0 <= now_s - self._decided_s < DECISION_PERIOD_S:
             self._decided_s, self._replicas = now_s, ctx.target_num_replicas
             try:
-                deployment, decision = _decide(ctx)
+                deployment, decision = _decide(ctx, may_have_standbys=self._replica_budget is None)
                 if self._replica_budget is not None:
                     claim = _claim(ctx, deployment, decision, self._replica_budget)
                     decision = decide_within_budget(now_s, claim)
@@ -81,10 +81,16 @@ class SojournAutoscalingPolicy:
         return self._replicas, {}
 
 
-def _decide(ctx: AutoscalingContext) -> tuple[ScaledDeployment, Decision]:
-    """Return the entry of the deployment of `ctx`, and its autoscaler's decision."""
+def _decide(
+    ctx: AutoscalingContext, *, may_have_standbys: bool = True
+) -> tuple[ScaledDeployment, Decision]:
+    """Return the entry of the deployment of `ctx`, and its autoscaler's decision.
+
+    A shared budget knows replicas only, so a deployment that names one has no standbys.
+    """
     now_s, history = ctx.current_time, _newest(ctx, "history_code")
     deployment = scaled_deployment(now_s, ctx.app_name or "", ctx.deployment_name, store())
+    deployment.autoscaler.may_have_standbys = may_have_standbys
     decision = deployment.decide(
         now_s,
         replica_reports(ctx, deployment.reports),
@@ -96,6 +102,7 @@ def _decide(ctx: AutoscalingContext) -> tuple[ScaledDeployment, Decision]:
             # Behind HAProxy, requests wait in Ray's own queue only if there is no replica at all.
             waiting=0.0 if ctx.current_num_replicas else ctx.total_num_requests,
         ),
+        running=[replica.unique_id for replica in ctx.running_replicas],
         dry_run=reported_dry_run(ctx),
         history=None if history is None else int(history),
     )
@@ -131,13 +138,17 @@ def _no_service_level(replicas: int) -> float:
 
 
 def _apply(ctx: AutoscalingContext, deployment: ScaledDeployment, decision: Decision) -> int:
-    """Record and export `decision`, and return the replicas to order: in a dry run, no change."""
+    """Record and export `decision`, and return what to order of Ray, in a dry run no change.
+
+    To Ray, standbys are replicas.
+    """
     recorded = deployment.record(ctx.current_time, ctx.target_num_replicas, decision)
     ray_metrics.export(deployment.application, deployment.deployment, decision)
-    if recorded and decision.replicas != ctx.target_num_replicas:
+    ordered = decision.replicas + decision.standbys
+    if recorded and ordered != ctx.target_num_replicas:
         logger.info("%s: %s", ctx.deployment_name, decision.reason)
-    replicas: int = ctx.target_num_replicas if deployment.dry_run else decision.replicas
-    return replicas
+    target: int = ctx.target_num_replicas if deployment.dry_run else ordered
+    return target
 
 
 def replica_reports(

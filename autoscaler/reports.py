@@ -65,6 +65,8 @@ class ReplicaReport:
         Those of the refused rows that the balancer was told not to try elsewhere.
     bottleneck_code : float
         Place of its bottleneck in `BOTTLENECKS`, from 1; 0 if unknown.
+    standby : float
+        1 if it stands by (`autoscaler.standby_roles`), else 0.
 
     Raises
     ------
@@ -91,6 +93,7 @@ class ReplicaReport:
     counted_s: float = 0.0
     bottleneck_code: float = 0.0
     refused_finally_total: float = 0.0
+    standby: float = 0.0
 
     def __post_init__(self) -> None:
         values = (
@@ -106,6 +109,7 @@ class ReplicaReport:
             self.counted_s,
             self.bottleneck_code,
             self.refused_finally_total,
+            self.standby,
         )
         # Many reports come every second and nearly all are valid, so check all values at once.
         if not (
@@ -214,7 +218,7 @@ _REPORT_FLOATS = tuple(
 )
 _OPTIONAL = (
     *("start_time_s", "sla_rate_per_s", "answered_total", "late_total", "counted_s"),
-    *("bottleneck_code", "refused_finally_total"),
+    *("bottleneck_code", "refused_finally_total", "standby"),
 )
 _SETTINGS = tuple(AutoscalerSettings().to_floats())
 

@@ -16,19 +16,21 @@ no process knows any more disappears with the cluster.
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
-from autoscaler.controller import Autoscaler
 from autoscaler.decision import Decision, FleetState
 from autoscaler.decision_log import DecisionLog
 from autoscaler.fleet_monitor import SLOW_INTERVAL_S
 from autoscaler.history.feed import HistoryFeed
 from autoscaler.reports import ReplicaReport
+from autoscaler.standby_roles import RolesPublisher
+from autoscaler.standbys import StandbyAutoscaler
+from autoscaler.store import Store
 from policy.errors import InvalidInputError
 
 logger = logging.getLogger("ray.serve")
@@ -39,19 +41,6 @@ SAVE_PERIOD_S = 10.0
 _SAVE_WAITS_S = 2.0
 #: A deployment that has not been asked for this long counts as deleted, and so is its state.
 FORGOTTEN_AFTER_S = 3600.0
-
-
-class Store(Protocol):
-    """Storage for bytes that outlives this process. Every method returns at once."""
-
-    def load(self, key: str) -> "Future[bytes | None]":
-        """Read what was saved under `key`; None if there is nothing, or if it cannot be read."""
-
-    def save(self, key: str, content: Callable[[], bytes]) -> "Future[None]":
-        """Save what `content` returns under `key`; it is called in another thread."""
-
-    def delete(self, key: str) -> None:
-        """Delete what was saved under `key`."""
 
 
 def state_key(application: str, deployment: str) -> str:
@@ -80,8 +69,10 @@ class ScaledDeployment:
 
     Attributes
     ----------
-    autoscaler : Autoscaler
+    autoscaler : StandbyAutoscaler
     log : DecisionLog
+    roles : RolesPublisher
+        Which replicas stand by.
     dry_run : bool
         Whether decisions are only recorded and not carried out.
     may_have_none : bool
@@ -94,14 +85,16 @@ class ScaledDeployment:
 
     def __init__(self, application: str, deployment: str, store: Store) -> None:
         self.application, self.deployment = application, deployment
-        self.autoscaler = Autoscaler()
+        self.autoscaler = StandbyAutoscaler()
         self.log = DecisionLog()
+        self.roles = RolesPublisher(application, deployment, store)
         self.dry_run = False
         self.may_have_none = False
         self.last_asked_s = 0.0
         self.reports: Sequence[ReplicaReport] = ()
         self._store = store
         self._decided = 0
+        self._running: Sequence[str] = ()
         self._has_news = False
         self._saved_s = 0.0
         self._report_trouble = ""
@@ -119,6 +112,7 @@ class ScaledDeployment:
         reports: Sequence[ReplicaReport],
         fleet: FleetState,
         *,
+        running: Sequence[str] = (),
         dry_run: bool | None = None,
         history: int | None = None,
     ) -> Decision:
@@ -131,6 +125,9 @@ class ScaledDeployment:
         reports : sequence of ReplicaReport
             The latest report of each replica.
         fleet : FleetState
+            Replicas and standbys together.
+        running : sequence of str
+            Ids of the replicas that run, standbys included, the oldest first.
         dry_run : bool or None
             Whether the decision is only to be recorded; None: as at the last time.
         history : int or None
@@ -146,7 +143,7 @@ class ScaledDeployment:
         if self.may_have_none != (fleet.min_replicas == 0):
             self.may_have_none = fleet.min_replicas == 0
             self._saved_s = -math.inf  # whoever reads the log should know it soon
-        self.last_asked_s, self.reports = now_s, reports
+        self.last_asked_s, self.reports, self._running = now_s, reports, running
         is_loaded = self._is_loaded()
         if dry_run is not None:
             self.dry_run = dry_run
@@ -154,7 +151,11 @@ class ScaledDeployment:
             current = fleet.current_replicas
             return Decision(current, f"hold {current}: the history is being read")
         self.autoscaler.observe(reports, now_s)
-        decision = self.autoscaler.decide(now_s, fleet)
+        ordered, ready = self._standbys(fleet), self.roles.standbys_of(running)
+        serving = replace(fleet, current_replicas=fleet.current_replicas - ordered)
+        if fleet.ready_replicas is not None:
+            serving = replace(serving, ready_replicas=fleet.ready_replicas - ready)
+        decision = self.autoscaler.decide(now_s, serving, ordered, ready)
         self._decided = decision.replicas
         self._log_trouble(decision)
         if remark := self._history.follow(now_s, history, self.autoscaler):
@@ -162,6 +163,10 @@ class ScaledDeployment:
         if self.dry_run:
             decision = replace(decision, reason=f"dry run: would {decision.reason}")
         return decision
+
+    def _standbys(self, fleet: FleetState) -> int:
+        """Return how many of the replicas ordered are standbys."""
+        return min(self.roles.roles.ordered, max(0, fleet.current_replicas - 1))
 
     def _log_trouble(self, decision: Decision) -> None:
         """Log once that replicas do not start or do not report in time, and once that all do."""
@@ -182,7 +187,15 @@ class ScaledDeployment:
                 logger.info("%s: all replicas serve and report in time again", self.deployment)
 
     def record(self, now_s: float, target_replicas: int, decision: Decision) -> bool:
-        """Add `decision` to the log, and save the state if it is due.
+        """Add `decision` to the log, tell the replicas who serves, and save the state if it is due.
+
+        Parameters
+        ----------
+        now_s : float
+        target_replicas : int
+            Replicas and standbys that were ordered until now.
+        decision : Decision
+            As carried out.
 
         Returns
         -------
@@ -193,7 +206,12 @@ class ScaledDeployment:
             return False
         if decision.replicas < self._decided:
             self.autoscaler.note_limited(now_s)
-        recorded = self.log.add(now_s, target_replicas, decision)
+        ordered = min(self.roles.roles.ordered, max(0, target_replicas - 1))
+        recorded = self.log.add(now_s, target_replicas - ordered, decision)
+        if not self.dry_run:
+            self.roles.publish(
+                now_s, self._running, decision.replicas, decision.standbys, self.reports
+            )
         patience_s = SAVE_PERIOD_S + (_SAVE_WAITS_S if self._has_news else 0.0)
         overdue = not 0 <= now_s - self._saved_s < patience_s
         # If the store is slow, wait until it has caught up, and then save the newest state.
@@ -207,6 +225,7 @@ class ScaledDeployment:
         self._store.delete(state_key(self.application, self.deployment))
         self._store.delete(log_key(self.application, self.deployment))
         self._store.delete(history_key(self.application, self.deployment))
+        self.roles.delete()
 
     def _save(self) -> None:
         # A decision must not wait for the packing of the state, which takes milliseconds.
@@ -235,7 +254,7 @@ class ScaledDeployment:
         """Return whether the saved state has been read; restore it when it arrives."""
         if self._loading is None:
             return True
-        if not all(loading.done() for loading in self._loading):
+        if not self.roles.is_loaded() or not all(loading.done() for loading in self._loading):
             return False
         done, self._loading = self._loading, None
         state, log = (_parse_dict(loading.result()) for loading in done)

@@ -20,10 +20,15 @@ _BOUNDS = {
     "risk": (1e-6, 0.5),
     "burst_factor": (1.0, 1e3),
     "backlog_drain_s": (1.0, 1e6),
+    "standby_price": (1e-3, 1.0),
 }
 # How None is encoded as a float.
 _NONE = -1.0
 _OPTIONAL = ("risk", "hold_s")
+#: The value of `standbys` with which the autoscaler decides on their number.
+AUTO = "auto"
+# How it is encoded as a float.
+_AUTO = -1.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,11 @@ class AutoscalerSettings:
         Network delays of a try: to the replica, of its refusal back, and before the next try.
     retries : int
         Retries after which the balancer gives up.
+    standbys : int or str
+        Standbys to keep beside the replicas that serve, or `AUTO`: as many as pay
+        (`autoscaler.standbys`).
+    standby_price : float
+        Price of a standby as a share of a replica's, from 0.001 to 1.
 
     Raises
     ------
@@ -74,6 +84,8 @@ class AutoscalerSettings:
     reply_delay_ms: float = 0.25
     retry_delay_ms: float = 0.0
     retries: int = 5
+    standbys: int | str = 0
+    standby_price: float = 0.3
 
     def __post_init__(self) -> None:
         for name in _FLOAT_SETTINGS:
@@ -88,6 +100,10 @@ class AutoscalerSettings:
         if not _is_number(self.retries) or self.retries < 0 or self.retries != int(self.retries):
             raise InvalidInputError(
                 f"retries: must be a whole number of at least 0, not {self.retries!r}"
+            )
+        if self.standbys != AUTO and not (type(self.standbys) is int and self.standbys >= 0):
+            raise InvalidInputError(
+                f"standbys: must be {AUTO} or a whole number of at least 0, not {self.standbys!r}"
             )
         if self.forecast not in FORECASTS:
             raise InvalidInputError(
@@ -108,6 +124,7 @@ class AutoscalerSettings:
             value = getattr(self, name)
             values[PREFIX + name] = _NONE if value is None else float(value)
         values[PREFIX + "forecast"] = float(FORECASTS.index(self.forecast))
+        values[PREFIX + "standbys"] = _AUTO if self.standbys == AUTO else float(self.standbys)
         return values
 
     @classmethod
@@ -127,7 +144,7 @@ class AutoscalerSettings:
         for name in _OPTIONAL:
             if given.get(name) == _NONE:
                 given[name] = None
-        forecast, retries = cls.forecast, cls.retries
+        forecast = cls.forecast
         if PREFIX + "forecast" in values:
             index = values[PREFIX + "forecast"]
             if index not in range(len(FORECASTS)):
@@ -135,19 +152,25 @@ class AutoscalerSettings:
                     f"forecast: must be an index from 0 to {len(FORECASTS) - 1}, not {index}"
                 )
             forecast = FORECASTS[int(index)]
-        if PREFIX + "retries" in values:
-            number = values[PREFIX + "retries"]
-            if not (math.isfinite(number) and number == int(number)):
-                raise InvalidInputError(f"retries: must be a whole number, not {number}")
-            retries = int(number)
-        return cls(forecast=forecast, retries=retries, **given)
+        retries = _whole_number(values, "retries", cls.retries)
+        standbys: int | str = _whole_number(values, "standbys", 0)
+        if standbys == _AUTO:
+            standbys = AUTO
+        return cls(forecast=forecast, retries=retries, standbys=standbys, **given)
 
 
 _FLOAT_SETTINGS = tuple(
     setting.name
     for setting in fields(AutoscalerSettings)
-    if setting.name not in ("forecast", "retries")
+    if setting.name not in ("forecast", "retries", "standbys")
 )
+
+
+def _whole_number(values: Mapping[str, float], name: str, default: int) -> int:
+    number = values.get(PREFIX + name, default)
+    if not (math.isfinite(number) and number == int(number)):
+        raise InvalidInputError(f"{name}: must be a whole number, not {number}")
+    return int(number)
 
 
 def _is_number(value: object) -> bool:

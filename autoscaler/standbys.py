@@ -11,16 +11,23 @@ it is needed exceeds its price over what a shortage costs (the newsvendor's rule
 Marschak, Optimal inventory policy, Econometrica 19, 1951): risk = 1 / (1 + u), if a shortage costs
 u times what a replica costs. A standby at the price p then pays up to the risk p / (p + u), so a
 cheap reserve is a large one.
+
+Their number may also be set. Standbys then take the place of as many of the replicas that a cold
+start would require, and if fewer are required, they are kept besides.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from autoscaler.controller import Autoscaler
 from autoscaler.decision import Decision, FleetState
 from autoscaler.reports import ReplicaReport
-from autoscaler.settings import AutoscalerSettings
+from autoscaler.settings import AUTO, AutoscalerSettings
 from policy.errors import InvalidInputError
+
+#: Time until a standby of the real service serves, and its first report of that has come.
+PROMOTION_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -80,18 +87,34 @@ class StandbyAutoscaler:
 
     Parameters
     ----------
-    starts : TwoTierStarts
+    starts : TwoTierStarts, optional
+        Standbys pay or not by these start times and this price, whatever the settings say. None:
+        the settings in force decide, and cold starts take as long as observed.
     settings : AutoscalerSettings, optional
         In force until replicas report others.
+
+    Attributes
+    ----------
+    may_have_standbys : bool
+        Whether the settings that ask for standbys are followed.
     """
 
-    def __init__(self, starts: TwoTierStarts, settings: AutoscalerSettings | None = None) -> None:
-        settings = settings or AutoscalerSettings()
-        self._starts = starts
+    def __init__(
+        self, starts: TwoTierStarts | None = None, settings: AutoscalerSettings | None = None
+    ) -> None:
+        self.may_have_standbys = True
+        self._given = starts
         self._replicas = Autoscaler(settings)
-        self._replicas.assume_start_time(starts.standby_s if starts.pay else starts.cold_s)
-        self._all = Autoscaler(self._for_standbys(settings))
-        self._all.assume_start_time(starts.cold_s)
+        #: Decides on replicas and standbys together; None where no standbys are wanted.
+        self._all: Autoscaler | None = None
+        self._reports = _LoadReports()
+        #: The latest reports as `_all` is given them, with those that they were made from.
+        self._for_all: dict[str, tuple[ReplicaReport, ReplicaReport]] = {}
+        if starts is not None:
+            self._replicas.assume_start_time(starts.standby_s if starts.pay else starts.cold_s)
+            if starts.pay:
+                self._all = Autoscaler(self._settings_for_all(self.settings))
+                self._all.assume_start_time(starts.cold_s)
 
     @property
     def settings(self) -> AutoscalerSettings:
@@ -99,13 +122,23 @@ class StandbyAutoscaler:
         return self._replicas.settings
 
     def observe(self, reports: Iterable[ReplicaReport], now_s: float | None = None) -> None:
-        """Take in reports, as `Autoscaler.observe` does."""
-        reports = list(reports)
-        self._replicas.observe(reports, now_s)
-        if self._starts.pay:
-            self._all.observe(map(self._report_for_standbys, reports), now_s)
+        """Take in reports, as `Autoscaler.observe` does.
 
-    def decide(self, now_s: float, fleet: FleetState, current_standbys: int) -> Decision:
+        Those of standbys say nothing of the load, and are left out.
+        """
+        reports = self._reports.of(reports)
+        self._replicas.observe(reports, now_s)
+        self._follow_settings()
+        if self._all is not None:
+            self._all.observe(map(self._report_for_all, reports), now_s)
+
+    def decide(
+        self,
+        now_s: float,
+        fleet: FleetState,
+        current_standbys: int = 0,
+        ready_standbys: int | None = None,
+    ) -> Decision:
         """Decide how many replicas and how many standbys there should be.
 
         Parameters
@@ -113,9 +146,11 @@ class StandbyAutoscaler:
         now_s : float
             As for `Autoscaler.decide`.
         fleet : FleetState
-            Its bounds are those of replicas and standbys together.
+            Without standbys; but its bounds are those of replicas and standbys together.
         current_standbys : int
             Standbys ordered so far, whether they are up or not.
+        ready_standbys : int, optional
+            Those of them that are up. None: unknown, and `fleet.ready_replicas` is taken for all.
 
         Returns
         -------
@@ -123,22 +158,163 @@ class StandbyAutoscaler:
             That of the replicas, with `standbys`.
         """
         decision = self._replicas.decide(now_s, fleet)
-        if not self._starts.pay:
+        if self._all is None:
             return decision
-        current = fleet.current_replicas + current_standbys
-        both = self._all.decide(now_s, replace(fleet, current_replicas=current))
-        standbys = max(0, both.replicas - decision.replicas)
+        everything = replace(fleet, current_replicas=fleet.current_replicas + current_standbys)
+        if fleet.ready_replicas is not None and ready_standbys is not None:
+            everything = replace(
+                everything,
+                ready_replicas=fleet.ready_replicas + ready_standbys,
+                carrying_replicas=fleet.ready_replicas,
+            )
+        both = self._all.decide(now_s, everything)
+        self._follow_settings()
+        if not decision.replicas or self._promotion_s(self._all) is None:
+            return decision
+        return self._with_standbys(now_s, decision, both, fleet.most)
+
+    def _with_standbys(
+        self, now_s: float, decision: Decision, both: Decision, most: int
+    ) -> Decision:
+        """Divide what is required in all into replicas and standbys."""
+        replicas, remark = decision.replicas, ""
+        wanted = self._wanted
+        if wanted == AUTO:
+            standbys = max(0, both.replicas - replicas)
+        else:
+            assert isinstance(wanted, int)
+            replicas = max(replicas, both.replicas - wanted)
+            standbys = min(wanted, most - replicas)
+            if standbys < wanted:
+                remark = f" (max_replicas leaves no room for {wanted})"
+            if replicas > decision.replicas:
+                # What they can take is more than the forecast of the replicas asked for.
+                self._replicas.note_limited(now_s)
         return replace(
             decision,
+            replicas=replicas,
             standbys=standbys,
-            reason=f"{decision.reason}; {standbys} standbys: {both.reason}",
+            stuck_replicas=max(decision.stuck_replicas, both.stuck_replicas),
+            reason=f"{replicas} {_verb(replicas, 'serve')}, {standbys} "
+            f"{_verb(standbys, 'stand')} by{remark}; replicas: {decision.reason}; "
+            f"with standbys: {both.reason}",
         )
 
-    def _for_standbys(self, settings: AutoscalerSettings) -> AutoscalerSettings:
-        risk = self._replicas.risk if settings.risk is None else settings.risk
-        return replace(settings, risk=standby_risk(risk, self._starts.standby_price))
+    def note_limited(self, now_s: float) -> None:
+        """Note that fewer replicas were ordered than were decided on, as within a budget."""
+        self._replicas.note_limited(now_s)
 
-    def _report_for_standbys(self, report: ReplicaReport) -> ReplicaReport:
-        if report.settings is None:
+    def snapshot(self) -> Callable[[], dict[str, Any]]:
+        """Copy all that was learned, as `Autoscaler.snapshot` does."""
+        replicas = self._replicas.snapshot()
+        if self._all is None:
+            return replicas
+        both = self._all.snapshot()
+        return lambda: {**replicas(), "all": both()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that was learned as plain numbers, text, lists and dicts, ready for JSON."""
+        return self.snapshot()()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned.
+
+        Raises
+        ------
+        InvalidInputError
+            The state has another version or form. The autoscaler is then unchanged.
+        """
+        both = None
+        if isinstance(state, Mapping) and "all" in state:
+            both = Autoscaler()
+            both.load_state(state["all"])
+        self._replicas.load_state(state)
+        self._all = both
+        self._follow_settings()
+
+    @property
+    def _wanted(self) -> int | str:
+        """Standbys that are wanted: a number, or `AUTO`."""
+        if self._given is not None:
+            return AUTO if self._given.pay else 0
+        return self.settings.standbys if self.may_have_standbys else 0
+
+    def _promotion_s(self, both: Autoscaler) -> float | None:
+        """Return how long a standby takes to serve; None if none pays."""
+        cold_s = both.horizon_s
+        if self._given is not None:
+            return self._given.standby_s
+        if self._wanted == AUTO:
+            promotion_s = min(PROMOTION_S, cold_s)
+            pay = TwoTierStarts(promotion_s, cold_s, self.settings.standby_price).pay
+            return promotion_s if pay else None
+        return min(PROMOTION_S, cold_s)
+
+    def _follow_settings(self) -> None:
+        """Begin or end to keep standbys as the settings say, with the start times observed."""
+        if self._given is not None:
+            return
+        if not self._wanted:
+            if self._all is not None:
+                self._all = None
+                self._for_all.clear()
+                self._replicas.assume_start_time(None)
+            return
+        if self._all is None:
+            # It begins with all that is known of the load and of starts.
+            state = self._replicas.state_dict()
+            self._all = Autoscaler()
+            self._all.load_state(state)
+        promotion_s = self._promotion_s(self._all)
+        self._replicas.assume_start_time(
+            self._all.horizon_s if promotion_s is None else promotion_s
+        )
+
+    def _settings_for_all(self, settings: AutoscalerSettings) -> AutoscalerSettings:
+        price = settings.standby_price if self._given is None else self._given.standby_price
+        risk = self._replicas.risk if settings.risk is None else settings.risk
+        return replace(settings, risk=standby_risk(risk, price))
+
+    def _report_for_all(self, report: ReplicaReport) -> ReplicaReport:
+        if report.settings is None or self._wanted != AUTO:
             return report
-        return replace(report, settings=self._for_standbys(report.settings))
+        made_from, made = self._for_all.get(report.replica_id, (None, report))
+        if made_from is not report:
+            made = replace(report, settings=self._settings_for_all(report.settings))
+            self._for_all[report.replica_id] = report, made
+        return made
+
+
+class _LoadReports:
+    """Leaves out the reports of standbys, which take no requests and say nothing of the load.
+
+    The first report of a replica is kept, for its start time; so is whatever counts requests.
+    """
+
+    def __init__(self) -> None:
+        #: What each replica had been offered at its latest report that was passed on.
+        self._offered: dict[str, float] = {}
+        #: The latest report of each standby that was left out.
+        self._left_out: dict[str, ReplicaReport] = {}
+
+    def of(self, reports: Iterable[ReplicaReport]) -> list[ReplicaReport]:
+        passed, offered, left_out = [], {}, {}
+        for report in reports:
+            name = report.replica_id
+            before = self._offered.get(name)
+            if report.standby and report.offered_total == before:
+                left_out[name] = report
+                offered[name] = before
+                continue
+            # What a promoted standby counts now did not come while it stood by.
+            latest = self._left_out.get(name)
+            if latest is not None:
+                passed.append(latest)
+            passed.append(report)
+            offered[name] = report.offered_total
+        self._offered, self._left_out = offered, left_out
+        return passed
+
+
+def _verb(count: int, verb: str) -> str:
+    return f"{verb}s" if count == 1 else verb

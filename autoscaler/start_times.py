@@ -45,8 +45,8 @@ class StartTimes:
         self._horizon_s: float | None = DEFAULT_S
         self._fixed_s: float | None = None
 
-    def fix(self, start_time_s: float) -> None:
-        """Let starts take this long, whatever is observed: of another kind than what serves."""
+    def fix(self, start_time_s: float | None) -> None:
+        """Let starts take this long, whatever is observed; None: as long as observed."""
         self._fixed_s = start_time_s
 
     def track(self, now_s: float, ordered: int, ready: int) -> None:

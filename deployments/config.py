@@ -14,12 +14,17 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from autoscaler.history.source import HistorySource
-from autoscaler.reports import AutoscalerSettings
+from autoscaler.settings import AutoscalerSettings
 from deployments.access.config import AccessConfig
 from deployments.batcher.limits import Limits, limits_for
 from deployments.observability.config import TracingConfig
 from deployments.routing import RETRIES
-from deployments.serve_document import Application, find_applications, unknown_key
+from deployments.serve_document import (
+    Application,
+    check_standbys,
+    find_applications,
+    unknown_key,
+)
 from deployments.validation import read_yaml, validate
 from modelstore.names import STORE_PREFIX, ModelName
 from modelstore.settings import ManagerSettings
@@ -399,13 +404,15 @@ def load_service_config(path: str | Path) -> ServiceConfig:
 
 def _service_config(document: dict[str, Any], application: Application) -> ServiceConfig:
     http_options = document.get("http_options") or {}
+    user_config = parse_user_config(application.user_config)
+    check_standbys(application, user_config.autoscaler.settings().standbys)
     return ServiceConfig(
         application=application.content.get("name", "default"),
         route_prefix=application.content.get("route_prefix") or "/",
         http_host=http_options.get("host", "127.0.0.1"),
         http_port=http_options.get("port", 8000),
         args=parse_args(application.content.get("args")),
-        user_config=parse_user_config(application.user_config),
+        user_config=user_config,
         num_cpus=application.num_cpus,
         replicas=application.replicas,
         document=document,

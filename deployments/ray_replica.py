@@ -1,7 +1,7 @@
 """What Ray's replica does around ours, changed where Ray offers no hook.
 
-Both functions change Ray's module in this process, which hosts one replica. They are to be called
-in the replica's constructor.
+All functions change Ray's module in this process, which hosts one replica. They are to be called in
+the replica's constructor.
 """
 
 from collections.abc import Callable
@@ -45,3 +45,17 @@ def call_when_draining(callback: Callable[[], None]) -> None:
         await stop(self)
 
     replica.Replica._perform_graceful_shutdown = drain_and_stop
+
+
+def leave_out_while(condition: Callable[[], bool]) -> None:
+    """Have load balancers leave this replica out while `condition` returns true.
+
+    Their health checks then fail. Serve's controller asks another way, and keeps the replica.
+    """
+    check = replica.Replica._dataplane_health_check
+
+    async def check_condition(self: Any) -> tuple[bool, str]:
+        healthy, message = await check(self)
+        return (False, "STANDBY") if healthy and condition() else (healthy, message)
+
+    replica.Replica._dataplane_health_check = check_condition

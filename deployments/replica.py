@@ -13,11 +13,13 @@ from ray import serve
 from autoscaler.history.source import store_history
 from autoscaler.ray import store as ray_store
 from autoscaler.scaled_deployments import history_key
+from autoscaler.standby_roles import roles_key
 from deployments.batcher.death_journal import journal_directory
-from deployments.config import DEPLOYMENT, ModelConfig, StoreConfig, parse_user_config
+from deployments.config import DEPLOYMENT, ModelConfig, StoreConfig, UserConfig, parse_user_config
 from deployments.control.decision_reader import DecisionReader, replicas_in
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.control.policy_controller import TICK_S
+from deployments.control.standby_role import StandbyRole, StepInApp
 from deployments.haproxy.fallback import note_held
 from deployments.haproxy.ray_config import backend_name
 from deployments.haproxy_view import HaproxyView, socket_path_on
@@ -31,7 +33,7 @@ from deployments.metrics import ReplicaMetrics
 from deployments.middleware import open_fast_path
 from deployments.models.loading import find_model_class
 from deployments.profiling.kept_profile import KeptProfile
-from deployments.ray_replica import call_when_draining, confine_to_node
+from deployments.ray_replica import call_when_draining, confine_to_node, leave_out_while
 from deployments.service import InferenceService
 from deployments.service_loading import load_service
 from deployments.service_start import ServiceStart
@@ -128,6 +130,11 @@ class Replica:
         self._haproxy = HaproxyView(f"-{context.replica_id.unique_id}", socket_path)
         self._haproxy_folder = socket_path.parent
         self._backend = backend_name(context.app_name)
+        key = roles_key(context.app_name, context.deployment)
+        self._role = StandbyRole(
+            context.replica_id.unique_id, lambda: ray_store.read(key), self._took_role
+        )
+        leave_out_while(lambda: self._role.standby)
         self._decisions = DecisionReader(context.app_name, context.deployment, ray_store.read)
         self._last_good = LastGoodConfig(
             *(context.app_name, context.deployment, first.model_name),
@@ -153,15 +160,20 @@ class Replica:
         service.replica = context.replica_id.unique_id
         return service
 
+    def _took_role(self, standby: bool) -> None:
+        for service in self._repository.services:
+            service.standby = standby
+
     def _took_over(self, service: InferenceService) -> None:
+        service.standby = self._role.standby
         self._app.take_over(service)
         if service is self._repository.first:
             self._metrics.use(service)
 
-    def __serve_build_asgi_app__(self) -> HostingApp:
+    def __serve_build_asgi_app__(self) -> StepInApp:
         """Return the ASGI app. Serve calls this after the constructor has loaded the model."""
         open_fast_path(self._app)
-        return self._app
+        return StepInApp(self._app, self._role)
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Apply a `user_config`. Ray calls this at the start and after each change.
@@ -177,6 +189,7 @@ class Replica:
         """
         await apply_user_config(self._wishes, user_config, self._last_good, parse_user_config)
         self._storing = asyncio.create_task(self._store_history())
+        await self._role.configure(self._user_config.autoscaler.settings().standbys)
         if self._tasks:
             # A new version is loaded while the replica serves, and takes over by itself.
             await self._wishes.follow()
@@ -190,6 +203,7 @@ class Replica:
                 asyncio.create_task(LoopWatchdog().watch(self._longest_turn_s, TICK_S)),
                 asyncio.create_task(self._tick_forever()),
                 asyncio.create_task(self._follow_forever()),
+                asyncio.create_task(self._follow_role_forever()),
                 asyncio.create_task(self._haproxy.watch()),
             ]
             self._start_time_s = time.monotonic() - self._started_s
@@ -238,6 +252,18 @@ class Replica:
             except Exception:
                 logger.exception("the replica's models could not be compared with the wishes")
 
+    async def _follow_role_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._role.period_s)
+            try:
+                await self._role.follow()
+            except Exception:
+                logger.exception("the replica could not find out whether it stands by")
+
+    @property
+    def _user_config(self) -> UserConfig:
+        return self._repository.first.controller.user_config
+
     def _longest_turn_s(self) -> float:
         """Return how long the event loop may be busy, with a batch of every model."""
         return 2 * sum(service.longest_batch_s for service in self._repository.services)
@@ -257,12 +283,12 @@ class Replica:
         """Return this replica's statistics, which Ray passes to the autoscaler."""
         if self._start_time_s is None:
             return {}
-        user_config = self._repository.first.controller.user_config
         return {
             **self._report.of(self._repository.services),
             "start_time_s": self._start_time_s,
-            "dry_run": float(user_config.autoscaler.dry_run),
+            "dry_run": float(self._user_config.autoscaler.dry_run),
             "history_code": float(self._history_code),
+            "standby": float(self._role.standby),
         }
 
     def check_health(self) -> None:

@@ -245,6 +245,7 @@ REPLICA_INSTRUMENTS: tuple[ReplicaInstrument, ...] = (
         "Energy of the batches, if known.",
         lambda s: s.observer.energy_j,
     ),
+    _gauge("standby", "1 if this replica stands by, else 0.", lambda s: float(s.standby)),
     _gauge(
         "full_batch_seconds",
         "Time of the largest batch, by the profile now believed.",

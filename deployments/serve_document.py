@@ -127,6 +127,36 @@ def find_applications(
     return found
 
 
+def check_standbys(application: Application, standbys: int | str) -> None:
+    """Raise an error if standbys are asked for where there can be none.
+
+    Parameters
+    ----------
+    application : Application
+    standbys : int or str
+        The setting; see `autoscaler.settings.AutoscalerSettings`.
+
+    Raises
+    ------
+    InvalidInputError
+    """
+    if standbys == 0:
+        return
+    where = "user_config.autoscaler.standbys"
+    scaling = application.deployment.get("autoscaling_config")
+    if not scaling:
+        raise InvalidInputError(f"{where}: needs an autoscaling_config; num_replicas is fixed")
+    if "replica_budget" in ((scaling.get("policy") or {}).get("policy_kwargs") or {}):
+        raise InvalidInputError(f"{where}: must be 0 with a replica_budget, not {standbys}")
+    most = application.replicas[1]
+    least = standbys if isinstance(standbys, int) else 1
+    if least >= most:
+        raise InvalidInputError(
+            f"{where}: must leave room for a replica that serves within max_replicas, {most}; "
+            f"{standbys} does not"
+        )
+
+
 def unknown_key(name: str, known: Collection[str]) -> str:
     """Return what is wrong with an unknown key: the nearest known one, or all of them."""
     near = difflib.get_close_matches(name, known, n=1)

@@ -98,6 +98,8 @@ class InferenceService:
         Who may use the service.
     tracing : Tracing
         Which requests are traced.
+    standby : bool
+        Whether this replica stands by.
     shares_cpu : bool
         Whether batches are computed on the CPU that the event loop runs on.
     """
@@ -127,6 +129,7 @@ class InferenceService:
         self.retries = RetryBudget()
         self.replica: str | None = None
         self.config_error: str | None = None
+        self.standby = False
         self.answers: Counter[int] = Counter()
         self.batch_totals = BatchTotals()
         self.draining = False
@@ -529,6 +532,7 @@ class InferenceService:
             "sla_in_words": user_config.sla.objective.in_words(),
             "objective": user_config.policy.model_dump(),
             "autoscaler": asdict(user_config.autoscaler.settings()),
+            "standby": self.standby,
             "config_error": self.config_error or self.controller.error,
             "queue_length": batcher.core.queue_length,
             "balancer_wait_ms": 1e3 * self.observer.balancer_wait.wait_s,

@@ -20,6 +20,8 @@ UNITS = (
 )
 BARE = {
     "sojourn_bottleneck",
+    "sojourn_standby",
+    "sojourn_autoscaler_standbys_decided",
     "sojourn_autoscaler_replicas_decided",
     "sojourn_autoscaler_replicas_required",
 }

@@ -24,7 +24,7 @@ _FAILURES = (RpcError, RaySystemError, TimeoutError, ConnectionError)
 
 
 class RayStore:
-    """The implementation of `autoscaler.scaled_deployments.Store` in this process's cluster."""
+    """The implementation of `autoscaler.store.Store` in this process's cluster."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sojourn-store")

@@ -73,6 +73,17 @@ def get_json(url: str, headers: Mapping[str, str] | None = None) -> dict[str, An
     return content
 
 
+def deploy(dashboard: str, document: Mapping[str, Any]) -> None:
+    """Deploy a config, as ``serve deploy`` does; raise `OSError` if it is rejected."""
+    request = urllib.request.Request(
+        f"{dashboard}/api/serve/applications/",
+        json.dumps(document).encode(),
+        {"Content-Type": "application/json", **ray_headers()},
+        method="PUT",
+    )
+    urllib.request.urlopen(request, timeout=30).close()
+
+
 def running_replicas(dashboard: str) -> dict[str, int]:
     """Return the process id of each running replica, by Ray Serve's own status."""
     details = get_json(f"{dashboard}/api/serve/applications/", ray_headers())

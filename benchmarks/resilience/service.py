@@ -1,6 +1,5 @@
 """The service under test: `sojourn serve` with its processes, which the experiments harm."""
 
-import json
 import os
 import tempfile
 import time
@@ -18,10 +17,9 @@ import psutil
 import yaml
 
 from benchmarks.inputs import EMULATED_P4_CONFIG
-from benchmarks.live.local_service import running_replicas, running_service
+from benchmarks.live.local_service import deploy, running_replicas, running_service
 from benchmarks.resilience.load import Target
 from deployments.local.descendants import adopted_orphans, descendants, end_descendants
-from deployments.local.ray_token import ray_headers
 
 PORT = 8131
 READY_TIMEOUT_S = 90.0
@@ -104,13 +102,7 @@ class Service:
 
     def deploy(self, document: Document) -> None:
         """Deploy a config, as ``serve deploy`` does; raise `OSError` if it is rejected."""
-        request = urllib.request.Request(
-            f"{self.dashboard}/api/serve/applications/",
-            json.dumps(document).encode(),
-            {"Content-Type": "application/json", **ray_headers()},
-            method="PUT",
-        )
-        urllib.request.urlopen(request, timeout=30).close()
+        deploy(self.dashboard, document)
 
     def wait_for_replicas(self, count: int, timeout_s: float = READY_TIMEOUT_S) -> bool:
         """Wait until exactly `count` replicas run and the service answers."""

@@ -78,7 +78,7 @@ def decision_times_ms(replicas: int, seconds: int) -> np.ndarray:
     history = random.poisson(rate_per_s * (1 - 0.3 * np.cos(times_s / 13_750.0)))
     store = MemoryStore()
     deployment = ScaledDeployment("app", "model", store)
-    forecaster = deployment.autoscaler._monitor._forecaster
+    forecaster = deployment.autoscaler._replicas._monitor._forecaster
     forecaster.observe(START_S, history)
     constant = {
         "refused_total": 0.0,

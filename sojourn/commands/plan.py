@@ -150,13 +150,20 @@ def command(
         raise InvalidInputError(
             "--energy-price: the profile has no energy; measure a profile with energy"
         )
-    cpus_note = (
-        None
-        if config_file is None
-        else _cpus_note(profile, load_service_config(config_file).num_cpus)
-    )
+    cpus_note, standbys, standby_price = None, 0, 0.0
+    if config_file is not None:
+        config = load_service_config(config_file)
+        cpus_note = _cpus_note(profile, config.num_cpus)
+        settings = config.user_config.autoscaler.settings()
+        # With "auto", how many pay depends on how the load varies.
+        if isinstance(settings.standbys, int):
+            standbys, standby_price = settings.standbys, settings.standby_price * replica_price
     planner = Planner(profile, objective, _estimator(profile, delays, estimator))
-    prices = None if energy_price is None else Prices(replica_price, energy_price)
+    prices = (
+        None
+        if energy_price is None
+        else Prices(replica_price, energy_price, standbys * standby_price)
+    )
     if prices is None:
         chosen = planner.least(arrival_rate, max_replicas)
     else:
@@ -179,6 +186,7 @@ def command(
                 "estimator": estimator,
                 "theorem_error_bound": theorem_error,
                 "bottleneck": bottleneck,
+                "standbys": standbys,
                 "cpus_note": cpus_note,
             }
         )
@@ -198,6 +206,8 @@ def command(
         click.echo(_WAITS_LONGER.format(saved))
     if bottleneck is not None:
         click.echo(f"bottleneck of a replica: {_STAGES[bottleneck]}")
+    if standbys:
+        click.echo(f"standbys besides, by the config: {standbys}")
     if cpus_note is not None:
         click.echo(cpus_note)
     if prices is not None:

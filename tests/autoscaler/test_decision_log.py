@@ -22,6 +22,13 @@ def test_a_decision_is_recorded_if_its_number_changes_or_a_minute_has_passed() -
     assert log.recorded[1]["replicas"] == 2
 
 
+def test_a_changed_number_of_standbys_is_recorded() -> None:
+    log = DecisionLog()
+    log.add(0.0, 1, Decision(1, "one"))
+    assert log.add(1.0, 1, Decision(1, "one, and one more", standbys=1))
+    assert not log.add(2.0, 1, Decision(1, "still", standbys=1))
+
+
 def test_the_newest_decision_is_kept_even_if_it_is_not_recorded() -> None:
     log = DecisionLog()
     log.add(0.0, 1, Decision(1, "first"))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from autoscaler import scaled_deployments
+from autoscaler.standby_roles import StandbyRoles, roles_key
 from tests.support.stores import Store
 
 with warnings.catch_warnings():
@@ -21,9 +22,13 @@ with warnings.catch_warnings():
     from tests.support.ray_contexts import Offered, context
 
 
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
 @pytest.fixture(autouse=True)
-def _in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store()
+def _in_memory(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
     monkeypatch.setattr(scaled_deployments, "_deployments", {})
     monkeypatch.setattr(ray_adapter, "store", lambda: store)
     monkeypatch.setattr(ray_metrics, "export", lambda *_: None)
@@ -117,3 +122,104 @@ def test_the_code_of_a_history_reaches_the_deployment(offered: Offered, code: fl
         policy(ctx)
     ((_, deployment),) = scaled_deployments._deployments.items()
     assert ("its history is being read" in deployment.log.newest["reason"]) == bool(code)
+class StandbyFleet:
+    """Replicas that start at once, and do what is published a second later."""
+
+    def __init__(self, offered: Offered, store: Store, **options: Any) -> None:
+        self.policy = SojournAutoscalingPolicy(**options)
+        self.target, self.now_s, self.made = 1, 1000.0, 1
+        self.running = ["Model0"]
+        self._offered, self._store = offered, store
+
+    @property
+    def roles(self) -> StandbyRoles:
+        content = self._store.kept.get(roles_key("app", "Model"))
+        return StandbyRoles.from_bytes(content) or StandbyRoles()
+
+    @property
+    def serving(self) -> list[str]:
+        return [one for one in self.running if not self.roles.stands_by(one)]
+
+    def run(self, seconds: int, rate_per_s: float, **given: Any) -> "StandbyFleet":
+        for _ in range(seconds):
+            self.now_s += 1
+            ctx = context(
+                self._offered,
+                now_s=self.now_s,
+                rate_per_s=rate_per_s,
+                target=self.target,
+                names=self.running,
+                standbys=[one for one in self.running if one not in self.serving],
+                **given,
+            )
+            self.target, _ = self.policy(ctx)
+            while len(self.running) < self.target:
+                self.running.append(f"Model{self.made}")
+                self.made += 1
+            # Ray does not know which of them serve.
+            del self.running[: len(self.running) - self.target]
+        return self
+
+
+def test_replicas_and_standbys_are_ordered_together(offered: Offered, store: Store) -> None:
+    fleet = StandbyFleet(offered, store).run(20, 20, settings_standbys=2)
+    assert fleet.target == 3
+    assert fleet.serving == ["Model0"]
+
+
+def test_standbys_serve_before_new_processes(offered: Offered, store: Store) -> None:
+    fleet = StandbyFleet(offered, store).run(20, 20, settings_standbys=2)
+    before = list(fleet.running)
+    fleet.run(8, 130, settings_standbys=2)
+    assert len(fleet.serving) >= len(before)
+    assert set(before) <= set(fleet.serving)
+
+
+def test_a_standby_takes_the_place_of_a_replica_that_dies(offered: Offered, store: Store) -> None:
+    fleet = StandbyFleet(offered, store).run(20, 20, settings_standbys=1)
+    standby = fleet.running[1]
+    fleet.running.remove("Model0")
+    fleet.run(1, 20, settings_standbys=1)
+    assert fleet.serving == [standby]
+    # The replacement stands by from the beginning.
+    assert len(fleet.running) == 2
+
+
+@pytest.mark.slow
+def test_replicas_that_go_leave_enough_that_serve(offered: Offered, store: Store) -> None:
+    """Ray stops whichever it likes, also the only one that serves."""
+    fleet = StandbyFleet(offered, store).run(400, 20, settings_standbys=3)
+    assert len(fleet.running) == 4
+    fleet.run(40, 20, settings_standbys=1)
+    assert len(fleet.running) == 2
+    assert "Model0" not in fleet.running
+    fleet.run(1, 20, settings_standbys=1)
+    assert len(fleet.serving) == 1
+
+
+def test_without_standbys_nothing_is_published(offered: Offered, store: Store) -> None:
+    fleet = StandbyFleet(offered, store).run(20, 250)
+    assert len(fleet.serving) == len(fleet.running) >= 3
+    assert roles_key("app", "Model") not in store.kept
+
+
+def test_a_dry_run_orders_no_standbys(offered: Offered, store: Store) -> None:
+    fleet = StandbyFleet(offered, store).run(20, 20, settings_standbys=2, dry_run=True)
+    assert fleet.target == 1
+    assert roles_key("app", "Model") not in store.kept
+
+
+def test_a_shared_budget_leaves_no_standbys(offered: Offered, store: Store) -> None:
+    fleet = StandbyFleet(offered, store, replica_budget=9).run(20, 20, settings_standbys=2)
+    assert fleet.target == 1
+
+
+def test_a_new_controller_keeps_who_serves(
+    offered: Offered, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = StandbyFleet(offered, store).run(20, 20, settings_standbys=1)
+    before, target = fleet.roles, fleet.target
+    monkeypatch.setattr(scaled_deployments, "_deployments", {})
+    fleet.policy = SojournAutoscalingPolicy()
+    fleet.run(3, 20, settings_standbys=1)
+    assert (fleet.roles, fleet.target) == (before, target)

@@ -15,6 +15,8 @@ def test_settings_survive_as_floats():
         retries=3,
         windows=0.95,
         risk=0.1,
+        standbys=2,
+        standby_price=0.1,
     )
     values = settings.to_floats()
     assert all(type(value) is float for value in values.values())
@@ -26,6 +28,11 @@ def test_settings_of_none_survive():
     restored = AutoscalerSettings.from_floats(AutoscalerSettings().to_floats())
     assert restored.hold_s is None
     assert restored.risk is None
+
+
+def test_an_automatic_number_of_standbys_survives():
+    settings = AutoscalerSettings(standbys="auto")
+    assert AutoscalerSettings.from_floats(settings.to_floats()) == settings
 
 
 def test_missing_settings_keep_their_defaults():
@@ -56,6 +63,13 @@ def test_missing_settings_keep_their_defaults():
         ("windows", 1.0),
         ("windows", 0.2),
         ("idle_s", -1),
+        ("standbys", -1),
+        ("standbys", 1.0),
+        ("standbys", True),
+        ("standbys", "many"),
+        ("standbys", None),
+        ("standby_price", 0.0),
+        ("standby_price", 1.1),
     ],
 )
 def test_an_error_names_the_wrong_setting_in_one_line(name, value):
@@ -63,7 +77,15 @@ def test_an_error_names_the_wrong_setting_in_one_line(name, value):
         AutoscalerSettings(**{name: value})
 
 
-@pytest.mark.parametrize("values", [{"settings_forecast": 99.0}, {"settings_retries": math.nan}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"settings_forecast": 99.0},
+        {"settings_retries": math.nan},
+        {"settings_standbys": 0.5},
+        {"settings_standbys": -2.0},
+    ],
+)
 def test_an_invalid_float_of_a_setting_is_refused(values):
     with pytest.raises(InvalidInputError):
         AutoscalerSettings.from_floats(values)

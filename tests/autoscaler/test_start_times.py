@@ -136,3 +136,12 @@ def test_a_start_that_failed_for_long_does_not_set_the_horizon():
     # The replica that started in the end was created shortly before.
     start(starts, 5, 1000.0, 1900.0, ordered=5, process_s=890.0)
     assert starts.horizon_s == 30.0
+
+
+def test_an_assumed_start_time_hides_what_is_observed_until_it_is_given_up():
+    starts = StartTimes()
+    starts.observe("r", 40.0)
+    starts.fix(3.0)
+    assert starts.horizon_s == 3.0
+    starts.fix(None)
+    assert starts.horizon_s == 40.0

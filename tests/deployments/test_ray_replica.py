@@ -55,3 +55,21 @@ def test_draining_is_heard_of_before_ray_waits(monkeypatch: pytest.MonkeyPatch) 
 
     asyncio.run(shut_down())
     assert order == ["draining", "Ray stops the replica"]
+
+
+def test_a_replica_is_left_out_while_a_condition_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Ray says of itself comes first."""
+    fake = SimpleNamespace(_shutting_down=False, _healthy=True)
+    check = replica.Replica._dataplane_health_check
+    monkeypatch.setattr(replica.Replica, "_dataplane_health_check", check)
+    conditions = [False, True]
+    ray_replica.leave_out_while(lambda: conditions.pop(0))
+
+    def looked() -> tuple[bool, str]:
+        found: tuple[bool, str] = asyncio.run(replica.Replica._dataplane_health_check(fake))
+        return found
+
+    assert looked() == (True, "success")
+    assert looked() == (False, "STANDBY")
+    fake._shutting_down = True
+    assert looked() == (False, "DRAINING")

@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from deployments.config import SLAConfig
-from deployments.serve_document import KEYS, find_applications, unknown_key
+from deployments.serve_document import (
+    KEYS,
+    check_standbys,
+    find_applications,
+    unknown_key,
+)
 from policy.errors import InvalidInputError
 
 with warnings.catch_warnings():
@@ -183,3 +188,40 @@ def test_a_fixed_number_of_replicas() -> None:
 
 def test_an_unknown_key_without_a_near_one_is_told_all() -> None:
     assert unknown_key("zzz", {"b", "a"}) == "unknown key; known are a, b"
+
+
+def standbys_checked(standbys: int | str, change: Callable[[dict[str, Any]], object]) -> None:
+    (application,) = find_applications(changed(change), BUILD, "Replica", POLICY)
+    check_standbys(application, standbys)
+
+
+@pytest.mark.parametrize("standbys", [0, 1, "auto"])
+def test_standbys_that_fit_into_max_replicas(standbys: int | str) -> None:
+    standbys_checked(standbys, lambda document: None)
+
+
+def fix_replicas(document: dict[str, Any]) -> None:
+    del replica(document)["autoscaling_config"]
+    replica(document)["num_replicas"] = 3
+
+
+def share_a_budget(document: dict[str, Any]) -> None:
+    scaling(document)["policy"]["policy_kwargs"] = {"replica_budget": 2}
+
+
+@pytest.mark.parametrize(
+    ("standbys", "change", "problem"),
+    [
+        (2, lambda document: None, "room for a replica that serves within max_replicas, 2; 2 does"),
+        ("auto", lambda document: scaling(document).update(max_replicas=1), "max_replicas, 1"),
+        (1, fix_replicas, "needs an autoscaling_config"),
+        (1, share_a_budget, "must be 0 with a replica_budget, not 1"),
+    ],
+)
+def test_standbys_without_room_are_refused_in_one_line(
+    standbys: int | str, change: Callable[[dict[str, Any]], object], problem: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=problem) as caught:
+        standbys_checked(standbys, change)
+    assert str(caught.value).startswith("user_config.autoscaler.standbys: ")
+    assert "\n" not in str(caught.value)

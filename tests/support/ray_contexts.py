@@ -2,6 +2,7 @@
 
 import warnings
 from collections import defaultdict
+from collections.abc import Collection, Sequence
 
 from autoscaler.settings import AutoscalerSettings
 
@@ -42,12 +43,20 @@ def context(
     min_replicas: int = 1,
     waiting: float = 0.0,
     dry_run: bool = False,
+    names: Sequence[str] | None = None,
+    standbys: Collection[str] = (),
+    **settings: float,
 ) -> AutoscalingContext:
-    """Return what Ray passes to a policy, with this load since the last context of `name`."""
+    """Return what Ray passes to a policy, with this load since the last context of `name`.
+
+    The load goes to those of the replicas that do not stand by. `settings` are floats of a report.
+    """
     deployment = DeploymentID(name, "app")
-    running = target if running is None else running
-    replicas = [ReplicaID(f"{name}{number}", deployment) for number in range(running)]
-    offered.add(name, now_s, rate_per_s, replicas)
+    if names is None:
+        names = [f"{name}{number}" for number in range(target if running is None else running)]
+    replicas = [ReplicaID(each, deployment) for each in names]
+    serving = [replica for replica in replicas if replica.unique_id not in standbys]
+    offered.add(name, now_s, rate_per_s, serving)
     values = {
         "refused_total": 0.0,
         "completed_total": 0.0,
@@ -59,12 +68,13 @@ def context(
         "start_time_s": 5.0,
         "dry_run": float(dry_run),
         **AutoscalerSettings(hold_s=30).to_floats(),
+        **settings,
     }
     return AutoscalingContext(
         deployment_id=deployment,
         deployment_name=name,
         app_name="app",
-        current_num_replicas=running,
+        current_num_replicas=len(replicas),
         target_num_replicas=target,
         running_replicas=replicas,
         total_num_requests=waiting,
@@ -77,6 +87,10 @@ def context(
             **{
                 metric: {replica: [TimeStampedValue(now_s, value)] for replica in replicas}
                 for metric, value in values.items()
+            },
+            "standby": {
+                replica: [TimeStampedValue(now_s, float(replica.unique_id in standbys))]
+                for replica in replicas
             },
         },
         capacity_adjusted_min_replicas=min_replicas,

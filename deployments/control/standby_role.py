@@ -1,0 +1,120 @@
+"""A replica's own part: whether it serves or stands by.
+
+The autoscaler publishes who stands by (`autoscaler.standby_roles`). A replica that is told nothing
+serves; so does one that can no longer find out. A standby fails the load balancer's checks and so
+gets no requests. The few that still reach it, before the balancer knows or by handle, it answers
+like any replica: nobody else could answer those by handle, and so none is lost.
+
+A standby also serves if it sees that nobody else does: HAProxy then hands requests to Serve's own
+proxy, which finds the standby, and marks them (`deployments.haproxy.only_replica`). So a standby
+takes over as soon as HAProxy misses the last replica, and before Serve's controller does.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from autoscaler.standby_roles import StandbyRoles
+from deployments.haproxy import only_replica
+
+logger = logging.getLogger("sojourn.service")
+
+#: How often a replica that serves looks for its part, and how often a standby does.
+SERVING_PERIOD_S = 1.0
+STANDBY_PERIOD_S = 0.25
+#: A standby that has not found its part for this long serves.
+UNKNOWN_AFTER_S = 10.0
+
+
+class StandbyRole:
+    """Whether this replica stands by.
+
+    Parameters
+    ----------
+    replica_id : str
+    read : callable
+        Returns what is published, or None. It may block, so a thread calls it.
+    on_change : callable, optional
+        Called with `standby` whenever it changes.
+    clock : callable
+        Returns the time in s.
+    """
+
+    def __init__(
+        self,
+        replica_id: str,
+        read: Callable[[], bytes | None],
+        on_change: Callable[[bool], None] = lambda standby: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._replica_id = replica_id
+        self._read = read
+        self._on_change = on_change
+        self._clock = clock
+        self._may_stand_by = False
+        self._standby = False
+        self._number = 0
+        self._found_s = -math.inf
+
+    @property
+    def standby(self) -> bool:
+        """Whether this replica stands by."""
+        return self._standby
+
+    @property
+    def period_s(self) -> float:
+        """Time until `follow` is to be called again."""
+        return STANDBY_PERIOD_S if self._standby else SERVING_PERIOD_S
+
+    async def configure(self, standbys: int | str) -> None:
+        """Follow a changed setting `autoscaler.standbys`; without standbys, this replica serves."""
+        self._may_stand_by = standbys != 0
+        await self.follow()
+
+    async def follow(self) -> None:
+        """Find this replica's part, and take it."""
+        content = await asyncio.to_thread(self._read) if self._may_stand_by else None
+        roles = StandbyRoles.from_bytes(content)
+        if not self._may_stand_by:
+            self._set(False, "its configuration has no standbys")
+        elif roles is None:
+            if self._clock() >= self._found_s + UNKNOWN_AFTER_S:
+                self._set(False, "nobody says who stands by")
+        else:
+            self._found_s = self._clock()
+            if roles.number > self._number:
+                self._number = roles.number
+                self._set(roles.stands_by(self._replica_id), "so the autoscaler decided")
+
+    def step_in(self) -> None:
+        """Serve, until the autoscaler says otherwise: nobody else does."""
+        self._set(False, "no other replica is up")
+
+    def _set(self, standby: bool, reason: str) -> None:
+        if standby != self._standby:
+            self._standby = standby
+            logger.info("this replica %s: %s", "stands by" if standby else "serves", reason)
+            self._on_change(standby)
+
+
+class StepInApp:
+    """ASGI app of a replica behind Serve's own proxy: a request that has nowhere else to go counts.
+
+    Parameters
+    ----------
+    app : ASGI app
+    role : StandbyRole
+    """
+
+    def __init__(self, app: ASGIApp, role: StandbyRole) -> None:
+        self._app, self._role = app, role
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass everything on to the app."""
+        if self._role.standby and only_replica.HEADER in dict(scope.get("headers", ())):
+            self._role.step_in()
+        await self._app(scope, receive, send)

@@ -1,0 +1,148 @@
+"""A replica's own part, on a clock of the test's, and behind a real HAProxy."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.standby_roles import StandbyRoles
+from deployments.control.standby_role import (
+    SERVING_PERIOD_S,
+    STANDBY_PERIOD_S,
+    UNKNOWN_AFTER_S,
+    StandbyRole,
+    StepInApp,
+)
+from deployments.haproxy import only_replica
+from tests.support.services import wait_for
+from tests.support.standby_fleet import standby_fleet
+
+
+def roles(number: int, *, standby: bool) -> bytes:
+    me, other = ("me",), ("other",)
+    return (
+        StandbyRoles(number, 1, other, me) if standby else StandbyRoles(number, 1, me, other)
+    ).to_bytes()
+
+
+class Followed:
+    """A role, what it reads, its clock and its changes."""
+
+    def __init__(self) -> None:
+        self.content: bytes | None = None
+        self.now_s = 0.0
+        self.changes: list[bool] = []
+        self.role = StandbyRole("me", lambda: self.content, self.changes.append, lambda: self.now_s)
+
+    async def reads(self, content: bytes | None, after_s: float = 1.0) -> bool:
+        self.now_s += after_s
+        self.content = content
+        await self.role.follow()
+        return self.role.standby
+
+
+async def follower(content: bytes | None = None) -> Followed:
+    made = Followed()
+    made.content = content
+    await made.role.configure(1)
+    return made
+
+
+async def test_a_replica_that_is_told_nothing_serves() -> None:
+    me = await follower()
+    assert not me.role.standby
+    assert not await me.reads(b"nonsense")
+    assert me.role.period_s == SERVING_PERIOD_S
+    assert me.changes == []
+
+
+async def test_it_stands_by_and_is_promoted() -> None:
+    me = await follower(roles(1, standby=True))
+    assert me.role.standby
+    assert me.role.period_s == STANDBY_PERIOD_S
+    assert not await me.reads(roles(2, standby=False))
+    assert me.changes == [True, False]
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1))
+def test_an_older_publication_is_never_followed(published: list[tuple[int, bool]]) -> None:
+    async def follow() -> None:
+        me = await follower()
+        newest = 0
+        for number, standby in published:
+            expected = standby if number > newest else me.role.standby
+            newest = max(newest, number)
+            assert await me.reads(roles(number, standby=standby)) == expected
+
+    asyncio.run(follow())
+
+
+async def test_a_standby_serves_if_nobody_says_any_more_who_stands_by() -> None:
+    me = await follower(roles(1, standby=True))
+    assert await me.reads(None, UNKNOWN_AFTER_S / 2)
+    assert await me.reads(roles(1, standby=True), UNKNOWN_AFTER_S / 2)
+    assert not await me.reads(None, UNKNOWN_AFTER_S)
+    # The controller sees that it serves, and tells it again.
+    assert not await me.reads(roles(1, standby=True))
+    assert await me.reads(roles(2, standby=True))
+
+
+async def test_without_standbys_in_the_configuration_it_serves_and_does_not_read() -> None:
+    me = await follower(roles(1, standby=True))
+    await me.role.configure(0)
+    assert not me.role.standby
+    assert not await me.reads(roles(2, standby=True))
+    await me.role.configure("auto")
+    assert me.role.standby
+
+
+async def test_a_standby_that_steps_in_serves_until_it_is_told_otherwise() -> None:
+    me = await follower(roles(1, standby=True))
+    me.role.step_in()
+    assert not await me.reads(roles(1, standby=True))
+    assert not await me.reads(roles(2, standby=False))
+    assert await me.reads(roles(3, standby=True))
+
+
+async def test_a_request_with_nowhere_else_to_go_makes_a_standby_step_in() -> None:
+    passed: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        passed.append(scope["type"])
+
+    me = await follower(roles(1, standby=True))
+    behind = StepInApp(app, me.role)
+    await behind({"type": "lifespan"}, None, None)
+    await behind({"type": "http", "headers": [(b"host", b"h")]}, None, None)
+    assert me.role.standby
+    marked = {"type": "http", "headers": [(only_replica.HEADER, b"1")]}
+    await behind(marked, None, None)
+    assert not me.role.standby
+    assert passed == ["lifespan", "http", "http"]
+
+
+@pytest.mark.slow
+def test_behind_haproxy_roles_change_without_a_failed_request(tmp_path: Path) -> None:
+    """A standby is left out; one that is promoted serves; one that is demoted loses nothing."""
+    only_a, only_b, both = {(200, "a")}, {(200, "b")}, {(200, "a"), (200, "b")}
+    with standby_fleet(tmp_path) as fleet:
+        assert wait_for(lambda: fleet.answering() == only_a)
+        seen = set()
+
+        def answering() -> set[tuple[int, str]]:
+            found = fleet.answering()
+            seen.update(found)
+            return found
+
+        fleet.publish(2, 0)
+        assert wait_for(lambda: answering() == both)
+        fleet.publish(1, 1)
+        assert wait_for(lambda: answering() == only_a)
+        assert seen <= both
+        # Nobody tells the standby that the other one is gone.
+        fleet.replicas[0].close()
+        assert wait_for(lambda: fleet.answering() == only_b)
+        assert not fleet.replicas[1].role.standby
