@@ -22,6 +22,7 @@ from typing import Any
 
 from autoscaler.controller import Autoscaler
 from autoscaler.decision import Decision, FleetState
+from autoscaler.history.learning import FleetSetting, Learned
 from autoscaler.reports import ReplicaReport
 from autoscaler.settings import AUTO, AutoscalerSettings
 from policy.errors import InvalidInputError
@@ -203,6 +204,24 @@ class StandbyAutoscaler:
     def note_limited(self, now_s: float) -> None:
         """Note that fewer replicas were ordered than were decided on, as within a budget."""
         self._replicas.note_limited(now_s)
+
+    def fleet_setting(self) -> FleetSetting | None:
+        """Return what a history is learned for, as `Autoscaler.fleet_setting` does."""
+        return self._replicas.fleet_setting()
+
+    def watched_s(self, now_s: float) -> float:
+        """Return for how long the load has been watched, restarts included, in s."""
+        return self._replicas.watched_s(now_s)
+
+    def forecasts_from_s(self, now_s: float) -> float:
+        """Return since when the forecasts know the load; a history must end by then."""
+        return self._replicas.forecasts_from_s(now_s)
+
+    def learn(self, learned: Learned) -> None:
+        """Take over what a history has taught, as `Autoscaler.learn` does."""
+        self._replicas.learn(learned)
+        if self._all is not None:
+            self._all.learn(learned)
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
         """Copy all that was learned, as `Autoscaler.snapshot` does."""
