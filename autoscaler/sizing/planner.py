@@ -57,17 +57,18 @@ class Plan:
 
 @dataclass(frozen=True)
 class Prices:
-    """Prices of replicas and energy, in one currency."""
+    """Prices of replicas and energy, and of all standbys for an hour, in one currency."""
 
     per_replica_h: float
     per_kwh: float
+    standbys_h: float = 0.0
 
     def per_h(self, plan: Plan) -> float:
         """Return the cost per hour; infinite if the replicas cannot carry the load."""
         if plan.mean_power_w is None:
             return math.inf
-        replicas = plan.prediction.replicas
-        return replicas * self.per_replica_h + 1e-3 * plan.mean_power_w * self.per_kwh
+        energy_h = 1e-3 * plan.mean_power_w * self.per_kwh
+        return plan.prediction.replicas * self.per_replica_h + self.standbys_h + energy_h
 
 
 class Planner:

@@ -122,6 +122,8 @@ def test_the_code_of_a_history_reaches_the_deployment(offered: Offered, code: fl
         policy(ctx)
     ((_, deployment),) = scaled_deployments._deployments.items()
     assert ("its history is being read" in deployment.log.newest["reason"]) == bool(code)
+
+
 class StandbyFleet:
     """Replicas that start at once, and do what is published a second later."""
 
