@@ -6,12 +6,10 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autoscaler.reports import bottleneck_to_floats
 from deployments.access.control import AccessControl
 from deployments.batcher.asyncio_batcher import Batcher
 from deployments.batcher.batch_record import BatchRecord
@@ -40,6 +38,7 @@ from deployments.models.base import Model
 from deployments.observability.inference_statistics import BatchTotals
 from deployments.observability.request_info import RequestInfo
 from deployments.observability.tracing import Tracing
+from deployments.service_report import autoscaling_stats, policy_document
 from deployments.service_start import ServiceStart
 from deployments.threads import limit_threads, threads_in_use
 from deployments.warm_up import WarmUp
@@ -102,6 +101,8 @@ class InferenceService:
         Whether this replica stands by.
     shares_cpu : bool
         Whether batches are computed on the CPU that the event loop runs on.
+    counting_since_s : float
+        Since when it counts, by `time.monotonic`.
     """
 
     platform = "python"
@@ -148,7 +149,7 @@ class InferenceService:
         self._batcher: Batcher | None = None
         self._observer: ReplicaObserver | None = None
         self._front_meter: FrontMeter | None = None
-        self._counting_since_s = time.monotonic()
+        self.counting_since_s = time.monotonic()
 
     @property
     def batcher(self) -> Batcher:
@@ -255,7 +256,7 @@ class InferenceService:
                 self._open_journal(),
             )
             self._batcher.model_errors.model = self.model_name
-            self._counting_since_s = time.monotonic()
+            self.counting_since_s = time.monotonic()
         else:
             self._controller.configure(user_config)
             self.observer.sla = self._controller.sla_at_replica
@@ -504,64 +505,11 @@ class InferenceService:
 
     def autoscaling_stats(self) -> dict[str, float]:
         """Return what the autoscaler is told of this replica: counters, gauges and settings."""
-        batcher, controller = self.batcher, self.controller
-        return {
-            "offered_total": batcher.rows.offered,
-            "refused_total": batcher.rows.refused,
-            "refused_finally_total": self.retries.refused_finally,
-            "completed_total": batcher.rows.completed,
-            "queue_length": batcher.core.queue_length,
-            "full_batch_size": batcher.core.limits.max_batch_size,
-            "full_batch_ms": batcher.core.limits.latency_ms[-1],
-            "answered_total": self.observer.answered_rows,
-            "late_total": self.observer.late_rows,
-            "counted_s": time.monotonic() - self._counting_since_s,
-            **controller.sla_capacity.to_floats(),
-            **bottleneck_to_floats(controller.bottleneck),
-            **controller.user_config.autoscaler.settings().to_floats(),
-        }
+        return autoscaling_stats(self)
 
     def explain(self) -> Mapping[str, Any]:
         """Return the content of `GET /sojourn/policy`."""
-        batcher, user_config = self.batcher, self.controller.user_config
-        now_s = time.monotonic()
-        return {
-            "model": self.model_name,
-            "replica": self.replica,
-            "sla": user_config.sla.model_dump(),
-            "sla_in_words": user_config.sla.objective.in_words(),
-            "objective": user_config.policy.model_dump(),
-            "autoscaler": asdict(user_config.autoscaler.settings()),
-            "standby": self.standby,
-            "config_error": self.config_error or self.controller.error,
-            "queue_length": batcher.core.queue_length,
-            "balancer_wait_ms": 1e3 * self.observer.balancer_wait.wait_s,
-            "cpus": self.cpus,
-            "cpus_note": self.cpus_note,
-            "start": self.start.explain(),
-            "largest_batch_on_event_loop": self._placement.largest,
-            "model_errors": batcher.model_errors.report(),
-            "last_batches": [
-                {"ended_s_ago": now_s - ended_s, **record.explain()}
-                for ended_s, record in reversed(self.observer.last_batches)
-            ],
-            "batch_sizes": {str(size): n for size, n in self.batch_totals.batches.items()},
-            "batches_started": {reason.value: count for reason, count in batcher.starts.items()},
-            "rows": {
-                "offered": batcher.rows.offered,
-                "refused": batcher.rows.refused,
-                "completed": batcher.rows.completed,
-                "answered": self.observer.answered_rows,
-                "late": self.observer.late_rows,
-                "deadline_missed": batcher.rows.deadline_missed,
-                "expired": batcher.rows.expired,
-            },
-            "device": {
-                "busy_s": self.observer.device_busy_s,
-                "energy_j": self.observer.energy_j,
-            },
-            **self.controller.explain(),
-        }
+        return policy_document(self)
 
     def example_request(self) -> Mapping[str, Any]:
         """Return a valid request of one row, for `GET /sojourn/example`."""
