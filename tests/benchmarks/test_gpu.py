@@ -16,6 +16,7 @@ GIVEN = {
     *("typing-inspection", "typing_extensions", "setuptools", "sojourn"),
     # Used where they happen to be installed.
     *("charset-normalizer", "watchfiles", "tqdm", "requests", "fsspec", "sympy", "mpmath"),
+    "colorama",
 }
 
 
