@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 needs_wrk = pytest.mark.skipif(shutil.which("wrk") is None, reason="needs wrk")
 
 CONNECTIONS = 1200
-MEASUREMENTS = 3
+MEASUREMENTS = 5
 DURATION_S = 8
 SLA_S = 0.1
 INFER = "/v2/models/doubler/infer"
@@ -62,25 +62,29 @@ def rows_of(url: str) -> dict[str, int]:
 def check_with_wrk(url: str, replica_url: str, folder: Path) -> None:
     """Check that wrk's clients and the replica find as many requests late.
 
-    A measurement that another program on this machine disturbs is taken again.
+    wrk does not tell refusals from answers. Those that left just in time reach its clients late, so
+    the clients' share is between that without any refusal and that with all of them, by the
+    replica's count. A measurement that another program on this machine disturbs is taken again.
     """
     body = json.dumps({"inputs": [TENSOR]})
     # In the first seconds all clients connect at once.
     wrk(url + INFER, body, CONNECTIONS, 4, folder)
-    pairs = []
+    found = []
     for _ in range(MEASUREMENTS):
         before = rows_of(replica_url)
         seen = wrk(url + INFER, body, CONNECTIONS, 20, folder)
         after = rows_of(replica_url)
-        rows = {name: after[name] - before[name] for name in ("late", "completed", "expired")}
+        late, completed, expired, refused = (
+            after[name] - before[name] for name in ("late", "completed", "expired", "refused")
+        )
         assert seen.counts.sum() > 10_000
         assert seen.timeouts == 0
-        pairs.append(
-            (rows["late"] / (rows["completed"] + rows["expired"]), seen.share_above(SLA_S))
-        )
-        if abs(pairs[-1][0] - pairs[-1][1]) <= 0.05:
+        total = completed + expired + refused
+        share = seen.share_above(SLA_S)
+        found.append((late / total, share, (late + refused) / total))
+        if late / total - 0.05 <= share <= (late + refused) / total + 0.05:
             return
-    pytest.fail(f"late by the replica, and by its clients: {pairs}")
+    pytest.fail(f"late by the replica, by its clients, and late or refused: {found}")
 
 
 def test_the_replica_calls_late_what_its_clients_call_late(module: Path) -> None:
