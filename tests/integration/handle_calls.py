@@ -35,7 +35,7 @@ BUDGET = 3
 MODELS = ("First", "Second")
 #: In rows/s; one replica of the emulated device serves 148. A second replica serves more of the
 #: second model's rows, even while the first model's load is remembered.
-OFFERED_PER_S = {"First": 180.0, "Second": 440.0}
+OFFERED_PER_S = {"First": 140.0, "Second": 440.0}
 ROWS = 64
 LOAD_TIMEOUT_S = 90
 ROUTER = "deployments.rand_router:RandRequestRouter"
