@@ -39,6 +39,9 @@ logger = logging.getLogger("ray.serve")
 SAVE_PERIOD_S = 10.0
 #: A due save waits this long for a decision without new reports, which takes half as long.
 _SAVE_WAITS_S = 2.0
+#: A deployment that may be scaled to zero from now on keeps its last replica for this long, so that
+#: the HAProxy of each node knows that it has to hold requests (`deployments.haproxy.fallback`).
+TOLD_WITHIN_S = 5.0
 #: A deployment that has not been asked for this long counts as deleted, and so is its state.
 FORGOTTEN_AFTER_S = 3600.0
 
@@ -90,6 +93,7 @@ class ScaledDeployment:
         self.roles = RolesPublisher(application, deployment, store)
         self.dry_run = False
         self.may_have_none = False
+        self._lifted_s = -math.inf
         self.last_asked_s = 0.0
         self.reports: Sequence[ReplicaReport] = ()
         self._store = store
@@ -141,8 +145,10 @@ class ScaledDeployment:
         known = {id(report) for report in self.reports}
         self._has_news = any(id(report) not in known for report in reports)
         if self.may_have_none != (fleet.min_replicas == 0):
-            self.may_have_none = fleet.min_replicas == 0
+            self.may_have_none, self._lifted_s = fleet.min_replicas == 0, now_s
             self._saved_s = -math.inf  # whoever reads the log should know it soon
+        if self.may_have_none and fleet.current_replicas and now_s - self._lifted_s < TOLD_WITHIN_S:
+            fleet = replace(fleet, min_replicas=1)
         self.last_asked_s, self.reports, self._running = now_s, reports, running
         is_loaded = self._is_loaded()
         if dry_run is not None:
