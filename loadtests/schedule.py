@@ -9,6 +9,7 @@ for answers before it sends the next request shows only one ("coordinated omissi
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -63,7 +64,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class _Varying:
+class _Varying(ABC):
     """A part of the test whose arrival rate varies."""
 
     duration_s: float
@@ -78,9 +79,9 @@ class _Varying:
         """The mean arrival rate, in requests per second."""
         return (self.from_per_s + self.to_per_s) / 2
 
+    @abstractmethod
     def rate_per_s(self, share: FloatArray) -> FloatArray:
         """Return the arrival rates when `share` of the duration has passed, of the same shape."""
-        raise NotImplementedError
 
     def arrivals_s(self, random: np.random.Generator) -> FloatArray:
         """Draw arrivals, ascending, in seconds from the part's start."""
