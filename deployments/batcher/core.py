@@ -360,9 +360,10 @@ class BatcherCore:
         if suspects and not is_last_suspect:
             size = max(size, min(max_rows, size + self._queue.rows))
         done_s = now_s + 1e-3 * self.limits.batch_latency_ms(size)
+        oldest_s = done_s - 1e-3 * self.limits.answer_within_ms
         tested = []
         for part in suspects:
-            if part.request.deadline_s < done_s:
+            if part.request.deadline_s < done_s or part.request.arrival_s < oldest_s:
                 self._miss_deadline(part.request)
             else:
                 tested.append(part)

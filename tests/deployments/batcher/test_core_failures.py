@@ -1,7 +1,7 @@
 """The batcher core finds the culprits of failed batches, on virtual time."""
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
@@ -10,7 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoscaler.sizing.try_delays import TryDelays
 from deployments.batcher.core import Batch, BatcherCore, Refusal, Request, StartReason
+from deployments.batcher.limits import limits_for
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
 from tests.support.batcher_core import contents, make_core
 
 FIXED_MS, ROW_MS = 50.0, 0.5
@@ -385,33 +389,48 @@ def test_a_device_that_fails_on_batches_of_two_or_more_answers_within_the_bound(
     assert max(device.runs.values()) <= 2 * math.log2(cap) + 2
 
 
-def test_an_overloaded_device_with_poison_still_answers_most_in_time() -> None:
-    """At 1.5 times the capacity and with 1% poison, over 70% of what it does without is in time."""
+@pytest.mark.parametrize(("failure_time", "share"), [(0.0, 0.85), (1.0, 0.65)])
+def test_an_overloaded_device_with_poison_still_answers_most_in_time(
+    failure_time: float, share: float
+) -> None:
+    """At 1.5 times the capacity and 1% poison, none is late, and most still get their answer.
+
+    A failed batch takes `failure_time` of what it would have taken: none if it fails as its input
+    is read. `share` is of what the same device answers in time without poison.
+    """
+    latency_ms = [FIXED_MS + ROW_MS * b for b in range(1, 33)]
+    profile = Profile(model="m", device="d", latency_ms=np.array(latency_ms))
+    limits = limits_for(profile, ServiceLevelObjective(150.0, 99.0), TryDelays())
 
     def answers_in_time(poison_fraction: float) -> int:
-        core = make_core(max_batch_size=32, waiting_room=32)
-        core.use(
-            core.table, type(core.limits)(84.0, 32, [FIXED_MS + ROW_MS * b for b in range(1, 33)])
-        )
+        core = make_core(max_batch_size=32)
+        core.use(core.table, limits)
         random = np.random.default_rng(1)
         due_s = np.cumsum(random.exponential(1 / 727, 6000)).tolist()
         poison = set(np.flatnonzero(random.uniform(size=6000) < poison_fraction).tolist())
-        device = Device(core)
-        in_time = arrived = 0
-        while arrived < len(due_s):
-            while arrived < len(due_s) and due_s[arrived] <= device.now_s:
-                core.arrive(due_s[arrived], Request(due_s[arrived], 1, arrived))
-                arrived += 1
-            batch = core.next_batch(device.now_s)
-            if batch is None:
-                device.now_s = due_s[arrived] if arrived < len(due_s) else math.inf
-                continue
-            if poison & set(contents(batch)):
-                core.device_failed(batch)  # fails as its input is read, which takes no time
-                continue
-            device.now_s += 1e-3 * (FIXED_MS + ROW_MS * batch.size)
-            core.device_free()
-            in_time += sum(device.now_s - due_s[name] <= 0.15 for name in contents(batch))
-        return in_time
+        coming = deque(enumerate(due_s))
 
-    assert answers_in_time(0.01) > 0.7 * answers_in_time(0.0)
+        def arrive_until(end_s: float) -> None:
+            while coming and coming[0][1] <= end_s:
+                name, arrival_s = coming.popleft()
+                core.arrive(arrival_s, Request(arrival_s, 1, name))
+
+        now_s, answered = 0.0, 0
+        while coming:
+            batch = core.next_batch(now_s)
+            if batch is None:
+                now_s = coming[0][1]
+                arrive_until(now_s)
+                continue
+            failed = bool(poison & set(contents(batch)))
+            now_s += 1e-3 * latency_ms[batch.size - 1] * (failure_time if failed else 1.0)
+            arrive_until(now_s)
+            if failed:
+                core.device_failed(batch)
+            else:
+                core.device_free()
+                assert all(now_s - due_s[name] <= 0.15 + 1e-9 for name in contents(batch))
+                answered += batch.size
+        return answered
+
+    assert answers_in_time(0.01) > share * answers_in_time(0.0)
