@@ -1,25 +1,10 @@
 """A request that the service has accepted: how it is given up, and what is counted of it."""
 
-import time
 from collections.abc import Callable
-from typing import Protocol
 
 from deployments.batcher.submission import Outcome, Submission
-from deployments.control.observations import ReplicaObserver
 from deployments.errors import RequestError
-
-
-class Counts(Protocol):
-    """What a service counts of its answers."""
-
-    @property
-    def observer(self) -> ReplicaObserver:
-        """The counts of batches and answers."""
-
-    def count_failure(
-        self, error: RequestError, rows: int, arrival_s: float, deadline_ms: float
-    ) -> None:
-        """Count a request that is answered with an error."""
+from deployments.request_counts import RequestCounts
 
 
 class InferenceCall:
@@ -27,8 +12,8 @@ class InferenceCall:
 
     Parameters
     ----------
-    counts : Counts
-        The service.
+    counts : RequestCounts
+        Count its outcome.
     rows : int
     arrival_s : float
         When it reached this process, by `time.monotonic`.
@@ -47,7 +32,7 @@ class InferenceCall:
 
     def __init__(
         self,
-        counts: Counts,
+        counts: RequestCounts,
         rows: int,
         arrival_s: float,
         deadline_ms: float,
@@ -64,13 +49,13 @@ class InferenceCall:
         """Give the request up, for instance because its client left; no-op once it is answered."""
         if not self.submission.done:
             self.submission.cancel()
-            self._counts.observer.client_left(self._rows, time.monotonic() - self._arrival_s)
+            self._counts.client_left(self._rows, self._arrival_s)
 
     def finish(self, outcome: Outcome) -> None:
         """Count the outcome, and hand it over."""
         counts, rows = self._counts, self._rows
         if isinstance(outcome, RequestError):
-            counts.count_failure(outcome, rows, self._arrival_s, self._deadline_ms)
+            counts.failed(outcome, rows, self._arrival_s, self._deadline_ms)
         else:
-            counts.observer.answered(rows, time.monotonic() - self._arrival_s)
+            counts.answered(rows, self._arrival_s)
         self._on_done(outcome)

@@ -76,8 +76,8 @@ def load_service(
     service = InferenceService(
         config, model, profile, device=device, cpus=cpus, warm=warm, journals=journals, start=start
     )
-    if service.cpus_note is not None:
-        logger.warning("%s", service.cpus_note)
+    if service.device.cpus_note is not None:
+        logger.warning("%s", service.device.cpus_note)
     return service
 
 

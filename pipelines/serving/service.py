@@ -3,26 +3,21 @@
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 
-from deployments.access.control import AccessControl
 from deployments.batcher.front_meter import FrontMeter
 from deployments.batcher.requests import Refusal
 from deployments.batcher.submission import Cancellable, Outcome
 from deployments.errors import ModelError, RequestError
-from deployments.http.body_budget import BodyBudget
+from deployments.http.base_service import BaseService
 from deployments.http.guarded_protocol import RECEIVE_TIMEOUT_S
 from deployments.http.inference_protocol import InferenceRequest, Signature, Tensors
-from deployments.http.retry_budget import RetryBudget
 from deployments.models.base import TensorSpec
-from deployments.observability.inference_statistics import BatchTotals
 from deployments.observability.request_info import RequestInfo
-from deployments.observability.tracing import Tracing
 from pipelines.autoscaler import PipelineAutoscaler
 from pipelines.errors import StageError
 from pipelines.items import Flow
@@ -38,7 +33,7 @@ StageTimes = list[dict[str, Any]]
 stage_times: ContextVar[StageTimes | None] = ContextVar("stage_times", default=None)
 
 
-class PipelineService:
+class PipelineService(BaseService):
     """A pipeline behind an HTTP interface.
 
     An item is a mapping from the names of the inputs to their values in one row. The result of the
@@ -54,17 +49,12 @@ class PipelineService:
     Attributes
     ----------
     pipeline : Pipeline
-        `start` starts it.
-    access : AccessControl
-        Who may use the service.
+        `start` starts it. The batches of its stages are at `/sojourn/pipeline`, and not in
+        `batch_totals`.
     autoscaler : PipelineAutoscaler or None
         What scales the stages, if anything does.
-    tracing : Tracing
-        Which requests are traced; their stages are not.
     configured : bool
         Whether `configure` has applied a configuration.
-    config_error : str or None
-        Why the latest one was rejected; the adapter that reads configurations sets it.
 
     Raises
     ------
@@ -80,10 +70,7 @@ class PipelineService:
         user_config: PipelineUserConfig,
         replicas: Mapping[str, ReplicaAccess] | None = None,
     ) -> None:
-        self.model_name = config.name
-        self.model_version = config.version
-        self.access = AccessControl()
-        self.tracing = Tracing(config.name, config.version)
+        super().__init__(config.name, config.version)
         self._config = config
         self.pipeline = Pipeline(config.build(), max_pending=config.max_pending, replicas=replicas)
         self._inputs = tuple(tensor.spec for tensor in config.inputs)
@@ -95,16 +82,7 @@ class PipelineService:
         self._front_meter: FrontMeter | None = None
         #: The event loop keeps only weak references to tasks.
         self._calls: set[asyncio.Task[None]] = set()
-        self.retries = RetryBudget()
-        self.draining = False
-        self.bodies = BodyBudget()
-        self.answers: Counter[int] = Counter()
-        #: Empty: the batches of the stages are at `/sojourn/pipeline`.
-        self.batch_totals = BatchTotals()
         self.configured = False
-        #: The id of the Ray replica that it is in; the adapter sets it.
-        self.replica: str | None = None
-        self.config_error: str | None = None
         self._apply(user_config)
 
     @property
@@ -167,22 +145,11 @@ class PipelineService:
             and all(stage.workers > 0 for stage in self.pipeline.core.stages)
         )
 
-    def begin_drain(self) -> None:
-        """Say that this service is not ready any more; requests that still come are answered."""
-        self.draining = True
-
-    def has_room(self, body: bytes, arrival_s: float) -> bool:
-        """Return whether one more row can wait; if not, count a refused request.
-
-        Whether it can be answered in time is decided when it is submitted.
-        """
-        room = self.turns_away(arrival_s, arrival_s) is None
-        if not room:
-            self.refuse(body, arrival_s)
-        return room
-
     def turns_away(self, arrival_s: float, now_s: float) -> Refusal | None:
-        """Return FULL if no more rows can wait; it is not counted."""
+        """Return FULL if no more rows can wait; it is not counted.
+
+        Whether a request can be answered in time is decided when it is submitted.
+        """
         core = self.pipeline.core
         return Refusal.FULL if len(core.open) >= core.max_pending else None
 

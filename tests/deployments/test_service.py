@@ -1,44 +1,31 @@
-"""The service without HTTP: what it adjusts every tick, what it counts, and how it drains."""
+"""The service without HTTP: what it adjusts every tick, what it explains, and how it drains."""
 
 import asyncio
-import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import orjson
 import pytest
 
-from autoscaler.reports import ReplicaReport
 from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.requests import StartReason
-from deployments.batcher.submission import Outcome
 from deployments.config import ModelConfig, parse_user_config
 from deployments.control import table_solver
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.model_corrections import REVISE_EVERY
 from deployments.control.observations import BATCHES_SHOWN
-from deployments.control.wait_correction import WaitCorrection
-from deployments.device_health import STUCK_AFTER_S
-from deployments.errors import BusyError, DeadlineError, DeviceError
-from deployments.http.inference_protocol import InferenceRequest, RequestedOutput
-from deployments.models.emulated import Emulated
+from deployments.errors import BusyError, DeadlineError
 from deployments.service import InferenceService
 from deployments.service_loading import load_service
-from deployments.warm_up import WarmUp
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile
-from tests.support.device_thread import end_device_thread
-from tests.support.doubles_service import Doubles
 from tests.support.emulated_service import (
     emulated_service,
     infer,
-    one_request,
     until_busy,
     until_solved,
 )
@@ -102,66 +89,6 @@ async def test_observations_are_handed_over_once() -> None:
         assert (again.batches, again.response_times_s) == ([], [])
 
 
-async def test_policy_report_autoscaler_and_wait_correction_count_the_same_late_requests(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    corrections: list[tuple[int, int]] = []
-
-    def revise(self: WaitCorrection, requests: int, late: int, late_share_allowed: float) -> float:
-        corrections.append((requests, late))
-        return self.factor
-
-    monkeypatch.setattr(WaitCorrection, "revise", revise)
-    minute_ms = 60_000
-    expected = Profile("m", "d", np.array([4.0]))
-    slow = Profile("m", "d", np.array([100.0]))
-    sla = {"response_time_ms": minute_ms}
-    serve = {"late": "serve"}
-    async with emulated_service(expected, device=slow, sla=sla, limits=serve) as service:
-        in_time = asyncio.create_task(infer(service))
-        await asyncio.sleep(0)
-        late = asyncio.create_task(infer(service, sent_s_ago=61))
-        leaves_in_time = asyncio.create_task(infer(service))
-        leaves_late = asyncio.create_task(infer(service, sent_s_ago=61))
-        # The device is expected to be free in 4 ms, but is busy for 100 ms.
-        with pytest.raises(DeadlineError):
-            await infer(service, deadline_ms=20)
-        with pytest.raises(DeadlineError):
-            await infer(service, sent_s_ago=60, deadline_ms=minute_ms + 20)
-        for task in (leaves_in_time, leaves_late):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        await asyncio.gather(in_time, late)
-        await service.tick()
-        rows, stats = service.explain()["rows"], service.autoscaling_stats()
-    # Late: one answer, one client that left, and the deadline of more than a minute.
-    assert rows["late"] == stats["late_total"] == 3
-    assert stats["answered_total"] == 4
-    assert corrections == [(4, 3)]
-    assert rows["deadline_missed"] == 2
-
-
-async def test_refusals_count_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten refused requests of 64 rows once counted as ten, and the fleet stayed too small."""
-    body = orjson.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [64, 1]}]})
-    async with emulated_service(PROFILE) as service:
-        monkeypatch.setattr(service.batcher.core, "has_room", lambda rows, now_s, arrival_s: False)
-        for _ in range(10):
-            assert not service.has_room(body)
-        report = ReplicaReport.from_floats("a", 1.0, service.autoscaling_stats())
-    assert (report.offered_total, report.refused_total) == (640, 640)
-
-
-async def test_a_hopeless_deadline_does_not_count_as_refused() -> None:
-    async with emulated_service(PROFILE) as service:
-        with pytest.raises(DeadlineError, match="shorter than its own processing time"):
-            await infer(service, deadline_ms=1)
-        report = ReplicaReport.from_floats("a", 1.0, service.autoscaling_stats())
-        assert service.explain()["rows"]["deadline_missed"] == 1
-    assert (report.offered_total, report.refused_total) == (1, 0)
-
-
 async def test_a_replica_reports_for_how_long_its_counters_have_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -171,17 +98,6 @@ async def test_a_replica_reports_for_how_long_its_counters_have_counted(
         monkeypatch.setattr("time.monotonic", lambda: now_s + 100)
         assert 100 <= service.autoscaling_stats()["counted_s"] < 101 + begun_s
         monkeypatch.undo()
-
-
-async def test_late_answers_count_in_rows() -> None:
-    limits = {"late": "serve"}
-    async with emulated_service(
-        PROFILE, sla={"response_time_ms": 20_000}, limits=limits
-    ) as service:
-        await infer(service, rows=3)
-        await infer(service, rows=6, sent_s_ago=20.0)
-        report = ReplicaReport.from_floats("a", 1.0, service.autoscaling_stats())
-    assert (report.answered_total, report.late_total) == (9, 6)
 
 
 async def test_a_request_that_cannot_be_in_time_is_not_begun() -> None:
@@ -239,67 +155,6 @@ def test_a_profile_beyond_the_maximum_batch_size_is_rejected() -> None:
         load_service(config)
 
 
-async def test_a_device_that_hangs_makes_the_replica_unhealthy_and_answers_its_requests(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("deployments.device_health.STUCK_AFTER_S", 0.0)
-    monkeypatch.setattr("deployments.device_health.STUCK_AFTER_BATCHES", 0)
-    async with emulated_service(PROFILE) as service:
-        assert service.ready
-        asking = [asyncio.create_task(infer(service)) for _ in range(3)]
-        await until_busy(service)
-        assert service.stuck()
-        assert not service.ready
-        await service.tick()
-        for task in asking:
-            with pytest.raises(DeviceError, match="does not answer"):
-                await task
-        with pytest.raises(DeviceError, match="does not answer"):
-            service.has_room(b"")
-        await end_device_thread(service.batcher)
-        assert not service.ready, "a replica that hung is replaced even if its batch ends"
-        assert service.refused_requests == 4
-
-
-@pytest.mark.parametrize(
-    ("sizes", "hang_after_s", "hangs"),
-    [({1}, 0.0001, False), (set(), 0.0001, True), (set(), 60.0, False)],
-)
-async def test_what_counts_as_a_hang_is_configured_and_a_first_compile_is_none(
-    sizes: set[int], hang_after_s: float, hangs: bool
-) -> None:
-    config = ModelConfig(
-        name="m", import_path="emulated", max_batch_size=4, hang_after_s=hang_after_s
-    )
-    model = Emulated(PROFILE.to_dict())
-    warm = WarmUp(compiles=True, not_run=frozenset(sizes))
-    service = InferenceService(config, model, PROFILE, warm=warm)
-    try:
-        await service.configure(parse_user_config({}))
-        asking = asyncio.create_task(infer(service))
-        await until_busy(service)
-        time.sleep(0.001)
-        assert service.stuck() == hangs
-        assert service.longest_batch_s == (config.compile_hang_after_s if sizes else hang_after_s)
-        await asking
-    finally:
-        await service.close()
-
-
-async def test_a_size_that_has_been_run_is_no_compile_any_more() -> None:
-    config = ModelConfig(name="m", import_path="emulated", max_batch_size=4)
-    warm = WarmUp(compiles=True, not_run=frozenset({1}))
-    service = InferenceService(config, Emulated(PROFILE.to_dict()), PROFILE, warm=warm)
-    try:
-        await service.configure(parse_user_config({}))
-        assert service.longest_batch_s == config.compile_hang_after_s
-        await infer(service)
-        await service.tick()
-        assert service.longest_batch_s == STUCK_AFTER_S
-    finally:
-        await service.close()
-
-
 async def test_a_draining_replica_is_not_ready_but_answers() -> None:
     async with emulated_service(PROFILE) as service:
         assert service.ready
@@ -347,77 +202,6 @@ async def test_draining_gives_up_after_its_timeout(caplog: pytest.LogCaptureFixt
         for task in asking:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
-
-
-async def test_a_request_that_was_read_too_late_is_answered_504_before_it_is_parsed() -> None:
-    async with emulated_service(PROFILE, sla={"response_time_ms": 200}) as service:
-        now_s = time.monotonic()
-        assert service.has_room(b"", now_s - 0.1)
-        with pytest.raises(DeadlineError, match="within the SLA's response time"):
-            service.has_room(b"", now_s - 0.3)
-        rows, stats = service.explain()["rows"], service.autoscaling_stats()
-        assert (rows["offered"], rows["refused"], rows["expired"], rows["late"]) == (1, 0, 1, 1)
-        assert stats["answered_total"] == stats["late_total"] == 1
-        assert service.refused_requests == 0
-
-
-async def test_a_callback_gets_the_outcome_and_what_it_gives_up_is_not_counted_as_answered() -> (
-    None
-):
-    answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-    async with emulated_service(PROFILE) as service:
-        service.infer_nowait(one_request(), time.monotonic(), answered.set_result)
-        call = service.infer_nowait(one_request(), time.monotonic(), answered.set_result)
-        call.cancel()
-        outputs = await answered
-        assert not isinstance(outputs, Exception)
-        assert outputs["output"].tolist() == [[1.0]]
-        assert service.batcher.rows.cancelled == 1
-        assert service.autoscaling_stats()["answered_total"] == 1
-
-
-@pytest.mark.parametrize(
-    ("cpus", "note"), [(2.0, None), (1.0, "measured with 2 CPUs, but this replica has 1;")]
-)
-async def test_a_profile_measured_with_other_cpus_is_told_of(cpus: float, note: str | None) -> None:
-    config = ModelConfig(name="m", import_path="unused:Unused", max_batch_size=4)
-    model = Doubles()
-    model.waits = False
-    service = InferenceService(config, model, replace(PROFILE, cpus=2.0), cpus=cpus)
-    await service.configure(parse_user_config({}))
-    told = service.explain()["cpus_note"]
-    await service.close()
-    if note is None:
-        assert told is None
-    else:
-        assert note in told
-
-
-@pytest.mark.parametrize(
-    ("device", "waits", "sla_ms", "largest"),
-    [("cpu", False, 100, 4), ("cpu", True, 100, 0), ("cuda", False, 100, 0), ("cpu", False, 2, 2)],
-)
-async def test_the_event_loop_runs_short_batches_of_models_that_compute_on_its_cpu(
-    device: str, waits: bool, sla_ms: float, largest: int
-) -> None:
-    short = Profile("m", "d", np.array([0.06, 0.07, 0.09, 0.11]))
-    config = ModelConfig(name="m", import_path="unused:Unused", max_batch_size=4)
-    model = Doubles()
-    model.waits = waits
-    service = InferenceService(config, model, short, device=device, cpus=2.0)
-    sla, limits = {"response_time_ms": sla_ms}, {"late": "serve"}
-    await service.configure(parse_user_config({"sla": sla, "limits": limits}))
-    assert service.explain()["largest_batch_on_event_loop"] == largest
-    assert service.shares_cpu == (largest == 4)
-    service.cpus = 1.0
-    assert service.shares_cpu == (device == "cpu" and not waits)
-    (output,) = Doubles.outputs
-    inputs = {"x": np.ones((1, 2), np.float32)}
-    request = InferenceRequest(inputs, 1, (RequestedOutput(output, False),), None)
-    outputs = await service.infer(request, time.monotonic())
-    assert outputs["y"].tolist() == [[2, 2]]
-    assert service.explain()["last_batches"][0]["on_event_loop"] == (largest > 0)
-    await service.close()
 
 
 _POOLS = """

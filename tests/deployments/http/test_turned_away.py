@@ -50,7 +50,7 @@ def counts_of(service: InferenceService, hosted: HostedApp) -> dict[str, Any]:
     described = hosted.app.totals.describe("m", "1", service.batch_totals)
     return {
         "rows": rows,
-        "refused_requests": service.refused_requests,
+        "refused_requests": service.counts.refused,
         "answered": stats["answered_total"],
         "refused by the front": service.front_meter.refused,
         "answers": dict(service.answers),
@@ -100,7 +100,7 @@ async def test_they_are_counted_before_they_are_answered() -> None:
         service.batcher.core.drain()
         loop, seen = Loop(), []
         hosted, connection = hosted_on(service, loop), mock.Mock()
-        connection.write.side_effect = lambda *_: seen.append(service.refused_requests)
+        connection.write.side_effect = lambda *_: seen.append(service.counts.refused)
         for _ in range(2):
             hosted.turned_away.add(time.monotonic(), 1, lambda: info("a"), too_late=False)
             hosted.pacer.add(connection, b"", b"")

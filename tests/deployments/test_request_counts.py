@@ -1,0 +1,121 @@
+"""What a service counts: rows offered, refused, late, and given up."""
+
+import asyncio
+import contextlib
+import time
+
+import numpy as np
+import orjson
+import pytest
+
+from autoscaler.reports import ReplicaReport
+from deployments.batcher.submission import Outcome
+from deployments.control.wait_correction import WaitCorrection
+from deployments.errors import DeadlineError
+from policy.profile import Profile
+from tests.support.emulated_service import (
+    emulated_service,
+    infer,
+    one_request,
+)
+
+LATENCY = {"max_batch_size": 4, "latency_ms": {"per_request": 1.0, "fixed": 3.0}}
+PROFILE = Profile.from_dict(LATENCY)
+
+
+async def test_policy_report_autoscaler_and_wait_correction_count_the_same_late_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    corrections: list[tuple[int, int]] = []
+
+    def revise(self: WaitCorrection, requests: int, late: int, late_share_allowed: float) -> float:
+        corrections.append((requests, late))
+        return self.factor
+
+    monkeypatch.setattr(WaitCorrection, "revise", revise)
+    minute_ms = 60_000
+    expected = Profile("m", "d", np.array([4.0]))
+    slow = Profile("m", "d", np.array([100.0]))
+    sla = {"response_time_ms": minute_ms}
+    serve = {"late": "serve"}
+    async with emulated_service(expected, device=slow, sla=sla, limits=serve) as service:
+        in_time = asyncio.create_task(infer(service))
+        await asyncio.sleep(0)
+        late = asyncio.create_task(infer(service, sent_s_ago=61))
+        leaves_in_time = asyncio.create_task(infer(service))
+        leaves_late = asyncio.create_task(infer(service, sent_s_ago=61))
+        # The device is expected to be free in 4 ms, but is busy for 100 ms.
+        with pytest.raises(DeadlineError):
+            await infer(service, deadline_ms=20)
+        with pytest.raises(DeadlineError):
+            await infer(service, sent_s_ago=60, deadline_ms=minute_ms + 20)
+        for task in (leaves_in_time, leaves_late):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await asyncio.gather(in_time, late)
+        await service.tick()
+        rows, stats = service.explain()["rows"], service.autoscaling_stats()
+    # Late: one answer, one client that left, and the deadline of more than a minute.
+    assert rows["late"] == stats["late_total"] == 3
+    assert stats["answered_total"] == 4
+    assert corrections == [(4, 3)]
+    assert rows["deadline_missed"] == 2
+
+
+async def test_refusals_count_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten refused requests of 64 rows once counted as ten, and the fleet stayed too small."""
+    body = orjson.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [64, 1]}]})
+    async with emulated_service(PROFILE) as service:
+        monkeypatch.setattr(service.batcher.core, "has_room", lambda rows, now_s, arrival_s: False)
+        for _ in range(10):
+            assert not service.has_room(body, time.monotonic())
+        report = ReplicaReport.from_floats("a", 1.0, service.autoscaling_stats())
+    assert (report.offered_total, report.refused_total) == (640, 640)
+
+
+async def test_a_hopeless_deadline_does_not_count_as_refused() -> None:
+    async with emulated_service(PROFILE) as service:
+        with pytest.raises(DeadlineError, match="shorter than its own processing time"):
+            await infer(service, deadline_ms=1)
+        report = ReplicaReport.from_floats("a", 1.0, service.autoscaling_stats())
+        assert service.explain()["rows"]["deadline_missed"] == 1
+    assert (report.offered_total, report.refused_total) == (1, 0)
+
+
+async def test_late_answers_count_in_rows() -> None:
+    limits = {"late": "serve"}
+    async with emulated_service(
+        PROFILE, sla={"response_time_ms": 20_000}, limits=limits
+    ) as service:
+        await infer(service, rows=3)
+        await infer(service, rows=6, sent_s_ago=20.0)
+        report = ReplicaReport.from_floats("a", 1.0, service.autoscaling_stats())
+    assert (report.answered_total, report.late_total) == (9, 6)
+
+
+async def test_a_request_that_was_read_too_late_is_answered_504_before_it_is_parsed() -> None:
+    async with emulated_service(PROFILE, sla={"response_time_ms": 200}) as service:
+        now_s = time.monotonic()
+        assert service.has_room(b"", now_s - 0.1)
+        with pytest.raises(DeadlineError, match="within the SLA's response time"):
+            service.has_room(b"", now_s - 0.3)
+        rows, stats = service.explain()["rows"], service.autoscaling_stats()
+        assert (rows["offered"], rows["refused"], rows["expired"], rows["late"]) == (1, 0, 1, 1)
+        assert stats["answered_total"] == stats["late_total"] == 1
+        assert service.counts.refused == 0
+
+
+async def test_a_callback_gets_the_outcome_and_what_it_gives_up_is_not_counted_as_answered() -> (
+    None
+):
+    answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    async with emulated_service(PROFILE) as service:
+        service.infer_nowait(one_request(), time.monotonic(), answered.set_result)
+        call = service.infer_nowait(one_request(), time.monotonic(), answered.set_result)
+        call.cancel()
+        outputs = await answered
+        assert not isinstance(outputs, Exception)
+        assert outputs["output"].tolist() == [[1.0]]
+        assert service.batcher.rows.cancelled == 1
+        assert service.autoscaling_stats()["answered_total"] == 1
