@@ -4,12 +4,18 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from deployments.serve_document import unknown_key
 from policy.errors import InvalidInputError
 
 _Model = TypeVar("_Model", bound=BaseModel)
+
+
+class StrictModel(BaseModel):
+    """A part of what a user wrote: unknown keys are errors, and nothing changes it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def read_yaml(path: str | Path) -> Any:

@@ -2,17 +2,15 @@
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from deployments.validation import StrictModel
 
 #: What a token may allow: the model itself, or what tells about the service (``/sojourn/…``).
 Scope = Literal["inference", "operations"]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class TokenConfig(_Strict):
+class TokenConfig(StrictModel):
     """One bearer token; `sojourn token` makes it and prints this."""
 
     #: Names the token in logs and metrics.
@@ -38,7 +36,7 @@ class TokenConfig(_Strict):
         return bytes.fromhex(self.hash.partition(":")[2])
 
 
-class AccessConfig(_Strict):
+class AccessConfig(StrictModel):
     """Access to the service: without `tokens` for everyone, with an empty list for nobody."""
 
     #: None: everything is open to everyone.

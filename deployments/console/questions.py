@@ -1,13 +1,11 @@
 """A what-if question, as the page sends it."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from deployments.validation import StrictModel
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Scenario(_Strict):
+class Scenario(StrictModel):
     """An SLA, a load, and what replicas and energy cost."""
 
     response_time_ms: float = Field(gt=0, le=1e7)
@@ -23,7 +21,7 @@ class Scenario(_Strict):
     replica_price: float = Field(default=0.0, ge=0, le=1e6)
 
 
-class Question(_Strict):
+class Question(StrictModel):
     """What is, and what might be."""
 
     now: Scenario

@@ -1,12 +1,12 @@
 """The configuration of traces: `tracing` in a deployment's `user_config`."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from deployments.validation import StrictModel
 
 
-class TracingConfig(BaseModel):
+class TracingConfig(StrictModel):
     """Export spans of requests to an OpenTelemetry collector."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     #: Share of the requests to trace, of those whose clients have not decided it (`traceparent`).
     sample_ratio: float = Field(default=0.01, ge=0, le=1)

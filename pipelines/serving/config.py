@@ -10,13 +10,12 @@ from deployments.access.config import AccessConfig
 from deployments.config import SLAConfig
 from deployments.observability.config import TracingConfig
 from deployments.serve_document import Application, find_applications
-from deployments.validation import read_yaml, validate
+from deployments.validation import StrictModel, read_yaml, validate
 from pipelines.graph import compile_steps
 from pipelines.pipeline import MAX_PENDING
 from pipelines.serving.step_config import (
     StageConfig,
     StepConfig,
-    StrictModel,
     TensorConfig,
     build_steps,
 )

@@ -4,19 +4,14 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from deployments.models.base import TensorSpec
 from deployments.serve_document import KEYS, unknown_key
+from deployments.validation import StrictModel
 from pipelines.steps import MAX_ITEMS, Each, Ensemble, Place, Stage, Step, Switch
 from policy.errors import InvalidInputError
 from policy.profile import Profile
-
-
-class StrictModel(BaseModel):
-    """A part of the config: unknown keys are errors, and nothing changes it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class TensorConfig(StrictModel):

@@ -1,24 +1,16 @@
-"""The configuration file and its live part."""
+"""The configuration file."""
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 
 from deployments.config import (
     AUTOSCALING_POLICY,
-    StoreConfig,
     load_service_config,
     load_service_configs,
-    parse_args,
-    parse_user_config,
 )
-from modelstore.wire import default_socket
 from policy.errors import InvalidInputError
-from policy.objective import ServiceLevelObjective, Weights
-from policy.profile import Profile
 
 #: Those of pipelines have another form; tests/pipelines/serving checks them.
 CONFIGS = sorted(
@@ -34,65 +26,6 @@ def test_the_shipped_configs_are_valid(path: Path) -> None:
         assert config.user_config.sla.objective.in_words().startswith("99% of requests within ")
 
 
-def test_an_empty_user_config_has_the_default_sla() -> None:
-    assert parse_user_config(None).sla.objective.in_words() == "99% of requests within 100 ms"
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (
-            {"sla": {"percentile": 100}},
-            "user_config: sla.percentile: input should be less than 100",
-        ),
-        ({"sla": {"percentile": "high"}}, "sla.percentile: input should be a valid number"),
-        ({"sla": {"response_time_ms": 0}}, "sla.response_time_ms: input should be greater than 0"),
-        ({"sla": {"response_time_ms": float("nan")}}, "sla.response_time_ms: input should be"),
-        ({"sla": {"latency": 1}}, "sla.latency: unknown key; known are perc"),
-        ({"sla": {"percentil": 1}}, "sla.percentil: unknown key; did you mean percentile?"),
-        ({"slo": {}}, "slo: unknown key; did you mean sla?"),
-        ({"sla": {"percentile": 0.99}}, "sla.percentile: is in percent; write 99 for 99%"),
-        (
-            {"policy": {"objective": "speed"}},
-            "policy.objective: input should be 'auto', 'sla' or 'weights'",
-        ),
-        ({"policy": {"energy_weight": -1}}, "policy.energy_weight: input should be greater than"),
-        ({"policy": {"latency_weight": 0}}, "policy.latency_weight: input should be greater than"),
-        ({"limits": {"waiting_room": 0}}, "limits.waiting_room: input should be greater than"),
-        ({"autoscaler": {"horizon": 1}}, "autoscaler: horizon: unknown key; known are "),
-        ({"autoscaler": {"history": {"days": 3}}}, "history: must have either `file` or"),
-        ({"autoscaler": {"history": {"file": "a", "ends": "noon"}}}, "ends must be `now` or like"),
-        ({"autoscaler": {"rsk": 1}}, "autoscaler: rsk: unknown key; did you mean risk?"),
-    ],
-)
-def test_a_wrong_user_config_is_rejected_in_one_line(content: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidInputError) as caught:
-        parse_user_config(content)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-WITHOUT_ENERGY = Profile("m", "d", np.arange(1.0, 5.0))
-WITH_ENERGY = Profile("m", "d", np.arange(1.0, 5.0), energy_mj=np.arange(1.0, 5.0))
-
-
-def test_the_objective_follows_the_config() -> None:
-    sla = {"response_time_ms": 50, "percentile": 95}
-    by_default = parse_user_config({"sla": sla})
-    assert by_default.policy_objective(WITH_ENERGY) == ServiceLevelObjective(45.0, 95.0)
-    assert by_default.policy_objective(WITHOUT_ENERGY) == Weights()
-    by_sla = parse_user_config({"sla": sla, "policy": {"objective": "sla"}})
-    assert by_sla.policy_objective(WITHOUT_ENERGY) == ServiceLevelObjective(45.0, 95.0)
-    by_weights = parse_user_config({"policy": {"objective": "weights", "energy_weight": 2}})
-    assert by_weights.policy_objective(WITH_ENERGY) == Weights(1.0, 2.0)
-
-
-def test_the_sla_at_the_replica_leaves_the_delays_to_the_network() -> None:
-    delays = {"request_delay_ms": 3.0, "reply_delay_ms": 2.0}
-    config = parse_user_config({"sla": {"response_time_ms": 50}, "autoscaler": delays})
-    assert config.sla_at_replica() == ServiceLevelObjective(45.0, 99.0)
-
-
 def write(tmp_path: Path, content: object) -> Path:
     path = tmp_path / "config.yaml"
     path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
@@ -101,7 +34,6 @@ def write(tmp_path: Path, content: object) -> Path:
 
 SLA = {"response_time_ms": 100, "percentile": 99}
 REPLICA = {"name": "Replica", "user_config": {"sla": SLA}}
-MODEL = {"name": "m", "import_path": "digits"}
 APPLICATION = {
     "name": "a",
     "import_path": "deployments.application:build",
@@ -184,52 +116,3 @@ def test_the_replicas_and_their_cpus_are_read(tmp_path: Path) -> None:
 def test_a_missing_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="No such file"):
         load_service_config(tmp_path / "none.yaml")
-
-
-@pytest.mark.parametrize("weights", ["store://tf/net@2", "store://digits", "a/file", None])
-def test_weights_are_a_model_of_the_store_or_a_file(weights: str | None) -> None:
-    assert parse_args({"model": {**MODEL, "weights": weights}}).model.weights == weights
-
-
-def test_a_wrong_name_of_weights_or_a_wrong_store_is_rejected() -> None:
-    with pytest.raises(InvalidInputError, match=r"model\.weights: model name: '\.\.' must be"):
-        parse_args({"model": {**MODEL, "weights": "store://../digits"}})
-    with pytest.raises(InvalidInputError, match=r"store\.remote"):
-        parse_args({"model": MODEL, "store": {"remote": "models/"}})
-    with pytest.raises(InvalidInputError, match=r"store\.evict"):
-        parse_args({"model": MODEL, "store": {"remote": "s3://models", "eviction": "random"}})
-
-
-def test_a_model_takes_what_holds_for_it_and_the_rest_from_all() -> None:
-    config = parse_user_config(
-        {
-            "sla": {"response_time_ms": 70, "percentile": 95},
-            "limits": {"late": "serve"},
-            "models": {"b": {"sla": {"response_time_ms": 500, "percentile": 99}}},
-        }
-    )
-    assert config.for_model("a").sla.response_time_ms == 70
-    assert config.for_model("b").sla.response_time_ms == 500
-    assert config.for_model("b").limits.late == "serve"
-
-
-def test_the_models_of_a_deployment_have_names_of_their_own() -> None:
-    model = {"name": "m", "import_path": "digits"}
-    assert [each.name for each in parse_args({"model": model}).all_models] == ["m"]
-    with pytest.raises(InvalidInputError, match="two models have the name 'm'"):
-        parse_args({"model": model, "models": [model]})
-    with pytest.raises(InvalidInputError, match="load_models"):
-        parse_args({"model": model, "load_models": "never"})
-
-
-def test_each_remote_has_a_manager_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SOJOURN_STORE", raising=False)
-    one, same, other = (
-        StoreConfig(remote=remote, host_bytes=host_bytes).settings()
-        for remote, host_bytes in (("s3://a", 1), ("s3://a", 2), ("s3://b", 1))
-    )
-    assert (one.socket, one.disk) == (same.socket, same.disk)
-    assert len({one.socket, other.socket}) == len({one.disk, other.disk}) == 2
-    assert one.socket.parent == default_socket().parent
-    # The path of a Unix socket is limited to 107 bytes.
-    assert len(one.socket.name) < 30
