@@ -2,10 +2,7 @@
 
 import pytest
 
-from deployments.config import (
-    StoreConfig,
-    parse_args,
-)
+from deployments.replica_args import StoreConfig, parse_args
 from modelstore.wire import default_socket
 from policy.errors import InvalidInputError
 

@@ -5,9 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deployments.config import (
-    parse_user_config,
-)
+from deployments.user_config import parse_user_config
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
