@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 
 from autoscaler.forecasting.load_history import STEP_S
 
@@ -118,6 +117,9 @@ def holt_level_and_trend(
     level, trend : FloatArray, shape (steps,)
         The trend is per step.
     """
+    # Here, because importing it takes most of a second, and whoever reads a config imports this.
+    from scipy.signal import lfilter
+
     a, b = level_weight, trend_weight
     # Eliminate t: (1 - (2-a-ab)z + (1-a)z²)·l = (a - a(1-b)z)·x, and t = b(1-z)/(1-(1-b)z)·l.
     denominator = np.array([1.0, -(2 - a - a * b), 1 - a])

@@ -1,5 +1,7 @@
 """The configuration file."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -116,3 +118,11 @@ def test_the_replicas_and_their_cpus_are_read(tmp_path: Path) -> None:
 def test_a_missing_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="No such file"):
         load_service_config(tmp_path / "none.yaml")
+
+
+@pytest.mark.slow
+def test_a_config_and_a_service_do_without_scipy_signal_whose_import_takes_most_of_a_second() -> (
+    None
+):
+    program = "import sys, deployments.service; sys.exit('scipy.signal' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
