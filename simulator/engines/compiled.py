@@ -56,7 +56,7 @@ class CompiledEngine:
         log_requests: bool = False,
         rate_window_s: float = 5.0,
     ) -> None:
-        self._rules = _rules(model, rate_window_s)
+        self._rules = rules_of(model, rate_window_s)
         self._log_requests = log_requests
         self._batch_seeds = np.array([batch_seed], np.uint64)
         ring = _power_of_two(max(1, model.limits.waiting_room) + self._rules.latency_s.size)
@@ -258,7 +258,11 @@ class CompiledEngine:
         self._state = state._replace(retry_times=times, retry_counts=counts)
 
 
-def _rules(model: ReplicaModel, rate_window_s: float) -> Rules:
+def rules_of(model: ReplicaModel, rate_window_s: float) -> Rules:
+    """Return the constants of a run, in the types that the kernel is compiled for.
+
+    A whole number given as an int would have the kernel compiled once more, for 20 s.
+    """
     policies = model.table.policies
     limits, delays = model.limits, model.delays
     front = model.front or FrontCosts(0.0, 0.0, shares_cpu=False)
@@ -287,17 +291,17 @@ def _rules(model: ReplicaModel, rate_window_s: float) -> Rules:
         try_ms=float(limits.try_ms),
         late_share_allowed=float(limits.late_share_allowed),
         energy_j=np.zeros(latency_ms.size) if energy_mj is None else 1e-3 * energy_mj,
-        idle_power_w=model.idle_power_w,
+        idle_power_w=float(model.idle_power_w),
         has_front=model.front is not None,
         front_request_s=1e-3 * front.request_ms,
         front_batch_s=1e-3 * front.batch_ms,
         front_refuse_s=1e-3 * model.refuse_ms,
-        rate_window_s=rate_window_s,
+        rate_window_s=float(rate_window_s),
         request_delay_s=1e-3 * delays.request_delay_ms,
         reply_delay_s=1e-3 * delays.reply_delay_ms,
         try_s=1e-3 * delays.try_ms,
-        response_time_ms=model.objective.response_time_ms,
-        replica_response_time_ms=model.objective_at_replica.response_time_ms,
+        response_time_ms=float(model.objective.response_time_ms),
+        replica_response_time_ms=float(model.objective_at_replica.response_time_ms),
         waiting_room=model.limits.waiting_room,
         retries=model.retries,
         routing=list(Routing).index(model.routing),
