@@ -16,20 +16,17 @@ Every request has a deadline: its own, or the time within which the limits ask f
 it cannot be met, the request is refused on arrival; if its batch turns out to end too late, the
 request is dropped as the batch forms and never reaches the device.
 
-A batch that fails contains a culprit. Unless the model names it, the core finds it by binary
-splitting (`deployments.batcher.bisection`): half of the suspects go into the next batch, which is
-filled up from the queue, so that a test that passes costs nothing. If it fails, the untested half
-is cleared and returns to the head of the queue, together with the rows that filled the batch. A
-request fails only if it fails alone. Tests and ordinary batches share the device: after a failed
+The rows of a batch that fails wait again, or are tested in smaller batches to find the culprit
+(`deployments.batcher.failed_batches`). Tests and ordinary batches share the device: after a failed
 test comes an ordinary batch, if one is due.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from deployments.batcher.admission import Admission
 from deployments.batcher.arrival_rate import ArrivalRate
-from deployments.batcher.bisection import BatchBisection
+from deployments.batcher.failed_batches import FailedBatches
 from deployments.batcher.limits import Limits
 from deployments.batcher.request_queue import RequestQueue
 from deployments.batcher.requests import (
@@ -97,8 +94,8 @@ class BatcherCore:
         self.crowded_out: list[Request] = []
         self.wait_factor = 1.0
         self._queue = RequestQueue()
-        self._bisection = BatchBisection()
-        self._test_failed = False
+        self._failed = FailedBatches(self._queue)
+        self._bisection = self._failed.bisection
         self._device_busy = False
         self._device_free_s = -math.inf
         self._draining = False
@@ -190,10 +187,7 @@ class BatcherCore:
 
     def cancel(self, request: Request) -> None:
         """Give up the rows of `request` that are not on the device yet."""
-        if not request.cancelled:
-            request.cancelled = True
-            self._bisection.discard(request)
-            self._queue.discard(request)
+        self._failed.cancel(request)
 
     def _miss_deadline(self, request: Request) -> None:
         self.deadline_missed.append(request)
@@ -202,14 +196,10 @@ class BatcherCore:
     def device_free(self) -> None:
         """Record that the device finished its batch."""
         self._device_busy = False
-        self._test_failed = False
-        self._bisection.test_passed()
+        self._failed.batch_ended()
 
     def device_failed(self, batch: Batch, blamed: Collection[int] = ()) -> list[int]:
         """Record that the device failed on its batch; requests not to blame wait again.
-
-        Each slice is in at most 2·log₂(largest batch) + 2 batches, whatever else fails: after
-        log₂(largest batch) - 1 failures, only tests of the slice itself include it.
 
         Parameters
         ----------
@@ -226,33 +216,11 @@ class BatcherCore:
             answers these requests.
         """
         self._device_busy = False
-        self._test_failed = batch.reason is StartReason.SEARCH
-        slices, cleared = batch.slices, self._bisection.test_failed()
-        if len(slices) == 1:
-            blamed = (0,)
-        failed = [place for place in range(len(slices)) if place in blamed]
-        for place in failed:
-            self.cancel(slices[place].request)
-        for part in slices:
-            part.request.failed_batches += 1
-        suspects = 0 if blamed else batch.slices_under_test or len(slices)
-        resumed = bool(batch.slices_under_test)
-        self._bisection.add(slices[:suspects], has_culprit=True, first=resumed)
-        self._put_back([*cleared, *slices[suspects:]])
-        for request in self._bisection.crowd_out(self.limits.waiting_room):
-            self.cancel(request)
-            self.crowded_out.append(request)
+        failed, crowded_out = self._failed.put_back(
+            batch, blamed, len(self.limits.latency_ms), self.limits.waiting_room
+        )
+        self.crowded_out += crowded_out
         return failed
-
-    def _put_back(self, slices: Sequence[Slice]) -> None:
-        """Put `slices` at the head of the queue; have those that failed too often tested."""
-        max_failures = (len(self.limits.latency_ms) - 1).bit_length() - 1
-        rerun: list[Slice] = []
-        test: list[Slice] = []
-        for part in slices:
-            (test if part.request.failed_batches > max_failures else rerun).append(part)
-        self._queue.put_back(rerun)
-        self._bisection.add(test, has_culprit=False)
 
     def recall(self, batch: Batch, alone: Collection[int]) -> None:
         """Take back a batch that the device has not been given; cancelled requests are dropped.
@@ -266,16 +234,7 @@ class BatcherCore:
             others wait again.
         """
         self._device_busy = False
-        self._bisection.test_incomplete()
-        self._bisection.test_passed()
-        places = range(len(batch.slices))
-        under_test = [place for place in places[: batch.slices_under_test] if place not in alone]
-        queued = [place for place in places[batch.slices_under_test :] if place not in alone]
-        self._bisection.add([batch.slices[place] for place in under_test], has_culprit=False)
-        self._queue.put_back([batch.slices[place] for place in queued])
-        for place in alone:
-            # Like the last suspect of a batch that failed, it shares its test with no one.
-            self._bisection.add([batch.slices[place]], has_culprit=True)
+        self._failed.recall(batch, alone)
 
     def drain(self) -> None:
         """Refuse new requests, and start waiting rows without delay."""
@@ -314,7 +273,7 @@ class BatcherCore:
             policy = self.policy(now_s)
             size, reason = self._ordinary_batch(now_s, policy)
             under_test = 0
-            if self._bisection and not (size and self._test_failed):
+            if self._bisection and not (size and self._failed.test_failed):
                 slices, under_test = self._take_test(now_s, policy.max_batch_size)
                 reason = StartReason.SEARCH
             elif size:

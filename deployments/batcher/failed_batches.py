@@ -1,0 +1,112 @@
+"""What becomes of the rows of a batch that failed: some wait again, the others are tested.
+
+A batch that fails contains a culprit. Unless the model names it, it is found by binary splitting
+(`deployments.batcher.bisection`): half of the suspects go into the next batch, which is filled up
+from the queue, so that a test that passes costs nothing. If it fails, the untested half is cleared
+and returns to the head of the queue, together with the rows that filled the batch. A request fails
+only if it fails alone.
+"""
+
+from collections.abc import Collection, Sequence
+
+from deployments.batcher.bisection import BatchBisection
+from deployments.batcher.request_queue import RequestQueue
+from deployments.batcher.requests import Batch, Request, Slice, StartReason
+
+
+class FailedBatches:
+    """Divides the rows of failed batches between the queue and the search for the culprit.
+
+    Each slice is in at most 2·log₂(largest batch) + 2 batches, whatever else fails: after
+    log₂(largest batch) - 1 failures, only tests of the slice itself include it.
+
+    Parameters
+    ----------
+    queue : RequestQueue
+        Where rows wait that are not suspected, or not any more.
+
+    Attributes
+    ----------
+    bisection : BatchBisection
+        The suspects.
+    test_failed : bool
+        Whether the latest batch was a test, and failed.
+    """
+
+    def __init__(self, queue: RequestQueue) -> None:
+        self.bisection = BatchBisection()
+        self.test_failed = False
+        self._queue = queue
+
+    def cancel(self, request: Request) -> None:
+        """Give up the rows of `request`, wherever they wait."""
+        if not request.cancelled:
+            request.cancelled = True
+            self.bisection.discard(request)
+            self._queue.discard(request)
+
+    def batch_ended(self) -> None:
+        """Record that the latest batch did not fail."""
+        self.test_failed = False
+        self.bisection.test_passed()
+
+    def put_back(
+        self, batch: Batch, blamed: Collection[int], largest_batch: int, waiting_room: int
+    ) -> tuple[list[int], list[Request]]:
+        """Put the rows of a failed batch where they wait next.
+
+        Parameters
+        ----------
+        batch : Batch
+        blamed : collection of int
+            Indices into ``batch.slices`` of the culprits, if the model names them.
+        largest_batch, waiting_room : int
+            In rows.
+
+        Returns
+        -------
+        failed : list of int
+            Indices of the slices whose requests failed: blamed, or alone in the batch.
+        crowded_out : list of Request
+            Suspected requests for which there is no room.
+        """
+        self.test_failed = batch.reason is StartReason.SEARCH
+        slices, cleared = batch.slices, self.bisection.test_failed()
+        if len(slices) == 1:
+            blamed = (0,)
+        failed = [place for place in range(len(slices)) if place in blamed]
+        for place in failed:
+            self.cancel(slices[place].request)
+        for part in slices:
+            part.request.failed_batches += 1
+        suspects = 0 if blamed else batch.slices_under_test or len(slices)
+        resumed = bool(batch.slices_under_test)
+        self.bisection.add(slices[:suspects], has_culprit=True, first=resumed)
+        self._requeue([*cleared, *slices[suspects:]], largest_batch)
+        crowded_out = self.bisection.crowd_out(waiting_room)
+        for request in crowded_out:
+            self.cancel(request)
+        return failed, crowded_out
+
+    def _requeue(self, slices: Sequence[Slice], largest_batch: int) -> None:
+        """Put `slices` at the head of the queue; have those that failed too often tested."""
+        max_failures = (largest_batch - 1).bit_length() - 1
+        rerun: list[Slice] = []
+        test: list[Slice] = []
+        for part in slices:
+            (test if part.request.failed_batches > max_failures else rerun).append(part)
+        self._queue.put_back(rerun)
+        self.bisection.add(test, has_culprit=False)
+
+    def recall(self, batch: Batch, alone: Collection[int]) -> None:
+        """Take back a batch that was not run, as `BatcherCore.recall` does."""
+        self.bisection.test_incomplete()
+        self.bisection.test_passed()
+        places = range(len(batch.slices))
+        under_test = [place for place in places[: batch.slices_under_test] if place not in alone]
+        queued = [place for place in places[batch.slices_under_test :] if place not in alone]
+        self.bisection.add([batch.slices[place] for place in under_test], has_culprit=False)
+        self._queue.put_back([batch.slices[place] for place in queued])
+        for place in alone:
+            # Like the last suspect of a batch that failed, it shares its test with no one.
+            self.bisection.add([batch.slices[place]], has_culprit=True)
