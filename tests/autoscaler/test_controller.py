@@ -124,8 +124,9 @@ def test_a_forecast_that_misses_lowers_the_risk():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hold_s", [None, 60.0])
-@pytest.mark.parametrize("replicas_worth", [0.9, 1.0, 3.0, 9.97])
+@pytest.mark.parametrize(
+    ("replicas_worth", "hold_s"), [(0.9, None), (1.0, 60.0), (3.0, None), (9.97, 60.0)]
+)
 def test_a_constant_load_causes_no_oscillation_in_an_hour(replicas_worth, hold_s):
     """Not even if the load lies right between two numbers of replicas."""
     settings = replace(SETTINGS, hold_s=hold_s)

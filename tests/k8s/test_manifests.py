@@ -153,8 +153,7 @@ def test_a_release_of_a_users_own_model(based_on, tmp_path, monkeypatch):
     assert main(["init", str(project)]) == 0
     monkeypatch.chdir(project)
     config = project / "serve.yaml"
-    source = config.read_text().replace("max_replicas: 2", "max_replicas: 5")
-    config.write_text(source)
+    config.write_text(config.read_text().replace("max_replicas: 2", "max_replicas: 5"))
     assert main(["package", "serve.yaml", "--no-load", "--url", "file:///opt/model"]) == 0
     image = "registry.example/mine@sha256:" + "0123456789abcdef" * 4
     render = [sys.executable, tmp_path / "k8s/render.py", "--image", image, "--of", based_on]
@@ -182,10 +181,23 @@ def test_a_release_of_a_users_own_model(based_on, tmp_path, monkeypatch):
         (container,) = pod["template"]["spec"]["containers"]
         assert container["image"] == image
         assert container["envFrom"] == [{"configMapRef": {"name": settings["metadata"]["name"]}}]
-    config.write_text(source.replace("num_cpus: 1 ", "num_cpus: 2 "))
+
+
+def test_a_release_of_what_does_not_fit_or_is_not_there_is_refused(tmp_path):
+    shutil.copytree(ROOT / "k8s", tmp_path / "k8s")
+    project = tmp_path / "project"
+    assert main(["init", str(project)]) == 0
+    config = project / "serve.yaml"
+    config.write_text(config.read_text().replace("num_cpus: 1 ", "num_cpus: 2 "))
+    image = "registry.example/mine@sha256:" + "0123456789abcdef" * 4
+    render = [sys.executable, tmp_path / "k8s/render.py", "--image", image, "--of", "base"]
     for wrong, said in (("serve.yaml", "has 2 CPUs, and a pod 1"), ("none.yaml", "none.yaml: No")):
         refused = subprocess.run(
-            [*render, "--config", wrong], capture_output=True, text=True, env=ENVIRONMENT
+            [*render, "--config", wrong],
+            capture_output=True,
+            text=True,
+            env=ENVIRONMENT,
+            cwd=project,
         )
         assert refused.returncode != 0
         assert said in refused.stderr

@@ -1,7 +1,7 @@
 """Real services for the integration tests: `sojourn serve` in its own process."""
 
+import copy
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -19,6 +19,7 @@ import yaml
 
 from deployments.haproxy.admin_relay import AdminError, ask
 from deployments.haproxy.server_checks import parse_servers
+from deployments.local.ray_token import ray_headers
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -60,15 +61,50 @@ class Running:
         return 0
 
     def redeploy(self, document: dict[str, Any]) -> None:
-        """Run `serve deploy`, as a user does."""
-        self.config.write_text(yaml.safe_dump(document))
-        subprocess.run(
-            [BIN / "serve", "deploy", "-a", self.summary["dashboard"], str(self.config)],
-            env={**os.environ, "RAY_AUTH_MODE": "token"},
-            check=True,
-            capture_output=True,
-            timeout=60,
-        )
+        """Do what `serve deploy` does, without the seconds that the command takes to start."""
+        url = f"{self.summary['dashboard']}/api/serve/applications/"
+        httpx.put(url, json=document, headers=ray_headers(), timeout=60).raise_for_status()
+
+
+class OneCluster:
+    """A running service whose cluster serves one config after the other.
+
+    Parameters
+    ----------
+    running : Running
+    document : dict
+        The config that it has started with.
+    """
+
+    def __init__(self, running: Running, document: dict[str, Any]) -> None:
+        self._running = running
+        self._document = document
+
+    def serve(self, document: dict[str, Any]) -> Running:
+        """Serve `document` instead of the config before; return when all of its models answer.
+
+        The summary stays that of the start.
+        """
+        if document != self._document:
+            before = set(self._running.replicas())
+            self._document = copy.deepcopy(document)
+            self._running.redeploy(document)
+            prefixes = [
+                application.get("route_prefix", "/").rstrip("/")
+                for application in document["applications"]
+            ]
+            assert wait_for(
+                lambda: (
+                    not before & set(self._running.replicas())
+                    and all(self._is_ready(prefix) for prefix in prefixes)
+                ),
+                STOP_TIMEOUT_S,
+            )
+        return self._running
+
+    def _is_ready(self, prefix: str) -> bool:
+        url = f"{self._running.url}{prefix}/v2/health/ready"
+        return httpx.get(url).status_code == httpx.codes.OK
 
 
 def free_port() -> int:

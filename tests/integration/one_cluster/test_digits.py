@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,14 @@ from deployments.access.tokens import hash_token
 from loadtests.digits import held_out
 from tests.support.readme import ROOT
 from tests.support.readme import commands as readme_commands
-from tests.support.services import BIN, Running, load_document, serving, wait_for
+from tests.support.services import BIN, OneCluster, Running, load_document, wait_for
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    config = tmp_path_factory.mktemp("digits") / "digits.yaml"
-    with serving(config, load_document("digits.yaml")) as running:
-        yield running
+def service(cluster: OneCluster) -> Running:
+    return cluster.serve(load_document("digits.yaml"))
 
 
 def test_the_summary_shows_the_sla_and_the_policy(service: Running) -> None:
@@ -46,14 +43,15 @@ def test_the_curl_line_can_be_pasted(service: Running) -> None:
 
 def test_the_load_test_of_the_readme_finds_every_answer_right(service: Running) -> None:
     (command,) = (words for words in readme_commands() if "loadtest" in words)
+    # Later options override the same ones before: a quarter of the time shows as much.
     output = subprocess.run(
-        [BIN / "sojourn", *command[1:], "--url", service.url, "--json"],
+        [BIN / "sojourn", *command[1:], "--duration-s", "5", "--url", service.url, "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         check=True,
     ).stdout
     report = json.loads(output)
-    assert report["requests"] == report["ok"] > 3000
+    assert report["requests"] == report["ok"] > 700
     assert (report["wrong_answers"], report["lost"], report["failed"]) == (0, 0, {})
 
 

@@ -5,14 +5,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from deployments.local.ray_token import ray_headers
-from tests.support.services import Running, load_document, serving, wait_for
+from tests.support.services import OneCluster, Running, load_document, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -64,9 +63,10 @@ def load(service: Running) -> Iterator[Counter[object]]:
             client.join()
 
 
-def test_no_request_is_lost_while_replicas_are_replaced_and_stopped(tmp_path: Path) -> None:
+def test_no_request_is_lost_while_replicas_are_replaced_and_stopped(cluster: OneCluster) -> None:
     """Not even with one replica, nor while a new version does not come up."""
-    with serving(tmp_path / "emulated.yaml", document(1, "1")) as service, load(service) as seen:
+    service = cluster.serve(document(1, "1"))
+    with load(service) as seen:
         assert wait_for(lambda: len(service.replicas()) == 1)
         (first,) = service.replicas()
         service.redeploy(document(1, "2"))
