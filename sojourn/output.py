@@ -50,3 +50,15 @@ def command_line(context: click.Context) -> str:
 
 
 existing_file = click.Path(exists=True, dir_okay=False, path_type=Path)
+#: Of the commands that talk to a running service.
+url_option = click.option(
+    "--url",
+    default="http://127.0.0.1:8000",
+    show_default=True,
+    help="URL of the service, with its route prefix if it has one.",
+)
+token_file_option = click.option(
+    "--token-file",
+    type=existing_file,
+    help="File with the token to send.  [default: the one in $SOJOURN_TOKEN, if any]",
+)

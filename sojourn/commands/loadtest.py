@@ -33,15 +33,15 @@ from sojourn.output import (
     print_json,
     print_table,
     say,
+    token_file_option,
+    url_option,
 )
 
 OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
 
 
 @click.command("loadtest")
-@click.option(
-    "--url", default="http://127.0.0.1:8000", show_default=True, help="URL of the service."
-)
+@url_option
 @click.option("--model", default="digits", show_default=True, help="Name of its model.")
 @click.option("--rate", type=float, help="Poisson arrivals, requests per second.  [default: 50]")
 @click.option(
@@ -126,11 +126,7 @@ OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
 @click.option(
     "--timeout-s", type=float, default=10.0, show_default=True, help="How long a client waits."
 )
-@click.option(
-    "--token-file",
-    type=existing_file,
-    help="File with the token to send.  [default: the one in $SOJOURN_TOKEN, if any]",
-)
+@token_file_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
     "--metrics-port", type=click.IntRange(1, 65535), help="Serve Prometheus metrics here."

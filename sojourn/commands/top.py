@@ -22,7 +22,7 @@ from deployments.access.credentials import TOKEN_VARIABLE, authorization, read_t
 from policy.errors import InvalidInputError
 from sojourn.commands.top_frame import frame
 from sojourn.commands.top_view import ServiceView
-from sojourn.output import existing_file, json_option, print_json
+from sojourn.output import json_option, print_json, token_file_option, url_option
 
 ASK_TIMEOUT_S = 2.0
 #: How often the keyboard is read while a frame stands.
@@ -30,17 +30,8 @@ KEY_PERIOD_S = 0.2
 
 
 @click.command("top")
-@click.option(
-    "--url",
-    default="http://127.0.0.1:8000",
-    show_default=True,
-    help="URL of the service, with its route prefix if it has one.",
-)
-@click.option(
-    "--token-file",
-    type=existing_file,
-    help="File with a token for operations.  [default: the one in $SOJOURN_TOKEN, if any]",
-)
+@url_option
+@token_file_option
 @click.option(
     "--interval-s",
     type=click.FloatRange(0.1, 60.0),
