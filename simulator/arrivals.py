@@ -71,12 +71,6 @@ class TwoStateRate:
             if not 0 < getattr(self, name) < math.inf:
                 raise InvalidInputError(f"{name}: must be above 0, not {getattr(self, name)}")
 
-    @property
-    def mean_per_s(self) -> float:
-        """The mean rate."""
-        share = self.mean_high_s / (self.mean_low_s + self.mean_high_s)
-        return (1 - share) * self.low_per_s + share * self.high_per_s
-
     def counts(self, seconds: int, random: Generator) -> IntArray:
         """Draw the counts per second, shape (seconds,), from the mean rate of each second."""
         _check_seconds(seconds)

@@ -115,11 +115,6 @@ class ProcessWorkers:
         self._started: asyncio.Future[None] | None = None
         self._closing = False
 
-    @property
-    def process_ids(self) -> list[int]:
-        """The processes of the workers."""
-        return [worker.process.pid for worker in self._workers]
-
     async def start(self) -> None:
         """Start all workers; return when each can take a batch.
 
