@@ -1,3 +1,5 @@
+import contextlib
+import io
 import json
 import subprocess
 import sys
@@ -30,10 +32,18 @@ def plan(capsys, *more, **values):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.fixture(scope="module")
+def default_plan():
+    """The plan of the arguments alone, which takes seconds."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main([*arguments(), "--json"]) == 0
+    return json.loads(printed.getvalue())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("estimator", ["batch", "rand"])
-def test_keys_and_alternatives(capsys, estimator):
-    content = plan(capsys, "--estimator", estimator)
+def test_keys_and_alternatives(capsys, default_plan, estimator):
+    content = default_plan if estimator == "batch" else plan(capsys, "--estimator", estimator)
     keys = {
         "replicas",
         "predicted_percentile_ms",
@@ -124,12 +134,11 @@ def test_prints_a_table(capsys):
 
 
 @pytest.mark.slow
-def test_with_prices_the_lowest_cost_is_chosen(capsys):
+def test_with_prices_the_lowest_cost_is_chosen(capsys, default_plan):
     """Free replicas: as many as still save energy. Expensive ones: as few as possible."""
     dear = plan(capsys, "--energy-price", "0.3", "--replica-price", "10")
     free = plan(capsys, "--energy-price", "0.3", rate=800, response_time_ms=15)
-    least = plan(capsys)
-    assert dear["replicas"] == least["replicas"]
+    assert dear["replicas"] == default_plan["replicas"]
     assert dear["cost_per_h"] == pytest.approx(
         10 * dear["replicas"] + 0.3e-3 * dear["mean_power_w"]
     )
@@ -139,8 +148,8 @@ def test_with_prices_the_lowest_cost_is_chosen(capsys):
 
 
 @pytest.mark.slow
-def test_the_error_bound_of_theorem_2_is_reported(capsys):
-    assert plan(capsys)["theorem_error_bound"] is None
+def test_the_error_bound_of_theorem_2_is_reported(capsys, default_plan):
+    assert default_plan["theorem_error_bound"] is None
     assert 0.01 < plan(capsys, "--estimator", "rand")["theorem_error_bound"] < 0.2
     assert main([*arguments(), "--estimator", "rand"]) == 0
     assert "points lower" in capsys.readouterr().out
@@ -148,10 +157,10 @@ def test_the_error_bound_of_theorem_2_is_reported(capsys):
 
 @pytest.mark.slow
 def test_draws_a_plot(capsys, tmp_path):
-    picture = tmp_path / "plan.png"
-    assert main([*arguments(), "--plot", str(picture)]) == 0
+    picture, quick = tmp_path / "plan.png", [*arguments(), "--estimator", "rand"]
+    assert main([*quick, "--plot", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert main([*arguments(), "--plot", str(tmp_path / "no" / "folder.png")]) == 2
+    assert main([*quick, "--plot", str(tmp_path / "no" / "folder.png")]) == 2
     assert "--plot" in capsys.readouterr().err
 
 
@@ -205,11 +214,12 @@ def with_front(tmp_path, **front):
 
 @pytest.mark.slow
 def test_a_front_on_the_same_cpu_needs_more_replicas(capsys, tmp_path):
-    assert plan(capsys, rate=5000)["bottleneck"] is None
+    without = plan(capsys, rate=5000)
+    assert without["bottleneck"] is None
     file = with_front(tmp_path, request_ms=0.5, batch_ms=0.2, shares_cpu=True)
     serial = plan(capsys, profile=file, rate=5000)
     assert serial["bottleneck"] == "front"
-    assert serial["replicas"] > plan(capsys, rate=5000)["replicas"]
+    assert serial["replicas"] > without["replicas"]
 
 
 @pytest.mark.slow
