@@ -168,7 +168,7 @@ def request_environment(
         # An empty response is that of a replica that died, perhaps while it computed the request.
         environment["RAY_SERVE_HAPROXY_RETRY_ON"] = "503 conn-failure"
     environment |= always_served_environment(
-        service.application for service in services if service.replicas[0] > 0
+        dict.fromkeys(service.application for service in services if service.replicas[0] > 0)
     )
     return {name: own.get(name, value) for name, value in environment.items()}
 

@@ -110,10 +110,15 @@ def test_models_behind_one_haproxy_share_the_largest_buffer_and_the_strictest_ru
     traits = [RequestTraits(256), RequestTraits(IMAGE_BYTES, idempotent=False)]
     together = request_environment(services, traits, {})
     alone = request_environment(services[1:], traits[1:], {})
-    assert together.pop(ALWAYS_SERVED) == "http-digits,http-digits"
-    assert alone.pop(ALWAYS_SERVED) == "http-digits"
     assert together == alone
     assert together["RAY_SERVE_HAPROXY_RETRY_ON"] == "503 conn-failure"
+
+
+def test_each_application_is_named_once_however_many_models_it_has() -> None:
+    service, traits = config_of("digits"), [RequestTraits()] * 3
+    other = service.model_copy(update={"application": "other"})
+    environment = request_environment([service, service, other], traits, {})
+    assert environment[ALWAYS_SERVED] == "http-digits,http-other"
 
 
 def test_an_application_that_may_be_scaled_to_zero_is_not_named() -> None:

@@ -25,7 +25,6 @@ def document(
 ) -> dict[str, Any]:
     content = load_document("digits.yaml")
     application = content["applications"][0]
-    application["name"] = "fragile"
     application["args"]["model"] |= {
         "name": "fragile",
         "import_path": f"tests.support.fragile_replica:{model}",

@@ -21,6 +21,7 @@ PERIOD_S = 0.025
 def document(replicas: int, version: str) -> dict[str, Any]:
     content = load_document("emulated-p4.yaml")
     application = content["applications"][0]
+    application["name"] = "digits"
     application["args"]["model"]["version"] = version
     (deployment,) = application["deployments"]
     del deployment["autoscaling_config"]

@@ -33,7 +33,6 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         sign(path)
     document = load_document("digits.yaml")
     (application,) = document["applications"]
-    application["name"] = "twos-and-threes"
     models = [
         {
             "name": name,

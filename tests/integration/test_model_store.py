@@ -1,6 +1,7 @@
 """Replicas of real Ray Serve that take their weights from the node's model store."""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -9,7 +10,7 @@ import pytest
 
 from modelstore.client import ask, list_models
 from tests.support.model_stores import is_up, publish
-from tests.support.services import OneCluster, Running, load_document, wait_for
+from tests.support.services import Running, load_document, serving, wait_for
 from tests.support.store_model import LAYERS, WIDTH, layer_weights
 
 pytestmark = pytest.mark.integration
@@ -23,7 +24,6 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     publish(folder / "remote", "layers", {"layers.safetensors": layer_weights()})
     document = load_document("digits.yaml")
     (application,) = document["applications"]
-    application["name"] = "layers"
     application["args"] = {
         "model": {
             "name": "layers",
@@ -41,8 +41,14 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def service(cluster: OneCluster, document: dict[str, Any]) -> Running:
-    return cluster.serve(document)
+def service(
+    tmp_path_factory: pytest.TempPathFactory, document: dict[str, Any]
+) -> Iterator[Running]:
+    config = tmp_path_factory.mktemp("service") / "layers.yaml"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOJOURN_STORE", str(config.with_suffix(".sock")))
+        with serving(config, document) as running:
+            yield running
 
 
 def start_of(service: Running) -> dict[str, Any]:
@@ -119,13 +125,11 @@ def test_the_start_is_a_metric(service: Running) -> None:
 
 def test_a_manager_that_is_killed_comes_back_and_takes_over_the_memory(service: Running) -> None:
     socket_path = start_of(service)["store_socket"]
-    managers = [
+    (manager,) = (
         child
         for child in service.process.children(recursive=True)
         if child.name().startswith("ray::StoreActor")
-    ]
-    # Older ones are of other remotes.
-    manager = max(managers, key=psutil.Process.create_time)
+    )
     manager.kill()
     manager.wait(10)
     victim = min(service.replicas())

@@ -10,33 +10,33 @@ import yaml
 
 from tests.support.pages import run_block
 from tests.support.readme import blocks
-from tests.support.services import ROOT, OneCluster, wait_for
+from tests.support.services import ROOT, serving, wait_for
 
 pytestmark = pytest.mark.integration
 
 PAGE = "docs/tutorial.md"
 
 
-def test_the_tutorial(cluster: OneCluster, tmp_path: Path) -> None:
+def test_the_tutorial(tmp_path: Path) -> None:
     _, _, _, ask, load, look, tighten, more, why = blocks("console", PAGE)
     shutil.copy(ROOT / "configs/emulated-p4.yaml", tmp_path / "first.yaml")
     document = yaml.safe_load((tmp_path / "first.yaml").read_text())
-    service = cluster.serve(document)
-    shell = shell_for(tmp_path, service.url, service.summary["dashboard"])
-    assert '"outputs"' in shell(ask)
-    replicas = set(service.replicas())
-    assert "right answers" in shell(load)
-    control_limit, max_wait_ms = shell(look).split()
-    assert int(control_limit) >= 1
-    assert max_wait_ms == "None" or 0 < float(max_wait_ms) < 500
-    shell(tighten)
-    words = "99% of requests within 250 ms"
-    policy = f"{service.url}/sojourn/policy"
-    assert wait_for(lambda: httpx.get(policy).json()["sla_in_words"] == words)
-    assert replicas <= set(service.replicas())
-    shell(more)
-    assert wait_for(lambda: len(service.replicas()) > 1)
-    assert "scale out 1 -> " in shell(why)
+    with serving(tmp_path / "served.yaml", document) as service:
+        shell = shell_for(tmp_path, service.url, service.summary["dashboard"])
+        assert '"outputs"' in shell(ask)
+        replicas = set(service.replicas())
+        assert "right answers" in shell(load)
+        control_limit, max_wait_ms = shell(look).split()
+        assert int(control_limit) >= 1
+        assert max_wait_ms == "None" or 0 < float(max_wait_ms) < 500
+        shell(tighten)
+        words = "99% of requests within 250 ms"
+        policy = f"{service.url}/sojourn/policy"
+        assert wait_for(lambda: httpx.get(policy).json()["sla_in_words"] == words)
+        assert replicas <= set(service.replicas())
+        shell(more)
+        assert wait_for(lambda: len(service.replicas()) > 1)
+        assert "scale out 1 -> " in shell(why)
 
 
 def shell_for(folder: Path, url: str, dashboard: str) -> Callable[[str], str]:
