@@ -1,6 +1,5 @@
 """Real services for the integration tests: `sojourn serve` in its own process."""
 
-import copy
 import json
 import signal
 import socket
@@ -17,11 +16,9 @@ import httpx
 import psutil
 import yaml
 
-from deployments.config import load_service_configs
 from deployments.haproxy.admin_relay import AdminError, ask
 from deployments.haproxy.server_checks import parse_servers
 from deployments.local.ray_token import ray_headers
-from deployments.request_environment import request_environment
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -66,49 +63,6 @@ class Running:
         """Do what `serve deploy` does, without the seconds that the command takes to start."""
         url = f"{self.summary['dashboard']}/api/serve/applications/"
         httpx.put(url, json=document, headers=ray_headers(), timeout=60).raise_for_status()
-
-
-class OneCluster:
-    """A running service whose cluster serves one config after the other.
-
-    The cluster's HAProxy keeps the settings that follow from the first config. Others must ask for
-    the same, so that what is seen is what a cluster of their own would show.
-
-    Parameters
-    ----------
-    running : Running
-    document : dict
-        The config that it has started with.
-    """
-
-    def __init__(self, running: Running, document: dict[str, Any]) -> None:
-        self._running = running
-        self._document = document
-        self._settings = self._settings_of(document)
-
-    def _settings_of(self, document: dict[str, Any]) -> dict[str, str]:
-        self._running.config.write_text(yaml.safe_dump(document))
-        return request_environment(load_service_configs(self._running.config), own={})
-
-    def serve(self, document: dict[str, Any]) -> Running:
-        """Serve `document` instead of the config before; return when its model answers.
-
-        The summary stays that of the start.
-        """
-        assert self._settings_of(document) == self._settings, "it needs a cluster of its own"
-        if document != self._document:
-            before = set(self._running.replicas())
-            self._document = copy.deepcopy(document)
-            self._running.redeploy(document)
-            assert wait_for(
-                lambda: not before & set(self._running.replicas()) and self._is_ready(),
-                STOP_TIMEOUT_S,
-            )
-        return self._running
-
-    def _is_ready(self) -> bool:
-        answer = httpx.get(f"{self._running.url}/v2/health/ready")
-        return answer.status_code == httpx.codes.OK
 
 
 def free_port() -> int:

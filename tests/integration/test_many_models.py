@@ -12,7 +12,7 @@ import safetensors.numpy
 
 from modelstore.client import list_models
 from tests.support.model_stores import sign
-from tests.support.services import OneCluster, Running, load_document, wait_for
+from tests.support.services import Running, load_document, serving, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -55,8 +55,14 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def service(cluster: OneCluster, document: dict[str, Any]) -> Running:
-    return cluster.serve(document)
+def service(
+    tmp_path_factory: pytest.TempPathFactory, document: dict[str, Any]
+) -> Iterator[Running]:
+    config = tmp_path_factory.mktemp("service") / "models.yaml"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOJOURN_STORE", str(config.with_suffix(".sock")))
+        with serving(config, document) as running:
+            yield running
 
 
 def answers(service: Running, name: str, number: int = 12) -> set[tuple[str, float]]:

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,16 @@ from deployments.access.tokens import hash_token
 from loadtests.digits import held_out
 from tests.support.readme import ROOT
 from tests.support.readme import commands as readme_commands
-from tests.support.services import BIN, OneCluster, Running, load_document, wait_for
+from tests.support.services import BIN, Running, load_document, serving, wait_for
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
-def service(cluster: OneCluster) -> Running:
-    return cluster.serve(load_document("digits.yaml"))
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    config = tmp_path_factory.mktemp("digits") / "digits.yaml"
+    with serving(config, load_document("digits.yaml")) as running:
+        yield running
 
 
 def test_the_summary_shows_the_sla_and_the_policy(service: Running) -> None:

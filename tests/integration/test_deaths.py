@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.support.fragile_replica import POISON, SHAPE
-from tests.support.services import OneCluster, load_document, serving, wait_for
+from tests.support.services import load_document, serving, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -56,25 +56,25 @@ def ask(url: str, first: float, shape: tuple[int, ...] = (4,)) -> tuple[int, dic
     return int(head.split()[1]), json.loads(content)
 
 
-def test_one_request_kills_two_replicas_at_most_and_harms_no_other(cluster: OneCluster) -> None:
-    service = cluster.serve(document())
-    assert wait_for(lambda: service.servers_up() == REPLICAS, 60)
-    before = set(service.replicas())
-    with ThreadPoolExecutor(12) as pool:
-        bystanders = [pool.submit(ask, service.url, float(4 * number)) for number in range(20)]
-        status, content = pool.submit(ask, service.url, POISON).result()
-    assert status == 500
-    assert "it is not computed again" in content["error"]
-    for number, bystander in enumerate(bystanders):
-        status, content = bystander.result()
-        assert (status, content["outputs"][0]["data"]) == (200, [float(number)])
-    assert wait_for(lambda: len(before - set(service.replicas())) == 2, 10)
-    # Replicas that start afterwards know of it, too.
-    assert wait_for(lambda: len(service.replicas()) == REPLICAS, 60)
-    alive = set(service.replicas())
-    for _ in range(10):
-        assert ask(service.url, POISON)[0] == 500
-    assert set(service.replicas()) == alive
+def test_one_request_kills_two_replicas_at_most_and_harms_no_other(tmp_path: Path) -> None:
+    with serving(tmp_path / "fragile.yaml", document()) as service:
+        assert wait_for(lambda: service.servers_up() == REPLICAS, 60)
+        before = set(service.replicas())
+        with ThreadPoolExecutor(12) as pool:
+            bystanders = [pool.submit(ask, service.url, float(4 * number)) for number in range(20)]
+            status, content = pool.submit(ask, service.url, POISON).result()
+        assert status == 500
+        assert "it is not computed again" in content["error"]
+        for number, bystander in enumerate(bystanders):
+            status, content = bystander.result()
+            assert (status, content["outputs"][0]["data"]) == (200, [float(number)])
+        assert wait_for(lambda: len(before - set(service.replicas())) == 2, 10)
+        # Replicas that start afterwards know of it, too.
+        assert wait_for(lambda: len(service.replicas()) == REPLICAS, 60)
+        alive = set(service.replicas())
+        for _ in range(10):
+            assert ask(service.url, POISON)[0] == 500
+        assert set(service.replicas()) == alive
 
 
 def test_large_bodies_survive_full_replicas(tmp_path: Path) -> None:

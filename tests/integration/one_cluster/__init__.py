@@ -1,1 +1,0 @@
-"""Tests that share one Ray cluster; this file makes the folder a package, to pytest."""
