@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from deployments.haproxy.alone import haproxy
 from deployments.haproxy_view import HaproxyView
-from tests.support.haproxy import haproxy
 from tests.support.services import free_port
 
 pytestmark = pytest.mark.integration
