@@ -30,7 +30,8 @@ from policy.response_time.way import WayCosts
 
 logger = logging.getLogger("sojourn.http")
 
-#: A request weighs 1/e in HAProxy's running means after so many others. Its manual says 1024.
+#: HAProxy's running means are plain ones up to so many requests; from there on, a request weighs
+#: 1/e after as many others. Its manual says 1024.
 MEAN_OVER_REQUESTS = 512
 #: Fewer new requests than this hardly move HAProxy's means, so they say nothing.
 MIN_REQUESTS = 100
@@ -182,13 +183,15 @@ class _LoadMeter:
 def means_since(before: ServerTimes, now: ServerTimes) -> MeanTimes | None:
     """Return the mean times of the requests between two looks; None if there were too few.
 
-    HAProxy's mean m after k requests with mean x is ``m exp(-k/n) + x (1 - exp(-k/n))``, where n is
-    `MEAN_OVER_REQUESTS`; this solves for x.
+    The i-th request takes HAProxy's mean 1/min(i, n) of the way to its own time, where n is
+    `MEAN_OVER_REQUESTS`. So of the mean before, a known share is kept; this solves for the rest.
     """
     requests = now.requests - before.requests
     if requests < MIN_REQUESTS:
         return None
-    kept = math.exp(-requests / MEAN_OVER_REQUESTS)
+    most = MEAN_OVER_REQUESTS
+    kept = min(before.requests, most) / min(now.requests, most)
+    kept *= math.exp((max(before.requests, most) - max(now.requests, most)) / most)
 
     def new(mean_before: float, mean_now: float) -> float:
         return max(0.0, (mean_now - kept * mean_before) / (1 - kept))

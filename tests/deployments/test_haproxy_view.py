@@ -77,12 +77,17 @@ def test_a_table_of_another_form_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("requests", [100, 500, 5000])
-def test_the_mean_of_the_new_requests_is_recovered_from_the_running_mean(requests: int) -> None:
-    total, earlier = 10.0, 90.0
-    for _ in range(requests):
-        total += (250.0 - total) / MEAN_OVER_REQUESTS
-        earlier += (30.0 - earlier) / MEAN_OVER_REQUESTS
-    found = means_since(times(7, 10.0, 90.0), times(7 + requests, total, earlier))
+@pytest.mark.parametrize("before", [0, 7, 450, 3000])
+def test_the_mean_of_the_new_requests_is_recovered_from_the_running_mean(
+    requests: int, before: int
+) -> None:
+    """A HAProxy that has just started has a plain mean of its few requests."""
+    begin = (10.0, 90.0) if before else (0.0, 0.0)
+    total, earlier = begin
+    for number in range(before + 1, before + requests + 1):
+        total += (250.0 - total) / min(number, MEAN_OVER_REQUESTS)
+        earlier += (30.0 - earlier) / min(number, MEAN_OVER_REQUESTS)
+    found = means_since(times(before, *begin), times(before + requests, total, earlier))
     assert found is not None
     assert math.isclose(found.total_ms, 250.0, rel_tol=2e-3)
     assert math.isclose(found.earlier_tries_ms, 30.0, rel_tol=5e-3)
