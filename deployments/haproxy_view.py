@@ -4,6 +4,11 @@ A replica cannot see what waits in HAProxy, or what was refused and tried again.
 the parts of it, as running means per server, and its own idle time; its admin socket tells them.
 Its mean of the total time is of no use: on a connection that is kept alive that begins with the
 end of the answer before, so it counts the time in which the client had nothing to ask.
+
+Nor do its clocks count what a request waits until HAProxy reads it, because its thread is at work
+or waits for a CPU. But the questions to its admin socket wait for the same thread, and its answer
+says when that read them. So they are asked at random times (Poisson), which see what arriving
+requests see.
 """
 
 import asyncio
@@ -11,8 +16,12 @@ import csv
 import logging
 import math
 import os
+import random
+import re
+import socket
 import time
-from dataclasses import astuple, dataclass
+from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 
 from deployments.haproxy.other_replicas import RefusedElsewhere
@@ -21,19 +30,26 @@ from policy.response_time.way import WayCosts
 
 logger = logging.getLogger("sojourn.http")
 
-#: A request weighs 1/e in HAProxy's running means after so many others. Its manual says 1024.
+#: HAProxy's running means are plain ones up to so many requests; from there on, a request weighs
+#: 1/e after as many others. Its manual says 1024.
 MEAN_OVER_REQUESTS = 512
 #: Fewer new requests than this hardly move HAProxy's means, so they say nothing.
 MIN_REQUESTS = 100
+#: New requests until the next look, on average.
+LOOK_EVERY_REQUESTS = 128
 #: Where Ray puts the socket, unless the environment says otherwise.
 _SOCKET_VARIABLE, _DEFAULT_SOCKET = "RAY_SERVE_HAPROXY_SOCKET_PATH", "/tmp/haproxy-serve/admin.sock"
-_TIMEOUT_S = 0.5
-_COMMANDS = b"show info;show stat -1 4 -1\n"  # of the statistics, only those of servers
+_TIMEOUT_S = 2.0
+#: When its thread read this (`date_now`); of the statistics, only those of servers.
+_COMMANDS = b"show info;show activity;show stat -1 4 -1\n"
+_READ_AT = re.compile(r"^date_now: ([\d.]+)$", re.MULTILINE)
+#: More waits than this between two calls of `HaproxyView.take_unread_ms` are not kept.
+_WAITS_KEPT = 64
 #: Time after which what was seen of HAProxy's load counts for 1/e.
 _LOAD_MEMORY_S = 10.0
 #: HAProxy cannot be busier than this, as far as queueing is concerned.
 _MAX_UTILISATION = 0.99
-#: Between two looks.
+#: Between two looks, on average.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0
 #: HAProxy is away for a moment when it is started again, and ends before the replicas do.
 WARN_AFTER_S = 15.0
@@ -167,15 +183,23 @@ class _LoadMeter:
 def means_since(before: ServerTimes, now: ServerTimes) -> MeanTimes | None:
     """Return the mean times of the requests between two looks; None if there were too few.
 
-    HAProxy's mean m after k requests with mean x is ``m exp(-k/n) + x (1 - exp(-k/n))``, where n is
-    `MEAN_OVER_REQUESTS`; this solves for x.
+    The i-th request takes HAProxy's mean 1/min(i, n) of the way to its own time, where n is
+    `MEAN_OVER_REQUESTS`. So of the mean before, a known share is kept; this solves for the rest.
     """
     requests = now.requests - before.requests
     if requests < MIN_REQUESTS:
         return None
-    kept = math.exp(-requests / MEAN_OVER_REQUESTS)
-    pairs = zip(astuple(before.means), astuple(now.means), strict=True)
-    return MeanTimes(*(max(0.0, (after - kept * earlier) / (1 - kept)) for earlier, after in pairs))
+    most = MEAN_OVER_REQUESTS
+    kept = min(before.requests, most) / min(now.requests, most)
+    kept *= math.exp((max(before.requests, most) - max(now.requests, most)) / most)
+
+    def new(mean_before: float, mean_now: float) -> float:
+        return max(0.0, (mean_now - kept * mean_before) / (1 - kept))
+
+    return MeanTimes(
+        new(before.means.total_ms, now.means.total_ms),
+        new(before.means.earlier_tries_ms, now.means.earlier_tries_ms),
+    )
 
 
 def socket_path_on(node_id: str) -> Path:
@@ -187,8 +211,9 @@ def socket_path_on(node_id: str) -> Path:
 class HaproxyView:
     """Follow the times that HAProxy's requests to one replica take.
 
-    HAProxy's means are those of its latest requests, a twentieth of a second on a busy server, so
-    it is looked at whenever there are as many new ones, but ten times a second at most.
+    HAProxy's means are those of its latest requests, a twentieth of a second on a busy server, and
+    one look samples one wait. So there is a look for every hundred requests or so, once to ten
+    times a second.
 
     Parameters
     ----------
@@ -206,6 +231,8 @@ class HaproxyView:
         self._pause_s = LONGEST_PAUSE_S
         self._requests = 0
         self._total_ms = self._earlier_tries_ms = 0.0
+        self._unread_ms: deque[float] = deque(maxlen=_WAITS_KEPT)
+        self._read_s = time.time()
         self._warned = False
         self._seen_s = time.monotonic()
         self._load = _LoadMeter()
@@ -227,13 +254,15 @@ class HaproxyView:
     async def watch(self) -> None:
         """Look again and again, until cancelled."""
         while True:
-            await asyncio.sleep(self._pause_s)
+            # From when the latest question was read: those due before were counted with it.
+            next_s = self._read_s + random.expovariate(1 / self._pause_s)
+            await asyncio.sleep(max(0.0, next_s - time.time()))
             await self.look()
 
     async def look(self) -> None:
         """Take in HAProxy's means; that they have not been seen for long is logged once."""
         try:
-            info, _, table = (await self._ask()).partition("# pxname")
+            info, _, table = (await self._ask_and_time()).partition("# pxname")
             self._load.observe(parse_process_work(info), time.monotonic())
             now = parse_server_times("# pxname" + table, self._server)
             self._elsewhere.observe("# pxname" + table, time.monotonic())
@@ -254,7 +283,7 @@ class HaproxyView:
             self._before = before
             return
         requests = now.requests - before.requests
-        pause_s = MEAN_OVER_REQUESTS * passed_s / requests
+        pause_s = LOOK_EVERY_REQUESTS * passed_s / requests
         self._pause_s = min(max(SHORTEST_PAUSE_S, pause_s), LONGEST_PAUSE_S)
         self._requests += requests
         self._total_ms += requests * means.total_ms
@@ -269,14 +298,48 @@ class HaproxyView:
         self._requests, self._total_ms, self._earlier_tries_ms = 0, 0.0, 0.0
         return means
 
-    async def _ask(self) -> str:
+    def take_unread_ms(self) -> list[float]:
+        """Return how long requests wait until HAProxy reads them: a sample since the last call."""
+        unread_ms = list(self._unread_ms)
+        self._unread_ms.clear()
+        return unread_ms
+
+    async def _ask_and_time(self) -> str:
+        """Ask HAProxy, and note how long that waited to be read."""
+        asked_s = time.time()
         try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                reader, writer = await asyncio.open_unix_connection(self._path)
-                try:
-                    writer.write(_COMMANDS)
-                    return (await reader.read()).decode()
-                finally:
-                    writer.close()
-        except (OSError, TimeoutError, UnicodeDecodeError) as error:
+            answer = await self._ask()
+        except TimeoutError as error:
+            self._note_wait(asked_s, asked_s + _TIMEOUT_S)
             raise HaproxyViewError(f"{self._path}: {error!r}") from error
+        except (OSError, UnicodeDecodeError) as error:
+            self._note_wait(asked_s, None)
+            raise HaproxyViewError(f"{self._path}: {error!r}") from error
+        read_at = _READ_AT.search(answer)
+        if read_at is not None:
+            self._note_wait(asked_s, float(read_at[1]))
+        else:  # the supervisor gives up a HAProxy that does not answer it
+            self._note_wait(asked_s, None if answer else time.time())
+        return answer
+
+    def _note_wait(self, asked_s: float, read_s: float | None) -> None:
+        """Note the wait of a question, and of those due since then: they were read with it."""
+        due_s = self._read_s = asked_s
+        if read_s is not None:  # by HAProxy's clock, which somebody may set
+            read_s = min(read_s, asked_s + _TIMEOUT_S)
+            while due_s <= read_s:
+                self._read_s = read_s
+                self._unread_ms.append(1e3 * (read_s - due_s))
+                due_s += random.expovariate(1 / self._pause_s)
+
+    async def _ask(self) -> str:
+        loop, answer = asyncio.get_running_loop(), bytearray()
+        with socket.socket(socket.AF_UNIX) as client:
+            # At once, so that the wait is HAProxy's alone; the kernel takes both for it.
+            client.setblocking(False)
+            client.connect(str(self._path))
+            client.send(_COMMANDS)
+            async with asyncio.timeout(_TIMEOUT_S):
+                while part := await loop.sock_recv(client, 1 << 16):
+                    answer += part
+        return answer.decode()

@@ -233,7 +233,10 @@ class Replica:
             try:
                 first = self._repository.first
                 first.compare_with_balancer(
-                    self._haproxy.take(), self._haproxy.way, self._haproxy.refused_elsewhere
+                    self._haproxy.take(),
+                    self._haproxy.way,
+                    self._haproxy.refused_elsewhere,
+                    self._haproxy.take_unread_ms(),
                 )
                 seen = await self._repository.tick()
                 if first is self._repository.first:

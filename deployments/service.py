@@ -257,6 +257,7 @@ class InferenceService(BaseService):
         means: MeanTimes | None,
         way: WayCosts | None = None,
         refused_elsewhere: float = 0.0,
+        unread_ms: Sequence[float] = (),
     ) -> None:
         """Take in what the balancer says: requests that wait there are answered later.
 
@@ -268,6 +269,8 @@ class InferenceService(BaseService):
             What it costs a request; None: not known.
         refused_elsewhere : float
             The share of their requests that the other replicas refuse.
+        unread_ms : sequence of float
+            How long requests wait there before it reads them, as a sample.
         """
         self.retries.refused_elsewhere = refused_elsewhere
         self.controller.way = way
@@ -275,6 +278,7 @@ class InferenceService(BaseService):
             means,
             refused=self.counts.take_refused(),
             held_s=self.front_meter.take_held_s(),
+            unread_ms=unread_ms,
             way_ms=self.controller.user_config.autoscaler.settings().delays.way_ms,
         )
 

@@ -9,8 +9,8 @@ Its file is JSON; latency and energy are each a line over the batch size or a ta
 A table has one entry per batch size from 1 to `max_batch_size`. Optional keys: with
 ``"idle_power_w": 8.0`` the device draws 8 W while no batch is in service; ``latency_quantiles``
 says how the time of a batch varies (`policy.latency_quantiles`); ``front`` says what the event loop
-spends on requests and batches (`policy.front`); and ``"cpus": 1`` how many CPUs, and so threads,
-the measurement had.
+spends on requests and batches (`policy.front`), and ``path`` what the balancer spends on requests
+(`policy.path`); and ``"cpus": 1`` how many CPUs, and so threads, the measurement had.
 """
 
 import json
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.front import FrontCosts
 from policy.latency_quantiles import LatencyQuantiles
+from policy.path import PathCosts
 from policy.profile_tables import check_table, expand_table, number
 
 FloatArray = NDArray[np.float64]
@@ -55,6 +56,9 @@ class Profile:
         What requests and batches cost the event loop; None: nothing that matters.
     cpus : float or None
         CPUs, and so threads, that the measurement had; None if it is not known.
+    path : PathCosts or None
+        What requests cost the balancer; None: nothing that matters, or it is not known. With it,
+        response times are those that clients see.
 
     Raises
     ------
@@ -73,6 +77,7 @@ class Profile:
     latency_quantiles: LatencyQuantiles | None = None
     front: FrontCosts | None = None
     cpus: float | None = None
+    path: PathCosts | None = None
 
     def __post_init__(self) -> None:
         for name in ("latency_ms", "energy_mj"):
@@ -248,7 +253,8 @@ class Profile:
         InvalidInputError
             The rate is not a finite number above 0.
         InfeasibleError
-            The rate is at or above `capacity_per_s`: the queue would grow without end.
+            The rate is at or above `capacity_per_s`, or more than the balancer can pass: the queue
+            would grow without end.
         """
         capacity_per_s = self.capacity_per_s
         if not (math.isfinite(arrival_rate_per_s) and arrival_rate_per_s > 0):
@@ -259,6 +265,8 @@ class Profile:
                 f"arrival rate: {arrival_rate_per_s:g} per second is not below the "
                 f"{capacity_per_s:g} per second that the {stage} can serve"
             )
+        if self.path is not None:
+            self.path.utilisation(arrival_rate_per_s)
         return arrival_rate_per_s / 1e3
 
     @classmethod
@@ -283,6 +291,7 @@ class Profile:
         if latency_ms is None:
             raise InvalidInputError("profile: latency_ms is missing")
         idle_power_w, front, cpus = (content.get(key) for key in ("idle_power_w", "front", "cpus"))
+        path = content.get("path")
         quantiles = content.get("latency_quantiles")
         if quantiles is not None:
             quantiles = LatencyQuantiles.from_dict(quantiles, size)
@@ -296,6 +305,7 @@ class Profile:
             latency_quantiles=quantiles,
             front=None if front is None else FrontCosts.from_dict(front),
             cpus=None if cpus is None else number("cpus", cpus),
+            path=None if path is None else PathCosts.from_dict(path),
         )
 
     @classmethod
@@ -336,6 +346,8 @@ class Profile:
             content["front"] = self.front.to_dict()
         if self.cpus is not None:
             content["cpus"] = self.cpus
+        if self.path is not None:
+            content["path"] = self.path.to_dict()
         if self.measured:
             content["measured"] = dict(self.measured)
         return content

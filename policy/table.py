@@ -223,7 +223,14 @@ def solve_table(
     InvalidInputError, InfeasibleError
         The rates are not increasing, or not below the capacity; the objective weighs energy but the
         profile has none, or its response time is below the shortest batch.
+
+    Notes
+    -----
+    The response times are those at the replica, whatever the profile's path: batching is given a
+    share of the SLA's response time, and the way has the rest. So a busier balancer needs no new
+    table.
     """
+    profile = replace(profile, path=None)
     grid = default_rates(profile, objective) if rates is None else tuple(map(float, rates))
     _check_rates(grid)
     if isinstance(objective, Weights):

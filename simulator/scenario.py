@@ -1,7 +1,7 @@
 """The scenario of a simulation: the load, the replicas, the balancer, and failures."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -161,7 +161,8 @@ class Scenario:
     def replica_profile(self) -> Profile:
         """The profile that the replicas are simulated by.
 
-        Where front and device share a CPU, they are one server, and this is its profile.
+        Where front and device share a CPU, they are one server, and this is its profile. The way to
+        a replica and back takes what `delays` says, so the profile's path is left out.
         """
         return _serial(self.profile)
 
@@ -235,7 +236,8 @@ class Scenario:
 # Profiles are hashed by identity, so runs on the same profile share what was solved for it.
 @lru_cache(maxsize=32)
 def _serial(profile: Profile) -> Profile:
-    return profile.serial()
+    serial = profile.serial()
+    return serial if serial.path is None else replace(serial, path=None)
 
 
 @lru_cache(maxsize=32)

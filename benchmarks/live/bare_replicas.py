@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.inputs import ROOT
 from benchmarks.live.cpu_quota import cpu_quota
-from tests.support.haproxy import haproxy
+from deployments.haproxy.alone import haproxy
 from tests.support.services import free_port, wait_for
 
 

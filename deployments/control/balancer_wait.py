@@ -1,5 +1,7 @@
 """The time that requests lose before this process can read them, and their answers after it."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,10 +18,12 @@ _COMPENSATED = 0.5
 class BalancerWait:
     """Compare the balancer's mean time of a request with the replica's own.
 
-    The balancer counts from a request's first byte until the end of its answer; the replica, from
+    The balancer counts from when it has read a request until its answer begins; the replica, from
     when it could have read the request at its last try until the answer is known. The difference
-    has two parts, of which the balancer tells the means:
+    has two parts, of which the balancer tells the means, and a request waits before:
 
+    - Until the balancer reads it, of which the balancer tells a sample. One of these waits is drawn
+      for each request, independent of the others.
     - Earlier tries that were refused. A request's number of them is drawn, as each try is refused
       with the probability that this replica refuses; all take the same time.
     - What it waits for the balancer's thread, there and back. Balancer and replica pass bursts to
@@ -29,6 +33,8 @@ class BalancerWait:
 
     def __init__(self) -> None:
         self._thread_s = 0.0
+        self._unread_s: NDArray[np.float64] = np.zeros(1)
+        self._sample_age = 0
         self._try_s = self._tries_s = 0.0
         self._refused_share = 0.0
         self._response_times_s = 0.0
@@ -38,8 +44,8 @@ class BalancerWait:
 
     @property
     def wait_s(self) -> float:
-        """Mean of the difference lately, beyond the way that the SLA allows for."""
-        return self._thread_s + self._tries_s
+        """Mean of all this lately, beyond the way that the SLA allows for."""
+        return self._thread_s + self._tries_s + float(self._unread_s.mean())
 
     def draw_s(self, response_times_s: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return what each of some requests may have waited in seconds, shape (requests,).
@@ -54,6 +60,7 @@ class BalancerWait:
         if self._try_s:
             tries = self._random.geometric(1 - self._refused_share, response_times_s.size)
             waits_s += self._try_s * np.minimum(tries - 1, _MAX_TRIES)
+        waits_s += self._random.choice(self._unread_s, response_times_s.size)
         return waits_s
 
     def answered(self, response_time_s: float) -> None:
@@ -62,7 +69,13 @@ class BalancerWait:
         self._requests += 1
 
     def revise(
-        self, means: MeanTimes | None, *, refused: int, held_s: float, way_ms: float
+        self,
+        means: MeanTimes | None,
+        *,
+        refused: int,
+        held_s: float,
+        way_ms: float,
+        unread_ms: Sequence[float] = (),
     ) -> None:
         """Take in what the balancer says of the requests since it last said something.
 
@@ -76,7 +89,15 @@ class BalancerWait:
             For how long, in sum, answers were held back since then that are not tried again.
         way_ms : float
             Time on the way to a replica and back that the SLA allows for.
+        unread_ms : sequence of float
+            How long requests waited until the balancer read them, as a sample; empty: it has
+            nothing new to say.
         """
+        self._sample_age = 0 if unread_ms else self._sample_age + 1
+        if unread_ms:
+            self._unread_s = 1e-3 * np.array(unread_ms)
+        elif self._sample_age >= _FORGET_AFTER:
+            self._unread_s = np.zeros(1)
         self._response_times_s += held_s
         self._refused += refused
         if means is None:

@@ -7,11 +7,13 @@ import numpy as np
 from deployments.control.front_fit import FrontFit
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.observations import Observations
+from deployments.control.path_fit import PathFit
 from deployments.control.wait_correction import WaitCorrection
 from policy.burstiness import COUNT_WINDOW_S, DispersionMeter
 from policy.front import FrontCosts
 from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
+from policy.response_time.way import WayCosts
 
 #: Ticks between checks of the profile. Two successive checks must find it wrong.
 REVISE_EVERY = 3
@@ -27,7 +29,7 @@ DISPERSION_MEMORY_S = 200.0
 
 
 class ModelCorrections:
-    """The corrections of the model: batch latency, the front's costs, burstiness, and waits.
+    """The corrections of the model: batch latency, what front and path cost, bursts, and waits.
 
     Parameters
     ----------
@@ -50,6 +52,7 @@ class ModelCorrections:
         self.profile_revisions = 0
         self.index_of_dispersion = 1.0
         self.front = FrontFit(profile.front)
+        self._path = PathFit(profile.path)
         self.profile = profile
         self._latency = LatencyRefit(profile)
         self._waits = WaitCorrection()
@@ -128,13 +131,30 @@ class ModelCorrections:
         front = None if rests and front_known else self.front.revise()
         if latency is None and front is None:
             return False
-        self.profile = replace(self._latency.profile, front=self.front.front)
+        self.profile = replace(self._latency.profile, front=self.front.front, path=self._path.path)
         self.profile_revisions += 1
         # What is measured for the first time is no sign of a restless device.
         if latency is not None or front_known:
             self._refits += 1
             rest = min(self._refits * REST_AFTER_REFIT, LONGEST_REST)
             self._rest_until = self._ticks + rest
+        return True
+
+    def refit_path(self, way: WayCosts | None, arrival_rate_per_s: float) -> bool:
+        """Adopt what requests cost the balancer if a check is due; return whether it changed.
+
+        Parameters
+        ----------
+        way : WayCosts or None
+            As measured by now; None if it is not known.
+        arrival_rate_per_s : float
+            Rows that arrive at this replica.
+        """
+        if self._ticks % REVISE_EVERY or self.front.state.shares_cores:
+            return False  # others' work on HAProxy's cores is none of its own
+        if not self._path.revise(way, arrival_rate_per_s):
+            return False
+        self.profile = replace(self.profile, path=self._path.path)
         return True
 
     def update_index_of_dispersion(self) -> bool:

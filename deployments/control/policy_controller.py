@@ -192,7 +192,8 @@ class PolicyController:
         """Adjust the policy to what was observed; call this every `TICK_S`.
 
         If batch latency or the front's costs deviate from the profile, the profile is refitted and
-        the table solved anew. If arrivals become more or less bursty, the table's waits change. If
+        the table solved anew. If requests cost the balancer another time, the load that keeps the
+        SLA is computed anew. If arrivals become more or less bursty, the table's waits change. If
         more requests are late than the SLA allows, waits shrink whatever the model predicts.
         """
         self._corrections.observe(seen, self.sla_at_replica.late_share_allowed)
@@ -202,6 +203,8 @@ class PolicyController:
             logger.warning("batch latency or the front deviates from the profile; profile refitted")
             self._use(self.core.table)
             self._solver.reduce_capacity(self.profile.capacity_per_s / capacity_per_s)
+            self._solve()
+        elif self._corrections.refit_path(self.way, self.core.arrival_rate.per_s(time.monotonic())):
             self._solve()
         elif self._solver.table is not None and self._corrections.update_index_of_dispersion():
             self._use_solved_table()

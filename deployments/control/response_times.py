@@ -111,7 +111,7 @@ def _percentiles_ms(
 ) -> tuple[list[float], list[float] | None, float]:
     """Return the percentiles at the replica, those at clients, and the CPU time in seconds."""
     began_s = time.thread_time()
-    predicted = evaluate(profile, policy, rate_per_s)
+    predicted = evaluate(replace(profile, path=None), policy, rate_per_s)
     replica, clients = predicted.response_times, None
     if way is not None:
         way_ms = way.values_ms(predicted.mean_batch_size)

@@ -71,7 +71,7 @@ def measure_front(model: Model, profile: Profile, *, shares_cpu: bool) -> FrontC
 
     def measure() -> None:
         try:
-            rows = uvloop.run(_measure(_InstantModel(model, max(sizes)), profile, sizes))
+            rows = uvloop.run(_measure(model, profile, sizes))
             found.append(fit_costs(rows, shares_cpu=shares_cpu))
         except BaseException as error:
             found.append(error)
@@ -155,9 +155,58 @@ class _OneSize:
         return self._policy
 
 
-async def _measure(model: _InstantModel, profile: Profile, sizes: Sequence[int]) -> list[LoopWork]:
-    config = ModelConfig(name=_NAME, import_path="unused:Unused", max_batch_size=max(sizes))
-    service = InferenceService(config, model, profile.up_to(max(sizes)))
+@dataclass(frozen=True)
+class InstantService:
+    """A served model that takes no time.
+
+    Attributes
+    ----------
+    service : InferenceService
+    port : int
+    request : bytes
+        Its example over HTTP.
+    """
+
+    service: InferenceService
+    port: int
+    request: bytes
+
+    def start_batches_of(self, size: int) -> None:
+        """Have batches of one size from now on."""
+        core = self.service.batcher.core
+        core.use(_OneSize(size), core.limits)
+
+    @contextlib.asynccontextmanager
+    async def clients(self, port: int | None = None) -> AsyncIterator[None]:
+        """Keep the loop busy with requests to `port`, by default its own, while this lasts.
+
+        Raises
+        ------
+        StartError
+            The requests are not answered.
+        """
+        with _clients(self.port if port is None else port, self.request):
+            await _first_answer(self.service)
+            yield
+
+
+@contextlib.asynccontextmanager
+async def serve_instantly(
+    model: Model, profile: Profile, max_batch_size: int
+) -> AsyncIterator[InstantService]:
+    """Serve what a model answers to its example, at once, as a replica serves it.
+
+    Parameters
+    ----------
+    model : Model
+        A loaded model. It runs once.
+    profile : Profile
+        The model's.
+    max_batch_size : int
+    """
+    instant = _InstantModel(model, max_batch_size)
+    config = ModelConfig(name=_NAME, import_path="unused:Unused", max_batch_size=max_batch_size)
+    service = InferenceService(config, instant, profile.up_to(max_batch_size))
     await service.configure(
         parse_user_config(
             {
@@ -167,21 +216,24 @@ async def _measure(model: _InstantModel, profile: Profile, sizes: Sequence[int])
             }
         )
     )
-    request = _post_request(orjson.dumps(example_request(model)))
-    rows: list[LoopWork] = []
+    request = _post_request(orjson.dumps(example_request(instant)))
     before = FastPath.hosted  # of this process, if it is a replica
     try:
         async with _listening(InferenceApp(service, "0")) as port:
-            with _clients(port, request):
-                await _first_answer(service)
-                for _ in range(_ROUNDS):
-                    for size in sizes:
-                        service.batcher.core.use(_OneSize(size), service.batcher.core.limits)
-                        await asyncio.sleep(_WARM_UP_S)
-                        rows.append(await _work_during(service, _ROUND_S))
+            yield InstantService(service, port, request)
     finally:
         FastPath.hosted = before
         await service.close()
+
+
+async def _measure(model: Model, profile: Profile, sizes: Sequence[int]) -> list[LoopWork]:
+    rows: list[LoopWork] = []
+    async with serve_instantly(model, profile, max(sizes)) as served, served.clients():
+        for _ in range(_ROUNDS):
+            for size in sizes:
+                served.start_batches_of(size)
+                await asyncio.sleep(_WARM_UP_S)
+                rows.append(await _work_during(served.service, _ROUND_S))
     return rows
 
 

@@ -26,6 +26,9 @@ within about 1%, in 15 to 25 ms.
 Where the profile says what requests cost the front, response times are the front's and the
 device's. If both share a CPU they are one server (`Profile.serial`). Otherwise a sample of arrivals
 is followed through both, too: any policy, with random batch times.
+
+Where the profile says what requests cost the balancer (`Profile.path`), response times are those
+that clients see, with the way to the replica and back (`policy.response_time.way`).
 """
 
 from dataclasses import dataclass, replace
@@ -37,6 +40,7 @@ from numpy.typing import ArrayLike, NDArray
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.latency_quantiles import LatencyQuantiles
+from policy.path import PathCosts
 from policy.profile import Profile
 from policy.response_time.control_limit_chain import ControlLimitChain, ControlLimitQueue
 from policy.response_time.control_limit_response import ControlLimitResponse
@@ -46,6 +50,7 @@ from policy.response_time.random_response import RandomTimesResponse
 from policy.response_time.table_chain import TableChain, TableQueue
 from policy.response_time.table_response import TableResponse
 from policy.response_time.tandem import Overload, TandemSample
+from policy.response_time.way import ClientResponseTimes, WayCosts
 
 FloatArray = NDArray[np.float64]
 
@@ -78,10 +83,17 @@ class Evaluation:
     full_probability: float
     device_busy_fraction: float
     _chain: ControlLimitChain | RandomTimesChain | TableChain | TandemSample | Overload
+    _way: WayCosts | None = None
 
     @cached_property
     def response_times(self) -> ResponseTimeDistribution:
         """The distribution; computed on first use, which takes most of the time."""
+        if self._way is None:
+            return self._replica_response_times()
+        way_ms = self._way.values_ms(self.mean_batch_size)
+        return ClientResponseTimes(self._replica_response_times(), way_ms)
+
+    def _replica_response_times(self) -> ResponseTimeDistribution:
         if isinstance(self._chain, TandemSample | Overload):
             return self._chain.response_times
         if isinstance(self._chain, TableChain):
@@ -97,7 +109,7 @@ class Evaluation:
 
     @property
     def mean_response_ms(self) -> float:
-        """Mean time from arrival to the end of the batch, of accepted requests."""
+        """Mean response time of accepted requests."""
         return self.response_times.mean_ms
 
     def cdf(self, response_time_ms: ArrayLike) -> FloatArray:
@@ -181,11 +193,12 @@ def evaluate(
         table or its waiting room is too long.
     InfeasibleError
         Without a waiting room: the policy cannot keep up with the arrival rate. Its capacity is
-        that of its last action, which long queues repeat. With a front beside the device, also if
-        the front cannot keep up, with or without a waiting room.
+        that of its last action, which long queues repeat. With a front beside the device or a
+        balancer, also if one of them cannot keep up, with or without a waiting room.
     """
     profile = profile.serial()
     _check(profile, batching_policy, arrival_rate_per_s, waiting_room)
+    way = _way(profile.path, arrival_rate_per_s)
     size = batching_policy.max_batch_size
     times = profile.latency_ms[:size]
     arrivals_per_ms, quantiles = 1e-3 * arrival_rate_per_s, profile.latency_quantiles
@@ -217,7 +230,14 @@ def evaluate(
         / (chain.refused_per_start + chain.served_per_start),
         device_busy_fraction=busy_fraction,
         _chain=chain,
+        _way=way,
     )
+
+
+def _way(path: PathCosts | None, arrival_rate_per_s: float) -> WayCosts | None:
+    if path is None:
+        return None
+    return WayCosts(path.balancer_ms, path.utilisation(arrival_rate_per_s))
 
 
 def _check(

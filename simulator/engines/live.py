@@ -24,6 +24,7 @@ from simulator.engines.interface import (
 )
 from simulator.engines.kernel import ANSWER_WAIT, bin_of, draw_ratio, random_bits
 from simulator.engines.live_replica import EventKind, LiveReplica, Message
+from simulator.engines.refusals_seen import RefusalsSeen
 
 FloatArray = NDArray[np.float64]
 
@@ -65,6 +66,7 @@ class LiveEngine:
         self._reply_delay_s = 1e-3 * model.delays.reply_delay_ms
         self._counters = counters
         self._balancer = Balancer(model.routing, seed)
+        self._refusals_seen = RefusalsSeen()
         self._batch_seeds = np.array([batch_seed], np.uint64)
         self._log: list[AnsweredRequest] | None = [] if log_requests else None
         self._replicas: dict[int, LiveReplica] = {}
@@ -88,6 +90,7 @@ class LiveEngine:
         core = BatcherCore(self._model.table, self._model.limits)
         batch_random = np.array([random_bits(self._batch_seeds, 0)], np.uint64)
         self._replicas[slot] = LiveReplica(slot, core, now_s, batch_random)
+        self._refusals_seen.added(slot)
 
     def route_to(self, slots: Sequence[int], now_s: float) -> None:
         """Set the replicas that take requests from now on; with none, requests are held."""
@@ -134,6 +137,16 @@ class LiveEngine:
             self._now_s = until_s
             for replica in self._replicas.values():
                 self._count_ongoing(until_s, replica)
+            self._look_at_refusals(until_s)
+
+    def _look_at_refusals(self, now_s: float) -> None:
+        """Tell each replica what the others refuse, if it is time."""
+        if not self._refusals_seen.is_due(now_s):
+            return
+        tries = [(one.offered, one.refused + one.expired) for one in self._ready]
+        shares = self._refusals_seen.look(now_s, [one.slot for one in self._ready], tries)
+        for replica, share in zip(self._ready, shares.tolist(), strict=True):
+            replica.retries.refused_elsewhere = share
 
     def drain(self, slot: int, now_s: float) -> None:
         """Have a replica start what waits without waiting for more."""
@@ -279,10 +292,11 @@ class LiveEngine:
             replica.late += 1
             return
         replica.refused += 1
-        if self._ready == [replica]:  # HAProxy does not ask the only replica again
-            self._give_up(message)
-        else:
+        # HAProxy does not ask the only replica again.
+        if self._ready != [replica] and replica.retries.take(1):
             self._retry(now_s, message, replica.slot)
+        else:
+            self._give_up(message)
 
     def _retry(self, now_s: float, message: Message, avoid: int | None) -> None:
         """Schedule another try, or give the request up."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deployments.batcher.core import Batch, BatcherCore
+from deployments.http.retry_budget import RetryBudget
 from simulator.engines.interface import ReplicaCounters
 
 
@@ -56,6 +57,8 @@ class LiveReplica:
     #: When the front has done the first of it; infinite if it has nothing to do.
     front_event_s: float = math.inf
     refusing: bool = False
+    #: Decides which of its refusals are tried elsewhere.
+    retries: RetryBudget = field(default_factory=RetryBudget)
     #: Requests in the front, and those of them that it has not read.
     in_front: int = 0
     unread: int = 0
@@ -75,6 +78,7 @@ class LiveReplica:
         return ReplicaCounters(
             self.offered,
             self.refused,
+            self.retries.refused_finally,
             self.completed,
             self.late,
             self.expired,

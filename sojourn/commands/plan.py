@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -88,6 +89,12 @@ _delay = click.FloatRange(min=0)
     help="Retries before the load balancer gives up.  [default: as many as fit in the SLA]",
 )
 @click.option(
+    "--replicas-per-node",
+    type=click.IntRange(min=1),
+    help="Replicas that share a node, and so its HAProxy; needs a profile with `path`.  "
+    "[default: 1]",
+)
+@click.option(
     "--max-replicas",
     type=click.IntRange(min=1),
     default=10_000,
@@ -124,6 +131,7 @@ def command(
     reply_delay_ms: float,
     retry_delay_ms: float,
     retries: int | None,
+    replicas_per_node: int | None,
     max_replicas: int,
     energy_price: float | None,
     replica_price: float,
@@ -145,7 +153,7 @@ def command(
             raise InvalidInputError(f"--{name}: must be a finite number, not {value}")
     objective = ServiceLevelObjective(response_time_ms, percentile)
     delays = TryDelays(request_delay_ms, reply_delay_ms, retry_delay_ms, retries)
-    profile = Profile.load(profile_file)
+    profile = _shared_path(Profile.load(profile_file), replicas_per_node)
     if energy_price is not None and profile.energy_mj is None:
         raise InvalidInputError(
             "--energy-price: the profile has no energy; measure a profile with energy"
@@ -186,6 +194,7 @@ def command(
                 "estimator": estimator,
                 "theorem_error_bound": theorem_error,
                 "bottleneck": bottleneck,
+                "haproxy_utilisation": _haproxy_utilisation(profile, arrival_rate / replicas),
                 "standbys": standbys,
                 "cpus_note": cpus_note,
             }
@@ -206,6 +215,7 @@ def command(
         click.echo(_WAITS_LONGER.format(saved))
     if bottleneck is not None:
         click.echo(f"bottleneck of a replica: {_STAGES[bottleneck]}")
+    click.echo(_way_note(profile, estimator, arrival_rate / replicas))
     if standbys:
         click.echo(f"standbys besides, by the config: {standbys}")
     if cpus_note is not None:
@@ -227,6 +237,32 @@ def _estimator(
         return BatchQueueEstimator(profile, delays)
     full_batch_ms = float(profile.batch_interval_ms()[-1])
     return FullBatchEstimator(1e3 * profile.max_batch_size / full_batch_ms, full_batch_ms, delays)
+
+
+def _shared_path(profile: Profile, replicas_per_node: int | None) -> Profile:
+    if replicas_per_node is None:
+        return profile
+    if profile.path is None:
+        raise InvalidInputError(
+            "--replicas-per-node: the profile does not say what a request costs HAProxy; measure "
+            "it with `sojourn profile`"
+        )
+    return replace(profile, path=replace(profile.path, replicas=replicas_per_node))
+
+
+def _haproxy_utilisation(profile: Profile, rate_per_s: float) -> float | None:
+    """Return how busy a node's HAProxy is at a rate per replica; None if it is not known."""
+    if profile.path is None or rate_per_s >= profile.path.capacity_per_s:
+        return None
+    return profile.path.utilisation(rate_per_s)
+
+
+def _way_note(profile: Profile, estimator: str, rate_per_s: float) -> str:
+    """Say whose response times these are."""
+    utilisation = _haproxy_utilisation(profile, rate_per_s)
+    if estimator == "rand" or utilisation is None:
+        return "response times end at the replica: what HAProxy costs is not counted"
+    return f"response times are those of clients, through a HAProxy that is {utilisation:.0%} busy"
 
 
 def _cpus_note(profile: Profile, num_cpus: float) -> str | None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -50,6 +51,11 @@ def info(requests: int = 0, idle_percent: int = 100) -> str:
     return f"Name: HAProxy\nPid: 7\nCumReq: {requests}\nIdle_pct: {idle_percent}\nnode: vm\n"
 
 
+def activity(read_at_s: float) -> str:
+    """Return the lines that matter, among others, of HAProxy's activity."""
+    return f"thread_id: 1 (1..1)\ndate_now: {read_at_s:.6f}\nloops: 1\n"
+
+
 def times(requests: int, total_ms: float, earlier_tries_ms: float = 0.0) -> ServerTimes:
     return ServerTimes(requests, MeanTimes(total_ms, earlier_tries_ms))
 
@@ -71,12 +77,17 @@ def test_a_table_of_another_form_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("requests", [100, 500, 5000])
-def test_the_mean_of_the_new_requests_is_recovered_from_the_running_mean(requests: int) -> None:
-    total, earlier = 10.0, 90.0
-    for _ in range(requests):
-        total += (250.0 - total) / MEAN_OVER_REQUESTS
-        earlier += (30.0 - earlier) / MEAN_OVER_REQUESTS
-    found = means_since(times(7, 10.0, 90.0), times(7 + requests, total, earlier))
+@pytest.mark.parametrize("before", [0, 7, 450, 3000])
+def test_the_mean_of_the_new_requests_is_recovered_from_the_running_mean(
+    requests: int, before: int
+) -> None:
+    """A HAProxy that has just started has a plain mean of its few requests."""
+    begin = (10.0, 90.0) if before else (0.0, 0.0)
+    total, earlier = begin
+    for number in range(before + 1, before + requests + 1):
+        total += (250.0 - total) / min(number, MEAN_OVER_REQUESTS)
+        earlier += (30.0 - earlier) / min(number, MEAN_OVER_REQUESTS)
+    found = means_since(times(before, *begin), times(before + requests, total, earlier))
     assert found is not None
     assert math.isclose(found.total_ms, 250.0, rel_tol=2e-3)
     assert math.isclose(found.earlier_tries_ms, 30.0, rel_tol=5e-3)
@@ -127,7 +138,7 @@ def haproxy(path: Path, answers: list[str]) -> AbstractAsyncContextManager[None]
 @asynccontextmanager
 async def raw_haproxy(path: Path, answers: list[str]) -> AsyncIterator[None]:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert await reader.readline() == b"show info;show stat -1 4 -1\n"
+        assert await reader.readline() == b"show info;show activity;show stat -1 4 -1\n"
         writer.write(answers.pop(0).encode())
         writer.close()
 
@@ -176,7 +187,6 @@ async def test_a_busy_server_is_looked_at_often_and_an_idle_one_seldom(tmp_path:
     path = tmp_path / "admin.sock"
     # More than HAProxy averages over, in no time; then nothing; then it is waited for, in vain.
     answers = [table(0, 0), *(table(1000 * n, 9) for n in range(1, 4)), *[table(3000, 9)] * 2]
-    view = HaproxyView("-x7", path)
     pauses_s: list[float] = []
 
     async def no_sleep(pause_s: float) -> None:
@@ -187,9 +197,11 @@ async def test_a_busy_server_is_looked_at_often_and_an_idle_one_seldom(tmp_path:
     async with haproxy(path, answers):
         with (
             mock.patch("deployments.haproxy_view.asyncio.sleep", no_sleep),
+            mock.patch("deployments.haproxy_view.random.expovariate", lambda rate: 1 / rate),
+            mock.patch("deployments.haproxy_view.time.time", return_value=0.0),
             pytest.raises(asyncio.CancelledError),
         ):
-            await view.watch()
+            await HaproxyView("-x7", path).watch()
     assert pauses_s == [
         *(LONGEST_PAUSE_S, LONGEST_PAUSE_S),
         *(SHORTEST_PAUSE_S, SHORTEST_PAUSE_S, SHORTEST_PAUSE_S),
@@ -227,3 +239,65 @@ async def test_a_table_without_the_counts_of_refusals_is_not_understood(
             await view.look()
     assert "bck" in caplog.text
     assert view.refused_elsewhere == 0
+
+
+async def test_what_requests_wait_until_they_are_read_is_told_by_questions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A question is read 70 ms after it was asked; others were due each 20 ms since."""
+    path, view = tmp_path / "admin.sock", HaproxyView("-x7", tmp_path / "admin.sock")
+    monkeypatch.setattr("deployments.haproxy_view.time.time", lambda: 1000.0)
+    monkeypatch.setattr("deployments.haproxy_view.random.expovariate", lambda rate: 0.02)
+    answers = [f"{info()}\n{activity(1000.07)}\n{table(1000 * n, 9)}" for n in range(2)]
+    async with raw_haproxy(path, answers):
+        await view.look()
+        await view.look()
+    assert view.take_unread_ms() == pytest.approx(2 * [70, 50, 30, 10], abs=1e-3)
+
+
+@pytest.mark.parametrize(("read_at_s", "unread_ms"), [(999.0, []), (2000.0, [2000.0])])
+async def test_a_clock_that_was_set_says_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_at_s: float, unread_ms: list[float]
+) -> None:
+    path, view = tmp_path / "admin.sock", HaproxyView("-x7", tmp_path / "admin.sock")
+    monkeypatch.setattr("deployments.haproxy_view.time.time", lambda: 1000.0)
+    monkeypatch.setattr("deployments.haproxy_view.random.expovariate", lambda rate: 5.0)
+    answers = [
+        f"{info()}\n{table(0, 9)}",
+        f"{info()}\n{activity(read_at_s)}\n{table(1000, 9)}",
+    ]
+    async with raw_haproxy(path, answers):
+        await view.look()
+        await view.look()
+    assert view.take_unread_ms() == unread_ms
+    assert view.take_unread_ms() == []
+
+
+async def test_a_haproxy_that_does_not_read_in_time_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, view = tmp_path / "admin.sock", HaproxyView("-x7", tmp_path / "admin.sock")
+    monkeypatch.setattr("deployments.haproxy_view._TIMEOUT_S", 0.05)
+    monkeypatch.setattr("deployments.haproxy_view.random.expovariate", lambda rate: 5.0)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(path))
+        silent.listen()
+        await view.look()
+    path.unlink()
+    async with haproxy(path, [table(0, 9), table(1000, 9)]):
+        await view.look()
+        await view.look()
+    assert view.take_unread_ms() == pytest.approx([50.0])
+
+
+async def test_a_haproxy_that_the_supervisor_gave_up_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, view = tmp_path / "admin.sock", HaproxyView("-x7", tmp_path / "admin.sock")
+    clock = mock.Mock(side_effect=[1000.0, 1000.5, *9 * [1001.0]])
+    monkeypatch.setattr("deployments.haproxy_view.time.time", clock)
+    monkeypatch.setattr("deployments.haproxy_view.random.expovariate", lambda rate: 5.0)
+    async with raw_haproxy(path, ["", f"{info()}\n{table(0, 9)}", f"{info()}\n{table(999, 9)}"]):
+        for _ in range(3):
+            await view.look()
+    assert view.take_unread_ms() == pytest.approx([500.0])

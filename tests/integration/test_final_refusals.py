@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from deployments.haproxy.alone import haproxy
 from deployments.haproxy.only_replica import OTHERS_HEADER, status_on_wire
 from deployments.haproxy_view import HaproxyView
 from deployments.http.retry_budget import RetryBudget
-from tests.support.haproxy import haproxy
 from tests.support.services import free_port
 
 pytestmark = pytest.mark.integration

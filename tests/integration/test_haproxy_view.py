@@ -1,16 +1,21 @@
 """What a real HAProxy says of its requests, without Ray."""
 
 import asyncio
+import os
+import random
+import signal
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from deployments.haproxy.alone import haproxy
 from deployments.haproxy_view import HaproxyView
-from tests.support.haproxy import haproxy
-from tests.support.services import free_port
+from tests.support.services import free_port, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -44,7 +49,7 @@ def _refusal(status: int) -> Server:
         try:
             while await reader.readuntil(b"\r\n\r\n"):
                 writer.write(b"HTTP/1.1 %d x\r\nContent-Length: 2\r\n\r\nok" % status)
-        except asyncio.IncompleteReadError:
+        except (asyncio.IncompleteReadError, ConnectionResetError):
             writer.close()
 
     return answer
@@ -114,3 +119,65 @@ async def test_what_the_other_replica_refuses_is_seen(
             await asyncio.gather(*(_ask(port, 20) for _ in range(CONNECTIONS)))
             await view.look()
     assert view.refused_elsewhere == pytest.approx(refused)
+
+
+STOPPED_S, RUNNING_S, LATE_S, OPEN_LOOP_S, RATE_PER_S = 0.25, 0.25, 0.1, 12.0, 200.0
+
+
+def _stop_and_go(pid: int, ended: threading.Event) -> None:
+    """Keep HAProxy from running for half of the time, as a process that has no CPU."""
+    pauses = random.Random(1)
+    while not ended.is_set():
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(pauses.uniform(0.5, 1.5) * STOPPED_S)
+        os.kill(pid, signal.SIGCONT)
+        ended.wait(pauses.uniform(0.5, 1.5) * RUNNING_S)
+
+
+async def _ask_at_random_times(port: int) -> list[float]:
+    """Return the response times of requests that are sent whatever became of those before."""
+    times_s: list[float] = []
+    draws = random.Random(2)
+
+    async def ask() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        sent_s = time.monotonic()
+        writer.write(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+        await reader.readuntil(b"ok")
+        times_s.append(time.monotonic() - sent_s)
+        writer.close()
+
+    until_s = time.monotonic() + OPEN_LOOP_S
+    async with asyncio.TaskGroup() as group:
+        while time.monotonic() < until_s:
+            await asyncio.sleep(draws.expovariate(RATE_PER_S))
+            group.create_task(ask())
+    return times_s
+
+
+async def test_what_waits_while_haproxy_has_no_cpu_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HAProxy's own clocks see nothing of it: its answers are quick once it runs."""
+    # More questions than in service, so that a short run tells.
+    monkeypatch.setattr("deployments.haproxy_view.LONGEST_PAUSE_S", 0.025)
+    monkeypatch.setattr("deployments.haproxy_view._WAITS_KEPT", 10_000)
+    server_port, port, socket = free_port(), free_port(), tmp_path / "admin.sock"
+    view, ended = HaproxyView("-front", socket), threading.Event()
+    async with _server(server_port, _refusal(200)):
+        with haproxy(port, {"a-front": server_port}, socket) as pid:
+            await asyncio.to_thread(wait_for, socket.exists, 10)
+            await view.look()
+            watching = asyncio.create_task(view.watch())
+            stopping = asyncio.create_task(asyncio.to_thread(_stop_and_go, pid, ended))
+            try:
+                times_s = await _ask_at_random_times(port)
+            finally:
+                ended.set()
+                await stopping
+                watching.cancel()
+    own_ms = 1.0
+    late = np.mean(np.array(times_s) > LATE_S)
+    said = np.mean(np.array(view.take_unread_ms()) + own_ms > 1e3 * LATE_S)
+    assert late > 0.2
+    assert said == pytest.approx(late, abs=0.08)  # of some 400 waits

@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from deployments.haproxy.alone import haproxy
 from tests.support.closed_loop import closed_loop
-from tests.support.haproxy import haproxy
 from tests.support.readme import ROOT, blocks
 from tests.support.services import free_port, load_document, serving, wait_for
 from tests.support.wrk import wrk

@@ -16,6 +16,9 @@ EMULATED = [
 ]
 
 
+DEVICE_ONLY = ["--no-front", "--no-path"]
+
+
 @pytest.fixture
 def cpus(monkeypatch):
     """What the threads of this process were to be limited to; they stay as they are."""
@@ -34,7 +37,7 @@ def out(tmp_path, monkeypatch, cpus):
 
 def test_json_is_one_profile_and_the_file_is_the_same(out, capsys):
     assert (
-        main(["profile", *EMULATED, "--repeats", "3", "--no-front", "--out", str(out), "--json"])
+        main(["profile", *EMULATED, "--repeats", "3", *DEVICE_ONLY, "--out", str(out), "--json"])
         == 0
     )
     printed = json.loads(capsys.readouterr().out)
@@ -47,7 +50,7 @@ def test_json_is_one_profile_and_the_file_is_the_same(out, capsys):
 
 def test_prints_a_table_on_stdout_and_the_progress_on_stderr(out, capsys):
     assert (
-        main(["profile", "--model", "digits", "--repeats", "2", "--no-front", "--out", str(out)])
+        main(["profile", "--model", "digits", "--repeats", "2", *DEVICE_ONLY, "--out", str(out)])
         == 0
     )
     printed = capsys.readouterr()
@@ -69,7 +72,7 @@ def test_a_users_model_is_found_in_the_working_directory(out, capsys):
     )
     words = ["profile", "--model", "own_model_of_test_profile:Echo", "--out", str(out)]
     assert (
-        main([*words, "--name", "mine", "--max-batch-size", "4", "--repeats", "2", "--no-front"])
+        main([*words, "--name", "mine", "--max-batch-size", "4", "--repeats", "2", *DEVICE_ONLY])
         == 0
     )
     profile = Profile.load(out)
@@ -77,7 +80,7 @@ def test_a_users_model_is_found_in_the_working_directory(out, capsys):
 
 
 def test_the_cpus_asked_for_limit_the_threads_and_are_in_the_profile(out, cpus):
-    words = ["profile", *EMULATED, "--repeats", "2", "--no-front", "--out", str(out)]
+    words = ["profile", *EMULATED, "--repeats", "2", *DEVICE_ONLY, "--out", str(out)]
     assert main(words) == 0
     assert main([*words, "--cpus", "2.5"]) == 0
     assert cpus == [1.0, 2.5]
@@ -89,11 +92,26 @@ def test_the_cpus_asked_for_limit_the_threads_and_are_in_the_profile(out, cpus):
 
 @pytest.mark.slow
 def test_the_front_is_measured_beside_a_device_that_leaves_the_processor_alone(out, capsys):
-    assert main(["profile", *EMULATED, "--repeats", "2", "--out", str(out)]) == 0
-    front = Profile.load(out).front
+    words = ["profile", *EMULATED, "--repeats", "2", "--no-path", "--out", str(out)]
+    assert main(words) == 0
+    profile = Profile.load(out)
+    front = profile.front
+    assert profile.path is None
     assert not front.shares_cpu
     assert front.request_ms > 0
     assert "per batch, beside the batches" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_path_is_measured_if_there_is_a_haproxy(out, capsys, monkeypatch):
+    words = ["profile", *EMULATED, "--repeats", "2", "--no-front", "--out", str(out)]
+    assert main(words) == 0
+    assert 0.001 < Profile.load(out).path.balancer_ms < 5
+    assert "µs of HAProxy per request" in capsys.readouterr().err
+    monkeypatch.setenv("SOJOURN_HAPROXY", str(out.parent / "none"))
+    assert main(words) == 0
+    assert Profile.load(out).path is None
+    assert "path: not measured, as there is no HAProxy" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

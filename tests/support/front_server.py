@@ -41,7 +41,9 @@ async def main(arguments: argparse.Namespace) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             if view is not None:
-                service.compare_with_balancer(view.take(), view.way, view.refused_elsewhere)
+                service.compare_with_balancer(
+                    view.take(), view.way, view.refused_elsewhere, view.take_unread_ms()
+                )
             await service.tick()
 
     tasks = [asyncio.create_task(tick_forever())]

@@ -1,5 +1,7 @@
 """What requests lose before the replica can read them, and their answers after it."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -13,8 +15,9 @@ def revise(
     refused: int = 0,
     held_s: float = 0.0,
     way_ms: float = 0.0,
+    unread_ms: Sequence[float] = (),
 ) -> None:
-    wait.revise(means, refused=refused, held_s=held_s, way_ms=way_ms)
+    wait.revise(means, refused=refused, held_s=held_s, way_ms=way_ms, unread_ms=unread_ms)
 
 
 def test_what_the_balancer_measures_beyond_the_replica_and_the_way_is_lost() -> None:
@@ -90,3 +93,26 @@ def test_who_waited_long_at_the_replica_waits_less_at_the_balancer() -> None:
     # Never less than at the replica alone.
     response_times_s = np.array([0.0, 0.4])
     assert (wait.draw_s(response_times_s) >= 0).all()
+
+
+def test_a_request_waits_until_it_is_read_as_long_as_one_of_the_sample() -> None:
+    wait = BalancerWait()
+    wait.answered(0.010)
+    revise(wait, MeanTimes(15.0, 0.0), unread_ms=(0.0, 20.0, 100.0))
+    assert wait.wait_s == pytest.approx(0.045)
+    drawn_s = wait.draw_s(np.full(30_000, 0.010))
+    values, counts = np.unique(drawn_s, return_counts=True)
+    assert values.tolist() == pytest.approx([0.005, 0.025, 0.105])
+    assert (counts / drawn_s.size).tolist() == pytest.approx(3 * [1 / 3], abs=0.02)
+    revise(wait, None, unread_ms=(0.0,))
+    assert wait.draw_s(np.full(9, 0.010)).max() < 0.006
+
+
+def test_an_old_sample_is_forgotten() -> None:
+    wait = BalancerWait()
+    revise(wait, None, unread_ms=(30.0,))
+    for _ in range(9):
+        revise(wait, None)
+        assert wait.wait_s == pytest.approx(0.030)
+    revise(wait, None)
+    assert wait.wait_s == 0.0

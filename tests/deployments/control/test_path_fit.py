@@ -1,0 +1,55 @@
+"""When the costs of the way in the model follow those measured."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deployments.control.path_fit import PathFit
+from policy.path import PathCosts
+from policy.response_time.way import WayCosts
+
+BUSY = WayCosts(0.05, 0.4)
+
+
+@given(balancer_ms=st.floats(1e-3, 1), load=st.floats(0.1, 0.99), rate_per_s=st.floats(10, 10_000))
+def test_the_path_has_the_balancer_as_busy_as_it_was_seen(
+    balancer_ms: float, load: float, rate_per_s: float
+) -> None:
+    fit = PathFit()
+    changed = [fit.revise(WayCosts(balancer_ms, load), rate_per_s) for _ in range(2)]
+    assert changed == [False, True]
+    assert fit.path is not None
+    assert fit.path.balancer_ms == pytest.approx(balancer_ms, rel=0.05)
+    assert rate_per_s / fit.path.capacity_per_s == pytest.approx(load, rel=0.11)
+
+
+def test_one_odd_look_changes_nothing() -> None:
+    fit = PathFit(PathCosts(0.02))
+    assert not any(fit.revise(way, 2000.0) for way in (BUSY, WayCosts(0.02, 0.04), BUSY))
+    assert fit.path == PathCosts(0.02)
+
+
+def test_small_deviations_and_an_idle_balancer_are_let_be() -> None:
+    fit = PathFit(PathCosts(0.05, 4.0))
+    near, idle = WayCosts(0.06, 0.45), WayCosts(0.2, 0.05)
+    assert not any(fit.revise(way, 2000.0) for way in (near, near, near, idle, idle))
+
+
+def test_what_is_not_known_is_not_adopted() -> None:
+    fit = PathFit()
+    assert not any(fit.revise(way, rate) for way, rate in ((None, 9.0), (BUSY, 0.0), (None, 9.0)))
+    assert fit.path is None
+
+
+def test_it_rests_longer_after_each_change() -> None:
+    fit = PathFit()
+    # It costs more each time it is looked at.
+    changes = [
+        check for check in range(200) if fit.revise(WayCosts(0.01 * 1.1**check, 0.5), 1000.0)
+    ]
+    rests = [after - before for before, after in itertools.pairwise(changes)]
+    assert len(rests) >= 3
+    assert rests == sorted(rests)
+    assert rests[0] > PathFit.REST_AFTER_CHANGE
