@@ -58,6 +58,8 @@ class StoreCore:
         Drop a model from memory as soon as nobody holds it.
     copies_at_once : int
         Copies that may run at the same time from one tier to another.
+    page_bytes : mapping of Tier to int, optional
+        Tiers in which each blob takes a whole number of pages, and their size.
     """
 
     def __init__(
@@ -66,9 +68,12 @@ class StoreCore:
         rule: EvictionRule = least_recently_used,
         eager: bool = False,
         copies_at_once: int = 2,
+        page_bytes: Mapping[Tier, int] | None = None,
     ) -> None:
         self._actions: list[Action] = []
-        self._transfers = Transfers(budgets_bytes, rule, copies_at_once, self._actions)
+        self._transfers = Transfers(
+            budgets_bytes, page_bytes or {}, rule, copies_at_once, self._actions
+        )
         self._spaces = self._transfers.spaces
         self._eager = eager
         self._manifests: dict[ModelName, Manifest] = {}
@@ -146,6 +151,29 @@ class StoreCore:
         entry = self._spaces[tier].get(blob)
         if entry is not None and entry.idle:
             self._spaces[tier].remove(blob)
+        return self._advance()
+
+    def lost_all(self, tier: Tier, error: StoreError) -> list[Action]:
+        """Forget what was resident in a tier of memory whose content is gone.
+
+        Those who hold a model there hold it no more. Those who wait for one of which a part was
+        there are refused. Copies into the tier go on.
+        """
+        space = self._spaces[tier]
+        gone = [entry.blob for entry in space.entries.values() if entry.resident]
+        for holder, waiting in list(self._opens.items()):
+            if waiting.tier == tier and holder not in self._unplaced:
+                manifest = self._manifests[waiting.name]
+                if not set(gone).isdisjoint(manifest.blobs):
+                    self._refuse(holder, error)
+                    self._release(tier, manifest)
+        for holder, lease in list(self._leases.items()):
+            if lease.tier == tier:
+                del self._leases[holder]
+                self._release(tier, lease.manifest)
+        for blob in gone:
+            if space.get(blob) is not None:  # not dropped already with its last holder
+                self._transfers.drop(blob, tier)
         return self._advance()
 
     def resident(self, tier: Tier) -> list[Blob]:
@@ -303,10 +331,10 @@ class StoreCore:
         if not self._transfers.reserve(
             waiting.tier, new, keep={blob.sha256 for blob in manifest.blobs}
         ):
-            fits_ever = manifest.size_bytes <= space.budget_bytes
+            fits_ever = space.room_bytes(manifest.blobs) <= space.budget_bytes
             if fits_ever and space.unsettled():
                 return False
-            needed_bytes = sum(blob.size_bytes for blob in new)
+            needed_bytes = space.room_bytes(new)
             self._refuse(
                 holder,
                 StoreFullError(
