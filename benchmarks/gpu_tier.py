@@ -112,8 +112,7 @@ def gpu_tier(sizes_mb: tuple[int, ...], device: Device | None = None) -> dict[st
             with manager(folder, int(room), *options, disk_bytes=0):
                 for name, path in paths.items():
                     size = str(path.stat().st_size)
-                    found["by_bytes"][size] = _measure(name, path, device, client)
-                    path.unlink()
+                    found["by_bytes"][size] = _measure(name, device, client)
                 found["outlives_holder"] = ask("stats")["device"]["outlives_holder"]
                 found |= _kills([*paths][:2], device, client)
         except StoreError as error:
@@ -121,11 +120,12 @@ def gpu_tier(sizes_mb: tuple[int, ...], device: Device | None = None) -> dict[st
     return found
 
 
-def _measure(name: str, path: Path, device: Device, client: ClientDriver) -> dict[str, Any]:
+def _measure(name: str, device: Device, client: ClientDriver) -> dict[str, Any]:
     load_state_dict(name)  # into host memory
     wait_until_idle()
+    before_bytes, before_s = _copied()
     first_s = timed(lambda: attach_to_device(name, client))
-    copied = next(row for row in ask("stats")["copies"] if row["target"] == "device")
+    copied_bytes, copied_s = _copied()
     state, source = attach_to_device(name, client)
     attach_s = min(timed(lambda: attach_to_device(name, client)) for _ in range(5))
     with _second_process(device) as process:
@@ -144,7 +144,7 @@ def _measure(name: str, path: Path, device: Device, client: ClientDriver) -> dic
         "source": source,
         "tensors": len(state),
         "first_ms": 1e3 * first_s,
-        "copied_gb_per_s": 1e-9 * copied["bytes"] / max(copied["seconds"], 1e-9),
+        "copy_gb_per_s": 1e-9 * (copied_bytes - before_bytes) / (copied_s - before_s),
         "attach_ms": 1e3 * attach_s,
         "second_process_attach_ms": second_ms,
         "private_copy_ms": None if private_s is None else 1e3 * private_s,
@@ -214,6 +214,12 @@ def _ask(process: "subprocess.Popen[str]", name: str) -> tuple[float, int]:
     if not total:
         raise StoreError("a second process could not attach to the model")
     return float(took), int(total)
+
+
+def _copied() -> tuple[int, float]:
+    """Return the bytes that were copied to the device so far, and the seconds that took."""
+    rows = [row for row in ask("stats")["copies"] if row["target"] == "device"]
+    return sum(row["bytes"] for row in rows), sum(row["seconds"] for row in rows)
 
 
 def _sum(state: dict[str, torch.Tensor]) -> int:

@@ -18,6 +18,7 @@ def test_all_is_measured_and_no_byte_is_wrong_after_kills(monkeypatch, kind):
         assert int(size) > 0
         assert row["source"] == "device"
         assert row["attach_ms"] > 0
+        assert row["copy_gb_per_s"] > 0
         assert row["second_process_attach_ms"] > 0
     killed = found["holder_killed"]
     assert killed["held_right"] == (True if kind == "descriptors" else None)

@@ -178,7 +178,7 @@ def test_the_declared_functions_are_those_that_are_called_and_faked():
     assert called == set(cuda_api.SIGNATURES)
 
 
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 #: Loads a model onto the GPU, says its sum, and waits to be killed.
 CLIENT = """
 import pathlib, sys, modelstore
@@ -188,7 +188,8 @@ sys.stdin.read()
 """
 
 
-@gpu
+@pytest.mark.gpu
+@needs_gpu
 def test_a_gpus_memory_is_shared(tmp_path, caplog):
     publish(tmp_path / "remote", "m", {FILE: weights(0, floats=20_000)})
     with manager_thread(settings_for(tmp_path, device_bytes=20 * MB)) as store:
@@ -202,7 +203,8 @@ def test_a_gpus_memory_is_shared(tmp_path, caplog):
                 assert torch.equal(attached.tensors[name].cpu(), torch.from_numpy(expected))
 
 
-@gpu
+@pytest.mark.gpu
+@needs_gpu
 @pytest.mark.slow
 def test_a_gpus_client_and_holder_are_killed(tmp_path, caplog):
     publish(tmp_path / "remote", "m", {FILE: weights(0, floats=20_000)})
