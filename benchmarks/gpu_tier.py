@@ -127,7 +127,8 @@ def _measure(name: str, device: Device, client: ClientDriver) -> dict[str, Any]:
     first_s = timed(lambda: attach_to_device(name, client))
     copied_bytes, copied_s = _copied()
     state, source = attach_to_device(name, client)
-    attach_s = min(timed(lambda: attach_to_device(name, client)) for _ in range(5))
+    kept = [state]  # so that no time of giving a model back is counted
+    attach_s = min(timed(lambda: kept.append(attach_to_device(name, client)[0])) for _ in range(5))
     with _second_process(device) as process:
         before = device.used_bytes()
         second_ms, _ = _ask(process, name)

@@ -46,6 +46,7 @@ def attach_to_device(
     StoreError
         The store refused the model, there is no store, or it is one of another device.
     """
+    torch.empty(0, device=driver.torch_device)  # has torch begin to use the device
     connection, grant, descriptors = open_in_tier("device", name, on_progress, socket_path)
     try:
         with connection:

@@ -131,6 +131,8 @@ def serve(
     allow_many_clients()
     manager = Manager(settings)
     if manager.device_fault is not None:
+        manager.stop()
+        manager.run()  # closes everything
         raise StoreError(f"--device-bytes: {manager.device_fault}")
 
     def stop(number: int, frame: object) -> None:
