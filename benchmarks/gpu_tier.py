@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -172,17 +173,17 @@ def _kills(names: list[str], device: Device, client: ClientDriver) -> dict[str, 
     with _second_process(device) as process:
         _, attached_sum = _ask(process, name)
     again, source = attach_to_device(name, client)
-    others_ms = []
     for other in names[1:]:
         ask("evict", other)
-        others_ms.append(1e3 * timed(lambda other=other: attach_to_device(other, client)))
+    # The next copy is the one that starts a new holder.
+    next_s = [timed(partial(attach_to_device, other, client)) for other in names[1:]]
     return {
         "client_killed": client_killed,
         "holder_killed": {
             "held_right": held_right,
             "attached_right": attached_sum == expected and _sum(again) == expected,
             "attached_from": source,
-            "next_load_ms": others_ms,
+            "next_load_ms": [1e3 * seconds for seconds in next_s],
             "holder_starts": ask("stats")["device"]["holder_starts"],
         },
     }

@@ -72,15 +72,32 @@ class EmulatedHolder:
         os.close(handle)
 
 
-class EmulatedRegion(mmap.mmap):
-    read_only = False
+class Mapping(mmap.mmap):
     hold = None
 
+
+class EmulatedRegion:
+    read_only = False
+
+    def __init__(self, descriptor, size_bytes):
+        self._mapping = Mapping(descriptor, size_bytes)
+
+    @property
+    def hold(self):
+        return self._mapping.hold
+
+    @hold.setter
+    def hold(self, hold):
+        self._mapping.hold = hold
+
     def read(self, offset, size_bytes):
-        return self[offset : offset + size_bytes]
+        return self._mapping[offset : offset + size_bytes]
 
     def array(self, offset, shape, typestr):
-        return np.ndarray(shape, np.dtype(typestr), self, offset)
+        return np.ndarray(shape, np.dtype(typestr), self._mapping, offset)
+
+    def close(self):
+        self._mapping.close()
 
 
 class EmulatedClient:
