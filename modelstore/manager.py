@@ -256,18 +256,9 @@ class Manager:
     def _grant_on_device(self, client: Client, granted: Granted) -> None:
         assert self._device is not None
         self._grants["shared"] += 1
-        exports = [self._device.export(blob) for _, blob in granted.manifest.files]
-        message = {
-            "granted": str(granted.name),
-            "source": granted.source.name.lower(),
-            "device": self._device.name,
-            "files": [
-                [file, blob.size_bytes, *export.to_message()]
-                for (file, blob), export in zip(granted.manifest.files, exports, strict=True)
-            ],
-        }
-        descriptors = [export.descriptor for export in exports if export.descriptor is not None]
-        self._connections.send(client, message, descriptors)
+        grant, descriptors = self._device.grant(granted.manifest)
+        message = {"granted": str(granted.name), "source": granted.source.name.lower()}
+        self._connections.send(client, message | grant, descriptors)
 
     # Other threads' work. Each reports by an event that the loop's thread runs.
 

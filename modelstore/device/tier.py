@@ -12,7 +12,7 @@ from typing import Any
 from modelstore import wire
 from modelstore.device.driver import CUDA, Export
 from modelstore.errors import ERRORS, FetchError, StoreError
-from modelstore.names import Blob
+from modelstore.names import Blob, Manifest
 
 #: Memory is shared in pages of this size, so that each blob takes whole ones.
 PAGE_BYTES = 2 << 20
@@ -94,9 +94,15 @@ class DeviceTier:
                 export = self._ask_fill(blob, descriptor, progress)
             self._exports[blob.sha256] = export
 
-    def export(self, blob: Blob) -> Export:
-        """Return what clients need to attach to a blob; its descriptor stays this object's."""
-        return self._exports[blob.sha256]
+    def grant(self, manifest: Manifest) -> tuple[dict[str, Any], list[int]]:
+        """Return what a client needs to attach to a model; descriptors stay this object's."""
+        exports = [self._exports[blob.sha256] for _, blob in manifest.files]
+        files = [
+            [file, blob.size_bytes, *export.to_message()]
+            for (file, blob), export in zip(manifest.files, exports, strict=True)
+        ]
+        descriptors = [export.descriptor for export in exports if export.descriptor is not None]
+        return {"device": self.name, "files": files}, descriptors
 
     def drop(self, blob: Blob) -> None:
         """Free a blob, as far as no client is attached to it. This does not wait for the holder."""
