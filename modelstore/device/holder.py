@@ -8,6 +8,7 @@ manager.
 """
 
 import os
+import signal
 import socket
 import sys
 import threading
@@ -154,6 +155,7 @@ def _fill(
 
 def main() -> None:
     """Serve the connection that the manager passed on."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the manager; this ends with it
     connection = socket.socket(fileno=int(sys.argv[1]))
     with connection, suppress(BrokenPipeError, ConnectionResetError):  # the manager is gone
         serve(connection, sys.argv[2])
