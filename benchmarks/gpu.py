@@ -14,12 +14,15 @@ eight minutes; with ``--quick``, two.
   the SLA with the least energy, or if energy is not known, with the least time of the device.
 - ``store``: attaching to the model store by size, loading from it to the GPU beside a copy of the
   same bytes from pinned memory (``host_to_gpu_fraction``), and first loads from the disk.
-  ``gpu_tier`` is null: the store shares no GPU memory between processes yet.
+  ``gpu_tier``: one copy on the GPU for all processes: attaching by size, what a second process
+  takes of the GPU's memory, and what is left after a client and the holder were killed
+  (`benchmarks.gpu_tier`).
 """
 
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -30,7 +33,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from urllib.request import urlopen
 
 import click
@@ -41,6 +44,7 @@ from torch import nn
 
 import modelstore
 from benchmarks.arguments import json_option, quick_option
+from benchmarks.gpu_tier import gpu_tier
 from benchmarks.inputs import ROOT
 from benchmarks.peers.open_loop import open_loop
 from benchmarks.peers.protocols import OpenInference, Workload, example_rows
@@ -56,8 +60,8 @@ from sojourn.output import print_json, print_table, say
 
 MB = 1_000_000
 #: What is needed besides PyTorch, numpy, safetensors and pydantic: wheels of 118 MB. llvmlite is 60
-#: of them and numba 4, which compile the model of front and device in tandem; scipy is 35. Images
-#: for PyTorch often have these three; the rest takes 19 MB.
+#: of them and numba 4, which compile the model of front and device in tandem; scipy is 35. An image
+#: for PyTorch often has these three, and ``--has`` leaves out what it has; the rest takes 19 MB.
 NEEDS = (
     *("anyio", "cffi", "click", "cryptography", "h11", "httptools", "idna", "llvmlite"),
     *("markdown-it-py", "mdurl", "numba", "nvidia-ml-py", "obstore", "orjson"),
@@ -201,7 +205,7 @@ def under_load(workload: Workload, rate_per_s: float, run_s: float, device: str)
 def service(device: str, quick: bool) -> dict[str, Any]:
     """Measure the digits under both objectives and all loads."""
     workload = Workload("digits", OpenInference(), example_rows("digits", 64))
-    run_s = 3.0 if quick else 20.0
+    run_s = 3.0 if quick else 15.0
     results: dict[str, Any] = {"sla": SLA}
     for objective in OBJECTIVES:
         with serving(device, objective):
@@ -238,6 +242,8 @@ def store(device: str, quick: bool) -> dict[str, Any]:
                 name, path = next(reversed(paths.items()))
                 results["host_to_gpu_fraction"] = _host_to_gpu_fraction(name, path)
     results["gpu_tier"] = None
+    if device == "cuda":
+        results["gpu_tier"] = gpu_tier((20, 100) if quick else (20, 1000, 5000, 20_000))
     return results
 
 
@@ -256,6 +262,11 @@ def _host_to_gpu_fraction(name: str, path: Path) -> float:
         torch.cuda.synchronize()
 
     return min(timed(copy) for _ in range(5)) / min(timed(load) for _ in range(5))
+
+
+def canonical(requirement: str) -> str:
+    """Return the name of a pinned package as packagers compare names."""
+    return re.sub(r"[-_.]+", "-", requirement.partition("==")[0].strip().lower())
 
 
 def machine(device: str) -> dict[str, Any]:
@@ -277,13 +288,18 @@ def machine(device: str) -> dict[str, Any]:
     is_flag=True,
     help="List the packages that this needs, with their versions, and exit.",
 )
+@click.option(
+    "--has",
+    type=click.File(),
+    help="With --needs: a list of what the machine has, from `pip list --format=freeze`.",
+)
 @json_option
-def main(quick: bool, needs: bool, as_json: bool) -> None:
+def main(quick: bool, needs: bool, has: TextIO | None, as_json: bool) -> None:
     """Measure on the GPU, or on the CPU what does not need one."""
     if needs:
-        pins = (ROOT / "requirements.lock").read_text().splitlines()
-        for pin in pins:
-            if pin.partition("==")[0] in NEEDS:
+        there = {canonical(line) for line in has or ()}
+        for pin in (ROOT / "requirements.lock").read_text().splitlines():
+            if pin.partition("==")[0] in NEEDS and canonical(pin) not in there:
                 click.echo(pin)
         return
     device = "cuda" if torch.cuda.is_available() else "cpu"

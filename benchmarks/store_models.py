@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from modelstore.client import ask
-from modelstore.errors import UnavailableError
+from modelstore.errors import StoreError, UnavailableError
 
 MB = 1_000_000
 #: TrIMS's table 3: tensors and megabytes of 37 image networks.
@@ -46,9 +46,13 @@ def publish(root: Path, name: str, tensors: int, size_bytes: int) -> Path:
             key: value.shape for key, value in network(tensors, size_bytes).state_dict().items()
         }
     random = np.random.default_rng(len(name) + tensors + size_bytes)
+    # Random numbers take longer than all that is measured with them, so layers share them, shifted.
+    noise = {
+        shape: torch.from_numpy(random.standard_normal(tuple(shape), np.float32) * 0.01)
+        for shape in set(shapes.values())
+    }
     state = {
-        key: torch.from_numpy(random.standard_normal(tuple(shape), np.float32) * 0.01)
-        for key, shape in shapes.items()
+        key: noise[shape] + 1e-4 * number for number, (key, shape) in enumerate(shapes.items())
     }
     path = folder / "model.safetensors"
     safetensors.torch.save_file(state, path)
@@ -57,16 +61,20 @@ def publish(root: Path, name: str, tensors: int, size_bytes: int) -> Path:
 
 
 @contextmanager
-def manager(folder: Path, host_bytes: int, *options: str) -> Iterator[None]:
+def manager(
+    folder: Path, host_bytes: int, *options: str, disk_bytes: int = 4000 * MB
+) -> Iterator[None]:
     """Run a manager in a process of its own, whose socket this process uses."""
     socket_path = folder / "run" / "store.sock"
     arguments = ["--remote", (folder / "remote").as_uri(), "--disk", str(folder / "disk")]
-    arguments += ["--host-bytes", str(host_bytes), "--disk-bytes", str(4000 * MB)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sojourn.cli", "store", "serve", *arguments, *options],
-        env=os.environ | {"SOJOURN_STORE": str(socket_path)},
-        stderr=subprocess.DEVNULL,
-    )
+    arguments += ["--host-bytes", str(host_bytes), "--disk-bytes", str(disk_bytes)]
+    said = folder / "manager.log"
+    with said.open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sojourn.cli", "store", "serve", *arguments, *options],
+            env=os.environ | {"SOJOURN_STORE": str(socket_path)},
+            stderr=log,
+        )
     os.environ["SOJOURN_STORE"] = str(socket_path)
     try:
         for _ in range(600):
@@ -74,6 +82,8 @@ def manager(folder: Path, host_bytes: int, *options: str) -> Iterator[None]:
                 ask("stats")
                 break
             except UnavailableError:
+                if process.poll() is not None:
+                    raise StoreError(f"the manager ended: {said.read_text().strip()}") from None
                 time.sleep(0.05)
         yield
     finally:

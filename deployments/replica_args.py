@@ -78,6 +78,10 @@ class StoreConfig(StrictModel):
     host_bytes: int = Field(default=8_000_000_000, ge=1)
     #: Size of the disk tier.
     disk_bytes: int = Field(default=50_000_000_000, ge=0)
+    #: Size of the tier of GPU memory, on nodes with a GPU; 0: none.
+    device_bytes: int = Field(default=0, ge=0)
+    #: The GPU of that tier: its number on the node, or its UUID.
+    device: str = "0"
     #: Folder of the disk tier. None: one for this remote below ~/.cache/sojourn.
     disk: Path | None = None
     #: Which model leaves a full tier first: the least recently used, the least commonly used, or
@@ -93,6 +97,8 @@ class StoreConfig(StrictModel):
             remote=self.remote,
             disk=self.disk or Path.home() / f".cache/sojourn/store-{place}",
             host_bytes=self.host_bytes,
+            device_bytes=self.device_bytes,
+            device=self.device,
             disk_bytes=self.disk_bytes,
             socket=default_socket().with_name(f"store-{place}.sock"),
             eviction=self.eviction,

@@ -11,8 +11,7 @@ from modelstore.names import Blob, Manifest, ModelName
 class Tier(IntEnum):
     """Where a blob may be, fastest first. A blob reaches a tier from a tier below it.
 
-    `DEVICE` is the memory of a GPU. The core treats it like any other tier, but no driver for it is
-    part of the store yet: a manager without one refuses to open a model there.
+    `DEVICE` is the memory of a GPU (`modelstore.device`); a store need not have it.
     """
 
     DEVICE = 0

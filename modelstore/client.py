@@ -94,20 +94,38 @@ def open_model(
     StoreError
         The store refused it, or there is no store.
     """
+    connection, message, descriptors = open_in_tier(
+        "host", name, on_progress, socket_path, timeout_s
+    )
+    with connection:
+        files = _files_of(message, descriptors)
+        sharing = Sharing(**message["sharing"])
+        return Hold(connection.detach(), str(message["source"]), sharing), files
+
+
+def open_in_tier(
+    tier: str,
+    name: str,
+    on_progress: OnProgress | None,
+    socket_path: Path | None,
+    timeout_s: float | None = None,
+) -> tuple[socket.socket, dict[str, Any], list[int]]:
+    """Open a model in a tier of memory; return the connection, the grant and its descriptors.
+
+    Parameters and errors are those of `open_model`.
+    """
     connection = wire.connect(socket_path or wire.default_socket())
     connection.settimeout(timeout_s)
     try:
-        _send(connection, {"do": "open", "name": name, "progress": on_progress is not None})
+        progress = on_progress is not None
+        _send(connection, {"do": "open", "name": name, "tier": tier, "progress": progress})
         while True:
             message, descriptors = _receive(connection)
-            if "progress" in message:
-                if on_progress is not None:
-                    on_progress(*message["progress"])
-                continue
-            files = _files_of(message, descriptors)
-            connection.settimeout(None)
-            sharing = Sharing(**message["sharing"])
-            return Hold(connection.detach(), str(message["source"]), sharing), files
+            if "progress" not in message:
+                connection.settimeout(None)
+                return connection, message, descriptors
+            if on_progress is not None:
+                on_progress(*message["progress"])
     except BaseException:
         connection.close()
         raise

@@ -6,9 +6,16 @@ import time
 from collections.abc import Callable
 
 from modelstore.actions import Copy, Fault, Tier
+from modelstore.device.tier import DeviceTier
 from modelstore.digests import StreamCheck
 from modelstore.disk import Disk
-from modelstore.errors import FetchError, StoreError, UntrustedFileError
+from modelstore.errors import (
+    FetchError,
+    OutOfDeviceMemoryError,
+    StoreError,
+    StoreFullError,
+    UntrustedFileError,
+)
 from modelstore.host_memory import HostMemory, write_at
 from modelstore.names import ModelName
 from modelstore.remote import Remote
@@ -41,14 +48,20 @@ class Copier:
     remote : Remote
     disk : Disk
     memory : HostMemory
+    device : DeviceTier, optional
     take_over : bool
         Whether processes may still have memory of an earlier manager.
     """
 
     def __init__(
-        self, remote: Remote, disk: Disk, memory: HostMemory, take_over: bool = False
+        self,
+        remote: Remote,
+        disk: Disk,
+        memory: HostMemory,
+        device: DeviceTier | None = None,
+        take_over: bool = False,
     ) -> None:
-        self._remote, self._disk, self._memory = remote, disk, memory
+        self._remote, self._disk, self._memory, self._device = remote, disk, memory, device
         self._take_over = take_over
 
     def copy(
@@ -73,6 +86,8 @@ class Copier:
         try:
             if order.target is Tier.DISK:
                 self._disk.fetch(blob, lambda offset: self._remote.read(name, file, offset), report)
+            elif order.target is Tier.DEVICE:
+                self._copy_to_device(order, report)
             elif self._take_over and self._memory.take_over(blob):
                 pass
             elif order.source is Tier.DISK:
@@ -81,6 +96,8 @@ class Copier:
             else:
                 with self._memory.fill(blob) as descriptor:
                     self._stream(order, name, file, descriptor, report)
+        except OutOfDeviceMemoryError as error:
+            raise CopyError(Fault.TARGET, error) from error
         except StoreError as error:
             if order.source is Tier.DISK and isinstance(error, UntrustedFileError):
                 self._disk.drop(blob)
@@ -97,6 +114,15 @@ class Copier:
         except Exception as error:
             failed = FetchError(f"{type(error).__name__}: {error}")
             raise CopyError(Fault.OTHER, failed) from error
+
+    def _copy_to_device(self, order: Copy, progress: Callable[[int], None]) -> None:
+        assert self._device is not None
+        if order.source is not Tier.HOST:
+            raise StoreFullError(
+                f"the device is filled from host memory, whose budget has no room for the "
+                f"{order.blob.size_bytes} bytes of a file"
+            )
+        self._device.fill(order.blob, self._memory.descriptor(order.blob), progress)
 
     def _stream(
         self,

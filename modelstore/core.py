@@ -7,39 +7,17 @@ section 4.1.
 
 from collections import Counter
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from modelstore.actions import Action, Drop, Fault, Granted, Progress, Refused, Resolve, Tier
 from modelstore.errors import InUseError, StoreError, StoreFullError, UnknownModelError
 from modelstore.eviction import EvictionRule, least_recently_used
+from modelstore.holders import Lease, Open, Pin
 from modelstore.names import Blob, Manifest, ModelName
 from modelstore.transfers import Failure, Transfers
 from modelstore.views import describe_model, describe_tiers
 from policy.errors import InvalidInputError
-
-
-@dataclass(frozen=True)
-class _Open:
-    """A holder that waits for its model, which was in `source` when its room was taken."""
-
-    name: ModelName
-    tier: Tier
-    source: Tier = Tier.REMOTE
-
-
-@dataclass(frozen=True)
-class _Lease:
-    name: ModelName
-    tier: Tier
-    manifest: Manifest
-
-
-@dataclass(frozen=True)
-class _Pin:
-    """The holder that keeps a pinned model."""
-
-    name: ModelName
 
 
 class StoreCore:
@@ -58,6 +36,8 @@ class StoreCore:
         Drop a model from memory as soon as nobody holds it.
     copies_at_once : int
         Copies that may run at the same time from one tier to another.
+    page_bytes : mapping of Tier to int, optional
+        Tiers in which each blob takes a whole number of pages, and their size.
     """
 
     def __init__(
@@ -66,17 +46,20 @@ class StoreCore:
         rule: EvictionRule = least_recently_used,
         eager: bool = False,
         copies_at_once: int = 2,
+        page_bytes: Mapping[Tier, int] | None = None,
     ) -> None:
         self._actions: list[Action] = []
-        self._transfers = Transfers(budgets_bytes, rule, copies_at_once, self._actions)
+        self._transfers = Transfers(
+            budgets_bytes, page_bytes or {}, rule, copies_at_once, self._actions
+        )
         self._spaces = self._transfers.spaces
         self._eager = eager
         self._manifests: dict[ModelName, Manifest] = {}
         self._resolving: set[ModelName] = set()
-        self._opens: dict[Hashable, _Open] = {}
+        self._opens: dict[Hashable, Open] = {}
         # Those that have no reference on their model's blobs yet, first come first.
         self._unplaced: dict[Hashable, None] = {}
-        self._leases: dict[Hashable, _Lease] = {}
+        self._leases: dict[Hashable, Lease] = {}
         self._open_number = 0
         self._hits = dict.fromkeys(self._spaces, 0)
         self._misses = dict.fromkeys(self._spaces, 0)
@@ -102,7 +85,7 @@ class StoreCore:
                 holder, StoreError(f"a model cannot be opened in this store's {tier.name} tier")
             )
             return self._taken()
-        self._opens[holder] = _Open(name, tier)
+        self._opens[holder] = Open(name, tier)
         self._unplaced[holder] = None
         if name in self._manifests:
             return self._advance()
@@ -146,6 +129,29 @@ class StoreCore:
         entry = self._spaces[tier].get(blob)
         if entry is not None and entry.idle:
             self._spaces[tier].remove(blob)
+        return self._advance()
+
+    def lost_all(self, tier: Tier, error: StoreError) -> list[Action]:
+        """Forget what was resident in a tier of memory whose content is gone.
+
+        Those who hold a model there hold it no more. Those who wait for one of which a part was
+        there are refused. Copies into the tier go on.
+        """
+        space = self._spaces[tier]
+        gone = [entry.blob for entry in space.entries.values() if entry.resident]
+        for holder, waiting in list(self._opens.items()):
+            if waiting.tier == tier and holder not in self._unplaced:
+                manifest = self._manifests[waiting.name]
+                if not set(gone).isdisjoint(manifest.blobs):
+                    self._refuse(holder, error)
+                    self._release(tier, manifest)
+        for holder, lease in list(self._leases.items()):
+            if lease.tier == tier:
+                del self._leases[holder]
+                self._release(tier, lease.manifest)
+        for blob in gone:
+            if space.get(blob) is not None:  # not dropped already with its last holder
+                self._transfers.drop(blob, tier)
         return self._advance()
 
     def resident(self, tier: Tier) -> list[Blob]:
@@ -206,15 +212,15 @@ class StoreCore:
         manifest = self._manifests.get(name)
         if manifest is None or not self._complete(manifest, Tier.HOST):
             raise UnknownModelError(f"{name}: not in host memory; warm it first")
-        if _Pin(name) not in self._leases:
+        if Pin(name) not in self._leases:
             for blob in manifest.blobs:
                 self._spaces[Tier.HOST].entries[blob.sha256].references += 1
-            self._leases[_Pin(name)] = _Lease(name, Tier.HOST, manifest)
+            self._leases[Pin(name)] = Lease(name, Tier.HOST, manifest)
         return self._taken()
 
     def unpin(self, name: ModelName) -> list[Action]:
         """Let a pinned model be evicted again."""
-        return self.disconnect(_Pin(name))
+        return self.disconnect(Pin(name))
 
     def evict(self, name: ModelName, *, disk: bool = False) -> list[Action]:
         """Drop a model from memory and, if asked, from the disk. Blobs in use elsewhere stay.
@@ -244,17 +250,17 @@ class StoreCore:
     def models(self) -> list[dict[str, Any]]:
         """Return each known model: its name, bytes, resident bytes per tier, holders and pin."""
         held = Counter(
-            lease.name for holder, lease in self._leases.items() if not isinstance(holder, _Pin)
+            lease.name for holder, lease in self._leases.items() if not isinstance(holder, Pin)
         )
         return [
             describe_model(name, manifest, self._spaces)
-            | {"leases": held[name], "pinned": _Pin(name) in self._leases}
+            | {"leases": held[name], "pinned": Pin(name) in self._leases}
             for name, manifest in sorted(self._manifests.items())
         ]
 
     def stats(self) -> dict[str, Any]:
         """Return the counters, in all and per tier."""
-        pins = sum(isinstance(holder, _Pin) for holder in self._leases)
+        pins = sum(isinstance(holder, Pin) for holder in self._leases)
         counts = {name: self._counts[name] for name in ("opens", "granted", "refused")}
         now = {"waiting": len(self._opens), "leases": len(self._leases) - pins, "pins": pins}
         return counts | now | describe_tiers(self._transfers, self._hits, self._misses)
@@ -291,22 +297,22 @@ class StoreCore:
         manifest = self._manifests[waiting.name]
         if self._complete(manifest, waiting.tier):
             del self._opens[holder]
-            self._leases[holder] = _Lease(waiting.name, waiting.tier, manifest)
+            self._leases[holder] = Lease(waiting.name, waiting.tier, manifest)
             self._counts["granted"] += 1
             self._actions.append(
                 Granted(holder, waiting.name, waiting.tier, manifest, waiting.source)
             )
 
-    def _place(self, holder: Hashable, waiting: _Open, manifest: Manifest, new: list[Blob]) -> bool:
+    def _place(self, holder: Hashable, waiting: Open, manifest: Manifest, new: list[Blob]) -> bool:
         """Take room for a model and order what is missing; return False if it has to wait."""
         space = self._spaces[waiting.tier]
         if not self._transfers.reserve(
             waiting.tier, new, keep={blob.sha256 for blob in manifest.blobs}
         ):
-            fits_ever = manifest.size_bytes <= space.budget_bytes
+            fits_ever = space.room_bytes(manifest.blobs) <= space.budget_bytes
             if fits_ever and space.unsettled():
                 return False
-            needed_bytes = sum(blob.size_bytes for blob in new)
+            needed_bytes = space.room_bytes(new)
             self._refuse(
                 holder,
                 StoreFullError(

@@ -9,6 +9,8 @@
         ├── FetchError            the remote or the disk failed
         ├── StoreFullError        the model does not fit beside the models in use
         ├── InUseError            the model cannot be evicted while somebody uses it
+        ├── DeviceError           the device, or its driver, refused
+        │   └── OutOfDeviceMemoryError
         └── UnavailableError      no manager answers on this machine
 """
 
@@ -39,6 +41,14 @@ class InUseError(StoreError):
     """The model is in use or pinned, so it stays where it is."""
 
 
+class DeviceError(StoreError):
+    """The device, or its driver, refused."""
+
+
+class OutOfDeviceMemoryError(DeviceError):
+    """The device has no memory left, whatever the budget says."""
+
+
 class UnavailableError(StoreError):
     """No manager answers on this machine, or it went away."""
 
@@ -53,6 +63,8 @@ ERRORS: dict[str, type[StoreError]] = {
         FetchError,
         StoreFullError,
         InUseError,
+        DeviceError,
+        OutOfDeviceMemoryError,
         UnavailableError,
     )
 }

@@ -22,6 +22,7 @@ from modelstore.actions import Action, Copy, Drop, Granted, Progress, Refused, R
 from modelstore.connections import Client, Connections
 from modelstore.copies import Copier, CopyError
 from modelstore.core import StoreCore
+from modelstore.device.tier import PAGE_BYTES, DeviceTier
 from modelstore.disk import Disk
 from modelstore.endpoint import listen, lock, own_folder
 from modelstore.errors import FetchError, StoreError
@@ -61,15 +62,23 @@ class Manager:
             self._locks.append(lock(settings.disk / "lock"))
             self._disk = Disk(settings.disk, settings.check_reads)
             self._memory = HostMemory()
+            budgets_bytes = {Tier.HOST: settings.host_bytes, Tier.DISK: settings.disk_bytes}
+            self._device = None
+            if settings.device_bytes:
+                budgets_bytes[Tier.DEVICE] = settings.device_bytes
+                self._device = DeviceTier(
+                    settings.device, self._lost_device_memory, settings.device_driver
+                )
             self._core = StoreCore(
-                {Tier.HOST: settings.host_bytes, Tier.DISK: settings.disk_bytes},
+                budgets_bytes,
                 eviction_rule(settings.eviction),
                 settings.eager,
                 settings.copies_at_once,
+                {Tier.DEVICE: PAGE_BYTES},
             )
             # Only a manager that closed everything removed its socket.
             take_over = settings.socket.is_socket()
-            self._copier = Copier(self._remote, self._disk, self._memory, take_over)
+            self._copier = Copier(self._remote, self._disk, self._memory, self._device, take_over)
             self._actions: deque[Action] = deque()
             self._carrying_out = False
             # Where to fetch a blob: any model that contains it, and its file there.
@@ -98,6 +107,13 @@ class Manager:
             lambda client: self._carry_out(self._core.disconnect(client)),
             self._readers,
         )
+        if self._device is not None:
+            self._device.start()
+
+    @property
+    def device_fault(self) -> str | None:
+        """Why the device cannot be used, if that is so; its tier refuses all models then."""
+        return None if self._device is None else self._device.fault
 
     def run(self) -> None:
         """Serve until `stop`; then close everything."""
@@ -133,6 +149,8 @@ class Manager:
                 "taken_over": self._memory.taken_over,
                 "sharing": self._grants | (self._costs.to_dict() if self._costs else {}),
             }
+            if self._device is not None:
+                counted["device"] = self._device.describe()
             self._connections.send(client, {"result": counted})
             return
         if do == "models":
@@ -150,6 +168,8 @@ class Manager:
             tier = str(message.get("tier", "host")).upper()
             if tier not in Tier.__members__:
                 raise StoreError(f"tier {tier.lower()!r:.50}: must be host or device")
+            if Tier[tier] is Tier.DEVICE:
+                self._check_device(client)
             self._carry_out(self._core.open(client, model, Tier[tier]))
             return
         if do == "evict":
@@ -160,6 +180,21 @@ class Manager:
         else:
             self._carry_out(self._core.pin(model) if do == "pin" else self._core.unpin(model))
         self._connections.send(client, {"result": None})
+
+    def _check_device(self, client: Client) -> None:
+        """Refuse a client that cannot have a model in the device's memory.
+
+        Raises
+        ------
+        StoreError
+            It is another user's, who could write to that memory, or the device cannot be used.
+        """
+        if client.uid != os.getuid():
+            raise StoreError("only the store's owner may share memory of the device")
+        if self._device is None:
+            raise StoreError("this store has no device tier; start it with --device-bytes")
+        if self._device.fault is not None:
+            raise StoreError(self._device.fault)
 
     # Actions.
 
@@ -186,7 +221,7 @@ class Manager:
             case Resolve(name):
                 self._pool.submit(self._resolve, name)
             case Drop(blob, tier):
-                (self._memory if tier is Tier.HOST else self._disk).drop(blob)
+                self._holder_of(tier).drop(blob)
             case Granted(Client() as client):
                 self._grant(client, action)
             case Refused(Client() as client, error):
@@ -195,7 +230,16 @@ class Manager:
                 if client.wants_progress:
                     self._connections.send(client, {"progress": [done_bytes, total_bytes]})
 
+    def _holder_of(self, tier: Tier) -> HostMemory | DeviceTier | Disk:
+        if tier is Tier.DEVICE:
+            assert self._device is not None
+            return self._device
+        return self._memory if tier is Tier.HOST else self._disk
+
     def _grant(self, client: Client, granted: Granted) -> None:
+        if granted.tier is Tier.DEVICE:
+            self._grant_on_device(client, granted)
+            return
         contents = granted.manifest.files
         sharing = self._costs.decide(granted.manifest) if self._costs else Sharing(shared=True)
         self._grants["shared" if sharing.shared else "copied"] += 1
@@ -208,6 +252,13 @@ class Manager:
         self._connections.send(
             client, message, [self._memory.descriptor(blob) for _, blob in contents]
         )
+
+    def _grant_on_device(self, client: Client, granted: Granted) -> None:
+        assert self._device is not None
+        self._grants["shared"] += 1
+        grant, descriptors = self._device.grant(granted.manifest)
+        message = {"granted": str(granted.name), "source": granted.source.name.lower()}
+        self._connections.send(client, message | grant, descriptors)
 
     # Other threads' work. Each reports by an event that the loop's thread runs.
 
@@ -256,6 +307,10 @@ class Manager:
             self._origins[blob] = (name, file)
         return self._core.resolved(name, manifest)
 
+    def _lost_device_memory(self) -> None:
+        error = FetchError("the process that holds the device's memory ended, and took it along")
+        self._report(lambda: self._core.lost_all(Tier.DEVICE, error))
+
     def _verify(self, client: Client) -> None:
         """Read every blob on the disk again; delete the wrong ones and tell the client."""
         blobs = self._core.resident(Tier.DISK)
@@ -293,6 +348,8 @@ class Manager:
         self._settings.socket.unlink(missing_ok=True)
         self._wake_read.close()
         self._wake_write.close()
+        if self._device is not None:
+            self._device.close()
         self._memory.close()
         self._disk.close()
         self._unlock()

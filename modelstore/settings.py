@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from modelstore import wire
+from modelstore.device.driver import CUDA
 from modelstore.eviction import eviction_rule
 from modelstore.readers import Reader
 from policy.errors import InvalidInputError
@@ -35,6 +36,12 @@ class ManagerSettings:
         Other users who may open models.
     copies_at_once : int
         Copies that may run at the same time from the remote, and as many from the disk.
+    device_bytes : int
+        Budget of the device's memory; 0 for a store without that tier.
+    device : str
+        The GPU, as `CUDA_VISIBLE_DEVICES` names it: its number on the machine, or its UUID.
+    device_driver : str
+        Module of the device's driver (`modelstore.device.driver`).
 
     Raises
     ------
@@ -53,10 +60,18 @@ class ManagerSettings:
     always_share: bool = False
     readers: tuple[Reader, ...] = ()
     copies_at_once: int = 2
+    device_bytes: int = 0
+    device: str = "0"
+    device_driver: str = CUDA
 
     def __post_init__(self) -> None:
         eviction_rule(self.eviction)
-        for name, least in (("host_bytes", 1), ("disk_bytes", 0), ("copies_at_once", 1)):
+        for name, least in (
+            ("host_bytes", 1),
+            ("disk_bytes", 0),
+            ("copies_at_once", 1),
+            ("device_bytes", 0),
+        ):
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise InvalidInputError(f"{name}: must be a whole number of at least {least}")

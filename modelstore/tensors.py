@@ -6,52 +6,31 @@ copying it is faster (`modelstore.sharing`) is copied.
 """
 
 import gc
+import logging
 import mmap
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from modelstore.client import Hold, OnProgress, SharedFile, open_model
-from modelstore.errors import UntrustedFileError
+from modelstore.device.cuda import CudaClient
+from modelstore.device.tensors import attach_to_device
+from modelstore.dtypes import NUMPY_DTYPES, TORCH_ONLY
+from modelstore.errors import StoreError, UnavailableError, UntrustedFileError
 from modelstore.safetensors_header import TensorEntry, header_end, read_header
 from modelstore.sharing import Sharing, copy_of
-
-#: Numpy's data types by the format's names.
-_NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {
-    "BOOL": np.dtype("bool"),
-    "U8": np.dtype("u1"),
-    "I8": np.dtype("i1"),
-    "F8_E4M3": np.dtype("u1"),
-    "F8_E5M2": np.dtype("u1"),
-    "U16": np.dtype("u2"),
-    "I16": np.dtype("i2"),
-    "F16": np.dtype("f2"),
-    "BF16": np.dtype("u2"),
-    "U32": np.dtype("u4"),
-    "I32": np.dtype("i4"),
-    "F32": np.dtype("f4"),
-    "U64": np.dtype("u8"),
-    "I64": np.dtype("i8"),
-    "F64": np.dtype("f8"),
-    "C64": np.dtype("c8"),
-}
-#: Torch's data types that numpy lacks, and so has as whole numbers above.
-_TORCH_ONLY: Mapping[str, torch.dtype] = {
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "BF16": torch.bfloat16,
-}
 
 
 class _Mapping(mmap.mmap):
     """A private mapping that keeps its model in the store until the last tensor is gone."""
 
     hold: Hold
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -64,8 +43,8 @@ class AttachedModel:
         The tensors of all of the model's files, by name. If they are shared, the store keeps the
         model in memory until the last of them is gone.
     source : str
-        The fastest tier that had all of the model when it was opened: ``host``, ``disk`` or
-        ``remote``.
+        The fastest tier that had all of the model when it was opened: ``device``, ``host``,
+        ``disk`` or ``remote``.
     sharing : Sharing
         Whether the memory is shared, and why.
     """
@@ -80,8 +59,10 @@ def load_state_dict(
     device: str | torch.device = "cpu",
     on_progress: OnProgress | None = None,
     socket_path: Path | None = None,
+    *,
+    share: bool = True,
 ) -> dict[str, torch.Tensor]:
-    """Load a model's tensors from this machine's store, without reading or copying them on the CPU.
+    """Load a model's tensors from this machine's store, without reading or copying them.
 
     Use them in a module made on the meta device::
 
@@ -97,11 +78,16 @@ def load_state_dict(
     name : str
         ``[framework/]name[@version]``; the defaults are ``pytorch`` and ``1``.
     device : str or torch.device
-        Another device than the CPU gets a private copy; the store shares no GPU memory yet.
+        On a GPU, too, processes share one copy of the weights, if the store has that GPU's memory
+        as a tier. Elsewhere each gets a copy of its own, and a line in the log says why.
     on_progress : callable, optional
         Called with the bytes done and the bytes in all while the store fetches the model.
     socket_path : Path, optional
         The manager's socket; by default that of this user.
+    share : bool
+        False for a private copy on a GPU, as for training: what is shared there must not be
+        written to. It is mapped for reading only, and a write fails on the GPU, after which the
+        process can use that GPU no more. On the CPU a write copies the page.
 
     Returns
     -------
@@ -113,19 +99,41 @@ def load_state_dict(
     StoreError
         The store refused the model, or there is no store.
     """
-    tensors = attach(name, on_progress, socket_path).tensors
-    if torch.device(device).type != "cpu":
-        return {key: tensor.to(device) for key, tensor in tensors.items()}
-    return tensors
+    return attach(name, on_progress, socket_path, device, share=share).tensors
 
 
 def attach(
-    name: str, on_progress: OnProgress | None = None, socket_path: Path | None = None
+    name: str,
+    on_progress: OnProgress | None = None,
+    socket_path: Path | None = None,
+    device: str | torch.device = "cpu",
+    *,
+    share: bool = True,
 ) -> AttachedModel:
     """Attach to a model of this machine's store, and say where the model was.
 
     Parameters and errors are those of `load_state_dict`.
     """
+    target = torch.device(device)
+    if target.type == "cpu":
+        return _attach_on_host(name, on_progress, socket_path)
+    if target.type == "cuda" and share and torch.cuda.is_available():
+        try:
+            ordinal = torch.cuda.current_device() if target.index is None else target.index
+            tensors, source = attach_to_device(name, CudaClient(ordinal), on_progress, socket_path)
+            return AttachedModel(tensors, source, Sharing(shared=True))
+        except UnavailableError:
+            raise
+        except StoreError as error:
+            logger.warning("%s: copied to %s, not shared: %s", name, target, error)
+    attached = _attach_on_host(name, on_progress, socket_path)
+    tensors = {key: tensor.to(target) for key, tensor in attached.tensors.items()}
+    return AttachedModel(tensors, attached.source, Sharing(shared=False))
+
+
+def _attach_on_host(
+    name: str, on_progress: OnProgress | None, socket_path: Path | None
+) -> AttachedModel:
     hold, files = open_model(name, on_progress, socket_path)
     tensors: dict[str, torch.Tensor] = {}
     collecting = gc.isenabled()
@@ -159,7 +167,7 @@ def _tensors_of(file: SharedFile, hold: Hold) -> dict[str, torch.Tensor]:
 
 def _tensor(content: _Mapping | bytearray, entry: TensorEntry) -> torch.Tensor:
     _, name, shape, begin, end = entry
-    dtype = _NUMPY_DTYPES[name]
+    dtype = NUMPY_DTYPES[name]
     if begin == end:
         array = np.empty(shape, dtype)
     elif begin % dtype.itemsize:
@@ -170,4 +178,4 @@ def _tensor(content: _Mapping | bytearray, entry: TensorEntry) -> torch.Tensor:
         # The tensor has a storage of its own, so that saving it does not save the whole file.
         array = np.ndarray(shape, dtype, content, begin)
     tensor = torch.from_numpy(array)
-    return tensor.view(_TORCH_ONLY[name]) if name in _TORCH_ONLY else tensor
+    return tensor.view(TORCH_ONLY[name]) if name in TORCH_ONLY else tensor

@@ -45,10 +45,12 @@ class TierSpace:
     Parameters
     ----------
     budget_bytes : int
+    page_bytes : int
+        Each blob takes a whole number of pages of this size.
     """
 
-    def __init__(self, budget_bytes: int) -> None:
-        self.budget_bytes = budget_bytes
+    def __init__(self, budget_bytes: int, page_bytes: int = 1) -> None:
+        self.budget_bytes, self._page_bytes = budget_bytes, page_bytes
         self.used_bytes = 0
         self.entries: dict[str, Entry] = {}
 
@@ -56,16 +58,20 @@ class TierSpace:
         """Return the blob's entry, if it has one."""
         return self.entries.get(blob.sha256)
 
+    def room_bytes(self, blobs: Iterable[Blob]) -> int:
+        """Return the room that blobs take here."""
+        return sum(-(-blob.size_bytes // self._page_bytes) * self._page_bytes for blob in blobs)
+
     def add(self, blob: Blob) -> Entry:
         """Take room for a blob that has none yet."""
         entry = self.entries[blob.sha256] = Entry(blob)
-        self.used_bytes += blob.size_bytes
+        self.used_bytes += self.room_bytes([blob])
         return entry
 
     def remove(self, blob: Blob) -> None:
         """Give back the room of a blob."""
         del self.entries[blob.sha256]
-        self.used_bytes -= blob.size_bytes
+        self.used_bytes -= self.room_bytes([blob])
 
     def missing(self, blobs: Iterable[Blob]) -> list[Blob]:
         """Return the blobs that have no entry."""
@@ -99,7 +105,7 @@ class TierSpace:
         idle = [
             entry for entry in self.entries.values() if entry.idle and entry.blob.sha256 not in keep
         ]
-        if sum(entry.blob.size_bytes for entry in idle) < excess:
+        if self.room_bytes(entry.blob for entry in idle) < excess:
             return None
         idle.sort(
             key=lambda entry: rule(
@@ -116,5 +122,5 @@ class TierSpace:
             if excess <= 0:
                 break
             chosen.append(entry.blob)
-            excess -= entry.blob.size_bytes
+            excess -= self.room_bytes([entry.blob])
         return chosen

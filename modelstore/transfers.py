@@ -48,6 +48,8 @@ class Transfers:
     ----------
     budgets_bytes : mapping of Tier to int
         The tiers that this store has, without `REMOTE`.
+    page_bytes : mapping of Tier to int
+        Tiers in which each blob takes a whole number of pages, and their size.
     rule : EvictionRule
     copies_at_once : int
         Copies that may run at the same time from one tier to another.
@@ -58,11 +60,15 @@ class Transfers:
     def __init__(
         self,
         budgets_bytes: Mapping[Tier, int],
+        page_bytes: Mapping[Tier, int],
         rule: EvictionRule,
         copies_at_once: int,
         actions: list[Action],
     ) -> None:
-        self.spaces = {tier: TierSpace(budgets_bytes[tier]) for tier in sorted(budgets_bytes)}
+        self.spaces = {
+            tier: TierSpace(budgets_bytes[tier], page_bytes.get(tier, 1))
+            for tier in sorted(budgets_bytes)
+        }
         self.evictions = dict.fromkeys(self.spaces, 0)
         self.copied_bytes: dict[tuple[Tier, Tier], int] = {}
         self.copied_s: dict[tuple[Tier, Tier], float] = {}
@@ -79,7 +85,7 @@ class Transfers:
     def reserve(self, tier: Tier, blobs: Iterable[Blob], keep: Collection[str] = ()) -> bool:
         """Take room for new blobs, evicting idle ones; return whether there was enough."""
         space, new = self.spaces[tier], list(blobs)
-        needed_bytes = sum(blob.size_bytes for blob in new)
+        needed_bytes = space.room_bytes(new)
         victims = space.victims(
             needed_bytes, keep, self._rule, lambda blob: self._reload_s_per_byte(blob, tier)
         )

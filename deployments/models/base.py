@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 
-LoadWeights = Callable[[str | Path], Mapping[str, Any]]
-"""What `Model.load` may ask for: it maps a source of weights to tensors by name."""
+LoadWeights = Callable[[str | Path, Any], Mapping[str, Any]]
+"""What `Model.load` may ask for: it maps a source of weights and a device to tensors by name."""
 
 _NUMPY_DTYPES = {
     "BOOL": "bool",
@@ -130,7 +130,8 @@ class Model(ABC):
             def load(self, device, weights=load_weights):
                 with torch.device("meta"):
                     self.network = Network()
-                self.network.load_state_dict(weights("resnet50.safetensors"), assign=True)
+                state = weights("resnet50.safetensors", device)
+                self.network.load_state_dict(state, assign=True)
 
         The config's `weights` names another file, or ``store://resnet50@2``, in its place.
         """

@@ -77,7 +77,7 @@ class Digits(Model):
         self._device = use_torch(device, self._threads)
         with torch.device("meta"):
             self._network = make_network()
-        self._network.load_state_dict(weights(self._weights), assign=True)
+        self._network.load_state_dict(weights(self._weights, self._device), assign=True)
         self._network.to(self._device).eval()
 
     def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

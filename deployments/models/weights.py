@@ -30,7 +30,8 @@ class WeightsLoader:
     source : str or None
         The source that was loaded last.
     found_in : str or None
-        Where its weights were: ``file``, or the tier of the store: ``host``, ``disk``, ``remote``.
+        Where its weights were: ``file``, or the tier of the store: ``device``, ``host``,
+        ``disk``, ``remote``.
     sharing : Sharing or None
         Whether the store's memory is shared with other processes, and why; None for a file.
     """
@@ -48,8 +49,10 @@ class WeightsLoader:
         self.found_in: str | None = None
         self.sharing: Sharing | None = None
 
-    def __call__(self, source: str | Path) -> "dict[str, torch.Tensor]":
-        """Load a model's tensors on the CPU.
+    def __call__(
+        self, source: str | Path, device: "str | torch.device" = "cpu"
+    ) -> "dict[str, torch.Tensor]":
+        """Load a model's tensors.
 
         Parameters
         ----------
@@ -57,6 +60,9 @@ class WeightsLoader:
             A safetensors file, or ``store://[framework/]name[@version]`` for a model of the store,
             whose memory is shared with all processes of this machine that load it from there. The
             config's `weights` replaces it.
+        device : str or torch.device
+            Where the tensors shall be. On a GPU whose memory is a tier of the store they are
+            shared, too; they must not be written to there.
 
         Returns
         -------
@@ -87,13 +93,15 @@ class WeightsLoader:
         with self._split.phase("weights"):
             if self.source.startswith(STORE_PREFIX):
                 name = self.source.removeprefix(STORE_PREFIX)
-                attached = modelstore.attach(name, socket_path=self._socket_path)
+                attached = modelstore.attach(name, socket_path=self._socket_path, device=device)
                 self.found_in, self.sharing = attached.source, attached.sharing
                 return attached.tensors
             self.found_in, self.sharing = "file", None
-            return load_file(source)
+            return load_file(source, device=str(device))
 
 
-def load_weights(source: str | Path) -> "dict[str, torch.Tensor]":
-    """Load a model's tensors on the CPU, as `WeightsLoader` does without a config."""
-    return WeightsLoader()(source)
+def load_weights(
+    source: str | Path, device: "str | torch.device" = "cpu"
+) -> "dict[str, torch.Tensor]":
+    """Load a model's tensors, as `WeightsLoader` does without a config."""
+    return WeightsLoader()(source, device)

@@ -10,7 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from modelstore.client import ask, list_models, open_model
+from modelstore.device.driver import CUDA
 from modelstore.endpoint import allow_many_clients
+from modelstore.errors import StoreError
 from modelstore.eviction import EVICTION_RULES
 from modelstore.manager import Manager
 from modelstore.names import ModelName
@@ -57,6 +59,20 @@ def command() -> None:
     "--disk-bytes", type=int, default=_DEFAULT_DISK_BYTES, show_default=True, help="Disk budget."
 )
 @click.option(
+    "--device-bytes",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Budget of a GPU's memory; 0 leaves the GPU out.",
+)
+@click.option(
+    "--device",
+    default="0",
+    show_default=True,
+    help="The GPU: its number on this machine, or its UUID.",
+)
+@click.option("--device-driver", default=CUDA, hidden=True, help="Module of another driver.")
+@click.option(
     "--eviction",
     type=click.Choice(sorted(EVICTION_RULES)),
     default="lru",
@@ -86,6 +102,9 @@ def serve(
     disk: Path,
     host_bytes: int,
     disk_bytes: int,
+    device_bytes: int,
+    device: str,
+    device_driver: str,
     eviction: str,
     eager: bool,
     check_reads: bool,
@@ -99,6 +118,9 @@ def serve(
         disk=disk,
         host_bytes=host_bytes,
         disk_bytes=disk_bytes,
+        device_bytes=device_bytes,
+        device=device,
+        device_driver=device_driver,
         socket=socket_path or default_socket(),
         eviction=eviction,
         eager=eager,
@@ -108,6 +130,10 @@ def serve(
     )
     allow_many_clients()
     manager = Manager(settings)
+    if manager.device_fault is not None:
+        manager.stop()
+        manager.run()  # closes everything
+        raise StoreError(f"--device-bytes: {manager.device_fault}")
 
     def stop(number: int, frame: object) -> None:
         # Everything on disk is whole at any moment, so a download is not waited for. The socket's
@@ -172,7 +198,9 @@ def ls(socket_path: Path | None, as_json: bool) -> None:
     if as_json:
         print_json({"models": models})
         return
-    columns = ("name", "files", "bytes", "host_bytes", "disk_bytes", "leases", "pinned")
+    columns = ["name", "files", "bytes", "host_bytes", "disk_bytes", "leases", "pinned"]
+    if any("device_bytes" in model for model in models):
+        columns.insert(3, "device_bytes")
     print_table(columns, [[model[column] for column in columns] for model in models])
 
 

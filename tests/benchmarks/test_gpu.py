@@ -30,6 +30,14 @@ def test_needs_are_pinned() -> None:
     assert [line.partition("==")[0].lower() for line in lines] == sorted(map(str.lower, NEEDS))
 
 
+def test_what_the_machine_has_is_not_needed(tmp_path):
+    has = tmp_path / "has.txt"
+    has.write_text("LLVMlite==0.48.0\nprometheus-client==0.20\nnumba==0.66\nscipy==1.17.0\n")
+    lines = CliRunner().invoke(main, ["--needs", "--has", str(has)]).output.split()
+    needed = {line.partition("==")[0] for line in lines}
+    assert needed == set(NEEDS) - {"llvmlite", "prometheus_client", "numba", "scipy"}
+
+
 @pytest.mark.slow
 def test_it_needs_no_other_packages_and_no_ray() -> None:
     script = """

@@ -1,5 +1,6 @@
 """The core as a state machine: whatever happens, bytes, references and requests add up."""
 
+import math
 from collections import Counter
 from collections.abc import Hashable
 
@@ -41,6 +42,12 @@ MODELS = {
     }.items()
 }
 NAMES = sorted(MODELS)
+PAGE_BYTES = {Tier.DEVICE: 2}
+
+
+def room_bytes(blob, tier):
+    page_bytes = PAGE_BYTES.get(tier, 1)
+    return math.ceil(blob.size_bytes / page_bytes) * page_bytes
 
 
 class Machine(RuleBasedStateMachine):
@@ -54,7 +61,9 @@ class Machine(RuleBasedStateMachine):
         budgets = {Tier.HOST: 10, Tier.DISK: 12} | ({Tier.DEVICE: 8} if device else {})
         self.budgets = budgets
         self.eager = eager
-        self.core = StoreCore(budgets, EVICTION_RULES[rule_name], eager, copies_at_once=2)
+        self.core = StoreCore(
+            budgets, EVICTION_RULES[rule_name], eager, copies_at_once=2, page_bytes=PAGE_BYTES
+        )
         self.content: dict[Tier, set[Blob]] = {tier: set() for tier in budgets}
         self.copies: list[Copy] = []
         self.resolves: list[ModelName] = []
@@ -155,6 +164,19 @@ class Machine(RuleBasedStateMachine):
         done = data.draw(st.integers(0, copy.blob.size_bytes))
         self.carry_out(self.core.copy_progress(copy.blob, copy.target, done))
 
+    @precondition(lambda self: self.core and Tier.DEVICE in self.budgets)
+    @rule()
+    def lose_the_device(self):
+        gone = self.content[Tier.DEVICE].copy()
+        for holder, (tier, _) in list(self.held.items()):
+            if tier is Tier.DEVICE:
+                del self.held[holder]
+        waiting = [holder for holder, (_, tier) in self.waiting.items() if tier is Tier.DEVICE]
+        self.carry_out(self.core.lost_all(Tier.DEVICE, FetchError("gone")))
+        assert not gone & self.content[Tier.DEVICE]
+        refused = [holder for holder in waiting if holder not in self.waiting]
+        assert gone or not refused
+
     @precondition(lambda self: self.core)
     @rule(name=st.sampled_from(NAMES))
     def pin(self, name):
@@ -203,7 +225,7 @@ class Machine(RuleBasedStateMachine):
         for tier, content in self.content.items():
             view = stats["tiers"][tier.name.lower()]
             coming = {copy.blob for copy in self.copies if copy.target is tier}
-            assert sum(blob.size_bytes for blob in content | coming) <= view["used_bytes"]
+            assert sum(room_bytes(blob, tier) for blob in content | coming) <= view["used_bytes"]
             assert view["used_bytes"] <= self.budgets[tier]
         for tier, manifest in self.held.values():
             assert set(manifest.blobs) <= self.content[tier]
@@ -230,7 +252,7 @@ class Machine(RuleBasedStateMachine):
         stats = self.core.stats()
         for tier, content in self.content.items():
             used_bytes = stats["tiers"][tier.name.lower()]["used_bytes"]
-            assert used_bytes == sum(blob.size_bytes for blob in content)
+            assert used_bytes == sum(room_bytes(blob, tier) for blob in content)
             if self.eager and tier is Tier.HOST and Tier.DEVICE not in self.budgets:
                 assert not content
         # Nothing is in use any more, so a model that fits any budget fits.
@@ -425,3 +447,32 @@ def test_what_the_last_run_left_on_disk_is_used_within_the_budget():
     assert core.found(BLOB, Tier.DISK) == []
     assert core.found(Blob("2" * 64, 3), Tier.DISK) == [Drop(BLOB, Tier.DISK)]
     assert core.found(Blob("3" * 64, 13), Tier.DISK) == [Drop(Blob("3" * 64, 13), Tier.DISK)]
+
+
+def test_holders_of_lost_memory_hold_it_no_more_and_the_next_one_gets_it_anew():
+    core, blob = StoreCore({Tier.DEVICE: 8, Tier.HOST: 8}), Blob("a", 3)
+    core.known(NAME, Manifest((("f", blob),)))
+    core.open("before", NAME, Tier.DEVICE)
+    core.copied(blob, Tier.HOST)
+    core.copied(blob, Tier.DEVICE)
+    assert core.lost_all(Tier.DEVICE, FetchError("gone")) == [Drop(blob, Tier.DEVICE)]
+    assert core.stats()["leases"] == 0
+    assert core.open("after", NAME, Tier.DEVICE) == [Copy(blob, Tier.HOST, Tier.DEVICE)]
+    assert core.disconnect("before") == []
+    [granted] = core.copied(blob, Tier.DEVICE)
+    assert isinstance(granted, Granted)
+    assert granted.holder == "after"
+
+
+def test_a_wait_for_a_model_that_was_partly_there_ends_when_that_is_lost():
+    core, there, missing = StoreCore({Tier.DEVICE: 8, Tier.HOST: 8}), Blob("a", 3), Blob("b", 2)
+    core.known(NAME, Manifest((("f", there), ("g", missing))))
+    core.open("waits", NAME, Tier.DEVICE)
+    for blob in (there, missing):
+        core.copied(blob, Tier.HOST)
+    core.copied(there, Tier.DEVICE)
+    refused, dropped = core.lost_all(Tier.DEVICE, FetchError("gone"))
+    assert isinstance(refused, Refused)
+    assert (refused.holder, str(refused.error)) == ("waits", "gone")
+    assert dropped == Drop(there, Tier.DEVICE)
+    assert core.copied(missing, Tier.DEVICE) == []

@@ -141,7 +141,9 @@ def test_peer_uid_is_what_the_kernel_says():
         assert wire.peer_uid(near) == os.getuid()
 
 
-@pytest.mark.parametrize("options", [{"host_bytes": 0}, {"disk_bytes": -1}, {"eviction": "x"}])
+@pytest.mark.parametrize(
+    "options", [{"host_bytes": 0}, {"disk_bytes": -1}, {"device_bytes": -1}, {"eviction": "x"}]
+)
 def test_wrong_settings_are_refused(tmp_path, options):
     with pytest.raises(InvalidInputError, match=next(iter(options))):
         settings_for(tmp_path, **options)

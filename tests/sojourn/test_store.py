@@ -5,7 +5,9 @@ import json
 import pytest
 from safetensors.numpy import save_file
 
+from modelstore.device.tensors import attach_to_device
 from sojourn.cli import main
+from tests.support import emulated_device
 from tests.support.model_stores import manager_thread, publish, settings_for, weights
 
 
@@ -65,6 +67,31 @@ def test_without_a_manager_each_command_says_how_to_start_one(tmp_path, monkeypa
 def test_serve_refuses_wrong_settings(tmp_path, capsys):
     assert main(["store", "serve", "--remote", "models", "--disk", str(tmp_path)]) == 2
     assert "file:///" in capsys.readouterr().err
+
+
+def test_serve_with_a_device_that_cannot_be_used_is_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv(emulated_device.KIND_VARIABLE, "broken")
+    arguments = ["--remote", (tmp_path / "remote").as_uri(), "--disk", str(tmp_path / "disk")]
+    arguments += ["--socket", str(tmp_path / "run/store.sock"), "--device-bytes", "1000"]
+    arguments += ["--always-share", "--device-driver", emulated_device.MODULE]
+    assert main(["store", "serve", *arguments]) == 2
+    assert capsys.readouterr().err.strip().endswith("--device-bytes: this device is broken")
+    assert not (tmp_path / "run/store.sock").exists()
+
+
+def test_the_device_tier_is_listed(tmp_path, monkeypatch, capsys):
+    publish(tmp_path / "remote", "m", {"model.safetensors": weights(1)})
+    device = {"device_bytes": 1 << 22, "device_driver": emulated_device.MODULE}
+    with manager_thread(settings_for(tmp_path, **device)) as socket_path:
+        monkeypatch.setenv("SOJOURN_STORE", str(socket_path))
+        state, _ = attach_to_device("m", emulated_device.EmulatedClient())
+        assert main(["store", "ls"]) == 0
+        assert "device" in capsys.readouterr().out  # the column, whatever the width
+        [listed] = run(capsys, "ls")["models"]
+        assert listed["device_bytes"] == listed["bytes"]
+        assert main(["store", "stats", "--prometheus"]) == 0
+        assert 'used_bytes{tier="device"} 2.097152e+06' in capsys.readouterr().out
+        del state
 
 
 def test_published_models_are_served(tmp_path, monkeypatch, capsys):

@@ -90,6 +90,9 @@ class ManagerProcess:
         arguments += ["--host-bytes", str(settings.host_bytes)]
         arguments += ["--disk-bytes", str(settings.disk_bytes), "--socket", str(settings.socket)]
         arguments += ["--always-share"] * settings.always_share
+        if settings.device_bytes:
+            arguments += ["--device-bytes", str(settings.device_bytes)]
+            arguments += ["--device-driver", settings.device_driver]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "sojourn.cli", *arguments],
             env=os.environ | self._environment,

@@ -5,6 +5,7 @@ import pytest
 import safetensors.numpy
 import torch
 
+import modelstore
 from deployments.config import ModelConfig
 from deployments.models.base import Model, TensorSpec
 from deployments.models.digits import WEIGHTS, Digits
@@ -69,7 +70,7 @@ def test_digits_from_the_store_answers_as_from_its_file(store):
 def test_a_model_takes_weights_that_a_test_hands_it():
     zeros = {name: torch.zeros_like(tensor) for name, tensor in load_weights(WEIGHTS).items()}
     model = Digits()
-    model.load("cpu", weights=lambda source: zeros)
+    model.load("cpu", weights=lambda source, device: zeros)
     np.testing.assert_allclose(model.forward(model.example(1))["probabilities"], 0.1)
 
 
@@ -113,3 +114,18 @@ def test_a_store_that_is_not_there_is_one_line_for_the_user(tmp_path, monkeypatc
     monkeypatch.setenv("SOJOURN_STORE", str(tmp_path / "nobody.sock"))
     with pytest.raises(UnavailableError, match="sojourn store serve"):
         load_model("digits", {"weights": "store://digits"}, "cpu")
+
+
+def test_the_device_that_a_model_names_is_that_of_its_tensors(store, monkeypatch):
+    asked = []
+    attach = modelstore.attach
+
+    def attach_to(name, socket_path, device):
+        asked.append(device)
+        return attach(name, socket_path=socket_path)
+
+    monkeypatch.setattr(modelstore, "attach", attach_to)
+    loader = WeightsLoader()
+    loader("store://digits", "cuda:0")
+    loader("store://digits")
+    assert asked == ["cuda:0", "cpu"]
