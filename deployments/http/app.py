@@ -21,12 +21,7 @@ from deployments.http.answers import BINARY, JSON, Answer, check_method, error_a
 from deployments.http.compression import accepted_coding, compressed, pays
 from deployments.http.console import EVENTS, Console
 from deployments.http.disconnects import DisconnectWatch
-from deployments.http.inference_protocol import (
-    InferenceRequest,
-    Tensors,
-    parse_in_turns,
-    parse_request,
-)
+from deployments.http.inference_protocol import InferenceRequest, parse_in_turns, parse_request
 from deployments.http.json_guard import claimed_rows
 from deployments.http.large_json import IN_TURNS_FROM_BYTES
 from deployments.http.request import (
@@ -45,6 +40,7 @@ from deployments.http.request import (
 from deployments.http.resources import Resources
 from deployments.http.response_encoding import encode_response
 from deployments.http.service_interface import Service
+from deployments.http.signature import Tensors
 from deployments.http.turns import Turns
 from deployments.observability.inference_statistics import RequestTotals
 from deployments.observability.request_ids import RequestIds
