@@ -18,6 +18,7 @@ from deployments.batcher.requests import Refusal
 from deployments.errors import BusyError, ModelError, RequestError
 from deployments.haproxy import only_replica
 from deployments.http.answers import BINARY, JSON, Answer, check_method, error_answer
+from deployments.http.asgi import lifespan, path_of
 from deployments.http.compression import accepted_coding, compressed, pays
 from deployments.http.console import EVENTS, Console
 from deployments.http.disconnects import DisconnectWatch
@@ -124,7 +125,7 @@ class InferenceApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request, or the server's lifespan events."""
         if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
+            await lifespan(receive, send)
             return
         if scope["type"] != "http":
             return
@@ -137,7 +138,7 @@ class InferenceApp:
             fields.get(TRACEPARENT),
         )
         try:
-            if _path_of(scope) == EVENTS:
+            if path_of(scope) == EVENTS:
                 await self._stream(scope, fields, receive, send, info)
                 return
             status, body, headers = await self._route(scope, fields, receive, arrival_s, info)
@@ -163,7 +164,7 @@ class InferenceApp:
         arrival_s: float,
         info: RequestInfo,
     ) -> Answer:
-        path, method = _path_of(scope), scope["method"]
+        path, method = path_of(scope), scope["method"]
         info.token = self.service.access.admit(
             fields.get(AUTHORIZATION), scope_of(path), time.monotonic()
         )
@@ -341,20 +342,6 @@ class InferenceApp:
         )
 
 
-def _path_of(scope: Scope) -> str:
-    """Return the path of a request, without the application's prefix and slashes at its end."""
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", "")).rstrip("/")
-
-
 def takes_turns(body: bytes, header_length: int | None) -> bool:
     """Return whether the JSON of a body is too large to be parsed at once."""
     return (len(body) if header_length is None else header_length) >= IN_TURNS_FROM_BYTES
-
-
-async def _lifespan(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return
