@@ -146,25 +146,15 @@ class BatcherCore:
         kind : hashable
             Its kind; None if it is not known yet, or there is only one.
         """
+        size = self.limits.max_batch_size
         return not self._draining and self._admission.admits(
             rows,
             queued=self._queue.rows,
-            ahead=self._rows_ahead(kind),
+            ahead=self._queue.rows_ahead(kind, size) + self._bisection.rows,
             device_free_s=self._busy_until_s,
             now_s=now_s,
             arrival_s=now_s if arrival_s is None else arrival_s,
         )
-
-    def _rows_ahead(self, kind: Hashable) -> int:
-        """Return the rows that wait before a request, with batches of other kinds as if full."""
-        by_kind = self._queue.rows_by_kind
-        if not by_kind:
-            return self.queue_length
-        size = self.limits.max_batch_size
-        batches = sum([-(-rows // size) for other, rows in by_kind.items() if other != kind])
-        if kind is None:
-            batches -= 1  # it may still fit into one of them
-        return size * batches + by_kind.get(kind, 0) + self._bisection.rows
 
     def refuse(self, rows: int, now_s: float, arrival_s: float) -> Refusal:
         """Count a request for which there is no room, and return why."""

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -30,6 +30,7 @@ class RequestQueue:
         #: By priority, the lowest first.
         self._queues: list[deque[Request]] = [deque()]
         self._returned: deque[Slice] = deque()
+        #: But for None, the only kind where it is one.
         self._rows_by_kind: dict[Hashable, int] = {}
         self._has_deadlines = False
         #: At least as many as the cancelled requests that are still in the queues.
@@ -39,11 +40,6 @@ class RequestQueue:
     def has_returned_slices(self) -> bool:
         """Whether slices of failed batches wait."""
         return bool(self._returned)
-
-    @property
-    def rows_by_kind(self) -> Mapping[Hashable, int]:
-        """Rows that wait of each kind, but for None, the only kind where it is one."""
-        return self._rows_by_kind
 
     def rows_of(self, kind: Hashable) -> int:
         """Return how many rows of a kind wait."""
@@ -57,6 +53,24 @@ class RequestQueue:
         for queue in self._queues[priority:]:
             rows += sum(one.rows - one.rows_started for one in queue if not one.cancelled)
         return rows
+
+    def rows_ahead(self, kind: Hashable, batch_size: int) -> int:
+        """Return the rows that wait before a request, with batches of other kinds as if full.
+
+        Parameters
+        ----------
+        kind : hashable
+            Its kind. If that is None although others have one, it is not known yet.
+        batch_size : int
+            The largest batch.
+        """
+        by_kind = self._rows_by_kind
+        if not by_kind:
+            return self.rows
+        batches = sum([-(-rows // batch_size) for other, rows in by_kind.items() if other != kind])
+        if kind is None:
+            batches -= 1  # it may still fit into one of them
+        return batch_size * batches + by_kind.get(kind, 0)
 
     def first_kind(self, head_start_s: float) -> Hashable:
         """Return the kind of the request that goes next; there must be one."""

@@ -172,7 +172,7 @@ def test_rows_of_another_kind_keep_their_places() -> None:
     assert queue.first_kind(HEAD_START_S) == "a"
     assert take(queue, 9, kind="a")[0] == [(0, 0, 2), (2, 0, 2)]
     assert take(queue, 9, kind="b")[0] == [(1, 1, 2), (3, 0, 2)]
-    assert (queue.rows, queue.rows_by_kind) == (0, {})
+    assert (queue.rows, queue.rows_ahead("a", 4)) == (0, 0)
 
 
 @given(
