@@ -25,12 +25,12 @@ from deployments.models.base import TensorSpec
 #: JSON, followed by raw tensors.
 _BYTES: Schema = {"type": "string", "format": "binary"}
 _DURATION = exact_object(count={"type": "integer"}, ns={"type": "integer"})
-_TENSORS: Schema = {
-    "type": "array",
-    "items": exact_object(
-        name=STRING, datatype=STRING, shape={"type": "array", "items": {"type": "integer"}}
-    ),
-}
+_TENSOR = exact_object(
+    name=STRING, datatype=STRING, shape={"type": "array", "items": {"type": "integer"}}
+)
+#: The parameters are those of tensors with dimensions of any length.
+_TENSOR["properties"]["parameters"] = exact_object(max_dim={"type": "integer", "minimum": 1})
+_TENSORS: Schema = {"type": "array", "items": _TENSOR}
 _DECISION: Schema = {
     "type": "object",
     "required": ["time_s", "target_replicas", "replicas", "reason"],

@@ -138,27 +138,37 @@ def _output_schema(spec: TensorSpec, signature: Signature) -> Schema:
 
 
 def _tensor_schema(spec: TensorSpec, signature: Signature) -> Schema:
-    dimensions = 1 + len(spec.shape)
-    largest = max(signature.max_rows, *spec.max_shape, 1)
     return {
         **OBJECT,
         "required": ["name", "datatype", "shape"],
         "properties": {
             "name": {"type": "string", "const": spec.name},
             "datatype": {"type": "string", "const": spec.datatype},
-            "shape": {
-                "type": "array",
-                "items": {"type": "integer", "minimum": 1, "maximum": largest},
-                "minItems": dimensions,
-                "maxItems": dimensions,
-                "description": f"Rows, from 1 to {signature.max_rows}"
-                + "".join(
-                    f", then {length}" if length > 0 else f", then 1 to {spec.max_dim}"
-                    for length in spec.shape
-                ),
-            },
+            "shape": _shape_schema(spec, signature),
         },
     }
+
+
+def _shape_schema(spec: TensorSpec, signature: Signature) -> Schema:
+    dimensions = 1 + len(spec.shape)
+    lengths = [(1, signature.max_rows)]
+    lengths += [(1, spec.max_dim) if length < 0 else (length, length) for length in spec.shape]
+    words = [f"{least} to {most}" if least < most else f"{most}" for least, most in lengths[1:]]
+    schema: Schema = {
+        "type": "array",
+        "minItems": dimensions,
+        "maxItems": dimensions,
+        "description": f"Rows, from 1 to {signature.max_rows}"
+        + "".join(f", then {word}" for word in words),
+    }
+    if spec.is_variable:
+        return {**schema, "prefixItems": [_whole_number(*bounds) for bounds in lengths]}
+    # Not every generator of clients knows `prefixItems`; the number of values tells the rest.
+    return {**schema, "items": _whole_number(1, max(most for _, most in lengths))}
+
+
+def _whole_number(least: int, most: int) -> Schema:
+    return {"type": "integer", "minimum": least, "maximum": most}
 
 
 def _value_schema(spec: TensorSpec) -> Schema:
