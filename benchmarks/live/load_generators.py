@@ -57,6 +57,8 @@ _WRK_UNIT_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
 #: Windows that perf_analyzer measures at least, and calls stable if they differ by any percentage.
 _WINDOWS, _ANY_PERCENT = 3, 999
+#: Each of its threads waits for an answer: with fewer than wait at once, it is no open loop.
+_THREADS = 64
 _PERF_ANALYZER_COLUMNS = (
     "Inferences/Second",
     *("p50 latency", "p90 latency", "p99 latency"),
@@ -219,7 +221,10 @@ def by_perf_analyzer(rate_per_s: float, run_s: float) -> Measured:
         before = os.times()
         try:
             subprocess.run(
-                [*command, *rate, *windows, *tensors], capture_output=True, text=True, check=True
+                [*command, *rate, *windows, *tensors, "--max-threads", str(_THREADS)],
+                capture_output=True,
+                text=True,
+                check=True,
             )
         except FileNotFoundError:
             raise UnavailableError("perf_analyzer is not installed (docs/load_tests.md)") from None
