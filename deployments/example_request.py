@@ -12,7 +12,7 @@ def example_request(model: Model) -> dict[str, Any]:
         {
             "name": spec.name,
             "datatype": spec.datatype,
-            "shape": [1, *spec.shape],
+            "shape": list(example[spec.name].shape),
             "data": [_readable(value) for value in example[spec.name].ravel().tolist()],
         }
         for spec in model.inputs

@@ -61,7 +61,7 @@ def traits_of(model: type[Model]) -> RequestTraits:
 
 def _row_bytes(inputs: Sequence[TensorSpec]) -> int:
     return sum(
-        math.prod(spec.shape) * spec.numpy_dtype.itemsize
+        math.prod(spec.max_shape) * spec.numpy_dtype.itemsize
         for spec in inputs
         if spec.datatype != "BYTES"
     )

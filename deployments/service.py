@@ -23,12 +23,9 @@ from deployments.example_request import example_request
 from deployments.haproxy_view import MeanTimes
 from deployments.http.base_service import BaseService
 from deployments.http.body_budget import default_limit_bytes
-from deployments.http.inference_protocol import (
-    InferenceRequest,
-    Signature,
-    Tensors,
-)
+from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.json_guard import claimed_rows
+from deployments.http.signature import Signature, Tensors
 from deployments.inference_call import InferenceCall
 from deployments.model_device import ModelDevice
 from deployments.models.base import Model
@@ -179,7 +176,10 @@ class InferenceService(BaseService):
         self.access.configure(user_config.access)
         limits = user_config.limits
         self.signature = Signature(
-            self._model.inputs, self._model.outputs, limits.max_rows_per_request
+            self._model.inputs,
+            self._model.outputs,
+            limits.max_rows_per_request,
+            limits.priorities,
         )
         self.max_body_bytes = limits.max_body_bytes or self.signature.body_limit_bytes
         self.receive_timeout_s = limits.receive_timeout_s

@@ -14,6 +14,7 @@ from autoscaler.settings import AutoscalerSettings
 from deployments.access.config import AccessConfig
 from deployments.batcher.limits import Limits, limits_for
 from deployments.observability.config import TracingConfig
+from deployments.priorities import LEVELS, MAX_PRIORITY_LEVELS, PriorityLevels
 from deployments.routing import RETRIES
 from deployments.serve_document import (
     unknown_key,
@@ -133,6 +134,25 @@ class LimitsConfig(StrictModel):
     receive_timeout_s: float = Field(default=30.0, gt=0, allow_inf_nan=False)
     #: A request is given up after this time, whatever deadline it carries.
     max_timeout_ms: float = Field(default=60_000.0, gt=0, allow_inf_nan=False)
+    #: Levels of priority: 1 is the highest, this one the lowest.
+    priority_levels: int = Field(default=LEVELS, ge=1, le=MAX_PRIORITY_LEVELS)
+    #: Level of requests that name none. None: the lowest.
+    default_priority_level: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _default_level(self) -> "LimitsConfig":
+        if (self.default_priority_level or 1) > self.priority_levels:
+            raise ValueError(
+                f"default_priority_level must be at most priority_levels, {self.priority_levels}"
+            )
+        return self
+
+    @property
+    def priorities(self) -> PriorityLevels:
+        """The priorities that requests may have."""
+        return PriorityLevels(
+            self.priority_levels, self.default_priority_level or self.priority_levels
+        )
 
 
 class HostedModelConfig(StrictModel):

@@ -1,7 +1,7 @@
 """Requests made for any model: from its signature, or from a folder of images."""
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,9 @@ import numpy as np
 from policy.errors import InvalidInputError
 
 _INTEGERS = 100
+#: The longest that a dimension of any length is made, and how long for a picture.
+_LONGEST = 16
+_SIDE = 8
 _WORDS = (
     *("the", "a", "quick", "slow", "brown", "fox", "dog"),
     *("jumps", "sleeps", "over", "under", "lazy", "bright", "day"),
@@ -23,7 +26,8 @@ def random_cases(
     """Make requests of one row with random values, whose right answers are not known.
 
     Numbers with a fraction are from 0 to 1, whole numbers from 0 to 99 (unsigned 8 bits: to 255),
-    and BYTES are some English words. A dimension of any length, other than the first, is 8.
+    and BYTES are some English words. A dimension of any length, other than the first, is from 1 to
+    16, or to the most that the model takes.
 
     Parameters
     ----------
@@ -82,7 +86,8 @@ def image_cases(inputs: Sequence[Mapping[str, Any]], folder: Path) -> Iterator[d
 
 def _random_tensor(random: np.random.Generator, spec: Mapping[str, Any]) -> dict[str, Any]:
     datatype = spec["datatype"]
-    shape = _one_row(spec["shape"])
+    longest = min(_LONGEST, spec.get("parameters", {}).get("max_dim", _LONGEST))
+    shape = _one_row(spec["shape"], lambda: int(random.integers(1, longest + 1)))
     size = int(np.prod(shape))
     data: list[Any]
     if datatype == "BYTES":
@@ -97,13 +102,17 @@ def _random_tensor(random: np.random.Generator, spec: Mapping[str, Any]) -> dict
     return {"name": spec["name"], "datatype": datatype, "shape": shape, "data": data}
 
 
-def _one_row(shape: Sequence[int]) -> list[int]:
+def _one_row(shape: Sequence[int], length_of: Callable[[], int]) -> list[int]:
+    """Return the shape of one row, with the length given where it may be any."""
     first, *rest = shape
-    return [1 if first < 0 else first, *(8 if length < 0 else length for length in rest)]
+    return [
+        1 if first < 0 else first,
+        *(length_of() if length < 0 else length for length in rest),
+    ]
 
 
 def _image_tensor(spec: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    shape = _one_row(spec["shape"])
+    shape = _one_row(spec["shape"], lambda: _SIDE)
     tensor = {"name": spec["name"], "datatype": spec["datatype"], "shape": shape}
     if spec["datatype"] == "BYTES":
         if np.prod(shape) != 1:

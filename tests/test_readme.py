@@ -10,7 +10,8 @@ import yaml
 from click.testing import CliRunner
 
 from deployments.config import parse_user_config
-from deployments.http.inference_protocol import Signature, parse_request
+from deployments.http.inference_protocol import parse_request
+from deployments.http.signature import Signature
 from deployments.models.base import TensorSpec
 from sojourn.cli import COMMANDS, cli
 from tests.support.readme import README, ROOT, blocks, commands

@@ -26,9 +26,10 @@ from deployments.access.config import AccessConfig
 from deployments.access.control import INFERENCE, AccessControl
 from deployments.access.tokens import hash_token, make_token
 from deployments.errors import RequestError
-from deployments.http.inference_protocol import Signature, parse_request
+from deployments.http.inference_protocol import parse_request
 from deployments.http.request_head import END_OF_HEAD, RequestHeads
 from deployments.http.response_encoding import encode_response
+from deployments.http.signature import Signature
 from deployments.models.base import TensorSpec
 from deployments.observability.config import TracingConfig
 from deployments.observability.request_ids import RequestIds

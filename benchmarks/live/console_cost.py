@@ -22,8 +22,9 @@ from autoscaler.decision_log import DECISIONS_KEPT
 from benchmarks.arguments import json_option
 from deployments.config import ModelConfig, parse_user_config
 from deployments.console.feed import PERIOD_S, Feed
-from deployments.http.inference_protocol import InferenceRequest, RequestedOutput
-from deployments.http.tensors import codec_of
+from deployments.http.datatypes import codec_of
+from deployments.http.inference_protocol import InferenceRequest
+from deployments.http.signature import RequestedOutput
 from deployments.models.emulated import Emulated
 from deployments.service import InferenceService
 from policy.profile import Profile

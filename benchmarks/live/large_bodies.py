@@ -19,12 +19,8 @@ import orjson
 
 from benchmarks.arguments import json_option, quick_option
 from deployments.http.app import takes_turns
-from deployments.http.inference_protocol import (
-    InferenceRequest,
-    Signature,
-    parse_in_turns,
-    parse_request,
-)
+from deployments.http.inference_protocol import InferenceRequest, parse_in_turns, parse_request
+from deployments.http.signature import Signature
 from deployments.http.turns import Turns
 from deployments.models.base import TensorSpec
 from sojourn.output import print_json, print_table

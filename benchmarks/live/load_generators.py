@@ -5,8 +5,9 @@
 Two services, without Ray: an echo in which every request takes 5 ms, so that the right answer is
 known, and Sojourn's app with an emulated device that takes 50 ms and more for a batch. Each gets
 Poisson arrivals from `benchmarks.peers.light_loop`, which costs 10 to 30 µs of CPU per request and
-goes before all other processes, so it is the reference; from MLPerf LoadGen's Server scenario; and
-from `sojourn loadtest`, that is Locust, with one and with two workers. wrk keeps as many
+goes before all other processes, so it is the reference; from MLPerf LoadGen's Server scenario; from
+Triton's perf_analyzer, where it is installed; and from `sojourn loadtest`, that is Locust, with one
+and with two workers. wrk keeps as many
 connections busy as there are requests in flight at that rate by Little's law: a closed loop, which
 waits for the service. Response times count from when a request was due, for wrk from when it was
 sent.
@@ -15,6 +16,7 @@ A generator can be believed at a rate if its percentiles are within 10%, or 1 ms
 reference's. It shares the cores with the service, as it does where people try a service.
 """
 
+import csv
 import json
 import os
 import re
@@ -51,6 +53,16 @@ wrk.body = [==[{body}]==]
 wrk.headers["Content-Type"] = "application/json"
 """
 _WRK_UNIT_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
+
+
+#: Windows that perf_analyzer measures at least, and calls stable if they differ by any percentage.
+_WINDOWS, _ANY_PERCENT = 3, 999
+#: Each of its threads waits for an answer: with fewer than wait at once, it is no open loop.
+_THREADS = 64
+_PERF_ANALYZER_COLUMNS = (
+    "Inferences/Second",
+    *("p50 latency", "p90 latency", "p99 latency"),
+)
 
 
 @dataclass(frozen=True)
@@ -192,6 +204,55 @@ def parse_wrk(output: str, cpu_s: float) -> Measured:
     return Measured(float(rate[1]), p50_ms, p90_ms, p99_ms, 1e6 * cpu_s / int(count[1]))
 
 
+def by_perf_analyzer(rate_per_s: float, run_s: float) -> Measured:
+    """Measure with Triton's perf_analyzer: Poisson arrivals.
+
+    Raises
+    ------
+    UnavailableError
+        It is not installed, or it failed.
+    """
+    with tempfile.NamedTemporaryFile("r", suffix=".csv") as table:
+        rate = ("--request-rate-range", f"{rate_per_s:g}", "--request-distribution", "poisson")
+        window_ms = str(round(1e3 * run_s / _WINDOWS))
+        windows = ("-p", window_ms, "-r", str(_WINDOWS), "-s", str(_ANY_PERCENT))
+        tensors = ("--input-tensor-format", "json", "--output-tensor-format", "json")
+        command = ["perf_analyzer", "-m", MODEL, "-u", f"{HOST}:{PORT}", "-f", table.name]
+        before = os.times()
+        try:
+            subprocess.run(
+                [*command, *rate, *windows, *tensors, "--max-threads", str(_THREADS)],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+        except FileNotFoundError:
+            raise UnavailableError("perf_analyzer is not installed (docs/load_tests.md)") from None
+        except subprocess.CalledProcessError as error:
+            last = (error.stderr or error.stdout).strip().splitlines()[-1:]
+            raise UnavailableError(f"perf_analyzer failed: {last}") from None
+        after = os.times()
+        spent_s = after.children_user + after.children_system
+        spent_s -= before.children_user + before.children_system
+        return parse_perf_analyzer(table.read(), spent_s, run_s)
+
+
+def parse_perf_analyzer(table: str, cpu_s: float, run_s: float) -> Measured:
+    """Return what perf_analyzer writes with ``-f``; `cpu_s` is its CPU time.
+
+    It does not tell how many requests it sent: as many as were answered per second, here.
+    """
+    try:
+        (line,) = csv.DictReader(table.splitlines())
+        per_s, p50_us, p90_us, p99_us = (float(line[name]) for name in _PERF_ANALYZER_COLUMNS)
+    except (KeyError, ValueError):
+        raise UnavailableError(
+            f"perf_analyzer's output is not understood: {table[:200]!r}"
+        ) from None
+    cpu_us = 1e6 * cpu_s / (per_s * run_s)
+    return Measured(per_s, p50_us / 1e3, p90_us / 1e3, p99_us / 1e3, cpu_us)
+
+
 def measure(workload: Workload, rate_per_s: float, run_s: float) -> Iterator[tuple[str, Measured]]:
     """Measure the running service with each generator, the reference first."""
     reference = by_light_loop(workload, rate_per_s, run_s)
@@ -200,6 +261,7 @@ def measure(workload: Workload, rate_per_s: float, run_s: float) -> Iterator[tup
     connections = max(1, round(rate_per_s * reference.p50_ms / 1e3))
     generators: dict[str, Callable[[], Measured]] = {
         "MLPerf LoadGen": lambda: by_loadgen(workload, rate_per_s, run_s),
+        "perf_analyzer": lambda: by_perf_analyzer(rate_per_s, run_s),
         "Locust": lambda: by_locust(1, workload, rate_per_s, run_s),
         "Locust, 2 workers": lambda: by_locust(2, workload, rate_per_s, run_s),
         f"wrk, {connections} connections": lambda: by_wrk(workload, connections, run_s),

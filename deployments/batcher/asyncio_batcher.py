@@ -20,15 +20,10 @@ from deployments.batcher.delivery import deliver_failure, deliver_outputs, trace
 from deployments.batcher.device import DeviceThread
 from deployments.batcher.loop_run import run_on_loop
 from deployments.batcher.model_errors import ModelErrors
-from deployments.batcher.model_runner import (
-    BatchRun,
-    DeviceLostError,
-    Failure,
-    ModelRunner,
-    Tensors,
-)
+from deployments.batcher.model_runner import BatchRun, DeviceLostError, Failure, ModelRunner
 from deployments.batcher.placement import BatchPlacement
 from deployments.batcher.row_counts import RowCounts
+from deployments.batcher.shapes import Tensors
 from deployments.batcher.submission import Outcome, Submission, outputs_of, submission_of
 from deployments.batcher.wake_timer import WakeTimer
 from deployments.errors import BusyError, CrowdedOutError, DeadlineError, DeviceError, RequestError
@@ -148,7 +143,7 @@ class Batcher:
         deadline_s : float
             When its answer becomes useless, by the same clock.
         priority : int
-            0 is normal, 1 is high.
+            0 is the lowest; each step above it is worth a head start.
 
         Returns
         -------
@@ -172,6 +167,7 @@ class Batcher:
         submission = Submission(
             inputs, rows, arrival_s, deadline_s, priority, on_done, self._give_up
         )
+        submission.kind = self._runner.shapes.class_of(inputs)
         self.rows.arrived(rows, arrival_s)
         refusal = self.core.arrive(time.monotonic(), submission)
         if refusal is not None:

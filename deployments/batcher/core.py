@@ -8,9 +8,12 @@ Requests carry one or more rows. Rows are what is queued, batched and counted: a
 across several batches, and is done when its last row is. No batch is formed while the device is
 busy; the core forms one at the instant when the device can take it.
 
-Within a priority, requests are served first in, first out. A high-priority request is treated as if
-it had arrived `head_start_ms` earlier: it overtakes requests that arrived shortly before it, and
-starves none.
+Within a priority, requests are served first in, first out. For each step of its priority, a request
+is treated as if it had arrived `head_start_ms` earlier: it overtakes requests that arrived shortly
+before it, and starves none.
+
+Requests of different kinds, such as rows of different shapes, share no batch. When a batch starts
+follows from all rows that wait; it holds those of the kind of the request that is next.
 
 Every request has a deadline: its own, or the time within which the limits ask for an answer. If
 it cannot be met, the request is refused on arrival; if its batch turns out to end too late, the
@@ -22,7 +25,7 @@ test comes an ordinary batch, if one is due.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 
 from deployments.batcher.admission import Admission
 from deployments.batcher.arrival_rate import ArrivalRate
@@ -125,7 +128,13 @@ class BatcherCore:
         """When the batch on the device will be done; None without one."""
         return self._device_free_s if self._device_busy else None
 
-    def has_room(self, rows: int, now_s: float, arrival_s: float | None = None) -> bool:
+    def has_room(
+        self,
+        rows: int,
+        now_s: float,
+        arrival_s: float | None = None,
+        kind: Hashable = None,
+    ) -> bool:
         """Return whether `rows` more rows may wait: there is room, and they will be done in time.
 
         Parameters
@@ -134,11 +143,14 @@ class BatcherCore:
         now_s : float
         arrival_s : float, optional
             When the request reached the replica, from which its time counts; `now_s` by default.
+        kind : hashable
+            Its kind; None if it is not known yet, or there is only one.
         """
+        size = self.limits.max_batch_size
         return not self._draining and self._admission.admits(
             rows,
             queued=self._queue.rows,
-            ahead=self.queue_length,
+            ahead=self._queue.rows_ahead(kind, size) + self._bisection.rows,
             device_free_s=self._busy_until_s,
             now_s=now_s,
             arrival_s=now_s if arrival_s is None else arrival_s,
@@ -172,12 +184,12 @@ class BatcherCore:
 
         Its time counts from its own `arrival_s`, which is before `now_s` if it waited to be read.
         """
-        if not self.has_room(request.rows, now_s, request.arrival_s):
+        if not self.has_room(request.rows, now_s, request.arrival_s, request.kind):
             return self.refuse(request.rows, now_s, request.arrival_s)
         self.arrival_rate.count(now_s, request.rows)
         self._admission.count_admitted(request.rows, self.arrival_rate.weight)
         if request.deadline_s < math.inf:
-            ahead = 0 if request.priority else self.queue_length
+            ahead = self._queue.rows_from(request.priority) + self._bisection.rows
             done_s = self._admission.completion_s(ahead + request.rows, now_s, self._busy_until_s)
             if done_s > request.deadline_s:
                 alone_s = self._admission.completion_s(request.rows, now_s, None)
@@ -277,7 +289,11 @@ class BatcherCore:
                 slices, under_test = self._take_test(now_s, policy.max_batch_size)
                 reason = StartReason.SEARCH
             elif size:
-                slices = self._take(size, now_s + 1e-3 * self.limits.batch_latency_ms(size))
+                # The whole queue decides when; the oldest request's kind, what the batch holds.
+                kind = self._queue.first_kind(1e-3 * self.limits.head_start_ms)
+                size = min(size, self._queue.rows_of(kind))
+                done_s = now_s + 1e-3 * self.limits.batch_latency_ms(size)
+                slices = self._take(size, done_s, kind)
             else:
                 self.wake_at_s = self._latest_start_s(policy)
                 return None
@@ -315,9 +331,10 @@ class BatcherCore:
         """
         suspects, is_last_suspect = self._bisection.next_test(max_rows)
         size = sum(part.rows for part in suspects)
+        kind = suspects[0].request.kind if suspects else None  # they come from one batch
         # The last suspect runs alone: a row that filled up its batch might be the culprit instead.
         if suspects and not is_last_suspect:
-            size = max(size, min(max_rows, size + self._queue.rows))
+            size = max(size, min(max_rows, size + self._queue.rows_of(kind)))
         done_s = now_s + 1e-3 * self.limits.batch_latency_ms(size)
         oldest_s = done_s - 1e-3 * self.limits.answer_within_ms
         tested = []
@@ -332,10 +349,10 @@ class BatcherCore:
             self._bisection.test_passed()
             return [], 0
         size -= sum(part.rows for part in tested)
-        return tested + self._take(size, done_s), len(tested)
+        return tested + self._take(size, done_s, kind), len(tested)
 
-    def _take(self, size: int, done_s: float) -> list[Slice]:
-        """Take `size` rows off the queue; drop requests whose deadline is before `done_s`."""
+    def _take(self, size: int, done_s: float, kind: Hashable) -> list[Slice]:
+        """Take `size` rows of a kind off the queue; drop requests that `done_s` is too late for."""
         limits = self.limits
         return self._queue.take(
             size,
@@ -343,6 +360,7 @@ class BatcherCore:
             done_s - 1e-3 * limits.answer_within_ms,
             1e-3 * limits.head_start_ms,
             self._miss_deadline,
+            kind,
         )
 
     def longest_wait_ms(self, policy: BatchingPolicy) -> float:

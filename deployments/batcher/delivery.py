@@ -3,8 +3,9 @@
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from deployments.batcher.model_runner import BatchRun, Failure, Tensors
+from deployments.batcher.model_runner import BatchRun, Failure
 from deployments.batcher.requests import Batch
+from deployments.batcher.shapes import Tensors
 from deployments.batcher.submission import Submission, submission_of
 from deployments.observability.tracing import BatchTimes
 

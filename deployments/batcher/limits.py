@@ -30,7 +30,7 @@ class Limits:
     latency_ms : sequence of float
         Batch latency; entry ``b - 1`` is for batch size ``b``, the last for the largest batch.
     head_start_ms : float
-        A high-priority request is queued as if it had arrived this much earlier.
+        For each step of its priority, a request is queued as if it had arrived this much earlier.
     admit_within_ms : float
         A request is admitted only if it will be done within this time; infinity admits all that
         find room.

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deployments.batcher.model_errors import ModelErrors
-from deployments.batcher.requests import Batch, Slice
+from deployments.batcher.requests import Batch
+from deployments.batcher.shapes import BatchShapes, Tensors
 from deployments.errors import ModelError, RequestError, RowsError
 from deployments.models.base import Model
 from deployments.models.outputs import wrong_shape
 
 logger = logging.getLogger("sojourn.batcher")
-
-Tensors = Mapping[str, NDArray[Any]]
 
 #: After this many failed batches in a row, the device is probed with the model's own example.
 PROBE_AFTER = 3
@@ -45,7 +44,7 @@ class BatchRun:
 
     Attributes
     ----------
-    outcome : list of Tensors, or Failure
+    outcome : sequence of Tensors, or Failure
         The outputs of each of the batch's slices, or why there are none.
     duration_s : float
         Time that it took.
@@ -53,7 +52,7 @@ class BatchRun:
         CPU time of the thread that ran it.
     """
 
-    outcome: list[Tensors] | Failure
+    outcome: Sequence[Tensors] | Failure
     duration_s: float
     cpu_s: float
 
@@ -74,11 +73,14 @@ class ModelRunner:
     ----------
     errors : ModelErrors
         The exceptions that it raised on single requests.
+    shapes : BatchShapes
+        Which requests may share a batch.
     """
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self.errors = ModelErrors()
+        self.shapes = BatchShapes(model.inputs, model.outputs)
         self._failures_in_a_row = 0
 
     def run(self, batch: Batch) -> BatchRun:
@@ -93,14 +95,14 @@ class ModelRunner:
         outcome = self._outcome(batch)
         return BatchRun(outcome, time.monotonic() - started_s, time.thread_time() - started_cpu_s)
 
-    def _outcome(self, batch: Batch) -> list[Tensors] | Failure:
+    def _outcome(self, batch: Batch) -> Sequence[Tensors] | Failure:
         try:
-            outputs = self._model.forward(
-                concatenate([_slice_inputs(part) for part in batch.slices])
-            )
+            outputs = self._model.forward(self.shapes.join(batch.slices))
             _check_shapes(outputs, batch.size, self._model)
             # Copy: a model may reuse its output buffers before these answers have been sent.
             outputs = {spec.name: np.array(outputs[spec.name]) for spec in self._model.outputs}
+            results = _divide(outputs, batch)
+            self.shapes.cut(results, batch.slices)
         except Exception as error:
             self._probe(error)
             return self._failure(batch, error)
@@ -109,12 +111,6 @@ class ModelRunner:
             logger.exception("the model ended its thread")
             raise DeviceLostError("the device of this replica is lost") from error
         self._failures_in_a_row = 0
-        results: list[Tensors] = []
-        offset = 0
-        for _, start, stop in batch.slices:
-            end = offset + stop - start
-            results.append({name: array[offset:end] for name, array in outputs.items()})
-            offset = end
         return results
 
     def _probe(self, error: Exception) -> None:
@@ -158,18 +154,15 @@ class ModelRunner:
         return Failure(ModelError("the model failed on this request"), {})
 
 
-def _slice_inputs(part: Slice) -> Tensors:
-    inputs: Tensors = part.request.content
-    if part.stop - part.start == part.request.rows:
-        return inputs
-    return {name: array[part.start : part.stop] for name, array in inputs.items()}
-
-
-def concatenate(parts: list[Tensors]) -> Tensors:
-    """Concatenate the rows of `parts`, in order."""
-    if len(parts) == 1:
-        return parts[0]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+def _divide(outputs: Tensors, batch: Batch) -> list[dict[str, NDArray[Any]]]:
+    """Return the outputs of each slice of a batch."""
+    results = []
+    offset = 0
+    for _, start, stop in batch.slices:
+        end = offset + stop - start
+        results.append({name: array[offset:end] for name, array in outputs.items()})
+        offset = end
+    return results
 
 
 def _check_shapes(outputs: Tensors, size: int, model: Model) -> None:

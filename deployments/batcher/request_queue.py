@@ -1,8 +1,10 @@
-"""The queue of ordinary batches: two priorities, and slices that come back from failed batches."""
+"""The queue of ordinary batches: priorities, kinds, and slices back from failed batches."""
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from itertools import chain
+from typing import Any
 
 from deployments.batcher.requests import Request, Slice
 
@@ -14,7 +16,8 @@ class RequestQueue:
     """Rows that wait for an ordinary batch.
 
     Slices put back after a failed batch go first. Then the order is first in, first out, with
-    every high-priority request treated as if it had arrived a head start earlier.
+    every request treated as if it had arrived a head start earlier for each step of its priority.
+    Only requests of the kind of the first one are taken together.
 
     Attributes
     ----------
@@ -24,9 +27,11 @@ class RequestQueue:
 
     def __init__(self) -> None:
         self.rows = 0
-        self._normal: deque[Request] = deque()
-        self._high: deque[Request] = deque()
+        #: By priority, the lowest first.
+        self._queues: list[deque[Request]] = [deque()]
         self._returned: deque[Slice] = deque()
+        #: But for None, the only kind where it is one.
+        self._rows_by_kind: dict[Hashable, int] = {}
         self._has_deadlines = False
         #: At least as many as the cancelled requests that are still in the queues.
         self._cancelled = 0
@@ -36,11 +41,49 @@ class RequestQueue:
         """Whether slices of failed batches wait."""
         return bool(self._returned)
 
+    def rows_of(self, kind: Hashable) -> int:
+        """Return how many rows of a kind wait."""
+        return self.rows if kind is None else self._rows_by_kind.get(kind, 0)
+
+    def rows_from(self, priority: int) -> int:
+        """Return how many rows wait of this priority or a higher one, or of failed batches."""
+        if not priority:
+            return self.rows
+        rows = sum(part.rows for part in self._returned if not part.request.cancelled)
+        for queue in self._queues[priority:]:
+            rows += sum(one.rows - one.rows_started for one in queue if not one.cancelled)
+        return rows
+
+    def rows_ahead(self, kind: Hashable, batch_size: int) -> int:
+        """Return the rows that wait before a request, with batches of other kinds as if full.
+
+        Parameters
+        ----------
+        kind : hashable
+            Its kind. If that is None although others have one, it is not known yet.
+        batch_size : int
+            The largest batch.
+        """
+        by_kind = self._rows_by_kind
+        if not by_kind:
+            return self.rows
+        batches = sum([-(-rows // batch_size) for other, rows in by_kind.items() if other != kind])
+        if kind is None:
+            batches -= 1  # it may still fit into one of them
+        return batch_size * batches + by_kind.get(kind, 0)
+
+    def first_kind(self, head_start_s: float) -> Hashable:
+        """Return the kind of the request that goes next; there must be one."""
+        if self._returned:
+            return self._returned[0].request.kind
+        return self._next_queue(head_start_s)[0].kind
+
     def append(self, request: Request) -> None:
         """Queue all rows of a new request."""
-        (self._high if request.priority else self._normal).append(request)
-        request.rows_queued = request.rows
-        self.rows += request.rows
+        while len(self._queues) <= request.priority:
+            self._queues.append(deque())
+        self._queues[request.priority].append(request)
+        self._count(request, request.rows)
         if request.deadline_s < math.inf:
             self._has_deadlines = True
 
@@ -48,29 +91,27 @@ class RequestQueue:
         """Put slices of a failed batch at the head, in order; skip cancelled requests."""
         for part in reversed(slices):
             if not part.request.cancelled:
-                part.request.rows_queued += part.rows
-                self.rows += part.rows
+                self._count(part.request, part.rows)
                 self._returned.appendleft(part)
 
     def discard(self, request: Request) -> None:
         """Remove the rows of a cancelled request."""
-        self.rows -= request.rows_queued
-        request.rows_queued = 0
+        self._count(request, -request.rows_queued)
         # The heads must be live requests: their age decides when a batch starts.
         self._drop_cancelled_heads()
         self._cancelled += 1
-        entries = len(self._normal) + len(self._high) + len(self._returned)
+        entries = sum(map(len, self._queues)) + len(self._returned)
         # Each cancelled request pays for looking at two entries at most.
         if self._cancelled > max(_MIN_CANCELLED, entries // 2):
             self._drop_cancelled()
 
     def requests(self) -> list[Request]:
         """Return the waiting requests; one with several slices may appear more than once."""
-        return [*self._normal, *self._high, *(part.request for part in self._returned)]
+        return [*chain(*self._queues), *(part.request for part in self._returned)]
 
     def oldest_arrival_s(self) -> float:
         """Return when the oldest request that was never in a batch arrived; infinity if none."""
-        heads = [queue[0].arrival_s for queue in (self._normal, self._high) if queue]
+        heads = [queue[0].arrival_s for queue in self._queues if queue]
         return min(heads, default=math.inf)
 
     def earliest_deadline_s(self) -> float:
@@ -78,7 +119,7 @@ class RequestQueue:
         self._has_deadlines &= self.rows > 0
         if not self._has_deadlines:
             return math.inf
-        waiting = (*self._normal, *self._high)
+        waiting = chain(*self._queues)
         return min((one.deadline_s for one in waiting if not one.cancelled), default=math.inf)
 
     def take(
@@ -88,8 +129,9 @@ class RequestQueue:
         oldest_s: float,
         head_start_s: float,
         miss: Callable[[Request], None],
+        kind: Hashable = None,
     ) -> list[Slice]:
-        """Remove the next `size` rows, skipping requests that the batch would answer too late.
+        """Remove the next `size` rows of a kind, but requests that it would answer too late.
 
         Parameters
         ----------
@@ -100,10 +142,12 @@ class RequestQueue:
         oldest_s : float
             A request that arrived before this would be answered too late.
         head_start_s : float
-            Head start of high priority.
+            Head start of each step of priority.
         miss : callable
             Called with each request that would be answered too late; it must cancel the request
             and `discard` it here.
+        kind : hashable
+            Requests of other kinds keep their places.
 
         Returns
         -------
@@ -111,8 +155,13 @@ class RequestQueue:
             In the order of the queue; a request may be cut.
         """
         slices: list[Slice] = []
+        passed_over: list[tuple[deque[Any], Any]] = []
         while size and self._returned:
             request, start, stop = self._returned[0]
+            if request.kind != kind:
+                passed_over.append((self._returned, self._returned.popleft()))
+                self._drop_cancelled_heads()
+                continue
             if request.deadline_s < done_s or request.arrival_s < oldest_s:
                 miss(request)
                 continue
@@ -122,12 +171,15 @@ class RequestQueue:
             else:
                 self._returned.popleft()
             slices.append(Slice(request, start, stop))
-            request.rows_queued -= stop - start
-            self.rows -= stop - start
+            self._count(request, start - stop)
             size -= stop - start
             self._drop_cancelled_heads()
         while size and (queue := self._next_queue(head_start_s)):
             request = queue[0]
+            if request.kind != kind:
+                passed_over.append((queue, queue.popleft()))
+                self._drop_cancelled_heads()
+                continue
             # A request that was let in although it takes too long, or has begun, is finished.
             too_old = request.arrival_s < oldest_s and not request.rows_started
             if request.deadline_s < done_s or too_old:
@@ -137,32 +189,51 @@ class RequestQueue:
             stop = min(request.rows, start + size)
             request.rows_started = stop
             slices.append(Slice(request, start, stop))
-            request.rows_queued -= stop - start
-            self.rows -= stop - start
+            self._count(request, start - stop)
             size -= stop - start
             if stop == request.rows:
                 queue.popleft()
                 while queue and queue[0].cancelled:
                     queue.popleft()
+        for queue, entry in reversed(passed_over):
+            queue.appendleft(entry)
         return slices
 
     def _next_queue(self, head_start_s: float) -> deque[Request]:
-        """Return the queue whose head goes next; an empty one if both are."""
-        if not self._high:
-            return self._normal
-        if not self._normal:
-            return self._high
-        high_first = self._high[0].arrival_s - head_start_s <= self._normal[0].arrival_s
-        return self._high if high_first else self._normal
+        """Return the queue whose head goes next; an empty one if all are."""
+        first = self._queues[0]
+        if len(self._queues) == 1:
+            return first
+        first_s = first[0].arrival_s if first else math.inf
+        for priority, queue in enumerate(self._queues):
+            if queue and queue[0].arrival_s - priority * head_start_s <= first_s:
+                first, first_s = queue, queue[0].arrival_s - priority * head_start_s
+        return first
+
+    def _count(self, request: Request, rows: int) -> None:
+        """Count rows of a request that come or, if negative, go."""
+        request.rows_queued += rows
+        self.rows += rows
+        if request.kind is not None:
+            waiting = self._rows_by_kind.get(request.kind, 0) + rows
+            if waiting:
+                self._rows_by_kind[request.kind] = waiting
+            else:
+                self._rows_by_kind.pop(request.kind, None)
 
     def _drop_cancelled(self) -> None:
-        self._normal = deque(one for one in self._normal if not one.cancelled)
-        self._high = deque(one for one in self._high if not one.cancelled)
-        self._returned = deque(part for part in self._returned if not part.request.cancelled)
+        # In place: `take` may hold entries that go back to these very queues.
+        for queue in self._queues:
+            live = [one for one in queue if not one.cancelled]
+            queue.clear()
+            queue.extend(live)
+        returned = [part for part in self._returned if not part.request.cancelled]
+        self._returned.clear()
+        self._returned.extend(returned)
         self._cancelled = 0
 
     def _drop_cancelled_heads(self) -> None:
-        for queue in (self._normal, self._high):
+        for queue in self._queues:
             while queue and queue[0].cancelled:
                 queue.popleft()
         while self._returned and self._returned[0].request.cancelled:

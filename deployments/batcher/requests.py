@@ -1,6 +1,7 @@
 """The requests and batches that the batcher core exchanges with its callers."""
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any, NamedTuple, Protocol
@@ -50,7 +51,9 @@ class Request:
     deadline_s : float
         When its answer becomes useless, on the caller's clock.
     priority : int
-        0 is normal, 1 is high.
+        0 is the lowest; each step above it is worth a head start.
+    kind : hashable
+        A batch has requests of one kind only; see `deployments.batcher.shapes`.
     rows_started : int
         Rows that have left the queue for a batch at least once.
     rows_queued : int
@@ -70,6 +73,7 @@ class Request:
     content: Any = None
     deadline_s: float = math.inf
     priority: int = 0
+    kind: Hashable = None
     rows_started: int = field(default=0, init=False)
     rows_queued: int = field(default=0, init=False)
     rows_suspected: int = field(default=0, init=False)

@@ -2,14 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+import numpy as np
+
 from deployments.batcher.death_journal import digest_of
-from deployments.batcher.model_runner import Tensors, concatenate
 from deployments.batcher.requests import Request
-from deployments.errors import RequestError
+from deployments.batcher.shapes import Tensors
+from deployments.errors import ModelError, RequestError
 from deployments.observability.tracing import RequestTrace
 
 logger = logging.getLogger("sojourn.batcher")
@@ -115,13 +117,22 @@ class Submission(Request):
         self._rows_done += stop - start
         if self._rows_done < self.rows:
             return False
-        self.finish(concatenate([self._parts[start] for start in sorted(self._parts)]))
+        self.finish(_joined([self._parts[start] for start in sorted(self._parts)]))
         return True
 
     def _stop_timer(self) -> None:
         if self.deadline_timer is not None:
             self.deadline_timer.cancel()
             self.deadline_timer = None
+
+
+def _joined(parts: Sequence[Tensors]) -> Outcome:
+    """Return the outputs of all rows, given those of some each."""
+    try:
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    except ValueError:
+        # A dimension of any length, which may differ from batch to batch.
+        return ModelError("the rows of this request have outputs of different shapes; send fewer")
 
 
 class Cancellable(Protocol):

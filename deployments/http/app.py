@@ -18,15 +18,11 @@ from deployments.batcher.requests import Refusal
 from deployments.errors import BusyError, ModelError, RequestError
 from deployments.haproxy import only_replica
 from deployments.http.answers import BINARY, JSON, Answer, check_method, error_answer
+from deployments.http.asgi import lifespan, path_of
 from deployments.http.compression import accepted_coding, compressed, pays
 from deployments.http.console import EVENTS, Console
 from deployments.http.disconnects import DisconnectWatch
-from deployments.http.inference_protocol import (
-    InferenceRequest,
-    Tensors,
-    parse_in_turns,
-    parse_request,
-)
+from deployments.http.inference_protocol import InferenceRequest, parse_in_turns, parse_request
 from deployments.http.json_guard import claimed_rows
 from deployments.http.large_json import IN_TURNS_FROM_BYTES
 from deployments.http.request import (
@@ -45,6 +41,7 @@ from deployments.http.request import (
 from deployments.http.resources import Resources
 from deployments.http.response_encoding import encode_response
 from deployments.http.service_interface import Service
+from deployments.http.signature import Tensors
 from deployments.http.turns import Turns
 from deployments.observability.inference_statistics import RequestTotals
 from deployments.observability.request_ids import RequestIds
@@ -128,7 +125,7 @@ class InferenceApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request, or the server's lifespan events."""
         if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
+            await lifespan(receive, send)
             return
         if scope["type"] != "http":
             return
@@ -141,7 +138,7 @@ class InferenceApp:
             fields.get(TRACEPARENT),
         )
         try:
-            if _path_of(scope) == EVENTS:
+            if path_of(scope) == EVENTS:
                 await self._stream(scope, fields, receive, send, info)
                 return
             status, body, headers = await self._route(scope, fields, receive, arrival_s, info)
@@ -167,7 +164,7 @@ class InferenceApp:
         arrival_s: float,
         info: RequestInfo,
     ) -> Answer:
-        path, method = _path_of(scope), scope["method"]
+        path, method = path_of(scope), scope["method"]
         info.token = self.service.access.admit(
             fields.get(AUTHORIZATION), scope_of(path), time.monotonic()
         )
@@ -345,20 +342,6 @@ class InferenceApp:
         )
 
 
-def _path_of(scope: Scope) -> str:
-    """Return the path of a request, without the application's prefix and slashes at its end."""
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", "")).rstrip("/")
-
-
 def takes_turns(body: bytes, header_length: int | None) -> bool:
     """Return whether the JSON of a body is too large to be parsed at once."""
     return (len(body) if header_length is None else header_length) >= IN_TURNS_FROM_BYTES
-
-
-async def _lifespan(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return

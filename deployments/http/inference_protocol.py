@@ -7,37 +7,26 @@ raw little-endian bytes follow the JSON part of the body, and the HTTP header
 
 import reprlib
 from collections.abc import Generator, Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import orjson
 from numpy.typing import NDArray
 
 from deployments.errors import BadRequestError, TooLargeError
-from deployments.http.json_guard import CHECKED_FROM_BYTES, JsonGuard, body_limit_bytes
+from deployments.http.json_guard import CHECKED_FROM_BYTES
 from deployments.http.large_json import cut_lists
 from deployments.http.parameters import (
     check_parameters,
-    check_priority,
     check_timeout_us,
     read_flag,
 )
-from deployments.http.tensors import TensorCodec, booleans_possible, codec_of
-from deployments.models.base import TensorSpec
-
-Tensors = Mapping[str, NDArray[Any]]
+from deployments.http.request import PRIORITY_HEADER
+from deployments.http.signature import RequestedOutput, Signature, Tensors
+from deployments.http.tensors import TensorCodec, booleans_possible
 
 _EMPTY = memoryview(b"")
 _ONLY_INT = frozenset({int})
 _ONLY_DICT = frozenset({dict})
-
-
-class RequestedOutput(NamedTuple):
-    """One output that the client wants, and whether it wants raw bytes instead of JSON."""
-
-    codec: TensorCodec
-    binary: bool
 
 
 class InferenceRequest(NamedTuple):
@@ -56,7 +45,7 @@ class InferenceRequest(NamedTuple):
     deadline_ms : float or None
         The client has no use for an answer later than this, in ms after the request's arrival.
     priority : int
-        0 is normal, 1 is high.
+        Steps above the lowest priority.
     """
 
     inputs: Tensors
@@ -65,56 +54,6 @@ class InferenceRequest(NamedTuple):
     id: str | None
     deadline_ms: float | None = None
     priority: int = 0
-
-
-@dataclass(frozen=True)
-class Signature:
-    """The inputs and outputs of a model.
-
-    Attributes
-    ----------
-    inputs, outputs : tuple of TensorSpec
-    max_rows : int
-        The most rows that one request may have.
-    """
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    max_rows: int
-
-    @cached_property
-    def json_guard(self) -> JsonGuard:
-        """Tells JSON that is no valid request, before it is parsed."""
-        return JsonGuard(self.inputs, self.max_rows)
-
-    @cached_property
-    def has_texts(self) -> bool:
-        """True if an input is of type BYTES, whose values have any length."""
-        return any(spec.datatype == "BYTES" for spec in self.inputs)
-
-    @property
-    def body_limit_bytes(self) -> int:
-        """The size of body that must be allowed, in bytes; see `deployments.http.json_guard`."""
-        return body_limit_bytes(self.inputs, self.max_rows)
-
-    @cached_property
-    def input_codecs(self) -> Mapping[str, TensorCodec]:
-        """The codec of each input, by name."""
-        return {spec.name: codec_of(spec) for spec in self.inputs}
-
-    @cached_property
-    def output_codecs(self) -> Mapping[str, TensorCodec]:
-        """The codec of each output, by name."""
-        return {spec.name: codec_of(spec) for spec in self.outputs}
-
-    @cached_property
-    def all_outputs(self) -> Mapping[bool, tuple[RequestedOutput, ...]]:
-        """All outputs, as raw bytes (True) or JSON (False); for requests that name none."""
-        codecs = self.output_codecs.values()
-        return {
-            binary: tuple(RequestedOutput(codec, binary) for codec in codecs)
-            for binary in (False, True)
-        }
 
 
 def parse_request(
@@ -137,7 +76,8 @@ def parse_request(
     timeout_ms : float, optional
         The deadline from the HTTP headers. If the body has one too, the earlier one applies.
     priority : int
-        The priority from the HTTP headers. If the body has one too, the higher one applies.
+        The priority from the HTTP headers, as `PriorityLevels` numbers it; 0 if they have none. If
+        the body has one too, the higher one applies.
 
     Returns
     -------
@@ -225,7 +165,10 @@ def _check_request(
     if request_id is not None and not isinstance(request_id, str):
         raise BadRequestError('"id" must be a string')
     inputs, rows = _parse_inputs(content.get("inputs"), raw, signature, booleans)
-    binary = False
+    priorities = signature.priorities
+    if priority:
+        priorities.check(priority, PRIORITY_HEADER)
+    binary, in_body = False, 0
     parameters = content.get("parameters")
     if parameters is not None:
         parameters = check_parameters(parameters, "the request")
@@ -236,13 +179,13 @@ def _check_request(
             if in_body_ms is not None:
                 timeout_ms = in_body_ms if timeout_ms is None else min(in_body_ms, timeout_ms)
         if "priority" in parameters:
-            in_body = check_priority(parameters["priority"], "parameter priority")
-            priority = max(priority, in_body)
+            in_body = priorities.check(parameters["priority"], "parameter priority")
     named = content.get("outputs")
     outputs = signature.all_outputs[binary]
     if named is not None:
         outputs = _parse_outputs(named, binary, signature) or outputs
-    return InferenceRequest(inputs, rows, outputs, request_id, timeout_ms, priority)
+    steps = priorities.steps(priority, in_body)
+    return InferenceRequest(inputs, rows, outputs, request_id, timeout_ms, steps)
 
 
 def _parse_inputs(
@@ -308,13 +251,10 @@ def _parse_shape(entry: Mapping[str, Any], codec: TensorCodec, max_rows: int) ->
         or not shape
         # Comparisons alone would accept 2.0 and true as whole numbers.
         or not _ONLY_INT.issuperset(map(type, shape))
-        or shape[1:] != codec.row_shape
+        or not codec.accepts(shape[1:])
         or shape[0] < 1
     ):
-        raise codec.bad_request(
-            f"shape must be {[-1, *codec.row_shape]} with at least one row, "
-            f"not {reprlib.repr(shape)}"
-        )
+        raise codec.wrong_shape(shape)
     if shape[0] > max_rows:
         raise TooLargeError(f"a request may have at most {max_rows} rows, not {shape[0]}")
     return shape

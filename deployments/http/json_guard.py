@@ -32,8 +32,8 @@ _FIRST_ROWS = re.compile(rb"\s*:\s*\[\s*(\d{1,9})")
 def body_limit_bytes(inputs: Sequence[TensorSpec], max_rows: int) -> int:
     """Return how large a body must be allowed to be, so that `max_rows` rows fit as JSON.
 
-    It is at most 4 MiB, but never less than one row needs. Texts have no size of their own: a
-    model with an input of type BYTES gets 4 MiB.
+    It is at most 4 MiB, but never less than one row of fixed shape needs. Texts have no size of
+    their own: a model with an input of type BYTES gets 4 MiB.
     """
     rest_bytes = _ENTRY_BYTES * (1 + len(inputs))
     row_bytes = 0
@@ -41,7 +41,9 @@ def body_limit_bytes(inputs: Sequence[TensorSpec], max_rows: int) -> int:
         if spec.datatype == "BYTES":
             return _MAX_BODY_BYTES
         value_bytes = _BOOLEAN_BYTES if spec.datatype == "BOOL" else _VALUE_BYTES
-        row_bytes += value_bytes * math.prod(spec.shape)
+        size_bytes = value_bytes * math.prod(spec.max_shape)
+        # What a row of any length may need is no reason for a larger body.
+        row_bytes += min(size_bytes, _MAX_BODY_BYTES) if spec.is_variable else size_bytes
     return max(rest_bytes + row_bytes, min(rest_bytes + max_rows * row_bytes, _MAX_BODY_BYTES))
 
 
@@ -70,10 +72,12 @@ class JsonGuard:
 
     def __init__(self, inputs: Sequence[TensorSpec], max_rows: int) -> None:
         self._has_texts = any(spec.datatype == "BYTES" for spec in inputs)
-        self._max_values = _OTHERS + max_rows * sum(math.prod(spec.shape) for spec in inputs)
-        self._max_lists = _OTHERS + max_rows * sum(_lists_per_row(spec.shape) for spec in inputs)
+        largest = [spec.max_shape for spec in inputs]
+        self._max_values = _OTHERS + max_rows * sum(map(math.prod, largest))
+        self._max_lists = _OTHERS + max_rows * sum(map(_lists_per_row, largest))
         #: A list of the innermost dimension has at least so many bytes.
-        self._list_bytes = 2 * min((spec.shape[-1] for spec in inputs if spec.shape), default=1)
+        shortest = [max(1, spec.shape[-1]) for spec in inputs if spec.shape]
+        self._list_bytes = 2 * min(shortest, default=1)
 
     def check(self, text: bytes) -> None:
         """Return if `text` may be a valid request.

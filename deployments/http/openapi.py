@@ -7,30 +7,30 @@ are no strings, without ``prefixItems``, and without schemas that are ``false`` 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deployments.http.inference_protocol import Signature
 from deployments.http.openapi_schemas import (
     BOOLEAN,
     ERROR,
     OBJECT,
-    PRIORITY,
     STRING,
     TIMEOUT_MS,
     Schema,
     exact_object,
+    priority_schema,
     request_schema,
     response_schema,
 )
+from deployments.http.signature import Signature
 from deployments.models.base import TensorSpec
 
 #: JSON, followed by raw tensors.
 _BYTES: Schema = {"type": "string", "format": "binary"}
 _DURATION = exact_object(count={"type": "integer"}, ns={"type": "integer"})
-_TENSORS: Schema = {
-    "type": "array",
-    "items": exact_object(
-        name=STRING, datatype=STRING, shape={"type": "array", "items": {"type": "integer"}}
-    ),
-}
+_TENSOR = exact_object(
+    name=STRING, datatype=STRING, shape={"type": "array", "items": {"type": "integer"}}
+)
+#: The parameters are those of tensors with dimensions of any length.
+_TENSOR["properties"]["parameters"] = exact_object(max_dim={"type": "integer", "minimum": 1})
+_TENSORS: Schema = {"type": "array", "items": _TENSOR}
 _DECISION: Schema = {
     "type": "object",
     "required": ["time_s", "target_replicas", "replicas", "reason"],
@@ -161,7 +161,7 @@ def openapi_document(
         }
     }
     for path, name in ((f"{model}/infer", "infer"), (f"{version}/infer", "inferVersion")):
-        paths[path] = {"post": _infer_operation(name, max_body_bytes, example)}
+        paths[path] = {"post": _infer_operation(name, signature, max_body_bytes, example)}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -232,13 +232,17 @@ def openapi_document(
 
 
 def tensor_metadata(specs: Sequence[TensorSpec]) -> list[Mapping[str, Any]]:
-    """Return the protocol's metadata of tensors; -1 stands for any number of rows."""
+    """Return the protocol's metadata of tensors; -1 stands for any number of rows, or length."""
     return [
-        {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *spec.shape]} for spec in specs
+        {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *spec.shape]}
+        | ({"parameters": {"max_dim": spec.max_dim}} if spec.is_variable else {})
+        for spec in specs
     ]
 
 
-def _infer_operation(name: str, max_body_bytes: int, example: Mapping[str, Any]) -> Schema:
+def _infer_operation(
+    name: str, signature: Signature, max_body_bytes: int, example: Mapping[str, Any]
+) -> Schema:
     def header(name: str, schema: Schema, description: str) -> Schema:
         return {"name": name, "in": "header", "schema": schema, "description": description}
 
@@ -274,7 +278,12 @@ def _infer_operation(name: str, max_body_bytes: int, example: Mapping[str, Any])
             header(
                 "X-Request-Timeout-Ms", TIMEOUT_MS, "Deadline in ms after the request's arrival"
             ),
-            header("X-Request-Priority", PRIORITY, "0 is normal, 1 is high"),
+            header(
+                "X-Request-Priority",
+                priority_schema(signature),
+                f"1 is the highest, {signature.priorities.levels} the lowest; 0, the default, "
+                f"is {signature.priorities.default}",
+            ),
             header("Content-Encoding", codings, "Compression of the body"),
             header(
                 "Inference-Header-Content-Length",

@@ -2,6 +2,7 @@
 
 They state every rule of a request but two, which JSON Schema cannot express: the number of values
 in a tensor's "data" is the product of its "shape", and all inputs have the same number of rows.
+Lists whose length may be any are not compared with each other, either.
 """
 
 import math
@@ -9,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from deployments.http.inference_protocol import Signature
-from deployments.http.parameters import MAX_TIMEOUT_MS, MAX_TIMEOUT_US, PRIORITIES
+from deployments.http.datatypes import LARGEST_BF16
+from deployments.http.parameters import MAX_TIMEOUT_MS, MAX_TIMEOUT_US
+from deployments.http.signature import Signature
 from deployments.models.base import TensorSpec
 
 Schema = dict[str, Any]
@@ -25,7 +27,6 @@ ERROR: Schema = {
     "additionalProperties": False,
 }
 TIMEOUT_MS: Schema = {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_TIMEOUT_MS}
-PRIORITY: Schema = {"type": "integer", "enum": list(PRIORITIES)}
 _BINARY_SIZE: Schema = {"type": "integer", "minimum": 0}
 #: It is for raw tensors after the JSON part; this is about bodies of JSON alone.
 _NO_BINARY_SIZE: Schema = {
@@ -59,7 +60,7 @@ def request_schema(signature: Signature) -> Schema:
                     "maximum": MAX_TIMEOUT_US,
                     "description": "Deadline in microseconds after arrival; 0: none",
                 },
-                priority=PRIORITY,
+                priority=priority_schema(signature),
             ),
             "inputs": {
                 **_tensor_list([_input_schema(spec, signature) for spec in signature.inputs]),
@@ -74,6 +75,12 @@ def request_schema(signature: Signature) -> Schema:
     }
 
 
+def priority_schema(signature: Signature) -> Schema:
+    """Return the schema of a priority."""
+    levels = signature.priorities.levels
+    return {"type": "integer", "minimum": 0, "maximum": levels}
+
+
 def _tensor_list(tensors: list[Schema]) -> Schema:
     """Return the schema of a list of tensors in any order."""
     items = tensors[0] if len(tensors) == 1 else {"oneOf": tensors}
@@ -86,16 +93,16 @@ def _has_name_of(spec: TensorSpec) -> Schema:
 
 def _input_schema(spec: TensorSpec, signature: Signature) -> Schema:
     value = _value_schema(spec)
-    size = math.prod(spec.shape)
+    shortest = [max(1, length) for length in spec.shape]
     flat = {
         "type": "array",
         "items": value,
-        "minItems": size,
-        "maxItems": size * signature.max_rows,
+        "minItems": math.prod(shortest),
+        "maxItems": math.prod(spec.max_shape) * signature.max_rows,
     }
     nested = value
-    for length in reversed(spec.shape):
-        nested = {"type": "array", "items": nested, "minItems": length, "maxItems": length}
+    for least, most in reversed([*zip(shortest, spec.max_shape, strict=True)]):
+        nested = {"type": "array", "items": nested, "minItems": least, "maxItems": most}
     nested = {"type": "array", "items": nested, "minItems": 1, "maxItems": signature.max_rows}
     return {
         **_tensor_schema(spec, signature),
@@ -131,24 +138,37 @@ def _output_schema(spec: TensorSpec, signature: Signature) -> Schema:
 
 
 def _tensor_schema(spec: TensorSpec, signature: Signature) -> Schema:
-    dimensions = 1 + len(spec.shape)
-    largest = max(signature.max_rows, *spec.shape, 1)
     return {
         **OBJECT,
         "required": ["name", "datatype", "shape"],
         "properties": {
             "name": {"type": "string", "const": spec.name},
             "datatype": {"type": "string", "const": spec.datatype},
-            "shape": {
-                "type": "array",
-                "items": {"type": "integer", "minimum": 1, "maximum": largest},
-                "minItems": dimensions,
-                "maxItems": dimensions,
-                "description": f"Rows, from 1 to {signature.max_rows}"
-                + "".join(f", then {length}" for length in spec.shape),
-            },
+            "shape": _shape_schema(spec, signature),
         },
     }
+
+
+def _shape_schema(spec: TensorSpec, signature: Signature) -> Schema:
+    dimensions = 1 + len(spec.shape)
+    lengths = [(1, signature.max_rows)]
+    lengths += [(1, spec.max_dim) if length < 0 else (length, length) for length in spec.shape]
+    words = [f"{least} to {most}" if least < most else f"{most}" for least, most in lengths[1:]]
+    schema: Schema = {
+        "type": "array",
+        "minItems": dimensions,
+        "maxItems": dimensions,
+        "description": f"Rows, from 1 to {signature.max_rows}"
+        + "".join(f", then {word}" for word in words),
+    }
+    if spec.is_variable:
+        return {**schema, "prefixItems": [_whole_number(*bounds) for bounds in lengths]}
+    # Not every generator of clients knows `prefixItems`; the number of values tells the rest.
+    return {**schema, "items": _whole_number(1, max(most for _, most in lengths))}
+
+
+def _whole_number(least: int, most: int) -> Schema:
+    return {"type": "integer", "minimum": least, "maximum": most}
 
 
 def _value_schema(spec: TensorSpec) -> Schema:
@@ -159,7 +179,7 @@ def _value_schema(spec: TensorSpec) -> Schema:
     if dtype.kind == "b":
         return BOOLEAN
     if dtype.kind == "f":
-        largest = float(np.finfo(dtype).max)
+        largest = LARGEST_BF16 if spec.datatype == "BF16" else float(np.finfo(dtype).max)
         return {"type": "number", "minimum": -largest, "maximum": largest}
     limits = np.iinfo(dtype)
     return {"type": "integer", "minimum": int(limits.min), "maximum": int(limits.max)}

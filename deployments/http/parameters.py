@@ -9,7 +9,6 @@ from deployments.errors import BadRequestError
 #: The longest deadline that a request may set: one day.
 MAX_TIMEOUT_MS = 86_400_000
 MAX_TIMEOUT_US = 1000 * MAX_TIMEOUT_MS
-PRIORITIES = (0, 1)
 _COLLECTIONS = frozenset({dict, list})
 
 
@@ -45,19 +44,6 @@ def check_timeout_us(value: object, where: str) -> float | None:
             f"not {reprlib.repr(value)}"
         )
     return 1e-3 * value if value else None
-
-
-def check_priority(value: object, where: str) -> int:
-    """Return `value` if it is a valid priority.
-
-    Raises
-    ------
-    BadRequestError
-        It is not one of `PRIORITIES`.
-    """
-    if type(value) is not int or value not in PRIORITIES:
-        raise BadRequestError(f"{where} must be 0 (normal) or 1 (high), not {reprlib.repr(value)}")
-    return value
 
 
 def check_parameters(parameters: object, where: str) -> dict[str, Any]:

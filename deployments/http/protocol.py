@@ -6,11 +6,9 @@ its last bytes are read, and a callback of its batch writes the answer. Everythi
 whatever follows it on the connection until it is answered, goes to uvicorn's own protocol and so to
 the ASGI app.
 
-Each connection has one request at a time in the batcher. Pipelined requests wait until those before
-them are answered, and reading pauses meanwhile.
+Each connection has one request at a time in the batcher (`deployments.http.answering_protocol`).
 """
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,32 +17,24 @@ from deployments.access.control import INFERENCE
 from deployments.batcher.requests import Refusal
 from deployments.batcher.submission import Cancellable, Outcome
 from deployments.errors import DeadlineError, RequestError
-from deployments.http.answers import Answer
+from deployments.http.answering_protocol import AnsweringProtocol
 from deployments.http.app import takes_turns
-from deployments.http.compression import compressed, pays
 from deployments.http.hosted_app import HostedApp
 from deployments.http.inference_protocol import InferenceRequest, parse_in_turns, parse_request
 from deployments.http.json_guard import claimed_rows
-from deployments.http.request import REQUEST_ID
 from deployments.http.request_head import END_OF_HEAD, RequestHead
 from deployments.http.service_interface import Service
-from deployments.http.timed_protocol import TimedProtocol
 from deployments.observability.request_info import RequestInfo
 
 __all__ = ["HostedApp", "InferenceProtocol"]
 
-_ID_LINE = REQUEST_ID + b": "
 
-
-class InferenceProtocol(TimedProtocol):
+class InferenceProtocol(AnsweringProtocol):
     """uvicorn's HTTP protocol, with a short way to the hosted app."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        #: The request on the short way, from its head until it is answered.
-        self._head: RequestHead | None = None
         self._info = RequestInfo(b"")
-        self._request_id = b""
         self._request: InferenceRequest | None = None
         #: The service that computes it; another version may take over meanwhile.
         self._service: Service | None = None
@@ -54,13 +44,8 @@ class InferenceProtocol(TimedProtocol):
         #: What was read of an incomplete body, and how many bytes are missing.
         self._chunks: list[bytes] = []
         self._missing = 0
-        #: Bytes that the request has taken of the app's budget.
-        self._reserved = 0
         #: Whether the request was refused before all of its body was read.
         self._skipping = False
-        #: What was read after an unanswered request.
-        self._held = b""
-        self._stopping = False
         # uvicorn's access log and its limit of connections belong to its own way.
         self._short_way = not self.access_log and self.limit_concurrency is None
 
@@ -220,11 +205,6 @@ class InferenceProtocol(TimedProtocol):
         if rest:
             self._read(rest)
 
-    def _hold(self, data: bytes) -> None:
-        """Keep pipelined requests until the one before them is answered."""
-        self._held += data
-        self.flow.pause_reading()
-
     def _handle(self, body: bytes) -> None:
         """Answer the request, or queue it for the batcher."""
         hosted, head = self.hosted, self._head
@@ -304,28 +284,7 @@ class InferenceProtocol(TimedProtocol):
             answer = app.failure(error, self._info, self._arrival_s)
         self._end_trace(answer[0])
         self._request = self._call = None
-        coding = None if self._head is None else self._head.coding
-        if coding is not None and pays(answer):
-            compressing = self.loop.run_in_executor(None, compressed, answer, coding)
-            compressing.add_done_callback(self._compressed)
-        else:
-            self._send(answer)
-
-    def _compressed(self, compressing: asyncio.Future[Answer]) -> None:
-        """Write an answer that was compressed."""
-        if not compressing.cancelled():
-            self._send(compressing.result())
-
-    def _send(self, answer: Answer) -> None:
-        self.write(*self._encoded(answer))
-
-    def _encoded(self, answer: Answer) -> tuple[bytes, bytes]:
-        assert self.hosted is not None
-        return self.hosted.encode(
-            answer,
-            self.server_state.default_headers,
-            only_replica=self._head is not None and self._head.only_replica,
-        )
+        self._send(answer)
 
     def _end_trace(self, status: int) -> None:
         """Make the spans of the request, if it is traced."""
@@ -335,61 +294,11 @@ class InferenceProtocol(TimedProtocol):
             assert self._request is not None
             self._service.tracing.end(info.trace, status, self._request.rows, info.token)
 
-    def _go_on(self) -> None:
-        held, self._held = self._held, b""
-        self.flow.resume_reading()
-        self.data_received(held)
-
-    def write(self, start: bytes, end: bytes) -> None:
-        """Write an answer, given before and after the request id, and go on with the next request.
-
-        Nothing is written if the client has left.
-        """
-        if self._head is None:
-            return
-        self._head = None
-        self._release()
-        self.server_state.total_requests += 1
-        if self.transport.is_closing():
-            return
-        start = b"%b%b%b\r\n" % (start, _ID_LINE, self._request_id)
-        if self._stopping:
-            start += b"connection: close\r\n"
-        self.transport.write(start + end)
-        if self._stopping:
-            self.transport.close()
-            return
-        self._last_answer_s = self.loop.time()
-        if self.timeout_keep_alive_task is None:
-            self._expect_request(self.timeout_keep_alive)
-        if self._held and not self.flow.write_paused:
-            self._go_on()
-
-    def _release(self) -> None:
-        """Return the request's part of the budget."""
-        reserved, self._reserved = self._reserved, 0
-        if reserved and self.hosted is not None:
-            self.hosted.app.service.bodies.release(reserved)
-
-    def resume_writing(self) -> None:
-        """Go on with held requests once the client has read enough of its answers."""
-        super().resume_writing()
-        if self._held and self._head is None:
-            self._go_on()
-
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the client's request."""
         super().connection_lost(exc)
-        self._release()
-        self._head, self._held, self._missing = None, b"", 0
+        self._missing = 0
         self._chunks.clear()
         if self._call is not None:
             self._call.cancel()
             self._call = None
-
-    def shutdown(self) -> None:
-        """Close the connection, after the answer to the request that was accepted."""
-        if self._head is None:
-            super().shutdown()
-        else:
-            self._stopping = True

@@ -1,13 +1,15 @@
 """Read an ASGI request: its header fields, and its body, bounded and decompressed."""
 
 import re
+import reprlib
 import zlib
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 
 from starlette.types import Receive
 
 from deployments.errors import BadRequestError, TooLargeError, UnsupportedEncodingError
-from deployments.http.parameters import check_priority, check_timeout_ms
+from deployments.http.parameters import check_timeout_ms
+from deployments.priorities import MAX_PRIORITY_LEVELS
 
 HEADER_LENGTH = b"inference-header-content-length"
 REQUEST_ID = b"x-request-id"
@@ -18,6 +20,8 @@ MAX_REQUEST_ID_BYTES = 128
 _CONTENT_LENGTH = b"content-length"
 _CONTENT_ENCODING = b"content-encoding"
 _PRIORITY = b"x-request-priority"
+#: As messages name that field.
+PRIORITY_HEADER = "the header X-Request-Priority"
 _TIMEOUT_MS = b"x-request-timeout-ms"
 
 #: Fields that change how a request is handled, so two different values would be ambiguous.
@@ -27,6 +31,7 @@ _SINGLE_VALUED = (
 )
 #: An unsigned JSON number; float() accepts more than that.
 _NUMBER = re.compile(rb"\d{1,20}(\.\d{1,20})?([eE][+-]?\d{1,4})?")
+_PRIORITY_NUMBER = re.compile(rb"0|[1-9]\d{0,2}")
 _MAX_LENGTH_DIGITS = 18
 #: zlib's `wbits` of each coding: a gzip header, or zlib's own header, which "deflate" means.
 _WINDOW_BITS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
@@ -95,16 +100,22 @@ def read_timeout_ms(fields: Mapping[bytes, bytes]) -> float | None:
 def read_priority(fields: Mapping[bytes, bytes]) -> int:
     """Return the priority from the header, or 0 if it is absent.
 
+    `deployments.priorities.PriorityLevels` tells whether the model has it.
+
     Raises
     ------
     BadRequestError
-        The header is not a valid priority.
+        The header is not a whole number from 0 to `MAX_PRIORITY_LEVELS`.
     """
     value = fields.get(_PRIORITY)
     if value is None:
         return 0
-    number = int(value) if value in (b"0", b"1") else value.decode("latin-1")
-    return check_priority(number, "the header X-Request-Priority")
+    if _PRIORITY_NUMBER.fullmatch(value) and int(value) <= MAX_PRIORITY_LEVELS:
+        return int(value)
+    raise BadRequestError(
+        f"{PRIORITY_HEADER} must be a whole number from 0 to {MAX_PRIORITY_LEVELS}, "
+        f"not {reprlib.repr(value.decode('latin-1'))}"
+    )
 
 
 async def read_body(

@@ -197,7 +197,10 @@ class Resources:
             "max_batch_size": service.signature.max_rows,
             "input": [_triton_tensor(spec) for spec in service.signature.inputs],
             "output": [_triton_tensor(spec) for spec in service.signature.outputs],
-            "dynamic_batching": {},
+            "dynamic_batching": {
+                "priority_levels": service.signature.priorities.levels,
+                "default_priority_level": service.signature.priorities.default,
+            },
         }
 
     def _statistics(self) -> Mapping[str, Any]:

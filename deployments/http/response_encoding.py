@@ -6,7 +6,8 @@ import numpy as np
 import orjson
 
 from deployments.errors import BadRequestError, ModelError
-from deployments.http.inference_protocol import InferenceRequest, Tensors
+from deployments.http.inference_protocol import InferenceRequest
+from deployments.http.signature import Tensors
 
 #: orjson writes NaN and infinity so.
 _NULL = b"null"
@@ -69,7 +70,9 @@ def _check_finite(request: InferenceRequest, outputs: Tensors) -> None:
     for codec, binary in request.outputs:
         spec = codec.spec
         array = np.asarray(outputs[spec.name])
-        if binary or array.dtype.kind != "f" or np.isfinite(array.astype(codec.dtype)).all():
+        if binary or array.dtype.kind != "f":
+            continue
+        if np.isfinite(codec.to_json(array.astype(codec.dtype))).all():
             continue
         problem = f"output {spec.name!r} has NaN or infinity, which JSON cannot hold"
         if spec.allow_nan:

@@ -9,8 +9,9 @@ from deployments.batcher.front_meter import FrontMeter
 from deployments.batcher.requests import Refusal
 from deployments.batcher.submission import Cancellable, Outcome
 from deployments.http.body_budget import BodyBudget
-from deployments.http.inference_protocol import InferenceRequest, Signature, Tensors
+from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.retry_budget import RetryBudget
+from deployments.http.signature import Signature, Tensors
 from deployments.observability.inference_statistics import BatchTotals
 from deployments.observability.request_info import RequestInfo
 from deployments.observability.tracing import Tracing

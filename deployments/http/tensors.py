@@ -1,5 +1,7 @@
 """Encode and decode tensors, as JSON and as the raw bytes of the binary tensor extension.
 
+This is the codec of most datatypes; those of the others are in `deployments.http.datatypes`.
+
 Each tensor of the model gets one codec, made ahead. It holds everything that would otherwise be
 looked up again for each request.
 """
@@ -35,13 +37,12 @@ _PACKING_CODES = dict(
 )
 #: So many letters of other words may look like "true" or "false" before those are assumed.
 _MAX_LOOKS = 16
-_LENGTH_BYTES = 4
 #: Whole numbers of more than 64 bits are parsed as floats, and none of those is smaller.
 _HUGE = float(2**63)
 
 
 class TensorCodec:
-    """Encodes and decodes one input or output of any datatype but BYTES.
+    """Encodes and decodes one input or output.
 
     Parameters
     ----------
@@ -53,9 +54,11 @@ class TensorCodec:
         self.spec = spec
         self.dtype = spec.numpy_dtype
         self.row_shape = list(spec.shape)
-        self.row_size = math.prod(spec.shape)
+        self._is_variable = spec.is_variable
         self._json_types, self._json_types_name = _JSON_TYPES[self.dtype.kind]
         self._packing_code = _PACKING_CODES.get(self.dtype.str[1:])
+        #: Bytes of one value among the raw ones.
+        self.item_bytes = self.dtype.itemsize
         self._must_be_finite = self.dtype.kind == "f" and not spec.allow_nan
 
     def from_json(
@@ -86,7 +89,7 @@ class TensorCodec:
                 return data
             raise self.bad_request('"data" must be a list')
         flat = _flatten(data, shape) if data and type(data[0]) is list else data
-        if flat is None or len(flat) != shape[0] * self.row_size:
+        if flat is None or len(flat) != math.prod(shape):
             raise self.wrong_nesting(shape)
         return self.decode(flat, booleans_possible).reshape(shape)
 
@@ -162,15 +165,18 @@ class TensorCodec:
         BadRequestError
             The size does not fit the shape or the body, or a value is not allowed.
         """
-        count = shape[0] * self.row_size
-        wanted = count * self.dtype.itemsize
+        count = math.prod(shape)
+        wanted = count * self.item_bytes
         if type(size) is not int or size != wanted:
             raise self.bad_request(
                 f"binary_data_size must be {wanted} for shape {shape}, not {reprlib.repr(size)}"
             )
         if offset + wanted > len(raw):
             raise self.bad_request("the body ends before the end of this tensor")
-        return self._checked(np.frombuffer(raw, self.dtype, count, offset)).reshape(shape)
+        return self._checked(self._view(raw, count, offset)).reshape(shape)
+
+    def _view(self, raw: memoryview, count: int, offset: int) -> NDArray[Any]:
+        return np.frombuffer(raw, self.dtype, count, offset)
 
     def _checked(self, array: NDArray[Any]) -> NDArray[Any]:
         if self._must_be_finite and not np.isfinite(array).all():
@@ -189,83 +195,26 @@ class TensorCodec:
         """Return an error that says how "data" must be nested."""
         return self.bad_request(
             f'"data" must be nested as the shape {shape}, or be a flat list of '
-            f"{shape[0] * self.row_size} values"
+            f"{math.prod(shape)} values"
+        )
+
+    def accepts(self, row_shape: list[int]) -> bool:
+        """Return whether a row may have this shape."""
+        if self._is_variable:
+            return self.spec.fits(row_shape)
+        return row_shape == self.row_shape
+
+    def wrong_shape(self, shape: object) -> BadRequestError:
+        """Return an error that says which shapes are allowed."""
+        longest = f" of at most {self.spec.max_dim} each" if self.spec.is_variable else ""
+        return self.bad_request(
+            f"shape must be {[-1, *self.row_shape]} with at least one row{longest}, "
+            f"not {reprlib.repr(shape)}"
         )
 
     def bad_request(self, problem: str) -> BadRequestError:
         """Return an error that names this input and its problem."""
         return BadRequestError(f"input {self.spec.name!r}: {problem}")
-
-
-class BytesCodec(TensorCodec):
-    """Encodes and decodes arrays of byte strings: the datatype BYTES.
-
-    In JSON, an element is a UTF-8 string. In raw bytes, it is its length as a little-endian 32-bit
-    integer, followed by its content.
-    """
-
-    def _to_array(self, flat: list[Any]) -> NDArray[Any]:
-        return _object_array([text.encode() for text in flat])
-
-    def from_binary(
-        self, raw: memoryview, offset: int, size: object, shape: list[int]
-    ) -> NDArray[Any]:
-        """Copy the elements out of the `size` bytes of `raw` from `offset`.
-
-        Raises
-        ------
-        BadRequestError
-            The number of elements does not fit the shape, or they do not fill `size` bytes exactly.
-        """
-        count = shape[0] * self.row_size
-        if type(size) is not int or size < count * _LENGTH_BYTES:
-            raise self.bad_request(
-                f"binary_data_size must be at least {count * _LENGTH_BYTES} for {count} elements, "
-                f"not {reprlib.repr(size)}"
-            )
-        end = offset + size
-        if end > len(raw):
-            raise self.bad_request("the body ends before the end of this tensor")
-        elements: list[bytes] = []
-        for _ in range(count):
-            start = offset + _LENGTH_BYTES
-            offset = start + int.from_bytes(raw[offset:start], "little")
-            if start > end or offset > end:
-                raise self.bad_request(f"element {len(elements)} extends beyond binary_data_size")
-            elements.append(bytes(raw[start:offset]))
-        if offset != end:
-            raise self.bad_request(
-                f"binary_data_size has {end - offset} bytes more than its {count} elements"
-            )
-        return _object_array(elements).reshape(shape)
-
-    def to_json(self, array: NDArray[Any]) -> Any:
-        """Return the elements as a flat list of strings.
-
-        Raises
-        ------
-        BadRequestError
-            An element is not valid UTF-8, so JSON cannot hold it.
-        """
-        try:
-            return [element.decode() for element in array.ravel()]
-        except UnicodeDecodeError:
-            raise BadRequestError(
-                f"output {self.spec.name!r} is not valid UTF-8; request it with binary_data true"
-            ) from None
-
-    def to_binary(self, array: NDArray[Any]) -> memoryview | bytes:
-        """Return the elements, each after its length."""
-        return b"".join(
-            part
-            for element in array.ravel()
-            for part in (len(element).to_bytes(_LENGTH_BYTES, "little"), element)
-        )
-
-
-def codec_of(spec: TensorSpec) -> TensorCodec:
-    """Return a codec for the tensor."""
-    return BytesCodec(spec) if spec.datatype == "BYTES" else TensorCodec(spec)
 
 
 def booleans_possible(text: bytes) -> bool:
@@ -311,9 +260,3 @@ def _flatten(data: list[Any], shape: list[int]) -> list[Any] | None:
             return None
         data = list(chain.from_iterable(data))
     return data
-
-
-def _object_array(elements: list[bytes]) -> NDArray[Any]:
-    array = np.empty(len(elements), object)
-    array[:] = elements
-    return array

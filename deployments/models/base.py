@@ -14,8 +14,8 @@ To serve your own model, write one class and name its import path in the config:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,9 @@ from policy.profile import Profile
 LoadWeights = Callable[[str | Path, Any], Mapping[str, Any]]
 """What `Model.load` may ask for: it maps a source of weights and a device to tensors by name."""
 
+#: The most that a dimension of any length may have, if its `TensorSpec` names no other.
+DEFAULT_MAX_DIM = 1024
+
 _NUMPY_DTYPES = {
     "BOOL": "bool",
     "UINT8": "uint8",
@@ -39,6 +42,7 @@ _NUMPY_DTYPES = {
     "INT32": "int32",
     "INT64": "int64",
     "FP16": "float16",
+    "BF16": "float32",
     "FP32": "float32",
     "FP64": "float64",
     "BYTES": "object",
@@ -54,23 +58,46 @@ class TensorSpec:
     name : str
         The tensor's name in the Open Inference Protocol.
     datatype : str
-        The protocol's name of the type: BOOL, UINT8 … INT64, FP16, FP32, FP64 or BYTES.
+        The protocol's name of the type: BOOL, UINT8 … INT64, FP16, BF16, FP32, FP64 or BYTES. BF16
+        reaches the model as float32, which holds each of its values exactly: numpy has no
+        bfloat16, and torch takes no array of one.
     shape : tuple of int
-        Shape of one row, without the batch dimension. ``()`` means one value per row.
+        Shape of one row, without the batch dimension. ``()`` means one value per row. -1 is a
+        dimension of any length from 1 to `max_dim`.
     allow_nan : bool
         Whether the tensor may contain NaN or infinity. If not, requests with such an input are
         rejected, and a model that returns such an output for its own example does not start.
+    max_dim : int
+        The longest that a dimension of -1 may be.
+    example_dim : int or None
+        Its length in `Model.example`, for which the profile is measured; `max_dim` by default.
+    pad : int, float, bool, bytes or None
+        For an input with one dimension of -1: its rows are padded at their end with this value to
+        the longest of their batch. None: rows are batched only with rows of the same shape.
+    lengths : str
+        Name under which `forward` gets the lengths before padding, an array of int64 of shape
+        ``(batch_size,)``. Empty: it does not.
+    length_of : str
+        For an output with one dimension of -1: the padded input whose length it has. What stands
+        for padding is cut off before the answer.
 
     Raises
     ------
     InvalidInputError
-        The name is empty, the datatype is unknown, or a dimension is below 1.
+        The name is empty, the datatype is unknown, a dimension is neither -1 nor at least 1, or an
+        option does not fit the shape.
     """
 
     name: str
     datatype: str
     shape: tuple[int, ...] = ()
     allow_nan: bool = False
+    _: KW_ONLY
+    max_dim: int = DEFAULT_MAX_DIM
+    example_dim: int | None = None
+    pad: float | bytes | None = None
+    lengths: str = ""
+    length_of: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -81,17 +108,78 @@ class TensorSpec:
                 f"{', '.join(_NUMPY_DTYPES)}"
             )
         if not isinstance(self.shape, tuple) or not all(
-            type(length) is int and length >= 1 for length in self.shape
+            type(length) is int and (length >= 1 or length == -1) for length in self.shape
         ):
             raise InvalidInputError(
-                f"tensor {self.name}: shape must be a tuple of whole numbers of at least 1, "
-                f"without the batch dimension, not {self.shape!r}"
+                f"tensor {self.name}: shape must be a tuple of whole numbers of at least 1, or -1 "
+                f"for any length, without the batch dimension, not {self.shape!r}"
+            )
+        self._check_lengths()
+        self._check_padding()
+
+    def _check_lengths(self) -> None:
+        if type(self.max_dim) is not int or self.max_dim < 1:
+            raise InvalidInputError(
+                f"tensor {self.name}: max_dim must be a whole number of at least 1, "
+                f"not {self.max_dim!r}"
+            )
+        dim = self.example_dim
+        if dim is not None and not (type(dim) is int and 1 <= dim <= self.max_dim):
+            raise InvalidInputError(
+                f"tensor {self.name}: example_dim must be a whole number from 1 to max_dim, "
+                f"{self.max_dim}, not {dim!r}"
+            )
+
+    def _check_padding(self) -> None:
+        for option in ("pad", "length_of"):
+            if getattr(self, option) not in (None, "") and self.shape.count(-1) != 1:
+                raise InvalidInputError(
+                    f"tensor {self.name}: {option} needs exactly one dimension of -1, "
+                    f"not the shape {self.shape!r}"
+                )
+        if self.lengths and self.pad is None:
+            raise InvalidInputError(f"tensor {self.name}: lengths needs pad")
+        if self.pad is None:
+            return
+        types = {"f": (int, float), "i": (int,), "u": (int,), "b": (bool,), "O": (bytes,)}
+        fits = type(self.pad) in types[self.numpy_dtype.kind]
+        if fits and self.numpy_dtype.kind in "iu":
+            limits = np.iinfo(self.numpy_dtype)
+            fits = limits.min <= self.pad <= limits.max  # type: ignore[operator]
+        if not fits:
+            raise InvalidInputError(
+                f"tensor {self.name}: pad must be a value of {self.datatype}, not {self.pad!r}"
             )
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
         """Data type of the arrays. BYTES tensors are object arrays of `bytes` of any length."""
         return np.dtype(_NUMPY_DTYPES[self.datatype])
+
+    @property
+    def is_variable(self) -> bool:
+        """Whether a dimension may have any length."""
+        return -1 in self.shape
+
+    @property
+    def max_shape(self) -> tuple[int, ...]:
+        """The shape of the largest row."""
+        return self._with_length(self.max_dim)
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """The shape of a row of `Model.example`."""
+        return self._with_length(self.example_dim or self.max_dim)
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Return whether a row may have this shape."""
+        return len(shape) == len(self.shape) and all(
+            1 <= length <= self.max_dim if declared == -1 else length == declared
+            for length, declared in zip(shape, self.shape, strict=True)
+        )
+
+    def _with_length(self, length: int) -> tuple[int, ...]:
+        return tuple(length if declared == -1 else declared for declared in self.shape)
 
 
 class Model(ABC):
@@ -152,7 +240,8 @@ class Model(ABC):
         Parameters
         ----------
         batch : mapping of str to ndarray, each of shape (batch_size, *spec.shape)
-            The inputs, by name.
+            The inputs, by name. Where `spec.shape` has -1, all rows have one length: that of each,
+            or that of the longest if the others are padded.
 
         Returns
         -------
@@ -188,8 +277,9 @@ class Model(ABC):
     def example(self, batch_size: int) -> dict[str, NDArray[Any]]:
         """Return a valid batch, for warming up and for measuring the profile.
 
-        By default, all values are zero or empty `bytes`. Override this method if the time of a
-        batch depends on the content of its rows.
+        By default, all values are zero or empty `bytes`, and dimensions of -1 have the length
+        `TensorSpec.example_dim`. Override this method if the time of a batch depends on the content
+        of its rows; a model that is given `TensorSpec.lengths` must return them, too.
 
         Parameters
         ----------
@@ -200,9 +290,11 @@ class Model(ABC):
         dict of str to ndarray, each of shape (batch_size, *spec.shape)
             The inputs, by name.
         """
-        return {
-            spec.name: np.full(
-                (batch_size, *spec.shape), b"" if spec.datatype == "BYTES" else 0, spec.numpy_dtype
-            )
-            for spec in self.inputs
-        }
+        batch: dict[str, NDArray[Any]] = {}
+        for spec in self.inputs:
+            shape = spec.example_shape
+            zero = b"" if spec.datatype == "BYTES" else 0
+            batch[spec.name] = np.full((batch_size, *shape), zero, spec.numpy_dtype)
+            if spec.lengths:
+                batch[spec.lengths] = np.full(batch_size, shape[spec.shape.index(-1)], np.int64)
+        return batch

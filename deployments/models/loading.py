@@ -200,3 +200,29 @@ def _check_specs(model: Model, import_path: str) -> None:
             raise InvalidInputError(
                 f"model {import_path}: {kind} contain two tensors with the same name"
             )
+    _check_lengths(model, import_path)
+
+
+def _check_lengths(model: Model, import_path: str) -> None:
+    """Check what one tensor says of another."""
+    names = {spec.name for spec in model.inputs}
+    padded = {spec.name for spec in model.inputs if spec.pad is not None}
+    for spec in model.inputs:
+        if spec.length_of:
+            raise InvalidInputError(
+                f"model {import_path}: input {spec.name!r}: length_of is for outputs"
+            )
+        if spec.lengths in names:
+            raise InvalidInputError(
+                f"model {import_path}: input {spec.name!r}: lengths must be another name than "
+                f"that of an input, not {spec.lengths!r}"
+            )
+        names |= {spec.lengths} - {""}
+    for spec in model.outputs:
+        if spec.pad is not None:
+            raise InvalidInputError(f"model {import_path}: output {spec.name!r}: pad is for inputs")
+        if spec.length_of and spec.length_of not in padded:
+            raise InvalidInputError(
+                f"model {import_path}: output {spec.name!r}: length_of must be an input with pad, "
+                f"not {spec.length_of!r}"
+            )

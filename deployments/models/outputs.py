@@ -28,9 +28,17 @@ def wrong_shape(outputs: object, batch_size: int, specs: Sequence[TensorSpec]) -
             given = ", ".join(map(repr, outputs)) or "nothing"
             return f"forward returned {given}; {spec.name!r} is missing"
         expected, shape = (batch_size, *spec.shape), np.shape(outputs[spec.name])
-        if shape != expected:
+        if shape[:1] != expected[:1] or not _fits(shape[1:], spec):
             return f"output {spec.name!r}: {expected} expected, got {shape}"
     return None
+
+
+def _fits(shape: tuple[int, ...], spec: TensorSpec) -> bool:
+    """Return whether an output may have this shape; `max_dim` is for inputs."""
+    return len(shape) == len(spec.shape) and all(
+        length == declared or declared == -1
+        for length, declared in zip(shape, spec.shape, strict=True)
+    )
 
 
 def wrong_values(outputs: Mapping[str, Any], specs: Sequence[TensorSpec]) -> str | None:

@@ -70,6 +70,8 @@ class RequestTotals:
         response_ns = round(1e9 * self._answered_s)
         computed_ns = min(computed_ns, response_ns)
         none = _duration(0, 0)
+        # perf_analyzer asks for as many inputs and outputs as batches, in whatever time.
+        copied = _duration(self._answered, 0)
         return {
             "name": name,
             "version": version,
@@ -80,20 +82,20 @@ class RequestTotals:
                 "success": _duration(self._answered, response_ns),
                 "fail": _duration(self._failed, round(1e9 * self._failed_s)),
                 "queue": _duration(self._answered, response_ns - computed_ns),
-                "compute_input": none,
+                "compute_input": copied,
                 "compute_infer": _duration(self._answered, computed_ns),
-                "compute_output": none,
+                "compute_output": copied,
                 "cache_hit": none,
                 "cache_miss": none,
             },
             "batch_stats": [
                 {
                     "batch_size": size,
-                    "compute_input": none,
-                    "compute_infer": _duration(batches.batches[size], batches.duration_ns[size]),
-                    "compute_output": none,
+                    "compute_input": _duration(count, 0),
+                    "compute_infer": _duration(count, batches.duration_ns[size]),
+                    "compute_output": _duration(count, 0),
                 }
-                for size in sorted(batches.batches)
+                for size, count in sorted(batches.batches.items())
             ],
         }
 

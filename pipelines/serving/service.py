@@ -15,7 +15,8 @@ from deployments.batcher.submission import Cancellable, Outcome
 from deployments.errors import ModelError, RequestError
 from deployments.http.base_service import BaseService
 from deployments.http.guarded_protocol import RECEIVE_TIMEOUT_S
-from deployments.http.inference_protocol import InferenceRequest, Signature, Tensors
+from deployments.http.inference_protocol import InferenceRequest
+from deployments.http.signature import Signature, Tensors
 from deployments.models.base import TensorSpec
 from deployments.observability.request_info import RequestInfo
 from pipelines.autoscaler import PipelineAutoscaler

@@ -27,7 +27,12 @@ class TensorConfig(StrictModel):
     @property
     def spec(self) -> TensorSpec:
         """The tensor as the HTTP interface takes it."""
-        return TensorSpec(self.name, self.datatype, self.shape)
+        spec = TensorSpec(self.name, self.datatype, self.shape)
+        if spec.is_variable:
+            raise InvalidInputError(
+                f"tensor {self.name}: a pipeline's tensors have fixed shapes, not {self.shape}"
+            )
+        return spec
 
 
 class StageConfig(StrictModel):

@@ -10,7 +10,8 @@ import pytest
 from deployments.config import ModelConfig, parse_user_config
 from deployments.device_health import STUCK_AFTER_S
 from deployments.errors import DeviceError
-from deployments.http.inference_protocol import InferenceRequest, RequestedOutput
+from deployments.http.inference_protocol import InferenceRequest
+from deployments.http.signature import RequestedOutput
 from deployments.models.emulated import Emulated
 from deployments.service import InferenceService
 from deployments.warm_up import WarmUp

@@ -23,6 +23,7 @@ class Net(Model):
     inputs = (TensorSpec("image", "FP32", (3, 224, 224)), TensorSpec(name="k", datatype="BYTES"))
     idempotent: bool = False
 """
+VARIABLE = DECLARED.replace("(3, 224, 224)", "(3, -1, -1), max_dim=224")
 COMPUTED = """
 from deployments.models.base import Model, TensorSpec
 
@@ -54,10 +55,11 @@ def buffer_bytes(config: ServiceConfig, traits: RequestTraits) -> int:
     ("source", "traits"),
     [
         (DECLARED, RequestTraits(IMAGE_BYTES, idempotent=False)),
+        (VARIABLE, RequestTraits(IMAGE_BYTES, idempotent=False)),
         pytest.param(COMPUTED, RequestTraits(200), marks=pytest.mark.slow),
         pytest.param("def broken(", RequestTraits(), marks=pytest.mark.slow),
     ],
-    ids=["declared", "computed", "broken"],
+    ids=["declared", "any length", "computed", "broken"],
 )
 def test_the_traits_of_a_model_are_read_from_its_class(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, traits: RequestTraits

@@ -209,9 +209,11 @@ import asyncio, json, time
 import numpy as np
 from threadpoolctl import threadpool_info
 from deployments.config import ModelConfig, parse_user_config
-from deployments.http.inference_protocol import InferenceRequest, RequestedOutput
+from deployments.http.inference_protocol import InferenceRequest
+from deployments.http.signature import RequestedOutput
 from deployments.models.digits import Digits
-from deployments.http.inference_protocol import InferenceRequest, RequestedOutput
+from deployments.http.inference_protocol import InferenceRequest
+from deployments.http.signature import RequestedOutput
 from deployments.service_loading import load_service
 
 pools = []

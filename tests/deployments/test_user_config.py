@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from deployments.priorities import PriorityLevels
 from deployments.user_config import parse_user_config
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective, Weights
@@ -36,6 +37,11 @@ def test_an_empty_user_config_has_the_default_sla() -> None:
         ({"policy": {"energy_weight": -1}}, "policy.energy_weight: input should be greater than"),
         ({"policy": {"latency_weight": 0}}, "policy.latency_weight: input should be greater than"),
         ({"limits": {"waiting_room": 0}}, "limits.waiting_room: input should be greater than"),
+        ({"limits": {"priority_levels": 101}}, "limits.priority_levels: input should be less than"),
+        (
+            {"limits": {"default_priority_level": 3}},
+            "limits: default_priority_level must be at most priority_levels, 2",
+        ),
         ({"autoscaler": {"horizon": 1}}, "autoscaler: horizon: unknown key; known are "),
         ({"autoscaler": {"history": {"days": 3}}}, "history: must have either `file` or"),
         ({"autoscaler": {"history": {"file": "a", "ends": "noon"}}}, "ends must be `now` or like"),
@@ -47,6 +53,15 @@ def test_a_wrong_user_config_is_rejected_in_one_line(content: dict[str, Any], me
         parse_user_config(content)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_lowest_level_of_priority_is_the_default() -> None:
+    limits = parse_user_config({"limits": {"priority_levels": 4}}).limits
+    assert limits.priorities == PriorityLevels(4, default=4)
+    limits = parse_user_config(
+        {"limits": {"priority_levels": 4, "default_priority_level": 2}}
+    ).limits
+    assert limits.priorities == PriorityLevels(4, default=2)
 
 
 WITHOUT_ENERGY = Profile("m", "d", np.arange(1.0, 5.0))

@@ -28,7 +28,7 @@ def spec(datatype, *shape, name="x"):
     ],
 )
 def test_numbers_are_in_the_range_of_their_type(datatype, low, high, kind):
-    (case,) = random_cases([spec(datatype, -1, 30, -1)], 1)
+    (case,) = random_cases([spec(datatype, -1, 30, 8)], 1)
     (tensor,) = case["inputs"]
     assert tensor["shape"] == [1, 30, 8]
     assert len(tensor["data"]) == 240
@@ -38,6 +38,13 @@ def test_numbers_are_in_the_range_of_their_type(datatype, low, high, kind):
     np.testing.assert_array_equal(
         np.array(tensor["data"], np.float16 if datatype == "FP16" else None), tensor["data"]
     )
+
+
+@pytest.mark.parametrize(("declared", "longest"), [({}, 16), ({"max_dim": 3}, 3)])
+def test_dimensions_of_any_length_differ_from_request_to_request(declared, longest):
+    inputs = [{**spec("FP32", -1, 2, -1), "parameters": declared}]
+    shapes = [case["inputs"][0]["shape"] for case in random_cases(inputs, 200)]
+    assert {tuple(shape) for shape in shapes} == {(1, 2, n) for n in range(1, longest + 1)}
 
 
 def test_bytes_are_words_and_all_requests_differ():

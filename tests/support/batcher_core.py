@@ -1,5 +1,6 @@
 """Batcher cores under a fixed policy, for tests on virtual time."""
 
+import math
 from dataclasses import dataclass
 
 from deployments.batcher.core import Batch, BatcherCore
@@ -26,11 +27,12 @@ def make_core(
     waiting_room: int = 100,
     batch_ms: float = 10.0,
     head_start_ms: float = 0.0,
+    admit_within_ms: float = math.inf,
 ) -> BatcherCore:
     """Return a core whose batches of any size are expected to take `batch_ms`."""
     policy = BatchingPolicy.from_control_limit(control_limit, max_batch_size, max_wait_ms)
     latency_ms = [batch_ms] * max_batch_size
-    limits = Limits(max_age_ms, waiting_room, latency_ms, head_start_ms)
+    limits = Limits(max_age_ms, waiting_room, latency_ms, head_start_ms, admit_within_ms)
     return BatcherCore(FixedPolicy(policy), limits)
 
 

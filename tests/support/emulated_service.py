@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from deployments.config import ModelConfig, parse_user_config
-from deployments.http.inference_protocol import InferenceRequest, RequestedOutput
+from deployments.http.inference_protocol import InferenceRequest
+from deployments.http.signature import RequestedOutput
 from deployments.models.emulated import Emulated
 from deployments.service import InferenceService
 from policy.profile import Profile

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.live.load_generators import Measured, parse_wrk
+from benchmarks.live.load_generators import Measured, parse_perf_analyzer, parse_wrk
 from benchmarks.peers.environments import UnavailableError
 
 #: As wrk 4.1.0 prints it.
@@ -24,6 +24,23 @@ Transfer/sec:    158.42KB
 
 def test_wrk_prints_times_in_several_units() -> None:
     assert parse_wrk(WRK, 0.02706) == Measured(675.94, 0.995, 11.9, 1260, pytest.approx(10))
+
+
+#: As perf_analyzer 2.41.1 writes it, without some of its columns.
+PERF_ANALYZER = """Request Rate,Inferences/Second,p50 latency,p90 latency,p95 latency,p99 latency
+200,196.4,91400,113700,120000,137200
+"""
+
+
+def test_perf_analyzer_writes_microseconds() -> None:
+    measured = parse_perf_analyzer(PERF_ANALYZER, 0.1964, 10.0)
+    assert measured == Measured(196.4, 91.4, 113.7, 137.2, pytest.approx(100))
+
+
+@pytest.mark.parametrize("table", ["", "Inferences/Second\n1", PERF_ANALYZER * 2])
+def test_another_table_of_perf_analyzer_is_not_understood(table: str) -> None:
+    with pytest.raises(UnavailableError, match="not understood"):
+        parse_perf_analyzer(table, 0.1, 1.0)
 
 
 @pytest.mark.parametrize("output", ["", WRK.replace("Requests/sec", "Requests/min")])

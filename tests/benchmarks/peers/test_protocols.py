@@ -13,7 +13,8 @@ from benchmarks.peers.protocols import (
     Workload,
     example_rows,
 )
-from deployments.http.inference_protocol import Signature, parse_request
+from deployments.http.inference_protocol import parse_request
+from deployments.http.signature import Signature
 
 
 def random_rows(name: str, count: int) -> dict[str, np.ndarray]:

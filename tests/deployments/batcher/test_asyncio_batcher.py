@@ -529,3 +529,55 @@ async def test_the_device_thread_is_prepared_before_its_first_batch() -> None:
         await ask(batcher, 1)
         await ask(batcher, 2)
     assert prepared == list(model.threads)
+
+
+class Words(Squares):
+    """Square rows of any length."""
+
+    inputs = (TensorSpec("x", "FP64", (-1,)),)
+    outputs = (TensorSpec("y", "FP64", (-1,)),)
+
+
+class PaddedWords(Words):
+    inputs = (TensorSpec("x", "FP64", (-1,), pad=9),)
+    outputs = (TensorSpec("y", "FP64", (-1,), length_of="x"),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "batches"),
+    [
+        (Words, [[[1, 2], [6, 7]], [[3, 4, 5]], [[8]]]),
+        (PaddedWords, [[[1, 2, 9], [3, 4, 5], [6, 7, 9], [8, 9, 9]]]),
+    ],
+    ids=["by shape", "padded"],
+)
+async def test_rows_of_different_lengths_wait_together(
+    kind: type[Words], batches: list[list[list[float]]], on_loop: bool
+) -> None:
+    model = kind()
+    rows = [[1.0, 2.0], [3.0, 4.0, 5.0], [6.0, 7.0], [8.0]]
+    async with running(model, control_limit=4, max_wait_ms=5_000.0, on_loop=on_loop) as batcher:
+        asked = [
+            asyncio.ensure_future(batcher.submit({"x": np.array([row])}, 1, time.monotonic()))
+            for row in rows
+        ]
+        await asked[0]
+        await batcher.drain()
+        answers = await asyncio.gather(*asked)
+    squares = [[[value**2 for value in row]] for row in rows]
+    assert [answer["y"].tolist() for answer in answers] == squares
+    assert model.batches == batches
+
+
+async def test_a_cut_request_whose_rows_have_outputs_of_different_shapes_fails_alone() -> None:
+    model = Words()
+    model.answer = lambda x: np.repeat(x, len(x), axis=1)
+    async with running(model, max_batch_size=2) as batcher:
+        inputs = {"x": np.array([[1.0], [2.0], [3.0]])}
+        cut = asyncio.ensure_future(batcher.submit(inputs, 3, time.monotonic()))
+        whole = asyncio.ensure_future(
+            batcher.submit({"x": np.array([[4.0, 5.0]])}, 1, time.monotonic())
+        )
+        with pytest.raises(ModelError, match="outputs of different shapes; send fewer"):
+            await cut
+        assert (await whole)["y"].tolist() == [[4, 5]]

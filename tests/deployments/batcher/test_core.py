@@ -279,6 +279,64 @@ def test_high_priority_overtakes_within_its_head_start_only() -> None:
     assert order == ["high", "high too", "normal", "high, but much later"]
 
 
+def test_a_batch_holds_the_kind_of_the_oldest_request_and_the_whole_queue_starts_it() -> None:
+    core = make_core(control_limit=4, max_batch_size=4)
+    for number, kind in enumerate("abab"):
+        assert core.next_batch(0.0) is None
+        core.arrive(0.0, Request(0.0, 1, number, kind=kind))
+    assert contents(core.next_batch(0.0)) == [0, 2]
+    core.arrive(0.0, Request(0.0, 1, 4, kind="a"))
+    core.device_free()
+    assert core.next_batch(0.0) is None  # three rows wait, one fewer than the limit
+    core.drain()
+    assert contents(core.next_batch(0.0)) == [1, 3]
+    core.device_free()
+    assert contents(core.next_batch(0.0)) == [4]
+
+
+def test_a_failed_batch_is_tested_with_rows_of_its_own_kind_only() -> None:
+    core = make_core(max_batch_size=4)
+    for number, kind in enumerate("aabb"):
+        core.arrive(0.0, Request(0.0, 1, number, kind=kind))
+    batch = core.next_batch(0.0)
+    assert batch is not None
+    assert contents(batch) == [0, 1]
+    core.arrive(0.0, Request(0.0, 1, 4, kind="a"))
+    assert core.device_failed(batch) == []
+    test = core.next_batch(0.0)
+    assert test is not None
+    assert (contents(test), test.slices_under_test) == ([0, 4], 1)
+
+
+def test_admission_counts_the_batches_that_kinds_need() -> None:
+    """Batches of four take 10 ms, and requests have 30 ms: three batches."""
+    core = make_core(max_batch_size=4, batch_ms=10.0, admit_within_ms=30.0)
+    for kind in "abc":
+        assert core.has_room(1, 0.0)
+        assert core.arrive(0.0, Request(0.0, 1, kind, kind=kind)) is None
+    assert core.arrive(0.0, Request(0.0, 1, "d", kind="d")) is Refusal.FULL
+    assert core.has_room(1, 0.0)  # it may be of a kind that waits
+    for number in range(3):
+        assert core.arrive(0.0, Request(0.0, 1, number, kind="b")) is None
+    assert core.arrive(0.0, Request(0.0, 1, "full", kind="b")) is Refusal.FULL
+    assert core.arrive(0.0, Request(0.0, 1, "a again", kind="a")) is None
+
+
+def test_a_deadline_counts_what_waits_at_its_priority_or_above() -> None:
+    core = make_core(max_batch_size=1, batch_ms=10.0, head_start_ms=1000.0)
+    core.arrive(0.0, Request(0.0, 1, "on the device"))
+    core.next_batch(0.0)
+    for priority in (0, 0, 1, 2):
+        core.arrive(0.0, Request(0.0, 1, priority, priority=priority))
+    for priority, ahead in ((0, 4), (1, 2), (2, 1), (3, 0)):
+        done_s = 0.01 * (2 + ahead)
+        too_soon = Request(0.0, 1, deadline_s=done_s - 0.001, priority=priority)
+        assert core.arrive(0.0, too_soon) is Refusal.DEADLINE
+        in_time = Request(0.0, 1, deadline_s=done_s + 0.001, priority=priority)
+        assert core.arrive(0.0, in_time) is None
+        core.cancel(in_time)
+
+
 @st.composite
 def workloads(draw: st.DrawFn) -> tuple[BatcherCore, list[tuple[float, int, bool]], float]:
     max_batch_size = draw(st.integers(1, 6))

@@ -2,6 +2,7 @@
 
 import math
 import weakref
+from collections.abc import Hashable
 
 import pytest
 from hypothesis import given
@@ -26,7 +27,7 @@ def queue_of(*requests: Request) -> RequestQueue:
 
 
 def take(
-    queue: RequestQueue, size: int, done_s: float = 0.0
+    queue: RequestQueue, size: int, done_s: float = 0.0, kind: Hashable = None
 ) -> tuple[list[tuple[object, int, int]], list[Request]]:
     """Return the slices taken, and the requests that missed their deadline."""
     missed: list[Request] = []
@@ -36,7 +37,7 @@ def take(
         request.cancelled = True
         queue.discard(request)
 
-    slices = queue.take(size, done_s, done_s - ANSWER_WITHIN_S, HEAD_START_S, miss)
+    slices = queue.take(size, done_s, done_s - ANSWER_WITHIN_S, HEAD_START_S, miss, kind)
     return [(request.content, start, stop) for request, start, stop in slices], missed
 
 
@@ -146,3 +147,75 @@ def test_cancelled_requests_are_never_taken_and_never_more_than_the_others(
     slices, _ = take(queue, len(events) + 1)
     assert len(slices) == len(waiting)
     assert {content for content, _, _ in slices} == {request.content for request in waiting}
+
+
+def test_each_step_of_priority_is_worth_a_head_start() -> None:
+    queue = queue_of(
+        *(Request(0.15 * number, 1, number, priority=number) for number in range(4)),
+        Request(0.45, 1, "lowest"),
+    )
+    # Effective arrivals: 0, 0.05, 0.1, 0.15 and 0.45 s.
+    assert [content for content, _, _ in take(queue, 9)[0]] == [0, 1, 2, 3, "lowest"]
+    queue = queue_of(*(Request(0.05 * number, 1, number, priority=number) for number in range(4)))
+    assert [queue.rows_from(priority) for priority in range(5)] == [4, 3, 2, 1, 0]
+    assert [content for content, _, _ in take(queue, 9)[0]] == [3, 2, 1, 0]
+
+
+def test_rows_of_another_kind_keep_their_places() -> None:
+    queue = queue_of(
+        *(Request(0.0, 2, number, kind="ab"[number % 2]) for number in range(4)),
+    )
+    queue.put_back([Slice(Request(0.0, 3, "again", kind="b"), 1, 3)])
+    assert queue.first_kind(HEAD_START_S) == "b"
+    assert (queue.rows_of("a"), queue.rows_of("b"), queue.rows_of("c")) == (4, 6, 0)
+    assert take(queue, 3, kind="b")[0] == [("again", 1, 3), (1, 0, 1)]
+    assert queue.first_kind(HEAD_START_S) == "a"
+    assert take(queue, 9, kind="a")[0] == [(0, 0, 2), (2, 0, 2)]
+    assert take(queue, 9, kind="b")[0] == [(1, 1, 2), (3, 0, 2)]
+    assert (queue.rows, queue.rows_ahead("a", 4)) == (0, 0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(1, 3), st.integers(0, 30)),
+        max_size=25,
+    ),
+    st.lists(st.integers(1, 6), max_size=40),
+    st.sets(st.integers(0, 24)),
+)
+def test_the_queue_is_a_list_sorted_by_effective_arrival(
+    arrivals: list[tuple[int, int, int, int]], sizes: list[int], hurried: set[int]
+) -> None:
+    """Against a sorted list: priorities, kinds, cut requests, and deadlines missed on the way."""
+    queue = RequestQueue()
+    requests = []
+    now_s = 0.0
+    for number, (priority, kind, rows, pause) in enumerate(arrivals):
+        now_s += 0.01 * pause
+        deadline_s = -1.0 if number in hurried else math.inf
+        requests.append(Request(now_s, rows, number, deadline_s, priority, kind))
+        queue.append(requests[-1])
+
+    def order(request: Request) -> tuple[float, int]:
+        return request.arrival_s - request.priority * HEAD_START_S, -request.priority
+
+    expected = [(one, row) for one in sorted(requests, key=order) for row in range(one.rows)]
+    for size in sizes:
+        assert queue.rows == len(expected)
+        if not expected:
+            break
+        first = queue.first_kind(HEAD_START_S)
+        assert first == expected[0][0].kind
+        slices, missed = take(queue, size, kind=first)
+        got = [(number, row) for number, start, stop in slices for row in range(start, stop)]
+        fitting = [pair for pair in expected if pair[0].kind == first]
+        in_time = [pair for pair in fitting if pair[0].deadline_s == math.inf]
+        assert got == [(one.content, row) for one, row in in_time[:size]]
+        gone = {id(one) for one in missed}
+        taken = {(number, row) for number, row in got}
+        expected = [
+            pair
+            for pair in expected
+            if id(pair[0]) not in gone and (pair[0].content, pair[1]) not in taken
+        ]
+    assert queue.rows == len(expected)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from deployments.errors import BusyError, NotFoundError
-from deployments.http.inference_protocol import InferenceRequest, RequestedOutput
+from deployments.http.inference_protocol import InferenceRequest
+from deployments.http.signature import RequestedOutput
 from modelstore.errors import StoreFullError, UnknownModelError
 from policy.errors import InvalidInputError
 from tests.support.hosted_models import config_of, hosted, user_config

@@ -1,6 +1,7 @@
 """Parsing requests and encoding responses."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from deployments.errors import BadRequestError, TooLargeError
-from deployments.http.inference_protocol import (
-    InferenceRequest,
-    Signature,
-    parse_request,
-)
+from deployments.http.inference_protocol import InferenceRequest, parse_request
+from deployments.http.signature import Signature
 from deployments.models.base import TensorSpec
+from deployments.priorities import PriorityLevels
 
 SIGNATURE = Signature(
     inputs=(TensorSpec("x", "FP32", (2, 2)), TensorSpec("k", "UINT8", ())),
@@ -123,10 +122,10 @@ def test_names_the_problem_of_an_input(changes: dict[str, Any], problem: str) ->
         ({**body(), "outputs": ""}, '"outputs" must be a list'),
         ({**body(), "outputs": 0}, '"outputs" must be a list'),
         ({**body(), "outputs": False}, '"outputs" must be a list'),
-        ({**body(), "parameters": {"priority": 2}}, "0 (normal) or 1 (high), not 2"),
-        ({**body(), "parameters": {"priority": True}}, "0 (normal) or 1 (high), not True"),
-        ({**body(), "parameters": {"priority": 1.0}}, "0 (normal) or 1 (high), not 1.0"),
-        ({**body(), "parameters": {"priority": None}}, "0 (normal) or 1 (high), not None"),
+        ({**body(), "parameters": {"priority": 3}}, "or 0 for the default, 2; not 3"),
+        ({**body(), "parameters": {"priority": True}}, "or 0 for the default, 2; not True"),
+        ({**body(), "parameters": {"priority": 1.0}}, "or 0 for the default, 2; not 1.0"),
+        ({**body(), "parameters": {"priority": None}}, "or 0 for the default, 2; not None"),
         (with_output(classification=3), "output 'y': classification is not supported"),
         (with_output(shared_memory_region="r"), "output 'y': shared memory is not supported"),
         (with_output(binary_data="yes"), "binary_data must be true or false, not 'yes'"),
@@ -279,10 +278,56 @@ def test_the_earlier_of_a_deadline_in_us_and_one_in_ms_applies(
     assert parse(content, timeout_ms=in_header).deadline_ms == applies
 
 
-@pytest.mark.parametrize(("in_body", "in_header"), [(0, 0), (0, 1), (1, 0), (1, 1)])
-def test_the_higher_of_two_priorities_applies(in_body: int, in_header: int) -> None:
-    content = {**body(), "parameters": {"priority": in_body}}
-    assert parse(content, priority=in_header).priority == max(in_body, in_header)
+VARIABLE = Signature((TensorSpec("x", "FP32", (2, -1), max_dim=3),), (), max_rows=4)
+
+
+def with_shape(*shape: object, size: int) -> bytes:
+    tensor = {"name": "x", "datatype": "FP32", "shape": shape, "data": list(range(size))}
+    return orjson.dumps({"inputs": [tensor]})
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_dimension_of_any_length_has_that_of_the_request(length: int) -> None:
+    request = parse_request(with_shape(2, 2, length, size=4 * length), None, VARIABLE)
+    expected = np.arange(4 * length, dtype=np.float32).reshape(2, 2, length)
+    np.testing.assert_array_equal(request.inputs["x"], expected)
+    assert request.rows == 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "message"),
+    [
+        ((1, 2, 4), 8, r"shape must be \[-1, 2, -1\] with at least one row of at most 3 each, not"),
+        ((1, 2, 0), 0, "at most 3 each, not"),
+        ((1, 2, -1), 2, "at most 3 each, not"),
+        ((1, 2, 1.0), 2, "at most 3 each, not"),
+        ((1, 2, True), 2, "at most 3 each, not"),
+        ((1, 3, 1), 3, "at most 3 each, not"),
+        ((1, 2), 2, "at most 3 each, not"),
+        ((1, 2, 3), 5, r"be a flat list of 6 values"),
+    ],
+)
+def test_a_shape_that_does_not_fit_is_rejected(
+    shape: tuple[object, ...], size: int, message: str
+) -> None:
+    with pytest.raises(BadRequestError, match=message):
+        parse_request(with_shape(*shape, size=size), None, VARIABLE)
+
+
+@pytest.mark.parametrize(
+    ("in_body", "in_header", "steps"),
+    [(0, 0, 1), (0, 1, 3), (4, 0, 0), (2, 4, 2), (4, 2, 2), (1, 1, 3)],
+)
+def test_of_two_priorities_the_higher_one_applies(in_body: int, in_header: int, steps: int) -> None:
+    signature = replace(SIGNATURE, priorities=PriorityLevels(4, default=3))
+    content = orjson.dumps({**body(), "parameters": {"priority": in_body}})
+    request = parse_request(content, None, signature, priority=in_header)
+    assert request.priority == steps
+
+
+def test_a_priority_in_the_header_that_the_model_has_not_is_rejected() -> None:
+    with pytest.raises(BadRequestError, match=r"X-Request-Priority must be from 1 .* not 3"):
+        parse(body(), priority=3)
 
 
 @pytest.mark.parametrize("everywhere", [False, True])

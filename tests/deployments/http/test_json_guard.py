@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deployments.errors import BadRequestError, TooLargeError
-from deployments.http.inference_protocol import Signature, parse_request
+from deployments.http.inference_protocol import parse_request
 from deployments.http.json_guard import (
     CHECKED_FROM_BYTES,
     JsonGuard,
@@ -18,6 +18,7 @@ from deployments.http.json_guard import (
     claimed_rows,
 )
 from deployments.http.request import MAX_UNPACKING_RATIO, read_body
+from deployments.http.signature import Signature
 from deployments.models.base import TensorSpec
 
 DIGITS = (TensorSpec("pixels", "FP32", (64,)),)
@@ -32,6 +33,13 @@ def test_a_body_may_be_as_large_as_its_rows_need() -> None:
     assert body_limit_bytes(IMAGE, 256) == 4 << 20
     one_row = body_limit_bytes((TensorSpec("x", "FP32", (3, 1000, 1000)),), 256)
     assert one_row == 3_000_000 * 24 + 8192
+
+
+def test_rows_of_any_length_need_no_more_than_rows_of_fixed_shape_may() -> None:
+    assert body_limit_bytes((TensorSpec("x", "FP32", (-1,), max_dim=64),), 256) == (
+        256 * 64 * 24 + 8192
+    )
+    assert body_limit_bytes((TensorSpec("x", "FP32", (3, -1, -1)),), 256) == (4 << 20) + 8192
 
 
 SHAPES = st.lists(st.integers(1, 9), max_size=4).map(tuple)
@@ -69,6 +77,16 @@ def test_bodies_that_only_take_long_to_parse_are_refused(
     text = b"[" + unit * ((4 << 20) // len(unit)) + b"0]"
     with pytest.raises((BadRequestError, TooLargeError), match="than any valid request"):
         JsonGuard(inputs, 256).check(text)
+
+
+@pytest.mark.parametrize("length", [1, 100])
+def test_rows_of_every_length_pass(length: int) -> None:
+    inputs = (TensorSpec("x", "INT64", (-1,), max_dim=100),)
+    data = [[7] * length] * 3000
+    entry = {"name": "x", "datatype": "INT64", "shape": [3000, length], "data": data}
+    content = orjson.dumps({"inputs": [entry]}).ljust(64 << 10)
+    request = parse_request(content, None, Signature(inputs, DIGITS, 3000))
+    assert request.inputs["x"].shape == (3000, length)
 
 
 def test_more_values_than_the_rows_have_are_refused() -> None:

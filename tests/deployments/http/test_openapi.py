@@ -26,8 +26,9 @@ from schemathesis.specs.openapi import checks as openapi_checks
 from deployments.config import ModelConfig, parse_user_config
 from deployments.errors import BadRequestError, TooLargeError
 from deployments.http.app import InferenceApp
-from deployments.http.inference_protocol import Signature, parse_request
+from deployments.http.inference_protocol import parse_request
 from deployments.http.openapi import openapi_document
+from deployments.http.signature import Signature
 from deployments.models.base import Model, TensorSpec
 from deployments.service import InferenceService
 from tests.support.doubles_service import PROFILE, USER_CONFIG
@@ -277,12 +278,28 @@ def test_every_valid_request_matches_the_document_and_is_answered(
     assert np.array(returned["y"], np.float32).tolist() == (x / 2).ravel().tolist()
 
 
-@pytest.mark.parametrize("datatype", ["BOOL", "UINT8", "INT64", "FP16", "FP32", "FP64", "BYTES"])
+@pytest.mark.parametrize(
+    "datatype", ["BOOL", "UINT8", "INT64", "FP16", "BF16", "FP32", "FP64", "BYTES"]
+)
 @pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
 def test_the_document_allows_exactly_what_the_parser_accepts(
     datatype: str, shape: tuple[int, ...]
 ) -> None:
-    spec = TensorSpec("x", datatype, shape)
+    check_agreement(TensorSpec("x", datatype, shape), shape)
+
+
+@pytest.mark.parametrize("length", range(5))
+@pytest.mark.parametrize("declared", [(-1,), (2, -1), (-1, 2)])
+def test_the_document_allows_exactly_the_lengths_that_the_parser_accepts(
+    declared: tuple[int, ...], length: int
+) -> None:
+    shape = tuple(length if dimension < 0 else dimension for dimension in declared)
+    check_agreement(TensorSpec("x", "FP32", declared, max_dim=3), shape)
+
+
+def check_agreement(spec: TensorSpec, shape: tuple[int, ...]) -> None:
+    """Check that requests with rows of a shape are valid for the document as for the parser."""
+    datatype = spec.datatype
     signature = Signature((spec,), (spec,), max_rows=2)
     schema = openapi_document(
         model_name="m",

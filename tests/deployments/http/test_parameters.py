@@ -1,4 +1,4 @@
-"""Limits of deadlines and priorities."""
+"""Limits of deadlines."""
 
 from typing import Any
 
@@ -8,7 +8,6 @@ from deployments.errors import BadRequestError
 from deployments.http.parameters import (
     MAX_TIMEOUT_MS,
     MAX_TIMEOUT_US,
-    check_priority,
     check_timeout_ms,
     check_timeout_us,
 )
@@ -41,10 +40,3 @@ def test_an_invalid_timeout_is_rejected(value: Any) -> None:
         BadRequestError, match=r"it must be a number of microseconds from 0 \(none\)"
     ):
         check_timeout_us(value, "it")
-
-
-def test_a_priority_is_0_or_1() -> None:
-    assert [check_priority(value, "it") for value in (0, 1)] == [0, 1]
-    for value in (2, -1, True, 1.0, "1", None):
-        with pytest.raises(BadRequestError, match=r"it must be 0 \(normal\) or 1 \(high\)"):
-            check_priority(value, "it")

@@ -199,10 +199,11 @@ def test_an_invalid_deadline_is_rejected(value: bytes) -> None:
 
 
 def test_reads_the_priority() -> None:
-    assert [read_priority({b"x-request-priority": value}) for value in (b"0", b"1")] == [0, 1]
+    values = (b"0", b"1", b"100")
+    assert [read_priority({b"x-request-priority": value}) for value in values] == [0, 1, 100]
     assert read_priority({}) == 0
-    for value in (b"2", b"-1", b"high", b"", b"\xff", b"01"):
-        with pytest.raises(BadRequestError, match="must be 0"):
+    for value in (b"101", b"-1", b"high", b"", b"\xff", b"01", b"1" * 5000):
+        with pytest.raises(BadRequestError, match="must be a whole number from 0 to 100, not"):
             read_priority({b"x-request-priority": value})
 
 

@@ -67,7 +67,7 @@ def test_finds_the_trace_beside_the_id(place: int, name: str) -> None:
         [*LINES, "Connection: upgrade", "Upgrade: websocket"],
         [*LINES, "X-Request-Timeout-Ms: soon"],
         [*LINES, "X-Request-Timeout-Ms: 1", "X-Request-Timeout-Ms: 2"],
-        [*LINES, "X-Request-Priority: 7"],
+        [*LINES, "X-Request-Priority: 700"],
         [*LINES, "Inference-Header-Content-Length: -1"],
         ["Host: x", "Content-Length: 1_0"],
         [*LINES, "x-request-id: a", "x-request-id: b"],

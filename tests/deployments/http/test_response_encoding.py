@@ -7,8 +7,9 @@ import orjson
 import pytest
 
 from deployments.errors import BadRequestError, ModelError
-from deployments.http.inference_protocol import InferenceRequest, Signature, parse_request
+from deployments.http.inference_protocol import InferenceRequest, parse_request
 from deployments.http.response_encoding import encode_response
+from deployments.http.signature import Signature
 from deployments.models.base import TensorSpec
 
 SIGNATURE = Signature(

@@ -22,9 +22,10 @@ from deployments.batcher.submission import Outcome
 from deployments.http.app import InferenceApp
 from deployments.http.body_budget import BodyBudget
 from deployments.http.guarded_protocol import LINGER_S
-from deployments.http.inference_protocol import InferenceRequest, Signature
+from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.http.retry_budget import RetryBudget
+from deployments.http.signature import Signature
 from deployments.observability.inference_statistics import BatchTotals
 from deployments.observability.tracing import Tracing
 from tests.support.doubles_service import Doubles, body

@@ -1,11 +1,13 @@
 """Triton's own HTTP client, unmodified, against the app on a real socket."""
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tritonclient.http as triton
@@ -52,6 +54,44 @@ ARRAYS: dict[str, NDArray[Any]] = {
 CAPITALS = [["GRößE", ""], ["A", "B\0C"]]  # bytes.upper() changes only ASCII
 
 
+class Reads(Model):
+    """Adds up tokens, one after the other; padding would change the sums, if any were left."""
+
+    inputs = (
+        TensorSpec("tokens", "INT64", (-1,), max_dim=64, pad=1000, lengths="lengths"),
+        TensorSpec("weight", "BF16"),
+    )
+    outputs = (
+        TensorSpec("sums", "INT64", (-1,), length_of="tokens"),
+        TensorSpec("length", "INT64"),
+        TensorSpec("double", "BF16"),
+    )
+
+    def __init__(self) -> None:
+        self.shapes: list[tuple[int, ...]] = []
+
+    def load(self, device: str) -> None: ...
+
+    def forward(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        self.shapes.append(batch["tokens"].shape)
+        return {
+            "sums": batch["tokens"].cumsum(axis=1),
+            "length": batch["lengths"],
+            "double": 2 * batch["weight"],
+        }
+
+
+class ReadsByShape(Reads):
+    """The same, for rows of one length at a time."""
+
+    inputs = (TensorSpec("tokens", "INT64", (-1,), max_dim=64), TensorSpec("weight", "BF16"))
+    outputs = (TensorSpec("sums", "INT64", (-1,)), *Reads.outputs[1:])
+
+    def forward(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        rows, length = batch["tokens"].shape
+        return super().forward({**batch, "lengths": np.full(rows, length)})
+
+
 class Asker:
     """A client in its own thread, because its gevent sockets belong to one thread."""
 
@@ -69,16 +109,25 @@ class Asker:
         self._pool.shutdown()
 
 
-@pytest.fixture
-async def ask() -> AsyncIterator[Asker]:
-    config = ModelConfig(name="shouts", import_path="unused:Unused", max_batch_size=4)
-    service = InferenceService(config, Shouts(), PROFILE)
-    await service.configure(parse_user_config(USER_CONFIG))
+@contextlib.asynccontextmanager
+async def asking(model: Model, limits: Mapping[str, Any]) -> AsyncIterator[Asker]:
+    """Serve a model by the name of its class."""
+    name = type(model).__name__.lower()
+    config = ModelConfig(name=name, import_path="unused:Unused", max_batch_size=4)
+    service = InferenceService(config, model, PROFILE)
+    limits = {**USER_CONFIG["limits"], **limits}
+    await service.configure(parse_user_config({**USER_CONFIG, "limits": limits}))
     async with listening(InferenceApp(service, "1")) as (_, port):
         made = Asker(port)
         yield made
         await made.close()
     await service.close()
+
+
+@pytest.fixture
+async def ask() -> AsyncIterator[Asker]:
+    async with asking(Shouts(), {}) as made:
+        yield made
 
 
 def inputs(*, binary: bool = True) -> list[triton.InferInput]:
@@ -142,7 +191,7 @@ async def test_priority_timeout_and_custom_parameters_are_accepted(ask: Asker) -
         headers={"X-Request-Id": "a"},
     )
     check(result)
-    with pytest.raises(InferenceServerException, match=r"0 \(normal\) or 1 \(high\), not 5"):
+    with pytest.raises(InferenceServerException, match="or 0 for the default, 2; not 5"):
         await ask("infer", "shouts", inputs(), priority=5)
 
 
@@ -221,3 +270,52 @@ async def test_unsupported_features_are_rejected_not_ignored(ask: Asker) -> None
     output.set_shared_memory("region", 8)
     with pytest.raises(InferenceServerException, match="shared memory is not supported"):
         await ask("infer", "shouts", inputs(), outputs=[output])
+
+
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize("model", [Reads, ReadsByShape])
+async def test_requests_of_different_lengths_and_bfloat16_are_answered(
+    model: type[Reads], binary: bool
+) -> None:
+    served = model()
+    async with asking(served, {"waiting_room": 64, "max_body_bytes": 20_000}) as ask:
+        lengths = [1, 5, 64, 5, 2]
+        for length in lengths:
+            rows = 3
+            tokens = np.arange(rows * length).reshape(rows, length)
+            weight = np.array([0.5, 3.140625, -2.0], ml_dtypes.bfloat16)
+            given = [
+                triton.InferInput("tokens", list(tokens.shape), "INT64"),
+                triton.InferInput("weight", [rows], "BF16"),
+            ]
+            given[0].set_data_from_numpy(tokens, binary_data=binary)
+            given[1].set_data_from_numpy(weight)  # the client sends BF16 as raw bytes only
+            names = ("sums", "length", "double")
+            wanted = [triton.InferRequestedOutput(name, binary) for name in names]
+            result = await ask("infer", type(served).__name__.lower(), given, outputs=wanted)
+            np.testing.assert_array_equal(result.as_numpy("sums"), tokens.cumsum(axis=1))
+            assert result.as_numpy("length").tolist() == [length] * rows
+            if binary:
+                double = result.as_numpy("double")
+                assert double.dtype == ml_dtypes.bfloat16
+                assert double.tolist() == [1.0, 6.28125, -4.0]
+            else:
+                assert result.get_output("double")["data"] == [1.0, 6.28125, -4.0]
+    assert {shape[1] for shape in served.shapes} == set(lengths)
+
+
+async def test_the_metadata_tells_dimensions_of_any_length_and_their_bound() -> None:
+    async with asking(Reads(), {"priority_levels": 3}) as ask:
+        metadata = await ask("get_model_metadata", "reads")
+        assert metadata["inputs"] == [
+            {
+                "name": "tokens",
+                "datatype": "INT64",
+                "shape": [-1, -1],
+                "parameters": {"max_dim": 64},
+            },
+            {"name": "weight", "datatype": "BF16", "shape": [-1]},
+        ]
+        config = await ask("get_model_config", "reads")
+        assert (config["input"][0]["dims"], config["input"][1]["data_type"]) == ([-1], "TYPE_BF16")
+        assert config["dynamic_batching"] == {"priority_levels": 3, "default_priority_level": 3}

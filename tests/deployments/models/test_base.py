@@ -17,6 +17,7 @@ DATATYPES = {
     "INT32": np.int32,
     "INT64": np.int64,
     "FP16": np.float16,
+    "BF16": np.float32,
     "FP32": np.float32,
     "FP64": np.float64,
     "BYTES": np.object_,
@@ -34,7 +35,7 @@ def test_an_unknown_datatype_is_rejected_with_the_allowed_ones(datatype):
         TensorSpec("x", datatype)
 
 
-@pytest.mark.parametrize("shape", [(0,), (-1, 8), (8, -1), [8], 8, (8.0,), (True,), None])
+@pytest.mark.parametrize("shape", [(0,), (-2, 8), (8, -3), [8], 8, (8.0,), (True,), None])
 def test_a_wrong_shape_is_rejected(shape):
     with pytest.raises(InvalidInputError, match="shape must be a tuple"):
         TensorSpec("x", "FP32", shape)
@@ -44,6 +45,67 @@ def test_a_wrong_shape_is_rejected(shape):
 def test_a_wrong_name_is_rejected(name):
     with pytest.raises(InvalidInputError, match="tensor name"):
         TensorSpec(name, "FP32")
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "message"),
+    [
+        ((-1,), {"max_dim": 0}, "max_dim must be a whole number of at least 1, not 0"),
+        ((-1,), {"max_dim": 8.0}, "max_dim must be a whole number of at least 1, not 8.0"),
+        ((-1,), {"max_dim": 8, "example_dim": 9}, "example_dim must be .* from 1 to max_dim, 8"),
+        ((-1,), {"example_dim": 0}, "example_dim must be .* not 0"),
+        ((2,), {"pad": 0}, r"pad needs exactly one dimension of -1, not the shape \(2,\)"),
+        ((-1, -1), {"pad": 0}, "pad needs exactly one dimension of -1"),
+        ((-1, -1), {"length_of": "y"}, "length_of needs exactly one dimension of -1"),
+        ((-1,), {"lengths": "n"}, "lengths needs pad"),
+        ((-1,), {"pad": 256}, "pad must be a value of UINT8, not 256"),
+        ((-1,), {"pad": 0.5}, "pad must be a value of UINT8, not 0.5"),
+        ((-1,), {"pad": b""}, "pad must be a value of UINT8, not b''"),
+        ((-1,), {"pad": True}, "pad must be a value of UINT8, not True"),
+    ],
+)
+def test_options_that_do_not_fit_the_shape_are_rejected(shape, options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        TensorSpec("x", "UINT8", shape, **options)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "pad"),
+    [("FP32", 0), ("BF16", -0.1), ("BOOL", False), ("BYTES", b""), ("INT8", -1)],
+)
+def test_padding_is_a_value_of_the_datatype(datatype, pad):
+    assert TensorSpec("x", datatype, (-1,), pad=pad).pad == pad
+
+
+def test_a_dimension_of_minus_1_has_any_length_up_to_a_bound():
+    spec = TensorSpec("x", "FP32", (3, -1, -1), max_dim=8)
+    assert (spec.is_variable, spec.max_shape, spec.example_shape) == (True, (3, 8, 8), (3, 8, 8))
+    assert spec.fits([3, 1, 8])
+    for shape in ([3, 0, 8], [3, 1, 9], [2, 1, 8], [3, 8], [3, -1, 8]):
+        assert not spec.fits(shape)
+    assert not TensorSpec("x", "FP32", (3,)).is_variable
+
+
+def test_the_example_has_the_length_for_which_the_profile_is_measured():
+    class Tagger(Model):
+        inputs = (
+            TensorSpec("tokens", "INT64", (-1,), example_dim=5, pad=0, lengths="lengths"),
+            TensorSpec("image", "FP32", (2, -1), max_dim=7),
+        )
+        outputs = inputs
+
+        def load(self, device): ...
+
+        def forward(self, batch):
+            return batch
+
+    example = Tagger().example(3)
+    assert {name: array.shape for name, array in example.items()} == {
+        "tokens": (3, 5),
+        "lengths": (3,),
+        "image": (3, 2, 7),
+    }
+    assert example["lengths"].tolist() == [5, 5, 5]
 
 
 @given(

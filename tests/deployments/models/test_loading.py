@@ -36,6 +36,18 @@ class BadWeights(Doubler):
     def load(self, device):
         raise OSError("weights.bin: truncated at byte 17")
 
+class InputLikeAnother(Doubler):
+    inputs = (TensorSpec("x", "FP32", (-1,), length_of="x"),)
+
+class LengthsNamedAsAnInput(Doubler):
+    inputs = (TensorSpec("n", "FP32"), TensorSpec("x", "FP32", (-1,), pad=0, lengths="n"))
+
+class PaddedOutput(Doubler):
+    outputs = (TensorSpec("y", "FP32", (-1,), pad=0),)
+
+class LongAsNothing(Doubler):
+    outputs = (TensorSpec("y", "FP32", (-1,), length_of="x"),)
+
 class LateSpecs(Doubler):
     def load(self, device):
         self.inputs = (TensorSpec("late", "INT8"),)
@@ -95,6 +107,10 @@ def test_short_names_name_models(name, monkeypatch):
         ("user_model_of_test_loading:NoForward", {}, "NoForward does not define forward"),
         ("user_model_of_test_loading:NoSpecs", {}, "inputs must be a non-empty tuple"),
         ("user_model_of_test_loading:Twice", {}, "outputs contain two tensors with the same name"),
+        ("user_model_of_test_loading:InputLikeAnother", {}, "'x': length_of is for outputs"),
+        ("user_model_of_test_loading:LengthsNamedAsAnInput", {}, "must be another name .* not 'n'"),
+        ("user_model_of_test_loading:PaddedOutput", {}, "output 'y': pad is for inputs"),
+        ("user_model_of_test_loading:LongAsNothing", {}, "must be an input with pad, not 'x'"),
         ("user_model_of_test_loading:Doubler", {"facto": 1}, "'facto'; the options are: factor"),
         ("emulated", {}, "'profile'; the options are: profile, scale"),
     ],

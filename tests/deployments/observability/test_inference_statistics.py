@@ -39,6 +39,10 @@ def test_what_is_told_adds_up(
     assert of["fail"] == {"count": len(failed), "ns": pytest.approx(1e9 * sum(failed), abs=2)}
     assert of["queue"]["ns"] + of["compute_infer"]["ns"] == of["success"]["ns"]
     assert of["queue"]["ns"] >= 0
+    # perf_analyzer gives up unless these counts are equal.
+    for times in (of, *told["batch_stats"]):
+        steps = [times[name]["count"] for name in ("compute_input", "compute_output")]
+        assert steps == [times["compute_infer"]["count"]] * 2
     by_size = {entry["batch_size"]: entry["compute_infer"] for entry in told["batch_stats"]}
     assert sum(part["count"] for part in by_size.values()) == len(batches)
     for size, part in by_size.items():
