@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+import yaml
 
 from deployments.access.tokens import hash_token
+from pipelines.serving.config import PipelineConfig
 from tests.support.browser import CHROMIUM, Page, browsing
 from tests.support.services import ROOT, free_port, wait_for
 
@@ -25,6 +27,12 @@ ACCESS = {
 }
 #: Names that the browser gives to what a user can operate.
 CONTROLS = {"button", "slider", "spinbutton", "textbox", "combobox", "link"}
+#: What a pipeline has beside its steps.
+PIPELINE = {
+    "name": "digits-pipeline",
+    "inputs": [{"name": "image", "datatype": "BYTES"}],
+    "outputs": [{"name": "label", "datatype": "INT64"}],
+}
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +164,50 @@ def test_nothing_is_wider_than_the_screen(page: Page, width: int) -> None:
         "document.documentElement.scrollWidth === document.documentElement.clientWidth"
     )
     assert page.problems == []
+
+
+def test_the_what_if_of_a_pipeline_sizes_its_stages(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    command = ["pipeline", "serve", "configs/digits-pipeline.yaml", f"--port={port}", "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sojourn.cli", *command],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        assert wait_for(lambda: httpx.get(f"{address}/v2/health/ready").status_code == 200, 60)
+        example = httpx.get(f"{address}/sojourn/example").content
+        with browsing(tmp_path_factory.mktemp("browser")) as page, httpx.Client() as client:
+            page.get(f"{address}/sojourn/")
+            page.until("document.querySelectorAll('#stages tbody tr').length === 3")
+            page.script("document.getElementById('what-if').scrollIntoView()")
+            # There is a present to ask about once there is load.
+            while not page.script("document.querySelector('#answers tbody') && true"):
+                client.post(f"{address}/v2/models/digits-pipeline/infer", content=example)
+            # The page that is open has started the planner.
+            load = "document.querySelectorAll('#sliders input[type=number]')[2]"
+            page.script(
+                f"(() => {{ const exact = {load}; exact.value = 20000;"
+                "exact.dispatchEvent(new Event('change')); })()"
+            )
+            page.until(
+                "document.getElementById('planned-stages').rows[1].cells[1].textContent > ''"
+            )
+            page.until(f"parseFloat({cell(0, 2)}) > 4")
+            lines = text(page, "yaml").split("# under args.pipeline; replaces the replicas\n")[1]
+            steps = PipelineConfig.model_validate(
+                {**PIPELINE, "steps": yaml.safe_load(lines)["steps"]}
+            ).stages()
+            assert steps["decode"].workers > 2
+            assert steps["classify"].workers > 1
+            assert page.problems == []
+    finally:
+        process.terminate()
+        assert process.wait(20) in (0, -15)
 
 
 def test_signing_out_asks_for_the_token_again(page: Page, url: str) -> None:
