@@ -323,9 +323,12 @@ function onDenied(message) {
 byId("sign-in").addEventListener("cancel", (event) => event.preventDefault());
 byId("sign-out").hidden = token.get() === null;
 
-function connection(state) {
-  const words = { connecting: "connecting", live: shown ? `live from ${shown.replica}` : "live", lost: "not connected, trying again", denied: "signed out" };
+function connection(state, reason = null) {
+  const lost = reason === null ? "not connected, trying again" : `not connected: ${reason}`;
+  const words = { connecting: "connecting", live: shown ? `live from ${shown.replica}` : "live", lost, denied: "signed out" };
   byId("connection").dataset.state = state;
+  // What is shown is of the past.
+  byId("main").dataset.stale = state === "lost" ? "yes" : "no";
   say(byId("connection"), words[state]);
 }
 
@@ -335,7 +338,7 @@ const stream = new Stream({
     onEvent(name, content);
     if (name === "state" && (other || byId("connection").dataset.state !== "live")) connection("live");
   },
-  onState: (state) => state === "lost" && connection(state),
+  onLost: (reason) => connection("lost", reason),
   onDenied,
 });
 byId("sign-out").addEventListener("click", () => {
