@@ -165,7 +165,8 @@ class ServiceView:
                 for name in ("completed", "refused", "late", "dropped")
             },
             "power_w": _power(rates),
-            "in_time": 1 - late / answered if answered else None,
+            # Late ones are counted with their way through the balancer, a little after answers.
+            "in_time": max(0.0, 1 - late / answered) if answered else None,
         }
 
     def _percentiles(self, kind: str) -> dict[str, float]:

@@ -226,6 +226,13 @@ def test_a_pipeline_shows_its_stages():
     assert any(re.match(r"decode +1/2 +4 +1.5 +3 +40 *$", line) for line in lines)
 
 
+def test_answers_that_are_counted_late_do_not_make_the_share_negative():
+    view = ServiceView("http://service")
+    view.add_policy(0.0, policy(answered=0, late=0))
+    view.add_policy(1.0, policy(answered=60, late=70))
+    assert view.snapshot(1.0)["in_time"] == 0
+
+
 @pytest.mark.parametrize("order", ["ab", "ba"])
 def test_the_stages_are_those_of_all_replicas_whichever_answered_last(order):
     said = {

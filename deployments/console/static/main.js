@@ -85,7 +85,7 @@ function attainment(kept) {
   const answered = since(kept, MINUTE_S, ({ rows }) => rows.answered).value;
   const late = since(kept, MINUTE_S, ({ rows }) => rows.late).value;
   const fallback = kept.at(-1).report.rows;
-  if (answered > 0) return { share: 1 - late / answered, answered, seconds: since(kept, MINUTE_S, () => 0).seconds };
+  if (answered > 0) return { share: Math.max(0, 1 - late / answered), answered, seconds: since(kept, MINUTE_S, () => 0).seconds };
   if (fallback.answered > 0 && kept.length < 3) return { share: 1 - fallback.late / fallback.answered, answered: fallback.answered, seconds: null };
   return { share: null, answered: 0, seconds: 0 };
 }
