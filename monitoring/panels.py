@@ -176,7 +176,12 @@ def buckets(about: About, query: Query, span: int = 12) -> heatmap.Panel:
 
 
 def board(
-    uid: str, title: str, text: str, rows: Mapping[str, Sequence[Panel]], labels: Sequence[str]
+    uid: str,
+    title: str,
+    text: str,
+    rows: Mapping[str, Sequence[Panel]],
+    labels: Sequence[str],
+    present: str = _PRESENT,
 ) -> dict[str, Any]:
     """Return a dashboard as Grafana reads it.
 
@@ -187,6 +192,8 @@ def board(
         Its panels, by the title of their row.
     labels : sequence of str
         The labels that its variables select, the first one value, the others any number.
+    present : str
+        A metric with these labels that is there from the first second on.
     """
     builder = (
         dashboard.Dashboard(title)
@@ -210,7 +217,7 @@ def board(
         dashboard.DatasourceVariable("datasource").label("data source").type("prometheus")
     )
     for depth, label in enumerate(labels):
-        builder.with_variable(_variable(label, labels[:depth]))
+        builder.with_variable(_variable(label, labels[:depth], present))
     for title, panels in rows.items():
         builder.with_row(dashboard.Row(title))
         for panel in panels:
@@ -222,13 +229,13 @@ def board(
     return content
 
 
-def _variable(label: str, above: Sequence[str]) -> dashboard.QueryVariable:
+def _variable(label: str, above: Sequence[str], present: str) -> dashboard.QueryVariable:
     chosen = ", ".join(f'{other}=~"${other}"' for other in above)
     variable = (
         dashboard.QueryVariable(label)
         .label(label)
         .datasource(_SOURCE)
-        .query(f"label_values({_PRESENT}{{{chosen}}}, {label})")
+        .query(f"label_values({present}{{{chosen}}}, {label})")
         .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(models.VariableSort.ALPHABETICAL_ASC)
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from monitoring.autoscaler_board import autoscaler_board
+from monitoring.pipeline_board import pipeline_board
 from monitoring.replica_board import replica_board
 from monitoring.sla_board import sla_board
 
@@ -21,7 +22,12 @@ FOLDER = Path(__file__).resolve().parent / "dashboards"
 
 def render() -> dict[str, str]:
     """Return the content of each file by its name."""
-    boards = {"sla": sla_board(), "replica": replica_board(), "autoscaler": autoscaler_board()}
+    boards = {
+        "sla": sla_board(),
+        "replica": replica_board(),
+        "autoscaler": autoscaler_board(),
+        "pipeline": pipeline_board(),
+    }
     return {
         f"{name}.json": json.dumps(content, cls=JSONEncoder, indent=1, sort_keys=True) + "\n"
         for name, content in boards.items()

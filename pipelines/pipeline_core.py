@@ -7,6 +7,7 @@ a slow stage is felt at the front, where a request is refused that could not be 
 
 import itertools
 import math
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from pipelines.stage_core import StageBatch, StageCore
 _ADMISSION_SHARE = 0.97
 # Measured latencies are taken up after so many batches.
 _REFRESH_BATCHES = 32
+# So many of the latest response times are kept, for percentiles over some seconds.
+_RESPONSE_TIMES = 4096
 _KINDS: dict[type, str] = {SwitchNode: "switch", ForkNode: "ensemble", EachNode: "each"}
 
 
@@ -47,6 +50,8 @@ class PipelineCore:
         Requests: all that came; those admitted; those refused; those answered with a result; those
         that failed in a stage; those given up because of their deadline; those that their client
         gave up.
+    response_times : deque of (float, float)
+        When the latest requests were completed, in s, and their response times, in ms.
     """
 
     def __init__(self, graph: Graph, stages: Sequence[StageCore], max_pending: int) -> None:
@@ -57,6 +62,7 @@ class PipelineCore:
         self.open: dict[int, Flow] = {}
         self.offered = self.admitted = self.refused = self.completed = self.failed = 0
         self.late = self.cancelled = 0
+        self.response_times: deque[tuple[float, float]] = deque(maxlen=_RESPONSE_TIMES)
         self._ids = itertools.count()
         self._nodes = graph.nodes
         self._node_of = {node.stage: node for node in graph.nodes if isinstance(node, StageNode)}
@@ -256,6 +262,7 @@ class PipelineCore:
             if at == END:
                 flow.result = value
                 self.completed += 1
+                self.response_times.append((now_s, 1e3 * (now_s - flow.arrival_s)))
                 self._end(flow, error=None)
                 return
             if at == JOIN:

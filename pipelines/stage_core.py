@@ -86,10 +86,11 @@ class StageCore:
         When to ask again, if nothing happens before.
     too_late : list of Item
         Items dropped because they could not be finished in time; the caller empties the list.
-    batches, items, deaths : int
-        Batches started, items that arrived, workers lost.
-    busy_s : float
-        Time of all batches together.
+    batches, items, batched, completed, deaths : int
+        Batches started, items that arrived, items in batches that started, items that were
+        computed, workers lost.
+    busy_s, believed_s : float
+        Time of all batches together, and the time that they were believed to take.
     lost : str or None
         Why the stage has no worker and cannot start one.
     """
@@ -107,8 +108,8 @@ class StageCore:
         self.rest_ms = 0.0
         self.wake_at_s: float | None = None
         self.too_late: list[Item] = []
-        self.batches = self.items = self.deaths = 0
-        self.busy_s = 0.0
+        self.batches = self.items = self.batched = self.completed = self.deaths = 0
+        self.busy_s = self.believed_s = 0.0
         self.lost: str | None = None
         self.workers = workers
         self._taken, self._mean_taken, self._taken_s = 0, 0.0, -math.inf
@@ -198,6 +199,7 @@ class StageCore:
             if items:
                 self.busy += 1
                 self.batches += 1
+                self.batched += len(items)
                 self.in_service += len(items)
                 return StageBatch(items, now_s)
         return None
@@ -266,6 +268,7 @@ class StageCore:
         self.busy -= 1
         self.in_service -= len(batch.items)
         self.busy_s += now_s - batch.started_s
+        self.believed_s += 1e-3 * self.latency_ms(len(batch.items))
         if isinstance(outcome, WorkerLoss):
             return self._worker_lost(batch, outcome.reason)
         if isinstance(outcome, BatchFailure):
@@ -280,6 +283,7 @@ class StageCore:
                 again.append(item)
             else:
                 ended.append((item, result))
+        self.completed += len(batch.items) - len(again)
         self._retry(again)
         return ended
 

@@ -96,7 +96,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         if not self.name:
-            object.__setattr__(self, "name", _default_name(self.code))
+            object.__setattr__(self, "name", default_name(self.code))
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise InvalidInputError(
                 f"stage name: must be letters, digits, '.', '_' or '-', not {self.name!r}"
@@ -278,7 +278,8 @@ class Each:
 Step = Stage | Ensemble | Switch | Each
 
 
-def _default_name(code: Any) -> str:
+def default_name(code: Any) -> str:
+    """Return the name of a stage that is given none."""
     if isinstance(code, str):
         return code.rpartition(":")[2].lower()
     named = code if hasattr(code, "__name__") else type(code)

@@ -2,6 +2,7 @@
 
 import math
 from bisect import bisect_left
+from functools import cache
 from typing import TypeVar
 
 from autoscaler.sizing.estimators import Estimator, Prediction
@@ -72,17 +73,17 @@ def least_replicas(
 def _bisect(
     estimator: Estimator[P], rate: float, objective: ServiceLevelObjective, low: int, high: int
 ) -> P | None:
+    @cache  # a prediction may take seconds
+    def predict(replicas: int) -> P:
+        return estimator.predict(rate, replicas, objective)
+
     # The answer is usually close to `low`, so widen the bracket from there.
     step = 1
-    while low + step < high and not estimator.predict(rate, low + step, objective).meets(objective):
+    while low + step < high and not predict(low + step).meets(objective):
         low, step = low + step + 1, 2 * step
     numbers = range(low, min(low + step, high) + 1)
-    found = bisect_left(
-        numbers, True, key=lambda n: estimator.predict(rate, n, objective).meets(objective)
-    )
-    if found == len(numbers):
-        return None
-    return estimator.predict(rate, numbers[found], objective)
+    found = bisect_left(numbers, True, key=lambda n: predict(n).meets(objective))
+    return None if found == len(numbers) else predict(numbers[found])
 
 
 def _scan(

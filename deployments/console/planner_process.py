@@ -3,23 +3,17 @@
 It reads one question per line from standard input, as JSON, and writes one line with its answer.
 """
 
-import json
-import os
-import sys
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Any
 
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
 from autoscaler.sizing.planner import Planner, Prices
 from autoscaler.sizing.try_delays import TryDelays
+from deployments.console.answering import answer_lines, be_modest
 from deployments.console.questions import Scenario
-from deployments.threads import limit_threads
-from policy.errors import SojournError
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 
-#: Low CPU priority: the requests on this machine come first.
-_NICENESS = 10
 MAX_REPLICAS = 10_000
 #: Policies of weights are searched one number after the other; most need none of these.
 _MAX_TRIED = 32
@@ -58,31 +52,14 @@ def plan(profile: Profile, delays: TryDelays, scenario: Scenario) -> dict[str, A
     }
 
 
-@lru_cache(maxsize=256)
-def _answer(profile: str, delays: str, scenario: str) -> dict[str, Any]:
-    try:
-        return plan(
-            Profile.from_dict(json.loads(profile)),
-            TryDelays(**json.loads(delays)),
-            Scenario.model_validate_json(scenario),
-        )
-    except SojournError as error:
-        return {"error": str(error)}
-
-
-def main() -> None:
-    """Answer the questions on standard input until it ends."""
-    os.nice(_NICENESS)
-    limit_threads(1)
-    for line in sys.stdin:
-        message = json.loads(line)
-        profile, delays = json.dumps(message["profile"]), json.dumps(message["delays"])
-        answers = {
-            name: _answer(profile, delays, json.dumps(scenario))
-            for name, scenario in message["scenarios"].items()
-        }
-        print(json.dumps(answers), flush=True)  # noqa: T201
+def _answer(about: Mapping[str, Any], scenario: Mapping[str, Any]) -> dict[str, Any]:
+    return plan(
+        Profile.from_dict(about["profile"]),
+        TryDelays(**about["delays"]),
+        Scenario.model_validate(scenario),
+    )
 
 
 if __name__ == "__main__":
-    main()
+    be_modest()
+    answer_lines(_answer)

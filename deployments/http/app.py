@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from deployments.access.control import OPERATIONS, scope_of
 from deployments.batcher.requests import Refusal
+from deployments.console.planning import ModelPlanning, Planning
 from deployments.errors import BusyError, ModelError, RequestError
 from deployments.haproxy import only_replica
 from deployments.http.answers import BINARY, JSON, Answer, check_method, error_answer
@@ -104,7 +105,9 @@ class InferenceApp:
         replica: str = "",
     ) -> None:
         self.service = service
-        self.console = Console(self.reports, autoscaler, replica or f"process {os.getpid()}")
+        self.console = Console(
+            *(self.reports, autoscaler, replica or f"process {os.getpid()}", self.planning())
+        )
         self.infer_path = f"/v2/models/{service.model_name}/infer"
         self.totals = RequestTotals()
         self._resources = Resources(service, server_version, autoscaler, self.totals, more)
@@ -121,6 +124,10 @@ class InferenceApp:
     def reports(self) -> list[Mapping[str, Any]]:
         """Return what ``GET /sojourn/policy`` tells of each model, the first model's first."""
         return [self.service.explain()]
+
+    def planning(self) -> Planning:
+        """Return what answers the console's what-if questions."""
+        return ModelPlanning(self.reports)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request, or the server's lifespan events."""

@@ -11,12 +11,11 @@ from starlette.types import Receive, Send
 
 from deployments.console.feed import PERIOD_S, Feed, Report
 from deployments.console.planner import PlannerProcess
-from deployments.console.questions import Question
+from deployments.console.planning import Planning
 from deployments.console.static_files import PAGE, static_file
-from deployments.errors import BadRequestError, BusyError, ChildError, ModelError, NotFoundError
+from deployments.errors import BadRequestError, BusyError, ChildError, ModelError
 from deployments.http.answers import Answer, check_method, json_answer
 from deployments.http.request import Headers, read_body
-from deployments.validation import validate
 from policy.errors import InvalidInputError
 
 logger = logging.getLogger("sojourn.console")
@@ -28,7 +27,6 @@ MAX_STREAMS = 16
 #: A page that does not read what it is sent for this long loses its stream.
 SEND_TIMEOUT_S = 10.0
 _MAX_BODY_BYTES = 16 << 10
-_DELAYS = ("request_delay_ms", "reply_delay_ms", "retry_delay_ms", "retries")
 
 
 class Console:
@@ -42,6 +40,8 @@ class Console:
         Returns the content of ``GET /sojourn/autoscaler``.
     replica : str
         Id of this replica.
+    planning : Planning
+        Answers what-if questions.
     """
 
     def __init__(
@@ -49,10 +49,11 @@ class Console:
         reports: Callable[[], Sequence[Report]],
         autoscaler: Callable[[], Awaitable[Report]],
         replica: str,
+        planning: Planning,
     ) -> None:
-        self._reports = reports
         self._feed = Feed(reports, autoscaler, replica)
-        self._planner = PlannerProcess()
+        self._planning = planning
+        self._planner = PlannerProcess(planning.process)
         self.streams = 0
 
     @staticmethod
@@ -98,34 +99,15 @@ class Console:
 
     async def _plan(self, body: bytes) -> dict[str, Any]:
         try:
-            question = validate(Question, orjson.loads(body))
+            message = self._planning.message(orjson.loads(body))
         except orjson.JSONDecodeError as error:
             raise BadRequestError(f"the body is not JSON: {error}") from None
         except InvalidInputError as error:
             raise BadRequestError(str(error)) from None
-        report = self._report_of(question.model)
-        if "profile" not in report:
-            raise NotFoundError("a pipeline is planned by `sojourn pipeline plan`, not here")
-        settings = report["autoscaler"]
         try:
-            return await self._planner.ask(
-                {
-                    "profile": report["profile"],
-                    "delays": {name: settings[name] for name in _DELAYS},
-                    "scenarios": question.model_dump(include={"now", "then"}),
-                }
-            )
+            return await self._planner.ask(message)
         except ChildError as error:
             raise ModelError(str(error)) from error
-
-    def _report_of(self, model: str | None) -> Report:
-        reports = self._reports()
-        if model is None:
-            return reports[0]
-        for report in reports:
-            if report["model"] == model:
-                return report
-        raise NotFoundError(f"there is no model {model!r:.100}")
 
     async def stream(
         self, receive: Receive, send: Send, headers: Headers, may_go_on: Callable[[], bool]
@@ -152,6 +134,8 @@ class Console:
         if self.streams >= MAX_STREAMS:
             raise BusyError(f"this replica has {MAX_STREAMS} open consoles; close one of them")
         self.streams += 1
+        # The page may ask soon, and the process takes a while to start.
+        self._planner.open_page()
         left = asyncio.create_task(_until_left(receive))
         try:
             event, log_sent = await self._feed.next(0)
@@ -182,6 +166,7 @@ class Console:
                 logger.exception("a console's stream ended")
         finally:
             self.streams -= 1
+            self._planner.close_page()
             left.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await left

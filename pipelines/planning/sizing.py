@@ -1,9 +1,8 @@
 """The workers of each stage at the least cost, and the division of the response time among them.
 
-All divisions of workers are tried in the order of their cost, each with the simulation of the whole
-pipeline, until one keeps the SLA: so none that is cheaper does. Where the profiles have energies,
-the response time that is left is then spent on larger batches: of all combinations of the stages'
-candidate policies, the one of least power that keeps the SLA is taken.
+`pipelines.planning.divisions` finds the workers, by the simulation of the whole pipeline. Where the
+profiles have energies, the response time that is left is then spent on larger batches: of all
+combinations of the stages' candidate policies, the one of least power that keeps the SLA is taken.
 """
 
 import heapq
@@ -20,12 +19,15 @@ from pipelines.planning.convolution import (
     stage_cdf,
     stage_evaluation,
 )
+from pipelines.planning.divisions import Division, cheapest_division
 from pipelines.planning.tandem import (
     REQUESTS,
     Setting,
     Settings,
+    StageLoad,
     own_settings,
     profile_of,
+    simulate,
     simulate_response_ms,
 )
 from pipelines.steps import Each, Ensemble, Stage, Step, Switch
@@ -34,8 +36,10 @@ from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.optimization import solve
 
-# A plan with so many more workers than are needed to keep up says whether any can keep the SLA.
+# `equal_division` gives a stage up after so many more workers than it needs to keep up.
 _MANY = 64
+#: Divisions that a search tries at most: pipelines of up to four stages need far fewer.
+MOST_TRIED = 1_000
 # The shares of the response time for which a policy of least power is a candidate.
 _BUDGET_SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
 _MAX_COMBINATIONS = 20_000
@@ -62,6 +66,10 @@ class PipelinePlan:
         Of all workers; None if a profile has no energy.
     tried : int
         Divisions of workers that were tried.
+    is_cheapest : bool
+        Whether no cheaper division keeps the SLA; False if the search ended early.
+    loads : mapping of str to StageLoad
+        Batches, utilization and times of each stage.
     """
 
     settings: Settings
@@ -71,6 +79,8 @@ class PipelinePlan:
     budgets_ms: Mapping[str, float]
     mean_power_w: float | None
     tried: int
+    is_cheapest: bool
+    loads: Mapping[str, StageLoad]
 
 
 def stage_rates(steps: Sequence[Step], arrival_rate_per_s: float) -> dict[str, float]:
@@ -100,6 +110,8 @@ def plan_pipeline(
     worker_costs: Mapping[str, float] | None = None,
     *,
     requests: int = REQUESTS,
+    most_tried: int = MOST_TRIED,
+    save_power: bool = True,
 ) -> PipelinePlan:
     """Find the division of workers of least cost that keeps an SLA.
 
@@ -115,6 +127,11 @@ def plan_pipeline(
         Cost of one worker of each stage, above 0; 1 if not given.
     requests : int
         Simulated for each division.
+    most_tried : int
+        After so many divisions the cheapest so far is taken.
+    save_power : bool
+        Whether to choose policies of less power, where profiles have energies. Otherwise each stage
+        keeps its own.
 
     Returns
     -------
@@ -125,40 +142,41 @@ def plan_pipeline(
     InvalidInputError
         A stage has no profile, or the rate is not above 0 and finite.
     InfeasibleError
-        No number of workers keeps the SLA.
+        No number of workers keeps the SLA, or a stage on the event loop cannot keep up.
     """
     stages = compile_steps(steps).stages
     costs = [(worker_costs or {}).get(stage.name, 1.0) for stage in stages]
     rates = stage_rates(steps, arrival_rate_per_s)
     least = [_least_workers(stage, rates[stage.name]) for stage in stages]
+    most = [1 if stage.place == "loop" else math.inf for stage in stages]
+    for stage, count, limit in zip(stages, least, most, strict=True):
+        if count > limit:
+            raise InfeasibleError(
+                f"stage {stage.name}: place loop has one worker, which serves at most "
+                f"{profile_of(stage).capacity_per_s:.6g} items/s, not {rates[stage.name]:.6g}"
+            )
     policies = [own_settings([stage])[stage.name].policy for stage in stages]
 
-    def percentile_ms(workers: Sequence[int]) -> float:
+    def percentile_ms(workers: Division) -> float:
         settings = _settings(stages, workers, policies)
         return _percentile_ms(steps, settings, arrival_rate_per_s, sla, requests)
 
-    best_ms = percentile_ms([count + _MANY for count in least])
-    if best_ms > sla.response_time_ms:
-        raise InfeasibleError(
-            f"no number of workers keeps {sla.in_words()}: with {_MANY} more in each stage than it "
-            f"needs to keep up, the percentile is {best_ms:.4g} ms"
-        )
-    tried = 0
-    for workers in _by_cost(least, costs):
-        tried += 1
-        if percentile_ms(workers) <= sla.response_time_ms:
-            break
-    fastest = _settings(stages, workers, policies)
-    settings = _save_power(steps, stages, fastest, arrival_rate_per_s, sla, requests)
-    response_ms = simulate_response_ms(steps, settings, arrival_rate_per_s, requests=requests)
+    division = cheapest_division(percentile_ms, sla, least, most, costs, most_tried)
+    settings: Settings = _settings(stages, division.workers, policies)
+    if save_power:
+        settings = _save_power(steps, stages, settings, arrival_rate_per_s, sla, requests)
+    simulated = simulate(steps, settings, arrival_rate_per_s, requests=requests)
+    response_ms = simulated.response_ms
     return PipelinePlan(
         settings=settings,
-        cost=float(np.dot(workers, costs)),
+        cost=float(np.dot(division.workers, costs)),
         percentile_ms=float(np.percentile(response_ms, sla.percentile)),
         service_level=float(np.mean(response_ms <= sla.response_time_ms)),
         budgets_ms=_budgets_ms(stages, settings, rates, sla),
         mean_power_w=_mean_power_w(stages, settings, rates),
-        tried=tried,
+        tried=division.tried,
+        is_cheapest=division.is_cheapest,
+        loads=simulated.stages,
     )
 
 
@@ -218,21 +236,6 @@ def _percentile_ms(
     except InfeasibleError:
         return math.inf
     return float(np.percentile(response_ms, sla.percentile))
-
-
-def _by_cost(least: Sequence[int], costs: Sequence[float]) -> Iterator[tuple[int, ...]]:
-    """Yield all divisions with at least so many workers, the cheapest first, without end."""
-    first = tuple(least)
-    heap = [(float(np.dot(first, costs)), first)]
-    seen = {first}
-    while heap:
-        cost, workers = heapq.heappop(heap)
-        yield workers
-        for place, one_more in enumerate(costs):
-            further = (*workers[:place], workers[place] + 1, *workers[place + 1 :])
-            if further not in seen:
-                seen.add(further)
-                heapq.heappush(heap, (cost + one_more, further))
 
 
 def _save_power(

@@ -12,7 +12,7 @@ Nothing is refused or given up.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numba
 import numpy as np
@@ -50,6 +50,41 @@ Settings = Mapping[str, Setting]
 """By the name of the stage."""
 
 
+@dataclass(frozen=True, eq=False)
+class StageLoad:
+    """What a simulation saw of one stage.
+
+    Attributes
+    ----------
+    mean_batch_size : float
+        Items per batch.
+    utilization : float
+        Share of the time for which a worker has a batch, over all workers.
+    times_ms : ndarray of float, shape (items counted,)
+        What each item spent in the stage, waiting and in its batch, in ms.
+    """
+
+    mean_batch_size: float
+    utilization: float
+    times_ms: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatedPipeline:
+    """The response times of a pipeline, and what became of its stages.
+
+    Attributes
+    ----------
+    response_ms : ndarray of float, shape (requests counted,)
+        In ms, in the order of arrival.
+    stages : mapping of str to StageLoad
+        By the name of the stage.
+    """
+
+    response_ms: FloatArray
+    stages: Mapping[str, StageLoad]
+
+
 def profile_of(stage: Stage) -> Profile:
     """Return the profile of a stage up to its largest batch.
 
@@ -68,15 +103,15 @@ def own_settings(stages: Sequence[Stage]) -> dict[str, Setting]:
     return {stage.name: Setting(stage.workers, stage.first_policy()) for stage in stages}
 
 
-def simulate_response_ms(
+def simulate(
     steps: Sequence[Step],
     settings: Settings,
     arrival_rate_per_s: float,
     *,
     requests: int = REQUESTS,
     seed: int = _SEED,
-) -> FloatArray:
-    """Simulate the response times of a pipeline under Poisson arrivals.
+) -> SimulatedPipeline:
+    """Simulate a pipeline under Poisson arrivals.
 
     The same seed gives the same arrivals, whatever the settings, so that plans can be compared.
 
@@ -90,11 +125,6 @@ def simulate_response_ms(
         How many are simulated.
     seed : int
 
-    Returns
-    -------
-    ndarray of float, shape (requests counted,)
-        Response times in ms, in the order of arrival.
-
     Raises
     ------
     InvalidInputError
@@ -107,8 +137,21 @@ def simulate_response_ms(
     random = np.random.default_rng(seed)
     gaps_ms = random.exponential(1e3 / arrival_rate_per_s, requests)
     arrivals_ms = np.cumsum(gaps_ms)
-    ends_ms = _pass_steps(list(steps), settings, arrivals_ms, arrival_rate_per_s, random)
-    return (ends_ms - arrivals_ms)[int(_WARM_UP_SHARE * requests) :]
+    passage = _Passage(settings, random)
+    ends_ms = passage.through(list(steps), arrivals_ms, arrival_rate_per_s)
+    return SimulatedPipeline(_without_warm_up(ends_ms - arrivals_ms), passage.stages)
+
+
+def simulate_response_ms(
+    steps: Sequence[Step],
+    settings: Settings,
+    arrival_rate_per_s: float,
+    *,
+    requests: int = REQUESTS,
+    seed: int = _SEED,
+) -> FloatArray:
+    """Return the response times of `simulate`, in ms; parameters and errors as there."""
+    return simulate(steps, settings, arrival_rate_per_s, requests=requests, seed=seed).response_ms
 
 
 def response_ms_of(
@@ -138,80 +181,87 @@ def response_ms_of(
         A stage cannot keep up.
     """
     rate_per_s = 1e3 * arrivals_ms.size / max(float(np.ptp(arrivals_ms)), 1e-9)
-    random = np.random.default_rng(seed)
-    return _pass_steps(list(steps), settings, arrivals_ms, rate_per_s, random) - arrivals_ms
+    passage = _Passage(settings, np.random.default_rng(seed))
+    return passage.through(list(steps), arrivals_ms, rate_per_s) - arrivals_ms
 
 
-def _pass_steps(
-    step: "Step | Sequence[Step]",
-    settings: Settings,
-    arrivals_ms: FloatArray,
-    rate_per_s: float,
-    random: np.random.Generator,
-) -> FloatArray:
-    """Return when the items that arrive at a step, in any order, leave it."""
-    if isinstance(step, Stage):
-        return _pass_stage(step, settings[step.name], arrivals_ms, rate_per_s, random)
-    if isinstance(step, Ensemble):
-        ends = [
-            _pass_steps(branch, settings, arrivals_ms, rate_per_s, random)
-            for branch in step.branches
-        ]
-        return np.asarray(np.max(ends, axis=0))
-    if isinstance(step, Each):
-        items = step.expected_items
-        repeated = np.repeat(arrivals_ms, items)
-        ends_ms = _pass_steps(step.branch, settings, repeated, rate_per_s * items, random)
-        return np.asarray(ends_ms.reshape(-1, items).max(axis=1))
-    if isinstance(step, Switch):
-        shares = step.expected_shares
-        keys = random.choice(len(shares), arrivals_ms.size, p=list(shares.values()))
+def _without_warm_up(times_ms: FloatArray) -> FloatArray:
+    return times_ms[int(_WARM_UP_SHARE * times_ms.size) :]
+
+
+@dataclass
+class _Passage:
+    """The passage of items through the steps of a pipeline, and what each stage saw of them."""
+
+    settings: Settings
+    random: np.random.Generator
+    stages: dict[str, StageLoad] = field(default_factory=dict)
+
+    def through(
+        self, step: "Step | Sequence[Step]", arrivals_ms: FloatArray, rate_per_s: float
+    ) -> FloatArray:
+        """Return when the items that arrive at a step, in any order, leave it."""
+        if isinstance(step, Stage):
+            return self._stage(step, arrivals_ms, rate_per_s)
+        if isinstance(step, Ensemble):
+            ends = [self.through(branch, arrivals_ms, rate_per_s) for branch in step.branches]
+            return np.asarray(np.max(ends, axis=0))
+        if isinstance(step, Each):
+            items = step.expected_items
+            repeated = np.repeat(arrivals_ms, items)
+            ends_ms = self.through(step.branch, repeated, rate_per_s * items)
+            return np.asarray(ends_ms.reshape(-1, items).max(axis=1))
+        if isinstance(step, Switch):
+            shares = step.expected_shares
+            keys = self.random.choice(len(shares), arrivals_ms.size, p=list(shares.values()))
+            ends_ms = np.empty_like(arrivals_ms)
+            for number, (key, share) in enumerate(shares.items()):
+                chosen = keys == number
+                ends_ms[chosen] = self.through(
+                    step.branches[key], arrivals_ms[chosen], rate_per_s * share
+                )
+            return ends_ms
+        for part in step:
+            arrivals_ms = self.through(part, arrivals_ms, rate_per_s)
+        return arrivals_ms
+
+    def _stage(self, stage: Stage, arrivals_ms: FloatArray, rate_per_s: float) -> FloatArray:
+        setting = self.settings[stage.name]
+        profile, policy = profile_of(stage), setting.policy
+        ratios, ranks = np.ones((profile.max_batch_size, 1)), np.zeros(1)
+        means_ms = profile.latency_ms
+        quantiles = profile.latency_quantiles
+        if quantiles is not None:
+            ratios = np.ascontiguousarray(quantiles.points[0])
+            ranks = quantiles.ranks(self.random.standard_normal(arrivals_ms.size))
+            means_ms = quantiles.means_ms(profile.latency_ms)
+        repeated = policy.actions[-1]
+        capacity_per_s = 1e3 * setting.workers * repeated / means_ms[repeated - 1]
+        if rate_per_s >= capacity_per_s:
+            raise InfeasibleError(
+                f"stage {stage.name}: {setting.workers} workers serve at most {capacity_per_s:.6g} "
+                f"items/s, and {rate_per_s:.6g} arrive"
+            )
+        order = np.argsort(arrivals_ms, kind="stable")
         ends_ms = np.empty_like(arrivals_ms)
-        for number, (key, share) in enumerate(shares.items()):
-            chosen = keys == number
-            ends_ms[chosen] = _pass_steps(
-                step.branches[key], settings, arrivals_ms[chosen], rate_per_s * share, random
+        ends_ms[order], batches, busy_ms = _departures(
+            arrivals_ms[order],
+            np.array(policy.actions),
+            math.inf if policy.max_wait_ms is None else policy.max_wait_ms,
+            policy.max_batch_size,
+            np.ascontiguousarray(profile.latency_ms),
+            ratios,
+            ranks,
+            setting.workers,
+        )
+        if batches:
+            all_ms = setting.workers * (float(ends_ms.max()) - float(arrivals_ms.min()))
+            self.stages[stage.name] = StageLoad(
+                arrivals_ms.size / batches,
+                busy_ms / all_ms,
+                _without_warm_up(ends_ms - arrivals_ms),
             )
         return ends_ms
-    for part in step:
-        arrivals_ms = _pass_steps(part, settings, arrivals_ms, rate_per_s, random)
-    return arrivals_ms
-
-
-def _pass_stage(
-    stage: Stage,
-    setting: Setting,
-    arrivals_ms: FloatArray,
-    rate_per_s: float,
-    random: np.random.Generator,
-) -> FloatArray:
-    profile, policy = profile_of(stage), setting.policy
-    ratios, ranks, means_ms = np.ones((profile.max_batch_size, 1)), np.zeros(1), profile.latency_ms
-    quantiles = profile.latency_quantiles
-    if quantiles is not None:
-        ratios = np.ascontiguousarray(quantiles.points[0])
-        ranks = quantiles.ranks(random.standard_normal(arrivals_ms.size))
-        means_ms = quantiles.means_ms(profile.latency_ms)
-    repeated = policy.actions[-1]
-    capacity_per_s = 1e3 * setting.workers * repeated / means_ms[repeated - 1]
-    if rate_per_s >= capacity_per_s:
-        raise InfeasibleError(
-            f"stage {stage.name}: {setting.workers} workers serve at most {capacity_per_s:.6g} "
-            f"items/s, and {rate_per_s:.6g} arrive"
-        )
-    order = np.argsort(arrivals_ms, kind="stable")
-    ends_ms = np.empty_like(arrivals_ms)
-    ends_ms[order] = _departures(
-        arrivals_ms[order],
-        np.array(policy.actions),
-        math.inf if policy.max_wait_ms is None else policy.max_wait_ms,
-        policy.max_batch_size,
-        np.ascontiguousarray(profile.latency_ms),
-        ratios,
-        ranks,
-        setting.workers,
-    )
-    return ends_ms
 
 
 @numba.njit(cache=True)
@@ -224,8 +274,10 @@ def _departures(
     ratios: FloatArray,
     ranks: FloatArray,
     workers: int,
-) -> FloatArray:
+) -> tuple[FloatArray, int, float]:
     """Return when each of the items that arrive at increasing times leaves a stage.
+
+    The number of batches and the time of all batches together, in ms, follow.
 
     The time of batch ``k`` is its latency times the entry of its size in `ratios` at ``ranks[k]``,
     between two entries in proportion.
@@ -233,6 +285,7 @@ def _departures(
     count, last = arrivals_ms.size, actions.size - 1
     ends_ms = np.empty(count)
     free_ms = np.zeros(workers)
+    busy_ms = 0.0
     head = tail = batch = 0  # the first that waits, and the first that has not arrived
     while head < count:
         worker = np.argmin(free_ms)
@@ -254,7 +307,8 @@ def _departures(
         ratio = ratios[size - 1, below]
         ratio += (rank - below) * (ratios[size - 1, above] - ratio)
         batch += 1
+        busy_ms += latency_ms[size - 1] * ratio
         free_ms[worker] = now_ms + latency_ms[size - 1] * ratio
         ends_ms[head : head + size] = free_ms[worker]
         head += size
-    return ends_ms
+    return ends_ms, batch, busy_ms

@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 from starlette.types import Message, Receive, Scope, Send
 
+from deployments.console.planning import Planning
 from deployments.http.answers import Answer, json_answer
 from deployments.http.app import InferenceApp
 from deployments.http.request import ACCEPT_ENCODING
@@ -30,15 +31,19 @@ class PipelineApp(InferenceApp):
     unusual_fields = frozenset({STAGE_TIMES})
 
     def __init__(self, service: PipelineService, server_version: str) -> None:
+        self._pipeline_service = service
         super().__init__(
             service, server_version, more={_PATH: self._describe, _METRICS: self._metrics}
         )
-        self._pipeline_service = service
 
     def reports(self) -> list[Mapping[str, Any]]:
         """Return what the console shows of the pipeline and its stages."""
         service = self._pipeline_service
         return [{**service.explain(), "pipeline": service.describe()}]
+
+    def planning(self) -> Planning:
+        """Return what answers the console's what-if questions."""
+        return self._pipeline_service.planning
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request, or the server's lifespan events."""

@@ -85,7 +85,7 @@ class PipelineConfig(StrictModel):
 
         def visit(value: Any) -> None:
             if isinstance(value, StageConfig):
-                found[value.build().name] = value
+                found[value.stage_name] = value
             elif isinstance(value, BaseModel):
                 for name in type(value).model_fields:
                     visit(getattr(value, name))

@@ -8,16 +8,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from autoscaler.instrument import Instrument
+from deployments.control.response_times import PERCENTILES
 from pipelines.pipeline_core import PipelineCore
 
 Reading = list[tuple[tuple[str, ...], float]]
 """The values of a metric by its labels after the first, which is the pipeline."""
 
+#: Over so many seconds percentiles are taken.
+_RECENT_S = 10.0
 _OUTCOMES = ("completed", "failed", "late", "refused", "cancelled")
 
 
@@ -32,6 +36,16 @@ class PipelineInstrument(Instrument):
     """
 
     read: Callable[[PipelineCore], Reading] = lambda core: []
+
+
+def measured_ms(core: PipelineCore) -> dict[str, float]:
+    """Return percentiles of the response time in the ten seconds up to the latest answer, in ms."""
+    kept = core.response_times
+    recent = [ms for at_s, ms in kept if at_s > kept[-1][0] - _RECENT_S]
+    if not recent:
+        return {}
+    values_ms = np.percentile(recent, PERCENTILES).tolist()
+    return {f"{rank:g}": ms for rank, ms in zip(PERCENTILES, values_ms, strict=True)}
 
 
 def _stages(name: str, description: str, attribute: str) -> PipelineInstrument:
@@ -53,9 +67,16 @@ PIPELINE_INSTRUMENTS = (
     _stages("workers", "Workers that can run batches.", "workers"),
     _stages("busy_workers", "Workers with a batch.", "busy"),
     _stages("items_total", "Items that arrived.", "items"),
+    _stages("completed_items_total", "Items that were computed.", "completed"),
     _stages("batches_total", "Batches started.", "batches"),
+    _stages("batched_items_total", "Items in the batches that started.", "batched"),
     _stages("lost_workers_total", "Batches whose worker died or hung.", "deaths"),
     _stages("busy_seconds_total", "Time of all batches together.", "busy_s"),
+    _stages(
+        "believed_busy_seconds_total",
+        "Time that these batches were believed to take, by the profile then in force.",
+        "believed_s",
+    ),
     PipelineInstrument(
         "sojourn_pipeline_open_requests",
         "gauge",
@@ -69,6 +90,13 @@ PIPELINE_INSTRUMENTS = (
         "About how long a request admitted now would take.",
         ("pipeline",),
         read=lambda core: [((), 1e-3 * core.expected_ms())],
+    ),
+    PipelineInstrument(
+        "sojourn_pipeline_measured_response_time_seconds",
+        "gauge",
+        "Response time of the requests completed in the last ten seconds, by percentile.",
+        ("pipeline", "percentile"),
+        read=lambda core: [((key,), 1e-3 * ms) for key, ms in measured_ms(core).items()],
     ),
     PipelineInstrument(
         "sojourn_pipeline_requests_total",

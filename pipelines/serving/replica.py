@@ -78,9 +78,9 @@ class PipelineReplica:
 
     def __serve_build_asgi_app__(self) -> PipelineApp:
         """Return the ASGI app. Serve calls this after the constructor."""
-        app = PipelineApp(self._service, importlib.metadata.version("sojourn"))
-        open_fast_path(app)
-        return app
+        self._app = PipelineApp(self._service, importlib.metadata.version("sojourn"))
+        open_fast_path(self._app)
+        return self._app
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Apply a `user_config`. Ray calls this at the start and after each change.
@@ -122,4 +122,6 @@ class PipelineReplica:
                 logger.error("not all requests were answered within %g s", DRAIN_TIMEOUT_S)
             if hasattr(self, "_flushing"):
                 self._flushing.cancel()
+            if hasattr(self, "_app"):
+                self._app.console.close()
             await self._service.close()

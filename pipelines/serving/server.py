@@ -32,8 +32,8 @@ async def serve_pipeline(config: PipelineFile, on_ready: Callable[[str], None]) 
     """
     service = PipelineService(config.pipeline, config.user_config)
     await service.start()
+    app = PipelineApp(service, importlib.metadata.version("sojourn"))
     try:
-        app = PipelineApp(service, importlib.metadata.version("sojourn"))
         server = _Server(
             uvicorn.Config(
                 app,
@@ -49,6 +49,7 @@ async def serve_pipeline(config: PipelineFile, on_ready: Callable[[str], None]) 
         )
         await server.serve()
     finally:
+        app.console.close()
         await service.close()
 
 

@@ -24,6 +24,8 @@ from pipelines.errors import StageError
 from pipelines.items import Flow
 from pipelines.pipeline import Pipeline
 from pipelines.serving.config import PipelineConfig, PipelineUserConfig
+from pipelines.serving.metrics import measured_ms
+from pipelines.serving.planning import PipelinePlanning
 from pipelines.serving.step_config import import_function
 from pipelines.workers.replicas import ReplicaAccess
 
@@ -52,6 +54,8 @@ class PipelineService(BaseService):
     pipeline : Pipeline
         `start` starts it. The batches of its stages are at `/sojourn/pipeline`, and not in
         `batch_totals`.
+    planning : PipelinePlanning
+        Answers the console's what-if questions.
     autoscaler : PipelineAutoscaler or None
         What scales the stages, if anything does.
     configured : bool
@@ -74,6 +78,7 @@ class PipelineService(BaseService):
         super().__init__(config.name, config.version)
         self._config = config
         self.pipeline = Pipeline(config.build(), max_pending=config.max_pending, replicas=replicas)
+        self.planning = PipelinePlanning(config, lambda: self.pipeline.stages)
         self._inputs = tuple(tensor.spec for tensor in config.inputs)
         self._outputs = tuple(tensor.spec for tensor in config.outputs)
         self._example = None if config.example is None else import_function(config.example)
@@ -279,7 +284,7 @@ class PipelineService(BaseService):
                 "in_service": stage.in_service,
                 "items": stage.items,
                 "batches": stage.batches,
-                "mean_batch_size": stage.items / stage.batches if stage.batches else None,
+                "mean_batch_size": stage.batched / stage.batches if stage.batches else None,
                 "workers_lost": stage.deaths,
                 "lost": stage.lost,
                 "latency_ms": least,
@@ -302,6 +307,7 @@ class PipelineService(BaseService):
                 "cancelled": core.cancelled,
             },
             "expected_ms": core.expected_ms(),
+            "measured_ms": measured_ms(core),
             "bottleneck": core.bottleneck().name,
             "stages": stages,
             "scaling": self._describe_scaling(),
@@ -309,9 +315,10 @@ class PipelineService(BaseService):
 
     def _describe_scaling(self) -> Mapping[str, Any] | None:
         scaler = self.autoscaler
-        if scaler is None:
+        if scaler is None or self._config.autoscaling is None:
             return None
         return {
+            "margin": self._config.autoscaling.margin,
             "workers_needed": scaler.workers,
             "items_per_request": scaler.items_per_request,
             "replicas_needed": scaler.replica_needs(),

@@ -9,9 +9,12 @@ from pydantic import Field, model_validator
 from deployments.models.base import TensorSpec
 from deployments.serve_document import KEYS, unknown_key
 from deployments.validation import StrictModel
-from pipelines.steps import MAX_ITEMS, Each, Ensemble, Place, Stage, Step, Switch
+from pipelines.steps import MAX_ITEMS, Each, Ensemble, Place, Stage, Step, Switch, default_name
 from policy.errors import InvalidInputError
 from policy.profile import Profile
+
+FunctionOf = Callable[[str], Callable[..., Any]]
+"""From a path ``package.module:name`` to what is there."""
 
 
 class TensorConfig(StrictModel):
@@ -76,6 +79,11 @@ class StageConfig(StrictModel):
         elif self.max_workers is not None or self.ray_actor_options is not None:
             raise ValueError("max_workers and ray_actor_options need place deployment")
         return self
+
+    @property
+    def stage_name(self) -> str:
+        """The name of the stage, also where it is given none."""
+        return self.name or default_name(self.code)
 
     def build(self) -> Stage:
         """Return the stage.
@@ -143,8 +151,13 @@ class StepConfig(StrictModel):
             raise ValueError("a step is one of stage, ensemble, switch and each")
         return self
 
-    def build(self) -> Step:
+    def build(self, function: FunctionOf | None = None) -> Step:
         """Return the step.
+
+        Parameters
+        ----------
+        function : callable, optional
+            Returns the function at a path. By default it is imported.
 
         Raises
         ------
@@ -153,25 +166,28 @@ class StepConfig(StrictModel):
         """
         if self.stage is not None:
             return self.stage.build()
+        function = function or import_function
+
+        def join(path: str | None) -> Callable[..., Any]:
+            return list if path is None else function(path)
+
         if self.ensemble is not None:
-            branches = [build_steps(branch) for branch in self.ensemble.branches]
-            return Ensemble(branches, _function(self.ensemble.join) or list)
+            branches = [build_steps(branch, function) for branch in self.ensemble.branches]
+            return Ensemble(branches, join(self.ensemble.join))
         if self.switch is not None:
-            keyed = {key: build_steps(steps) for key, steps in self.switch.branches.items()}
-            return Switch(import_function(self.switch.choose), keyed, self.switch.shares)
+            keyed = {
+                key: build_steps(steps, function) for key, steps in self.switch.branches.items()
+            }
+            return Switch(function(self.switch.choose), keyed, self.switch.shares)
         assert self.each is not None
         each = self.each
-        return Each(
-            build_steps(each.branch),
-            _function(each.join) or list,
-            each.max_items,
-            each.expected_items,
-        )
+        branch = build_steps(each.branch, function)
+        return Each(branch, join(each.join), each.max_items, each.expected_items)
 
 
-def build_steps(steps: Sequence[StepConfig]) -> list[Step]:
-    """Return the steps that a list in the config describes."""
-    return [step.build() for step in steps]
+def build_steps(steps: Sequence[StepConfig], function: FunctionOf | None = None) -> list[Step]:
+    """Return the steps that a list in the config describes; `function` as of `StepConfig.build`."""
+    return [step.build(function) for step in steps]
 
 
 def import_function(path: str) -> Callable[..., Any]:
@@ -190,7 +206,3 @@ def import_function(path: str) -> Callable[..., Any]:
     if not callable(found):
         raise InvalidInputError(f"function {path!r}: is not callable")
     return found  # type: ignore[no-any-return]
-
-
-def _function(path: str | None) -> Callable[[list[Any]], Any] | None:
-    return None if path is None else import_function(path)

@@ -124,12 +124,15 @@ def plan(
             "max_batch_size": setting.policy.max_batch_size,
             "max_wait_ms": setting.policy.max_wait_ms,
             "budget_ms": found.budgets_ms[name],
+            "mean_batch_size": found.loads[name].mean_batch_size,
+            "utilization": found.loads[name].utilization,
         }
         for name, setting in found.settings.items()
     ]
     result = {
         "stages": stages,
         "cost": found.cost,
+        "is_cheapest": found.is_cheapest,
         "predicted_percentile_ms": found.percentile_ms,
         "predicted_service_level": found.service_level,
         "mean_power_w": found.mean_power_w,
@@ -144,13 +147,14 @@ def plan(
         print_json(result)
         return
     print_table(
-        ("stage", "workers", "starts at", "largest batch", "budget (ms)"),
+        ("stage", "workers", "starts at", "mean batch", "busy", "budget (ms)"),
         [
             (
                 stage["name"],
                 stage["workers"],
                 stage["control_limit"],
-                stage["max_batch_size"],
+                stage["mean_batch_size"],
+                f"{stage['utilization']:.0%}",
                 stage["budget_ms"],
             )
             for stage in stages
@@ -161,6 +165,8 @@ def plan(
         f"cost {found.cost:g}; p{sla.percentile:g} {found.percentile_ms:.4g} ms; "
         f"{found.service_level:.3%} in time"
     )
+    if not found.is_cheapest:
+        click.echo(f"The search ended after {found.tried} divisions: a cheaper one may do.")
     if equal is None:
         click.echo("With an equal share of the response time for each stage, no number would do.")
     else:

@@ -27,6 +27,8 @@ from sojourn.output import json_option, print_json, token_file_option, url_optio
 ASK_TIMEOUT_S = 2.0
 #: How often the keyboard is read while a frame stands.
 KEY_PERIOD_S = 0.2
+#: Of one frame: polls for each replica. Of two replicas, each is missed once in 256 times.
+_THOROUGH_POLLS = 4
 
 
 @click.command("top")
@@ -57,10 +59,11 @@ def command(
     if not (once or as_json or console.is_terminal):
         raise InvalidInputError("top needs a terminal; use --once or --json without one")
     view, ask = ServiceView(url.rstrip("/")), _asker(url.rstrip("/"), read_token(token_file))
-    _poll(view, ask)
-    if once or as_json:
+    thoroughly = once or as_json
+    _poll(view, ask, thoroughly)
+    if thoroughly:
         time.sleep(interval_s)
-        _poll(view, ask)
+        _poll(view, ask, thoroughly)
         snapshot = view.snapshot(time.monotonic())
         if as_json:
             print_json(snapshot)
@@ -113,8 +116,12 @@ def _watch(
         stopped.set()
 
 
-def _poll(view: ServiceView, ask: Callable[[str], Any]) -> None:
-    _add(view, _answers(ask, view.polls))
+def _poll(view: ServiceView, ask: Callable[[str], Any], thoroughly: bool) -> None:
+    """Poll once; `thoroughly`: so often that each of a few replicas is reached, very likely."""
+    if thoroughly:
+        view.add_autoscaler(ask("/sojourn/autoscaler"))
+    many = view.polls > 1 and thoroughly
+    _add(view, _answers(ask, _THOROUGH_POLLS * view.polls if many else view.polls))
 
 
 def _answers(ask: Callable[[str], Any], polls: int) -> tuple[list[Any], Any]:

@@ -125,7 +125,7 @@ class ServiceView:
             "model": first.get("model"),
             "unreachable": self._failed
             and {"for_s": now_s - self._failed[0], "reason": self._failed[1]},
-            "config_error": first.get("config_error"),
+            "config_error": next(filter(None, self._said("config_error")), None),
             "sla_in_words": first.get("sla_in_words"),
             "sla_share": None if percentile is None else percentile / 100,
             **self._totals(),
@@ -136,12 +136,16 @@ class ServiceView:
             "replicas": [
                 _replica(name, view, now_s) for name, view in sorted(self._replicas.items())
             ],
-            "pipeline": first.get("pipeline"),
+            "pipeline": _together([*filter(None, self._said("pipeline"))]),
             "dry_run": bool(self._autoscaler.get("dry_run")),
             "newest": newest and dict(newest),
             "decisions": decisions[-DECISIONS_SHOWN:],
             "load_per_s": [[time_s, load] for time_s, load in sorted(self._load.items())],
         }
+
+    def _said(self, key: str) -> list[Any]:
+        """Return what each replica said last of one thing, in the order of their names."""
+        return [view.newest.get(key) for _, view in sorted(self._replicas.items())]
 
     def _totals(self) -> dict[str, Any]:
         """Return the rates of all replicas together, and the share in time over a minute."""
@@ -161,7 +165,8 @@ class ServiceView:
                 for name in ("completed", "refused", "late", "dropped")
             },
             "power_w": _power(rates),
-            "in_time": 1 - late / answered if answered else None,
+            # Late ones are counted with their way through the balancer, a little after answers.
+            "in_time": max(0.0, 1 - late / answered) if answered else None,
         }
 
     def _percentiles(self, kind: str) -> dict[str, float]:
@@ -182,6 +187,34 @@ class ServiceView:
                 power = 1 << max(0, batch["size"] - 1).bit_length()
                 counts[power] = counts.get(power, 0) + 1
         return {str(power): counts[power] for power in sorted(counts)}
+
+
+def _together(pipelines: list[Document]) -> Document | None:
+    """Return the pipeline that several replicas have, each with workers and queues of its own.
+
+    A stage's numbers are those of all replicas together; the bottleneck is that of the replica
+    where a new request would take longest.
+    """
+    if not pipelines:
+        return None
+    slowest = max(pipelines, key=lambda pipeline: pipeline["expected_ms"])
+    stages = []
+    for stage in slowest["stages"]:
+        same = [
+            other
+            for pipeline in pipelines
+            for other in pipeline["stages"]
+            if other["name"] == stage["name"]
+        ]
+        counts = {
+            key: sum(other[key] for other in same)
+            for key in ("workers", "busy", "queue_length", "batches")
+        }
+        known = [other for other in same if other["mean_batch_size"] is not None]
+        rows = sum(other["mean_batch_size"] * other["batches"] for other in known)
+        mean_size = rows / counts["batches"] if counts["batches"] else None
+        stages.append({**stage, **counts, "mean_batch_size": mean_size})
+    return {**slowest, "stages": stages}
 
 
 def _counters(document: Document) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """The console in a headless browser, over real replicas on emulated devices."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -8,8 +9,10 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+import yaml
 
 from deployments.access.tokens import hash_token
+from pipelines.serving.config import PipelineConfig
 from tests.support.browser import CHROMIUM, Page, browsing
 from tests.support.services import ROOT, free_port, wait_for
 
@@ -25,6 +28,12 @@ ACCESS = {
 }
 #: Names that the browser gives to what a user can operate.
 CONTROLS = {"button", "slider", "spinbutton", "textbox", "combobox", "link"}
+#: What a pipeline has beside its steps.
+PIPELINE = {
+    "name": "digits-pipeline",
+    "inputs": [{"name": "image", "datatype": "BYTES"}],
+    "outputs": [{"name": "label", "datatype": "INT64"}],
+}
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +157,7 @@ def test_everything_is_reached_by_the_keyboard_and_has_a_name(page: Page) -> Non
     assert page.script("document.querySelectorAll('#chart-load .cursor').length") == 1
 
 
-@pytest.mark.parametrize("width", [400, 760, 1280])
+@pytest.mark.parametrize("width", [360, 760, 1280])
 def test_nothing_is_wider_than_the_screen(page: Page, width: int) -> None:
     page.resize(width, 900)
     page.until(f"innerWidth === {width}")
@@ -156,6 +165,75 @@ def test_nothing_is_wider_than_the_screen(page: Page, width: int) -> None:
         "document.documentElement.scrollWidth === document.documentElement.clientWidth"
     )
     assert page.problems == []
+
+
+def test_the_what_if_of_a_pipeline_sizes_its_stages(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    command = ["pipeline", "serve", "configs/digits-pipeline.yaml", f"--port={port}", "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sojourn.cli", *command],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        assert wait_for(lambda: httpx.get(f"{address}/v2/health/ready").status_code == 200, 60)
+        example = httpx.get(f"{address}/sojourn/example").content
+        with browsing(tmp_path_factory.mktemp("browser")) as page, httpx.Client() as client:
+            page.get(f"{address}/sojourn/")
+            page.until("document.querySelectorAll('#stages tbody tr').length === 3")
+            page.script("document.getElementById('what-if').scrollIntoView()")
+            # There is a present to ask about once there is load.
+            while not page.script("document.querySelector('#answers tbody') && true"):
+                client.post(f"{address}/v2/models/digits-pipeline/infer", content=example)
+            # The page that is open has started the planner.
+            load = "document.querySelectorAll('#sliders input[type=number]')[2]"
+            page.script(
+                f"(() => {{ const exact = {load}; exact.value = 20000;"
+                "exact.dispatchEvent(new Event('change')); })()"
+            )
+            page.until(
+                "document.getElementById('planned-stages').rows[1].cells[1].textContent > ''"
+            )
+            page.until(f"parseFloat({cell(0, 2)}) > 4")
+            lines = text(page, "yaml").split("# under args.pipeline; replaces the replicas\n")[1]
+            steps = PipelineConfig.model_validate(
+                {**PIPELINE, "steps": yaml.safe_load(lines)["steps"]}
+            ).stages()
+            assert steps["decode"].workers > 2
+            assert steps["classify"].workers > 1
+            assert page.problems == []
+    finally:
+        process.terminate()
+        assert process.wait(20) in (0, -15)
+
+
+def test_a_page_that_finds_no_stream_says_why_and_fades(page: Page, url: str) -> None:
+    """More pages than a replica has streams for."""
+    fields = {"Authorization": f"Bearer {TOKEN}"}
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(httpx.Client(headers=fields, timeout=20))
+        page.get("about:blank")
+        wait_for(lambda: open_streams(client, stack, f"{url}events") == 503)
+        page.get(url)
+        page.until("document.getElementById('connection').textContent.includes('open consoles')")
+        assert page.script("document.getElementById('main').dataset.stale") == "yes"
+    page.until("document.getElementById('connection').dataset.state === 'live'")
+    assert page.script("document.getElementById('main').dataset.stale") == "no"
+    # The answers that refused it.
+    assert all("503" in problem for problem in page.problems)
+    page.problems.clear()
+
+
+def open_streams(client: httpx.Client, stack: contextlib.ExitStack, url: str) -> int:
+    """Open streams until one is refused; return the status."""
+    while True:
+        stream = stack.enter_context(client.stream("GET", url))
+        if stream.status_code != 200:
+            return stream.status_code
 
 
 def test_signing_out_asks_for_the_token_again(page: Page, url: str) -> None:

@@ -13,6 +13,7 @@ import yaml
 from autoscaler.decision_instruments import DECISION_INSTRUMENTS
 from deployments.replica_instruments import REPLICA_INSTRUMENTS
 from monitoring.render import render
+from pipelines.serving.metrics import PIPELINE_INSTRUMENTS
 from tests.support.dashboards import BOARDS, FOLDER, QUERIES, PanelQuery, panels
 from tests.support.exposed_catalogue import APPLICATION, RAY_LABELS, exposed, store_instruments
 from tests.support.prometheus import Prometheus
@@ -32,7 +33,10 @@ RECORDED = {rule["record"] for rule in RULES if "record" in rule}
 ALERTS = [rule["alert"] for rule in RULES if "alert" in rule]
 #: The labels of each metric.
 CATALOGUE = (
-    {f"ray_{given.name}": {*given.labels, *RAY_LABELS} for given in REPLICA_INSTRUMENTS}
+    {
+        f"ray_{given.name}": {*given.labels, *RAY_LABELS}
+        for given in (*REPLICA_INSTRUMENTS, *PIPELINE_INSTRUMENTS)
+    }
     | {f"ray_{given.name}": set(given.labels) for given in DECISION_INSTRUMENTS.values()}
     | {given.name: set(given.labels) for given in store_instruments()}
     | {name: {"application"} for name in RECORDED}
@@ -90,9 +94,8 @@ def test_a_query_uses_the_variables_of_its_board(query: PanelQuery) -> None:
     defined = {variable["name"] for variable in BOARDS[query.board]["templating"]["list"]}
     used = set(re.findall(r"\$(\w+)", query.expr)) - {"__rate_interval"}
     assert used <= defined
-    # Whoever selects a replica sees that replica only.
-    if defined - {"datasource", "application", "deployment"}:
-        assert "replica" in used
+    # Whoever selects a replica or a pipeline sees that one only.
+    assert defined & {"replica", "pipeline"} <= used
 
 
 @pytest.mark.parametrize(
@@ -174,6 +177,11 @@ VALUES = {
     "sojourn_autoscaler_silent_replicas": 0.0,
     "sojourn_autoscaler_sla_rate_requests_per_second": 300.0,
     "sojourn_autoscaler_model_correction_ratio": 0.8,
+    "sojourn_stage_queue_length_items": 5.0,
+    "sojourn_stage_busy_seconds_total": 3.0,
+    "sojourn_stage_believed_busy_seconds_total": 2.7,
+    "sojourn_stage_batched_items_total": 240.0,
+    "sojourn_stage_batches_total": 30.0,
     "sojourn_store_hits_total": 3.0,
     "sojourn_store_copied_bytes_total": 4e9,
     "sojourn_store_copy_seconds_total": 2.0,
@@ -231,6 +239,10 @@ def test_prometheus_answers_every_query(prometheus: Prometheus) -> None:
         ("autoscaler", "What decides the number", "replicas do not start", [4]),
         ("autoscaler", "Load that one replica takes", "by the model alone", [375]),
         ("autoscaler", "Opens that found their model", "{{tier}}", [0.75, 0.75]),
+        ("pipeline", "Waiting", "{{stage}}", [10, 10, 10]),
+        ("pipeline", "Batch time: believed beside measured", "measured {{stage}}", 3 * [0.1]),
+        ("pipeline", "Batch time: believed beside measured", "believed {{stage}}", 3 * [0.09]),
+        ("pipeline", "Mean batch", "{{stage}}", [8, 8, 8]),
         ("autoscaler", "Speed of copies", "{{source}} to {{target}}", [2e9]),
     ],
 )

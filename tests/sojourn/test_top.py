@@ -1,6 +1,7 @@
 """`sojourn top`: what it gathers from its polls, what it draws, and how it starts and ends."""
 
 import contextlib
+import itertools
 import json
 import os
 import pty
@@ -195,29 +196,87 @@ def test_a_frame_tells_what_is_wrong():
     assert drawn(view.snapshot(11.0))[0] == "config not applied: sla: wrong"
 
 
-def test_a_pipeline_shows_its_stages():
-    def pipeline(completed):
-        stage = {"busy": 1, "workers": 2, "queue_length": 4, "latency_ms": 3.0, "budget_ms": 40.0}
-        return {
-            "name": "cat",
-            "replica": None,
-            "bottleneck": "encode",
-            "requests": dict.fromkeys(("refused", "late", "failed", "cancelled"), 0)
-            | {"completed": completed},
-            "stages": [
-                {"name": name, "mean_batch_size": 1.5, **stage} for name in ("decode", "encode")
-            ],
-        }
+def pipeline(completed, replica=None, workers=2, batches=10, size=1.5, expected_ms=10.0):
+    stage = {"busy": 1, "workers": workers, "queue_length": 4, "latency_ms": 3.0, "budget_ms": 40.0}
+    requests = dict.fromkeys(("refused", "late", "failed", "cancelled"), 0)
+    return {
+        "name": "cat",
+        "replica": replica,
+        "bottleneck": "encode" if expected_ms > 5 else "decode",
+        "expected_ms": expected_ms,
+        "requests": requests | {"completed": completed},
+        "stages": [
+            {"name": name, "batches": batches, "mean_batch_size": size, **stage}
+            for name in ("decode", "encode")
+        ],
+    }
 
-    said = {"model": "cat", "sla": SLA, "sla_in_words": "99% within 100 ms", "stages": {}}
+
+CAT = {"model": "cat", "sla": SLA, "sla_in_words": "99% within 100 ms", "stages": {}}
+
+
+def test_a_pipeline_shows_its_stages():
     view = ServiceView("http://service")
-    view.add_policy(0.0, said, pipeline(0))
-    view.add_policy(2.0, said, pipeline(60))
+    view.add_policy(0.0, CAT, pipeline(0))
+    view.add_policy(2.0, CAT, pipeline(60))
     snapshot = view.snapshot(2.0)
     assert snapshot["completed_per_s"] == 30
     lines = drawn(snapshot)
     assert any(re.match(r"encode +1/2 +4 +1.5 +3 +40 +bottleneck", line) for line in lines)
     assert any(re.match(r"decode +1/2 +4 +1.5 +3 +40 *$", line) for line in lines)
+
+
+def test_answers_that_are_counted_late_do_not_make_the_share_negative():
+    view = ServiceView("http://service")
+    view.add_policy(0.0, policy(answered=0, late=0))
+    view.add_policy(1.0, policy(answered=60, late=70))
+    assert view.snapshot(1.0)["in_time"] == 0
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_the_stages_are_those_of_all_replicas_whichever_answered_last(order):
+    said = {
+        "a": pipeline(0, "a", workers=3, batches=30, size=2.0, expected_ms=20.0),
+        "b": pipeline(0, "b", workers=1, batches=10, size=6.0, expected_ms=2.0),
+    }
+    view = ServiceView("http://service")
+    for name in order:
+        view.add_policy(0.0, {**CAT, "config_error": "late: " if name == "a" else None}, said[name])
+    snapshot = view.snapshot(0.0)
+    lines = drawn(snapshot)
+    assert any(re.match(r"encode +2/4 +8 +3 +3 +40 +bottleneck", line) for line in lines)
+    assert snapshot["config_error"] == "late: "
+
+
+def test_one_frame_reaches_replicas_that_answer_seldom(capsys):
+    """A balancer sends one question in four to the second of two replicas."""
+    asked = itertools.count()
+
+    class Balancer(BaseHTTPRequestHandler):
+        def do_GET(self):
+            content = decided(entry(0.0, 2, 2))
+            if self.path == "/sojourn/policy":
+                number = next(asked)
+                content = policy("b" if number % 4 == 3 else "a", answered=10 * number)
+            body = json.dumps(content).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Balancer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert main(["top", "--url", url, "--json", "--interval-s", "0.1"]) == 0
+        server.shutdown()
+        thread.join()
+    replicas = json.loads(capsys.readouterr().out)["replicas"]
+    assert [each["replica"] for each in replicas] == ["a", "b"]
+    assert all(each["completed_per_s"] > 0 for each in replicas)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """The dashboards as Grafana reads them, and the queries of their panels."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,10 +24,9 @@ class PanelQuery:
     expr: str
 
     def filled(self, application: str, rate_interval: str) -> str:
-        """Return the query as Grafana sends it, with every deployment and replica chosen."""
+        """Return the query as Grafana sends it, with all chosen that may be: ``.*``."""
         expr = self.expr.replace("$application", application)
-        expr = expr.replace("$__rate_interval", rate_interval)
-        return expr.replace("$deployment", ".*").replace("$replica", ".*")
+        return re.sub(r"\$\w+", ".*", expr.replace("$__rate_interval", rate_interval))
 
 
 def panels(board: str) -> list[dict[str, Any]]:

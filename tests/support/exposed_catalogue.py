@@ -21,6 +21,7 @@ from autoscaler.reports import BOTTLENECKS
 from deployments.replica_instruments import REPLICA_INSTRUMENTS
 from modelstore.core import StoreCore
 from modelstore.prometheus import exposition
+from pipelines.serving.metrics import PIPELINE_INSTRUMENTS
 
 APPLICATION, DEPLOYMENT, REPLICAS = "m", "Replica", ("a", "b")
 #: The values of each label that metrics have by themselves.
@@ -29,6 +30,8 @@ LABELS: Mapping[str, tuple[str, ...]] = {
     "deployment": (DEPLOYMENT,),
     "percentile": ("50", "95", "99"),
     "phase": ("imports", "model"),
+    "pipeline": ("p",),
+    "outcome": ("completed", "refused"),
     "reason": ("limit", "wait"),
     "stage": BOTTLENECKS,
     "status": ("200", "503"),
@@ -55,7 +58,7 @@ class Catalogue(Collector):
 
     def collect(self) -> Iterator[Metric]:
         age_s = time.monotonic() - self._started_s
-        for replicas in REPLICA_INSTRUMENTS:
+        for replicas in (*REPLICA_INSTRUMENTS, *PIPELINE_INSTRUMENTS):
             yield self._family(f"ray_{replicas.name}", replicas, age_s, REPLICAS)
         for decisions in DECISION_INSTRUMENTS.values():
             yield self._family(f"ray_{decisions.name}", decisions, age_s, ())

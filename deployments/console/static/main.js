@@ -85,7 +85,7 @@ function attainment(kept) {
   const answered = since(kept, MINUTE_S, ({ rows }) => rows.answered).value;
   const late = since(kept, MINUTE_S, ({ rows }) => rows.late).value;
   const fallback = kept.at(-1).report.rows;
-  if (answered > 0) return { share: 1 - late / answered, answered, seconds: since(kept, MINUTE_S, () => 0).seconds };
+  if (answered > 0) return { share: Math.max(0, 1 - late / answered), answered, seconds: since(kept, MINUTE_S, () => 0).seconds };
   if (fallback.answered > 0 && kept.length < 3) return { share: 1 - fallback.late / fallback.answered, answered: fallback.answered, seconds: null };
   return { share: null, answered: 0, seconds: 0 };
 }
@@ -252,9 +252,9 @@ function renderStore(store) {
 
 function renderPipeline(report, kept) {
   const { pipeline } = report;
-  for (const id of ["card-replicas", "card-policy", "card-sizes", "card-power", "card-limits", "what-if"]) byId(id).hidden = true;
+  for (const id of ["card-replicas", "card-policy", "card-sizes", "card-power", "card-limits"]) byId(id).hidden = true;
   byId("card-pipeline").hidden = false;
-  say(byId("response-words"), "What a request that comes now should take.");
+  say(byId("response-words"), "Measured over ten seconds, beside what a request that comes now should take.");
   say(byId("load-words"), "What clients ask of this replica.");
   const answered = since(kept, MINUTE_S, (one) => one.pipeline.requests.completed);
   const late = since(kept, MINUTE_S, (one) => one.pipeline.requests.late).value;
@@ -263,9 +263,11 @@ function renderPipeline(report, kept) {
   const share = answered.value + late > 0 ? answered.value / (answered.value + late) : null;
   hero({ ...report, prediction_holds: true, wait_factor: 1 }, { share, seconds: answered.seconds }, share === null ? null : share >= target);
   const offered = rates(kept, (one) => one.pipeline.requests.offered);
+  const line = (get) => kept.map(({ timeS, report: one }) => [timeS, get(one)]);
+  const key = closest(pipeline.measured_ms, report.sla.percentile) ?? "99";
   tiles([
     ["In time, last minute", percent(share), `the SLA asks ${percent(target, 3)}`, share === null ? "" : share >= target ? "good" : "bad"],
-    ["Expected now", `${number(pipeline.expected_ms)}|ms`, "for a request that comes now", ""],
+    [`p${key} response time`, `${number(pipeline.measured_ms[key])}|ms`, `expected now ${number(pipeline.expected_ms)} ms`, ""],
     ["Load", `${number(offered.at(-1)[1])}|/s`, `${pipeline.requests.open} in the pipeline`, ""],
     ["Bottleneck", pipeline.bottleneck, "the stage with the least room", ""],
   ]);
@@ -273,9 +275,20 @@ function renderPipeline(report, kept) {
   charts.response.update({
     nowS,
     limits: [{ value: report.sla.response_time_ms, text: `SLA: ${number(report.sla.response_time_ms)} ms` }],
-    series: [{ name: "expected", color: "var(--blue)", points: kept.map(({ timeS, report: one }) => [timeS, one.pipeline.expected_ms]) }],
+    series: [
+      { name: `p${key}`, color: "var(--blue)", points: line((one) => one.pipeline.measured_ms[key] ?? null) },
+      { name: "expected", color: "var(--orange)", dash: "5 4", points: line((one) => one.pipeline.expected_ms) },
+      { name: "p50", color: "var(--teal)", dash: "1.5 4", points: line((one) => one.pipeline.measured_ms["50"] ?? null) },
+    ],
   });
   charts.load.update({ nowS, series: [{ name: "load", color: "var(--blue)", area: true, points: offered }] });
+  byId("what-if-planner").textContent = "sojourn pipeline plan";
+  byId("what-if-source").textContent = "the profiles of the stages as they are believed now";
+  whatIf.present(report.model, {
+    pipeline: true, hasEnergy: false, response_time_ms: report.sla.response_time_ms, percentile: report.sla.percentile,
+    arrival_rate_per_s: since(kept, 10, (one) => one.pipeline.requests.offered).value / Math.max(1, since(kept, 10, () => 0).seconds),
+    margin: pipeline.scaling?.margin ?? 1,
+  });
   const head = ["stage", "place", "workers", "busy", "waiting", "mean batch", "budget ms"];
   const rows = pipeline.stages.map((stage) => [
     stage.name, stage.place, number(stage.workers), number(stage.busy), number(stage.queue_length),
@@ -310,9 +323,12 @@ function onDenied(message) {
 byId("sign-in").addEventListener("cancel", (event) => event.preventDefault());
 byId("sign-out").hidden = token.get() === null;
 
-function connection(state) {
-  const words = { connecting: "connecting", live: shown ? `live from ${shown.replica}` : "live", lost: "not connected, trying again", denied: "signed out" };
+function connection(state, reason = null) {
+  const lost = reason === null ? "not connected, trying again" : `not connected: ${reason}`;
+  const words = { connecting: "connecting", live: shown ? `live from ${shown.replica}` : "live", lost, denied: "signed out" };
   byId("connection").dataset.state = state;
+  // What is shown is of the past.
+  byId("main").dataset.stale = state === "lost" ? "yes" : "no";
   say(byId("connection"), words[state]);
 }
 
@@ -322,7 +338,7 @@ const stream = new Stream({
     onEvent(name, content);
     if (name === "state" && (other || byId("connection").dataset.state !== "live")) connection("live");
   },
-  onState: (state) => state === "lost" && connection(state),
+  onLost: (reason) => connection("lost", reason),
   onDenied,
 });
 byId("sign-out").addEventListener("click", () => {

@@ -1,8 +1,9 @@
 // The stream of events. It is read by fetch and not by EventSource, which cannot send a token.
 
 const FIRST_PAUSE_MS = 500;
-const LONGEST_PAUSE_MS = 30_000;
-const HIDDEN_FOR_MS = 60_000;
+const LONGEST_PAUSE_MS = 10_000;
+// A browser has six connections to a service, over HTTP/1.1, and a stream takes one of them.
+const HIDDEN_FOR_MS = 15_000;
 // Beyond this silence a stream is taken as cut: an event comes every second.
 const SILENT_FOR_MS = 10_000;
 const KEY = `sojourn-token ${new URL(".", document.baseURI).pathname}`;
@@ -19,11 +20,11 @@ export function request(path, options = {}) {
   return fetch(new URL(path, document.baseURI), { ...options, headers, cache: "no-store" });
 }
 
-// Calls `onEvent(name, content)` for ever, `onState("live" | "lost")`, and `onDenied(message)`, which
-// resolves once there is another token.
+// Calls `onEvent(name, content)` for ever, `onLost(reason)` if there is no stream for a while, with what the
+// service says or null, and `onDenied(message)`, which resolves once there is another token.
 export class Stream {
-  constructor({ onEvent, onState, onDenied }) {
-    Object.assign(this, { onEvent, onState, onDenied });
+  constructor({ onEvent, onLost, onDenied }) {
+    Object.assign(this, { onEvent, onLost, onDenied });
     this.abort = null;
     this.hiddenTimer = 0;
     this.wake = null;
@@ -47,8 +48,11 @@ export class Stream {
 
   async run() {
     let pauseMs = FIRST_PAUSE_MS;
+    // A tab that is opened in the background waits until somebody looks.
+    while (document.hidden) await this.pause(Infinity);
     for (;;) {
       const beganMs = performance.now();
+      this.refusal = null;
       try {
         const denied = await this.read();
         if (denied) {
@@ -61,7 +65,7 @@ export class Stream {
       }
       // A stream that has lasted was cut by an upgrade or a time limit; go on at once.
       pauseMs = performance.now() - beganMs > 5000 ? FIRST_PAUSE_MS : Math.min(2 * pauseMs, LONGEST_PAUSE_MS);
-      if (pauseMs > 2 * FIRST_PAUSE_MS || document.hidden) this.onState("lost");
+      if (pauseMs > 2 * FIRST_PAUSE_MS || document.hidden || this.refusal) this.onLost(this.refusal);
       await this.pause(pauseMs * (0.75 + Math.random() / 2));
       while (document.hidden) await this.pause(Infinity);
     }
@@ -85,8 +89,10 @@ export class Stream {
     try {
       const answer = await request("events", { signal: this.abort.signal });
       if (answer.status === 401 || answer.status === 403) return (await answer.json()).error;
-      if (!answer.ok) throw new Error(`status ${answer.status}`);
-      this.onState("live");
+      if (!answer.ok) {
+        this.refusal = (await answer.json()).error;
+        return null;
+      }
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       let text = "";
       for (;;) {

@@ -25,9 +25,11 @@ const nearest = (value) => PERCENTILES.reduce((best, one, index) =>
 const FIELDS = [
   { key: "response_time_ms", label: "Response time", unit: "ms", min: 0.01, scale: around(5) },
   { key: "percentile", label: "Percentile", unit: "%", min: 1.01, max: 99.999, scale: { max: PERCENTILES.length - 1, to: nearest, from: (position) => PERCENTILES[position] } },
-  { key: "arrival_rate_per_s", label: "Load of the fleet", unit: "/s", min: 0.001, scale: around(10) },
-  { key: "burst_factor", label: "Burst factor", unit: "×", min: 1, scale: linear(1, 5, 0.05) },
-  { key: "energy_weight", label: "Energy weight", unit: "", min: 0, scale: linear(0, 5, 0.05), when: (now) => now.energy_weight !== null },
+  { key: "arrival_rate_per_s", label: "Load of the fleet", unit: "/s", min: 0.001, scale: around(10), when: (now) => !now.pipeline },
+  { key: "arrival_rate_per_s", label: "Load of this replica", unit: "/s", min: 0.001, scale: around(10), when: (now) => now.pipeline },
+  { key: "burst_factor", label: "Burst factor", unit: "×", min: 1, scale: linear(1, 5, 0.05), when: (now) => !now.pipeline },
+  { key: "margin", label: "Margin on the load", unit: "×", min: 1, scale: linear(1, 5, 0.05), when: (now) => now.pipeline },
+  { key: "energy_weight", label: "Energy weight", unit: "", min: 0, scale: linear(0, 5, 0.05), when: (now) => now.energy_weight !== null && !now.pipeline },
   { key: "energy_price", label: "Energy price, per kWh", unit: "", min: 0, scale: linear(0, 2, 0.01), when: (now) => now.hasEnergy },
   { key: "replica_price", label: "Replica price, per hour", unit: "", min: 0, scale: linear(0, 10, 0.05), when: (now) => now.hasEnergy },
 ];
@@ -65,7 +67,7 @@ export class WhatIf {
     const moved = !this.now || Math.abs(now.arrival_rate_per_s / this.now.arrival_rate_per_s - 1) > 0.1
       || FIELDS.some(({ key }) => key !== "arrival_rate_per_s" && now[key] !== this.now[key]);
     if (!moved) return;
-    const first = !this.now || this.now.hasEnergy !== now.hasEnergy;
+    const first = !this.now || this.now.hasEnergy !== now.hasEnergy || this.now.pipeline !== now.pipeline;
     this.now = { ...now, arrival_rate_per_s: Number(now.arrival_rate_per_s.toPrecision(3)) };
     this.then = { ...this.now };
     if (first) this.build();
@@ -161,6 +163,10 @@ export class WhatIf {
   }
 
   question(values) {
+    if (values.pipeline) {
+      const { response_time_ms, percentile, arrival_rate_per_s, margin } = values;
+      return { response_time_ms, percentile, arrival_rate_per_s, margin };
+    }
     const prices = values.hasEnergy && (this.then.energy_price > 0 || this.then.replica_price > 0);
     return {
       response_time_ms: values.response_time_ms, percentile: values.percentile,
@@ -177,7 +183,9 @@ export class WhatIf {
   }
 
   answered({ now, then }) {
+    const counted = this.now.pipeline ? "workers" : "replicas";
     const rows = [
+      ["Workers", (one) => one.workers, (value) => number(value)],
       ["Replicas", (one) => one.replicas, (value) => number(value)],
       [`p${number(this.then.percentile, 5)} predicted`, (one) => one.predicted_percentile_ms, (value) => `${number(value)} ms`],
       ["In time", (one) => one.predicted_service_level, (value) => percent(value)],
@@ -190,8 +198,11 @@ export class WhatIf {
       return make("tr", {}, make("th", { scope: "row" }, name), make("td", { class: "was" }, was), make("td", {}, is, delta(get(now), get(then))));
     });
     const head = make("tr", {}, make("td"), make("th", { scope: "col" }, `now, ${number(this.now.arrival_rate_per_s)}/s`), make("th", { scope: "col" }, `what if, ${number(this.then.arrival_rate_per_s)}/s`));
-    byId("answers").replaceChildren(boxes(now.replicas, then.replicas), make("table", {}, make("thead", {}, head), make("tbody", {}, ...cells)));
-    this.tell(then.error ?? sentence(then, this.then), Boolean(then.error));
+    byId("answers").replaceChildren(
+      boxes(now[counted], then[counted]), make("table", {}, make("thead", {}, head), make("tbody", {}, ...cells)),
+      ...(then.stages ? [stages(now, then)] : []),
+    );
+    this.tell(then.error ?? (then.stages ? inWords(then, this.then) : sentence(then, this.then)), Boolean(then.error));
     this.yaml(then);
   }
 
@@ -200,6 +211,11 @@ export class WhatIf {
     const lines = [
       "user_config:", "  sla:", `    response_time_ms: ${time}`, `    percentile: ${percentile}`,
     ];
+    if (this.now.pipeline) {
+      if (plan?.steps) lines.push("", "# under args.pipeline; replaces the replicas", ...plan.steps.trimEnd().split("\n"));
+      say(byId("yaml"), lines.join("\n"));
+      return;
+    }
     if (weight !== null && this.now.hasEnergy) {
       lines.push("  policy:", "    objective: weights", "    latency_weight: 1", `    energy_weight: ${weight}`);
     }
@@ -240,6 +256,29 @@ function boxes(now, then) {
   }
   if (most > MOST_BOXES) row.append(make("span", { class: "rest" }, `and ${most - MOST_BOXES} more`));
   return row;
+}
+
+// The stages of a pipeline: what each has of the present plan, and of the one asked about.
+function stages(now, then) {
+  const before = new Map((now.stages ?? []).map((stage) => [stage.name, stage]));
+  const change = (was, is, format) => (was === undefined || format(was) === format(is) ? format(is) : `${format(was)} → ${format(is)}`);
+  const rows = then.stages.map((stage) => {
+    const was = before.get(stage.name) ?? {};
+    const cells = [
+      change(was.workers, stage.workers, number), change(was.mean_batch_size, stage.mean_batch_size, (size) => number(size, 2)),
+      change(was.utilization, stage.utilization, (share) => percent(share, 0)), `${number(stage.percentile_ms)} ms`,
+    ];
+    return make("tr", {}, make("th", { scope: "row" }, stage.name), ...cells.map((cell) => make("td", {}, cell)));
+  });
+  const head = ["stage", "workers", "mean batch", "busy", "percentile"].map((name) => make("th", { scope: "col" }, name));
+  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Stages of the plan" },
+    make("table", { class: "plain", id: "planned-stages" }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
+}
+
+function inWords(plan, asked) {
+  const busiest = plan.stages.reduce((most, stage) => (stage.utilization > most.utilization ? stage : most));
+  const search = plan.is_cheapest ? "" : " The search ended early: fewer workers may do.";
+  return `${number(asked.percentile, 5)}% within ${number(asked.response_time_ms)} ms; stage ${busiest.name} is the busiest.${search}`;
 }
 
 function sentence(plan, asked) {

@@ -69,6 +69,32 @@ def test_the_bounds_are_kept():
     assert least_replicas(P4, 0.0, objective, min_replicas=3).replicas == 3
 
 
+class _Counting:
+    """A monotone estimator that counts its predictions."""
+
+    capacity_per_s = 10.0
+    monotone = True
+
+    def __init__(self, least):
+        self.least, self.asked = least, []
+
+    def predict(self, arrival_rate_per_s, replicas, objective):
+        self.asked.append(replicas)
+        return Prediction(replicas, float(replicas >= self.least), 1.0)
+
+    def check_feasible(self, objective):
+        """Find nothing wrong."""
+
+
+@given(st.integers(1, 200), st.integers(1, 50))
+def test_no_number_is_predicted_twice(least, load):
+    estimator = _Counting(least)
+    found = least_replicas(estimator, 10.0 * load - 5, ServiceLevelObjective(50, 99))
+    assert found.replicas == max(least, load)
+    assert len(estimator.asked) == len(set(estimator.asked))
+    assert len(estimator.asked) <= 2 + 2 * math.log2(max(2, found.replicas - load + 2))
+
+
 class _Peaked:
     """An estimator that is not monotone: only 7 to 9 replicas meet the SLA."""
 

@@ -3,14 +3,17 @@
 import asyncio
 import json
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from deployments.console import planner as planner_module
-from deployments.console.planner import MAX_WAITING, PlannerProcess
+from deployments.console.planner import IDLE_S, MAX_WAITING, PlannerProcess
+from deployments.console.planning import ModelPlanning
 from deployments.errors import ChildError, PlannerBusyError
 from tests.support.console_server import PROFILE
+from tests.support.virtual_asyncio import VirtualTimeLoop
 
 DELAYS = {"request_delay_ms": 0.25, "reply_delay_ms": 0.25, "retry_delay_ms": 0.0, "retries": 5}
 
@@ -37,7 +40,7 @@ class Gate:
 async def test_a_question_that_runs_is_answered_and_then_the_newest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    planner = PlannerProcess()
+    planner = PlannerProcess(ModelPlanning.process)
     gate = Gate(planner, monkeypatch)
     first = asyncio.create_task(planner.ask({"q": "first"}))
     while not gate.asked:
@@ -53,7 +56,7 @@ async def test_a_question_that_runs_is_answered_and_then_the_newest(
 
 
 async def test_a_crowd_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    planner = PlannerProcess()
+    planner = PlannerProcess(ModelPlanning.process)
     gate = Gate(planner, monkeypatch)
     asking = [asyncio.create_task(planner.ask({"q": n})) for n in range(MAX_WAITING + 1)]
     while not gate.asked:
@@ -65,11 +68,92 @@ async def test_a_crowd_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> No
     planner.close()
 
 
+class Child:
+    """Stands in for a process that has started."""
+
+    stdin = stdout = None
+
+    def __init__(self) -> None:
+        self.ended = False
+
+    def poll(self) -> None:
+        return None
+
+    def kill(self) -> None:
+        self.ended = True
+
+    def wait(self) -> None:
+        assert self.ended
+
+
+def test_the_process_runs_while_a_page_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    children: list[Child] = []
+
+    def popen(command: list[str], **options: Any) -> Child:
+        assert command[1:] == ["-m", "the.module"]
+        children.append(Child())
+        return children[-1]
+
+    async def at_once(function: Callable[[], object]) -> object:
+        return function()
+
+    monkeypatch.setattr("subprocess.Popen", popen)
+    # Virtual time does not wait for threads.
+    monkeypatch.setattr("asyncio.to_thread", at_once)
+
+    async def test() -> None:
+        planner = PlannerProcess("the.module")
+        await asyncio.sleep(IDLE_S)
+        # Nothing is paid while nobody looks.
+        assert children == []
+        for _ in range(3):
+            planner.open_page()
+            await asyncio.sleep(1)
+        assert len(children) == 1
+        planner.close_page()
+        planner.close_page()
+        await asyncio.sleep(10 * IDLE_S)
+        assert not children[0].ended
+        planner.close_page()
+        await asyncio.sleep(IDLE_S - 1)
+        planner.open_page()
+        await asyncio.sleep(2)
+        assert not children[0].ended
+        planner.close_page()
+        await asyncio.sleep(IDLE_S + 1)
+        assert children[0].ended
+        planner.open_page()
+        await asyncio.sleep(1)
+        assert len(children) == 2
+        planner.close()
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(test())
+
+
+async def test_a_process_that_does_not_start_harms_no_page(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def popen(*_: Any, **__: Any) -> None:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr("subprocess.Popen", popen)
+    planner = PlannerProcess("the.module")
+    planner.open_page()
+    assert planner._starting is not None
+    await planner._starting
+    assert "the planner does not start: no more processes" in caplog.text
+    with pytest.raises(ChildError, match="does not start: no more processes"):
+        await planner.ask({})
+    planner.close_page()
+    planner.close()
+
+
 @pytest.mark.slow
 async def test_the_process_plans_and_survives_its_own_death(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    planner = PlannerProcess()
+    planner = PlannerProcess(ModelPlanning.process)
     try:
         few = (await planner.ask(question(100)))["now"]
         process = planner._process

@@ -11,6 +11,7 @@ from starlette.types import Message
 
 from deployments.access.tokens import hash_token
 from deployments.config import parse_user_config
+from deployments.console.planning import ModelPlanning
 from deployments.errors import BusyError
 from deployments.http.app import InferenceApp
 from deployments.http.console import MAX_STREAMS, SEND_TIMEOUT_S, Console
@@ -153,9 +154,17 @@ class Streams:
         self.loop = asyncio.get_running_loop()
         self.reports = 0
         self.may_go_on = True
-        self.console = Console(self._reports, no_decisions, "r")
+        self.console = Console(self._reports, no_decisions, "r", ModelPlanning(self._reports))
+        self.pages = 0
+        self.console._planner = self  # type: ignore[assignment]
         # Its clock is the loop's.
         self.console._feed._clock = self.loop.time
+
+    def open_page(self) -> None:
+        self.pages += 1
+
+    def close_page(self) -> None:
+        self.pages -= 1
 
     def _reports(self) -> list[dict[str, Any]]:
         self.reports += 1
@@ -181,11 +190,12 @@ def test_an_event_each_second_until_the_page_is_closed() -> None:
         client, task = streams.open()
         await asyncio.sleep(5.5)
         assert client.events == streams.reports == 6
+        assert streams.pages == 1
         start = client.sent[0][1]
         assert dict(start["headers"])[b"content-type"] == b"text/event-stream"
         client.left.set()
         await asyncio.wait_for(task, 0.1)
-        assert streams.console.streams == 0
+        assert streams.console.streams == streams.pages == 0
         await asyncio.sleep(60)
         # Nothing is put together while nobody looks.
         assert streams.reports == 6
@@ -284,3 +294,7 @@ async def test_a_server_stops_although_a_console_is_open(service: InferenceServi
                     pass
     finally:
         InferenceProtocol.hosted = None
+        # The planner that the page has started.
+        assert app.console._planner._starting is not None
+        await app.console._planner._starting
+        app.console.close()

@@ -96,3 +96,14 @@ def test_what_reaches_each_stage():
         Switch(abs, {0: Each(stage("many", 1.0), expected_items=4), 1: []}, {0: 0.25, 1: 0.75}),
     ]
     assert stage_rates(steps, 100.0) == {"first": 100.0, "left": 100.0, "many": 100.0}
+
+
+def test_a_stage_on_the_event_loop_has_one_worker():
+    light = Stage(abs, "light", place="loop", profile=stage("p", 2.0, 0.0, 1).profile)
+    stages = [stage("heavy", 10.0), light]
+    sla = ServiceLevelObjective(100.0, 99.0)
+    plan = plan_pipeline(stages, 400.0, sla, requests=REQUESTS)
+    assert plan.settings["light"].workers == 1
+    assert plan.loads["light"].utilization == pytest.approx(0.8, abs=0.03)
+    with pytest.raises(InfeasibleError, match="one worker, which serves at most 500 items/s"):
+        plan_pipeline(stages, 501.0, sla, requests=REQUESTS)

@@ -7,6 +7,7 @@ from pipelines.planning.tandem import (
     Setting,
     own_settings,
     response_ms_of,
+    simulate,
     simulate_response_ms,
 )
 from pipelines.steps import Each, Ensemble, Stage, Switch
@@ -153,3 +154,20 @@ def test_given_arrivals_have_their_own_response_times():
     given = response_ms_of(steps, own_settings(steps), arrivals_ms)
     drawn = simulate_response_ms(steps, own_settings(steps), 150.0, requests=2000)
     np.testing.assert_allclose(given[200:], drawn)
+
+
+def test_times_of_stages_add_up_and_their_batches_take_their_utilization():
+    steps = [stage("a", 2.0, 1.0, 4, workers=2), stage("b", 1.0, 0.5, 2)]
+    rate_per_s = 500.0
+    run = simulate(steps, own_settings(steps), rate_per_s, requests=40_000)
+    # Sequential stages: what a request spends is what it spends in each.
+    spent_ms = run.stages["a"].times_ms + run.stages["b"].times_ms
+    assert spent_ms == pytest.approx(run.response_ms)
+    for part in steps:
+        load = run.stages[part.name]
+        assert 1 < load.mean_batch_size < part.batch_size
+        # Affine latencies: their mean is the latency at the mean size.
+        sizes = np.arange(1, part.batch_size + 1)
+        mean_ms = np.interp(load.mean_batch_size, sizes, part.profile.latency_ms)
+        busy = rate_per_s / load.mean_batch_size * mean_ms / 1e3 / part.workers
+        assert load.utilization == pytest.approx(busy, rel=0.02)

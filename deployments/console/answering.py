@@ -1,0 +1,47 @@
+"""What the console's planner processes share: lines with questions in, lines with answers out."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from deployments.threads import limit_threads
+from policy.errors import SojournError
+
+#: Low CPU priority: the requests on this machine come first.
+_NICENESS = 10
+
+Plan = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
+
+
+def be_modest() -> None:
+    """Give way to the requests on this machine: low priority, and one thread."""
+    os.nice(_NICENESS)
+    limit_threads(1)
+
+
+def answer_lines(plan: Plan) -> None:
+    """Answer the questions on standard input until it ends; the latest answers are remembered.
+
+    Parameters
+    ----------
+    plan : callable
+        Returns the plan for what is asked about (`Planning.message` without its scenarios) and one
+        of the scenarios. A `SojournError` becomes an answer that says why there is no plan.
+    """
+
+    @lru_cache(maxsize=256)
+    def answer(about: str, scenario: str) -> dict[str, Any]:
+        try:
+            return plan(json.loads(about), json.loads(scenario))
+        except SojournError as error:
+            return {"error": str(error)}
+
+    for line in sys.stdin:
+        message = json.loads(line)
+        scenarios = message.pop("scenarios")
+        about = json.dumps(message)
+        answers = {name: answer(about, json.dumps(asked)) for name, asked in scenarios.items()}
+        print(json.dumps(answers), flush=True)  # noqa: T201
