@@ -9,6 +9,8 @@ COLUMNS = (
     *("sent", "right", "late", "refused", "failed", "wrong", "lost", "doubled"),
     *("worst_ms", "recovered_s", "machine_load"),
 )
+#: What stands around the table in a page.
+BEGIN, END = "<!-- experiments: begin -->\n", "<!-- experiments: end -->\n"
 _HEADINGS = {"worst_ms": "worst, ms", "recovered_s": "SLA again, s", "machine_load": "load"}
 
 
@@ -47,3 +49,18 @@ def write(rows: Sequence[dict[str, Any]], folder: Path) -> None:
     (folder / "resilience.md").write_text(markdown(rows))
     content = json.dumps({"experiments": list(rows)}, indent=2)
     (folder / "resilience.json").write_text(content + "\n")
+
+
+def write_into(page: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Put the table, and what was noted, between the marks `BEGIN` and `END` of a page.
+
+    Raises
+    ------
+    SystemExit
+        The page has no marks.
+    """
+    before, begin, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise SystemExit(f"{page}: has no lines {BEGIN.strip()} and {END.strip()}")
+    page.write_text(f"{before}{begin}\n{markdown(rows)}\n{end}{after}")
