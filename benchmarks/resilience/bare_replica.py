@@ -11,7 +11,8 @@ from starlette.types import Receive, Scope, Send
 from deployments.config import load_service_config
 from deployments.control.policy_controller import TICK_S
 from deployments.http.app import InferenceApp
-from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.http.hosted_app import HostedApp
+from deployments.http.protocol import InferenceProtocol
 from deployments.service_loading import load_service
 
 HEALTH_PATH = "/-/healthz"
