@@ -29,7 +29,7 @@ from benchmarks.arguments import json_option, quick_option
 from benchmarks.resilience import strangers
 from benchmarks.resilience.experiments import EXPERIMENTS, Experiment, run_experiment
 from benchmarks.resilience.fuzz import fuzz
-from benchmarks.resilience.report import COLUMNS, cells, not_completed, write, write_into
+from benchmarks.resilience.report import COLUMNS, around, cells, not_completed, write, write_into
 from benchmarks.resilience.service import Service
 from benchmarks.resilience.soak import soak
 from benchmarks.resilience.without_ray import serving_without_ray
@@ -99,6 +99,8 @@ def main(
         return 0
     # The table is wider than what is taken for the width of a file.
     os.environ.setdefault("COLUMNS", "130")
+    if page is not None:
+        around(page)  # now rather than after the first experiment
     limit_s = LIMIT_S if quick else 5 * LIMIT_S
     limit_s += int(60 * (soak_min or 0) + _CASE_S * (cases or 0))
     rows = run_all(chosen, quick, folder, limit_s, page)

@@ -51,16 +51,22 @@ def write(rows: Sequence[dict[str, Any]], folder: Path) -> None:
     (folder / "resilience.json").write_text(content + "\n")
 
 
-def write_into(page: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Put the table, and what was noted, between the marks `BEGIN` and `END` of a page.
+def around(page: Path) -> tuple[str, str]:
+    """Return what stands before and after the table in a page, with the marks.
 
     Raises
     ------
     SystemExit
-        The page has no marks.
+        The page has no marks `BEGIN` and `END`.
     """
     before, begin, rest = page.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise SystemExit(f"{page}: has no lines {BEGIN.strip()} and {END.strip()}")
-    page.write_text(f"{before}{begin}\n{markdown(rows)}\n{end}{after}")
+    return before + begin, end + after
+
+
+def write_into(page: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Put the table, and what was noted, between the marks of a page; errors as of `around`."""
+    before, after = around(page)
+    page.write_text(f"{before}\n{markdown(rows)}\n{after}")

@@ -86,3 +86,12 @@ def test_without_ray_only_experiments_that_send_requests_are_run() -> None:
     assert "slow-bodies" in result.output
     assert "fuzz" in result.output
     assert "killed" not in result.output
+
+
+def test_nothing_is_run_for_a_page_without_marks(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("no table\n")
+    result = CliRunner().invoke(main, ["--page", str(page)])
+    assert result.exit_code == 1
+    assert "has no lines" in result.output
+    assert page.read_text() == "no table\n"
