@@ -290,14 +290,13 @@ class InferenceService(BaseService):
         DeviceError
             The device is lost. The request is counted.
         """
-        core = self.batcher.core
         # Answers leave at the end of the loop's iteration, when all that is there has been read.
         front_s = self.front_meter.time_left_s(now_s)
-        if core.has_room(1, now_s + front_s, arrival_s):
+        if self.batcher.has_room(1, now_s + front_s, arrival_s):
             return None
         if self.batcher.lost_reason is not None:
             self.refuse(b"", arrival_s)
-        return core.refusal(1, now_s, arrival_s)
+        return self.batcher.core.refusal(1, now_s, arrival_s)
 
     def count_turned_away(
         self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float

@@ -1,14 +1,17 @@
 """Break a real service under load, in many ways, and count what its clients lose.
 
     python -m benchmarks.resilience [--quick] [--only NAME]... [--list] [--json]
-                                   [--output FOLDER] [--soak MINUTES]
+                                   [--output FOLDER] [--page FILE]
+                                   [--cases COUNT] [--soak MINUTES] [--without-ray]
 
 `sojourn serve` runs configs/emulated-p4.yaml with two replicas behind HAProxy. An open loop of
 80 requests/s over keep-alive connections, one body in fifty of 600 KB, and 60 clients that are idle
 for ten seconds at a time send requests with known answers, while a process is killed or stopped, a
 new version is deployed, or strangers misbehave. Each experiment takes less than two minutes, all of
 them about forty minutes; with ``--quick`` they are shorter, and take less than 25. The table is
-printed, and with ``--output`` also written, as Markdown and as JSON.
+printed, and with ``--output`` also written, as Markdown and as JSON; ``--page`` puts it into a
+page. Experiments that only send requests, and the soak, can run ``--without-ray``: HAProxy with
+Ray's configuration, and replicas that Ray has not started.
 """
 
 import os
@@ -16,21 +19,29 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from benchmarks.arguments import json_option, quick_option
+from benchmarks.resilience import strangers
 from benchmarks.resilience.experiments import EXPERIMENTS, Experiment, run_experiment
-from benchmarks.resilience.report import COLUMNS, cells, not_completed, write
+from benchmarks.resilience.fuzz import fuzz
+from benchmarks.resilience.report import COLUMNS, around, cells, not_completed, write, write_into
 from benchmarks.resilience.service import Service
 from benchmarks.resilience.soak import soak
+from benchmarks.resilience.without_ray import serving_without_ray
 from sojourn.output import print_json, print_table, say
 
 #: The longest that a quick experiment may take, with the start of its service.
 LIMIT_S = 240
+#: The longest that schemathesis takes to make and send a case, on a busy machine.
+_CASE_S = 0.2
 NAMES = [experiment.name for experiment in EXPERIMENTS]
+#: Where the experiments are that only send requests.
+_ONLY_SEND = (strangers.__name__, fuzz.__module__, soak.__module__)
 
 
 @click.command(help=__doc__.splitlines()[0])
@@ -44,7 +55,16 @@ NAMES = [experiment.name for experiment in EXPERIMENTS]
     help="Write resilience.md and resilience.json to this folder, after each experiment.",
 )
 @click.option(
+    "--page",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Put the table between the marks of this page, after each experiment.",
+)
+@click.option("--cases", type=click.IntRange(min=1), help="How many requests to make for the fuzz.")
+@click.option(
     "--soak", "soak_min", type=click.FloatRange(min=1), help="Only send load, for so many minutes."
+)
+@click.option(
+    "--without-ray", is_flag=True, help="Run what only sends requests, on replicas without Ray."
 )
 @json_option
 def main(
@@ -52,7 +72,10 @@ def main(
     only: tuple[str, ...],
     list_only: bool,
     folder: Path | None,
+    page: Path | None,
+    cases: int | None,
     soak_min: float | None,
+    without_ray: bool,
     as_json: bool,
 ) -> int:
     """Run the experiments and print the table."""
@@ -61,6 +84,14 @@ def main(
     chosen = [one for one in EXPERIMENTS if not only or one.name in only]
     if soak_min is not None:
         chosen = [Experiment("soak", soak(soak_min))]
+    if cases is not None:
+        chosen = [replace(one, fault=fuzz(cases)) if one.name == "fuzz" else one for one in chosen]
+    if without_ray:
+        chosen = [
+            replace(one, start=serving_without_ray)
+            for one in chosen
+            if one.fault.__module__ in _ONLY_SEND
+        ]
     if list_only:
         print_table(
             ("experiment", "what happens"), [(one.name, one.fault.__doc__) for one in chosen]
@@ -68,8 +99,11 @@ def main(
         return 0
     # The table is wider than what is taken for the width of a file.
     os.environ.setdefault("COLUMNS", "130")
+    if page is not None:
+        around(page)  # now rather than after the first experiment
     limit_s = LIMIT_S if quick else 5 * LIMIT_S
-    rows = run_all(chosen, quick, folder, limit_s + int(60 * (soak_min or 0)))
+    limit_s += int(60 * (soak_min or 0) + _CASE_S * (cases or 0))
+    rows = run_all(chosen, quick, folder, limit_s, page)
     if as_json:
         print_json({"experiments": rows})
     else:
@@ -97,7 +131,11 @@ def time_limit(limit_s: int) -> Iterator[None]:
 
 
 def run_all(
-    chosen: list[Experiment], quick: bool, folder: Path | None = None, limit_s: int = LIMIT_S
+    chosen: list[Experiment],
+    quick: bool,
+    folder: Path | None = None,
+    limit_s: int = LIMIT_S,
+    page: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run experiments in order, on one service for as long as it lasts.
 
@@ -111,6 +149,8 @@ def run_all(
         Where to write the table after each experiment.
     limit_s : int
         How long an experiment may take, with the start of its service.
+    page : Path, optional
+        Where to put the table after each experiment.
     """
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
@@ -135,6 +175,8 @@ def run_all(
             rows.append(row)
             if folder is not None:
                 write(rows, folder)
+            if page is not None:
+                write_into(page, rows)
             counts = zip(COLUMNS, cells(row), strict=True)
             say("  " + ", ".join(f"{name} {cell}" for name, cell in counts))
             for note in row["notes"]:

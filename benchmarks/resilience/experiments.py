@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.resilience import disk, faults, strangers
+from benchmarks.resilience import clock, disk, faults, strangers
 from benchmarks.resilience.fuzz import fuzz
 from benchmarks.resilience.load import Bystanders, Load
 from benchmarks.resilience.run import BEFORE_S, Fault, Run
@@ -73,7 +73,7 @@ EXPERIMENTS = (
     Experiment("garbage", strangers.garbage),
     Experiment("pipelining", strangers.pipelining),
     Experiment("smuggling", strangers.smuggling),
-    Experiment("fuzz", fuzz),
+    Experiment("fuzz", fuzz()),
     Experiment("overload", strangers.overload),
     Experiment("device-errs", faults.erring_device, document=faults.culprit_document),
     Experiment("device-hangs", faults.hanging_device, document=faults.culprit_document),
@@ -82,6 +82,7 @@ EXPERIMENTS = (
         "long-requests", faults.scale_in, document=faults.long_document, load=faults.LONG_LOAD
     ),
     Experiment("disk-full", disk.filled, start=disk.on_a_small_disk),
+    Experiment("clock-stepped", clock.stepped, start=clock.on_a_stepping_clock),
     Experiment("gcs-killed", faults.gcs, fatal=True),
     Experiment("service-terminated", faults.terminated, fatal=True),
 )

@@ -9,6 +9,8 @@ COLUMNS = (
     *("sent", "right", "late", "refused", "failed", "wrong", "lost", "doubled"),
     *("worst_ms", "recovered_s", "machine_load"),
 )
+#: What stands around the table in a page.
+BEGIN, END = "<!-- experiments: begin -->\n", "<!-- experiments: end -->\n"
 _HEADINGS = {"worst_ms": "worst, ms", "recovered_s": "SLA again, s", "machine_load": "load"}
 
 
@@ -47,3 +49,24 @@ def write(rows: Sequence[dict[str, Any]], folder: Path) -> None:
     (folder / "resilience.md").write_text(markdown(rows))
     content = json.dumps({"experiments": list(rows)}, indent=2)
     (folder / "resilience.json").write_text(content + "\n")
+
+
+def around(page: Path) -> tuple[str, str]:
+    """Return what stands before and after the table in a page, with the marks.
+
+    Raises
+    ------
+    SystemExit
+        The page has no marks `BEGIN` and `END`.
+    """
+    before, begin, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise SystemExit(f"{page}: has no lines {BEGIN.strip()} and {END.strip()}")
+    return before + begin, end + after
+
+
+def write_into(page: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Put the table, and what was noted, between the marks of a page; errors as of `around`."""
+    before, after = around(page)
+    page.write_text(f"{before}\n{markdown(rows)}\n{after}")

@@ -170,19 +170,19 @@ def everything_ended() -> Iterator[None]:
                 raise SystemExit(f"processes could not be ended: {left}")
 
 
-def ready_service(document: Document, dashboard: str, process: psutil.Process) -> Service:
-    """Return a service once its replicas run, and have their tables."""
+def target_of(document: Document, port: int) -> Target:
+    """Return where the requests of a service go."""
     (application,) = document["applications"]
     (deployment,) = application["deployments"]
     sla = deployment["user_config"]["sla"]
-    target = Target(
-        "127.0.0.1",
-        PORT,
-        application["args"]["model"]["name"],
-        1e-3 * sla["response_time_ms"],
-        sla["percentile"],
-    )
-    service = Service(target, dashboard, process, deepcopy(document))
+    name = application["args"]["model"]["name"]
+    return Target("127.0.0.1", port, name, 1e-3 * sla["response_time_ms"], sla["percentile"])
+
+
+def ready_service(document: Document, dashboard: str, process: psutil.Process) -> Service:
+    """Return a service once its replicas run, and have their tables."""
+    (deployment,) = document["applications"][0]["deployments"]
+    service = Service(target_of(document, PORT), dashboard, process, deepcopy(document))
     if not service.wait_for_replicas(deployment["num_replicas"]):
         raise SystemExit("the replicas did not start")
     service.wait_for_tables()

@@ -4,6 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -19,6 +20,12 @@ def growth_mib_per_h(times_s: Sequence[float], bytes_used: Sequence[float]) -> f
     """Return the slope of the line of least squares through samples of memory, in MiB/h."""
     slope = float(np.polyfit(np.asarray(times_s) - times_s[0], bytes_used, 1)[0])
     return slope * 3600 / (1 << 20)
+
+
+def name_of(process: psutil.Process) -> str:
+    """Return the beginning of a process's command, without the path of its program."""
+    program, *arguments = process.cmdline() or [process.name()]
+    return " ".join([Path(program).name, *arguments])[:60]
 
 
 def soak(minutes: float) -> Fault:
@@ -41,7 +48,7 @@ def soak(minutes: float) -> Fault:
             ]
             with suppress(psutil.Error):
                 if len(settled) > 2:
-                    name = " ".join(process.cmdline())[:40] or process.name()
+                    name = name_of(process)
                     slope = growth_mib_per_h(*zip(*settled, strict=True))
                     first, last = taken[0][1] / (1 << 20), taken[-1][1] / (1 << 20)
                     run.notes.append(f"{name}: {first:.1f} to {last:.1f} MiB, {slope:+.1f} MiB/h")

@@ -96,6 +96,7 @@ class Batcher:
         self._idle = asyncio.Event()
         self._idle.set()
         self._advance_soon: asyncio.Handle | None = None
+        self._advancing = False
         self._runner = ModelRunner(model)
         self._device = DeviceThread(self._runner, self._finish, self.lose_device, prepare_thread)
 
@@ -169,6 +170,8 @@ class Batcher:
         )
         submission.kind = self._runner.shapes.class_of(inputs)
         self.rows.arrived(rows, arrival_s)
+        if self._advance_soon is not None:
+            self.has_room(rows, time.monotonic(), arrival_s)
         refusal = self.core.arrive(time.monotonic(), submission)
         if refusal is not None:
             raise self._refuse(refusal, rows)
@@ -180,6 +183,18 @@ class Batcher:
                 deadline_s - time.monotonic(), self._on_deadline, submission
             )
         return submission
+
+    def has_room(self, rows: int, now_s: float, arrival_s: float) -> bool:
+        """Return whether `rows` more rows may wait, as `BatcherCore.has_room` does.
+
+        A batch that is to start at the end of the event loop's iteration starts now if there is no
+        room otherwise: a request is not refused because of others that a free device is to take.
+        """
+        room = self.core.has_room(rows, now_s, arrival_s)
+        if room or self._advance_soon is None or self._advancing:
+            return room
+        self._advance_now()
+        return self.core.has_room(rows, now_s, arrival_s)
 
     def _refuse(self, refusal: Refusal, rows: int) -> RequestError:
         """Count a refused request, and return the error for its sender."""
@@ -337,13 +352,17 @@ class Batcher:
             self._advance_soon.cancel()
             self._advance_soon = None
         began_s = time.monotonic()
-        # What would be read meanwhile could not be in the next batch, either, if that is full.
-        while (
-            self._start_batch()
-            and self.core.queue_length >= self.core.limits.max_batch_size
-            and time.monotonic() < began_s + LONGEST_TURN_S
-        ):
-            pass
+        self._advancing = True
+        try:
+            # What would be read meanwhile could not be in the next batch, either, if that is full.
+            while (
+                self._start_batch()
+                and self.core.queue_length >= self.core.limits.max_batch_size
+                and time.monotonic() < began_s + LONGEST_TURN_S
+            ):
+                pass
+        finally:
+            self._advancing = False
         self._wake.set(self.core.wake_at_s)
         self._note_idle()
 

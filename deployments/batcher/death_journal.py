@@ -43,7 +43,9 @@ KEEP_S = 600.0
 #: Slices in the largest batch.
 _MAX_ENTRIES = 1024
 _WORD_BYTES = 8
-_FILE_BYTES = (1 + _MAX_ENTRIES) * _WORD_BYTES
+#: The first words: how many entries follow, and when the replica last ran (`time.monotonic_ns`).
+_COUNT, _RAN_NS, _ENTRIES = 0, 1, 2
+_FILE_BYTES = (_ENTRIES + _MAX_ENTRIES) * _WORD_BYTES
 #: The lowest bits of an entry: the deaths that its request had seen before.
 _DEATH_BITS = 2
 _SUFFIX = ".journal"
@@ -78,6 +80,11 @@ class _Peer:
 
     descriptor: int
     words: memoryview
+
+    def close(self) -> None:
+        """Close the file."""
+        self.words.release()
+        os.close(self.descriptor)
 
 
 class DeathJournal:
@@ -120,7 +127,7 @@ class DeathJournal:
     def refresh(self) -> None:
         """Look for peers, and forget deaths of long ago; to be called every second or so."""
         now_s = time.monotonic()
-        os.utime(self._descriptor)  # writing to mapped memory does not
+        self._words[_RAN_NS] = time.monotonic_ns()
         self._find_peers()
         for digest in [one for one, at_s in self._read_s.items() if now_s - at_s > KEEP_S]:
             del self._read_s[digest]
@@ -144,13 +151,18 @@ class DeathJournal:
         path = self._directory / name
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-            if time.time() - os.fstat(descriptor).st_mtime > KEEP_S and not _is_locked(descriptor):
-                os.close(descriptor)
-                path.unlink()
-                return
-            self._peers[name] = _Peer(descriptor, _map(descriptor))
+        except OSError:
+            return  # it has just been removed
+        try:
+            peer = _Peer(descriptor, _map(descriptor))
         except (OSError, ValueError):
-            return  # it has just been removed, or is none of ours
+            os.close(descriptor)  # it is none of ours
+            return
+        if _is_old(peer.words[_RAN_NS]) and not _is_locked(descriptor):
+            peer.close()
+            path.unlink(missing_ok=True)
+            return
+        self._peers[name] = peer
         self._known.add(name)
 
     def look(self) -> None:
@@ -168,13 +180,12 @@ class DeathJournal:
 
     def _read(self, name: str, peer: _Peer) -> None:
         """Take in the journal of a dead peer. The file stays for those that have not seen it."""
-        count = min(peer.words[0], _MAX_ENTRIES)
-        for entry in peer.words[1 : 1 + count]:
+        count = min(peer.words[_COUNT], _MAX_ENTRIES)
+        for entry in peer.words[_ENTRIES : _ENTRIES + count]:
             digest, deaths = entry >> _DEATH_BITS, 1 + (entry & (1 << _DEATH_BITS) - 1)
             self.deaths[digest] = max(deaths, self.deaths.get(digest, 0))
             self._read_s[digest] = time.monotonic()
-        peer.words.release()
-        os.close(peer.descriptor)
+        peer.close()
         if count:
             logger.warning("a replica died while it computed %d requests", count)
         else:
@@ -183,14 +194,14 @@ class DeathJournal:
     def begin(self, digests: Sequence[int]) -> None:
         """Note the requests of the batch that starts now, by their digests."""
         deaths = self.deaths
-        for place, digest in enumerate(digests[:_MAX_ENTRIES], 1):
+        for place, digest in enumerate(digests[:_MAX_ENTRIES], _ENTRIES):
             self._words[place] = digest << _DEATH_BITS | (deaths.get(digest, 0) if deaths else 0)
-        self._words[0] = min(len(digests), _MAX_ENTRIES)
+        self._words[_COUNT] = min(len(digests), _MAX_ENTRIES)
 
     def end(self) -> None:
         """Note that the batch ended."""
         if self._trusted:
-            self._words[0] = 0
+            self._words[_COUNT] = 0
 
     def clear(self, digest: int) -> None:
         """Forget the death that a request has seen: it has been answered since."""
@@ -205,10 +216,9 @@ class DeathJournal:
     def close(self) -> None:
         """Close all files. The peers see a batch that is still running as after a death."""
         for peer in self._peers.values():
-            peer.words.release()
-            os.close(peer.descriptor)
+            peer.close()
         self._peers.clear()
-        if not self._words[0]:
+        if not self._words[_COUNT]:
             (self._directory / self._name).unlink(missing_ok=True)
         self._words.release()
         os.close(self._descriptor)
@@ -239,6 +249,11 @@ def _create(path: Path) -> int:
 def _map(descriptor: int, *, writable: bool = False) -> memoryview:
     access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
     return memoryview(mmap.mmap(descriptor, _FILE_BYTES, access=access)).cast("Q")
+
+
+def _is_old(ran_ns: int) -> bool:
+    """Return whether a replica ran too long ago, or before this machine was started."""
+    return not 0 <= time.monotonic_ns() - ran_ns <= 1e9 * KEEP_S
 
 
 def _is_locked(descriptor: int) -> bool:

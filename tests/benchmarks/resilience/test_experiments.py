@@ -2,11 +2,20 @@
 
 import socket
 import threading
+from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
 
 from benchmarks.resilience.experiments import EXPERIMENTS
 from benchmarks.resilience.load import Target
+from benchmarks.resilience.service import Document
 from benchmarks.resilience.strangers import exchange
+from deployments.config import load_service_config
+from deployments.models.loading import load_model
+from deployments.service_loading import profile_of
 
 
 def test_each_experiment_has_a_name_of_its_own_and_says_what_it_does() -> None:
@@ -21,6 +30,21 @@ def test_experiments_share_services_where_they_can() -> None:
     changes = sum(before != after for before, after in pairwise(kinds))
     assert changes < len(set(kinds))
     assert [one.fatal for one in EXPERIMENTS] == sorted(one.fatal for one in EXPERIMENTS)
+
+
+@pytest.mark.parametrize(
+    "document", dict.fromkeys(one.document for one in EXPERIMENTS), ids=lambda one: one.__name__
+)
+def test_the_profile_of_each_config_fits_its_largest_batch(
+    tmp_path: Path, document: Callable[[], Document]
+) -> None:
+    """One was for larger batches, and no replica started."""
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(document()))
+    model_config = load_service_config(config).args.model
+    model = load_model(model_config.import_path, model_config.options, "cpu")
+    profile = profile_of(model_config, model, "cpu", 1.0)
+    assert profile.max_batch_size <= model_config.max_batch_size
 
 
 def answer_once(parts: list[bytes]) -> tuple[Target, threading.Thread]:

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
 from benchmarks.resilience import experiments
-from benchmarks.resilience.__main__ import run_all
+from benchmarks.resilience.__main__ import main, run_all
 from benchmarks.resilience.experiments import Experiment
 from benchmarks.resilience.load import Load, Target
+from benchmarks.resilience.report import BEGIN, END, markdown
 from benchmarks.resilience.run import Run
 from benchmarks.resilience.service import Document, Service
 
@@ -62,7 +64,10 @@ def test_an_experiment_that_fails_or_hangs_keeps_no_other_from_being_run(
         Experiment("hangs", hangs, lambda: {"of": 3}, start=nobody, load=LOAD),
         Experiment("runs", nothing, lambda: {"of": 4}, start=nobody, load=LOAD),
     ]
-    rows = run_all(chosen, quick=True, folder=tmp_path, limit_s=1)
+    page = tmp_path / "page.md"
+    page.write_text(BEGIN + END)
+    rows = run_all(chosen, quick=True, folder=tmp_path, limit_s=1, page=page)
+    assert page.read_text() == f"{BEGIN}\n{markdown(rows)}\n{END}"
     assert [row["notes"] for row in rows] == [
         ["not completed: no memory"],
         ["not completed: 'replicas'"],
@@ -73,3 +78,20 @@ def test_an_experiment_that_fails_or_hangs_keeps_no_other_from_being_run(
     assert rows[3]["lost"] == rows[3]["sent"] > 0
     assert ended == [2, 3, 4]
     assert json.loads((tmp_path / "resilience.json").read_text())["experiments"] == rows
+
+
+def test_without_ray_only_experiments_that_send_requests_are_run() -> None:
+    result = CliRunner().invoke(main, ["--list", "--without-ray"])
+    assert result.exit_code == 0, result.output
+    assert "slow-bodies" in result.output
+    assert "fuzz" in result.output
+    assert "killed" not in result.output
+
+
+def test_nothing_is_run_for_a_page_without_marks(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("no table\n")
+    result = CliRunner().invoke(main, ["--page", str(page)])
+    assert result.exit_code == 1
+    assert "has no lines" in result.output
+    assert page.read_text() == "no table\n"

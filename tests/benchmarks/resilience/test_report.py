@@ -5,7 +5,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.resilience.report import COLUMNS, markdown, not_completed, write
+import pytest
+
+from benchmarks.resilience.report import (
+    BEGIN,
+    COLUMNS,
+    END,
+    markdown,
+    not_completed,
+    write,
+    write_into,
+)
 from benchmarks.resilience.tally import Outcome, Request, tally
 
 
@@ -34,3 +44,19 @@ def test_an_experiment_that_could_not_be_run_is_in_the_table_without_numbers() -
     lines = markdown([row("one"), not_completed("two", "no disk")]).splitlines()
     assert set(lines[3].split("|")) == {"", " `two` ", "  "}
     assert lines[5] == "- `two`: not completed: no disk"
+
+
+def test_the_table_takes_the_place_of_the_one_before_it_in_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}old\n{END}after\n")
+    for rows in ([row("one")], [row("one"), row("two", "it was seen")]):
+        write_into(page, rows)
+        assert page.read_text() == f"before\n{BEGIN}\n{markdown(rows)}\n{END}after\n"
+
+
+def test_a_page_without_marks_is_left_alone(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}after\n")
+    with pytest.raises(SystemExit, match="has no lines"):
+        write_into(page, [row("one")])
+    assert page.read_text() == f"before\n{BEGIN}after\n"

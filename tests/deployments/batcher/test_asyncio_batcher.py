@@ -408,6 +408,29 @@ async def test_a_full_batcher_refuses_at_once_and_counts_it() -> None:
         assert (batcher.rows.offered, batcher.rows.refused, batcher.rows.completed) == (4, 1, 3)
 
 
+async def test_no_request_is_refused_while_an_idle_device_is_to_take_those_that_wait(
+    on_loop: bool,
+) -> None:
+    """Of two clients with large bodies, one was refused: the other's batch was about to start."""
+    model = Squares()
+    async with running(model, on_loop=on_loop, waiting_room=1, max_batch_size=1) as batcher:
+        # All in one iteration of the event loop, as they are submitted.
+        answers = await asyncio.gather(ask(batcher, 1), ask(batcher, 2))
+        assert [answer["y"].tolist() for answer in answers] == [[1], [4]]
+        assert (batcher.rows.refused, batcher.rows.completed) == (0, 2)
+
+
+async def test_a_batch_that_waits_for_more_requests_leaves_no_room_for_too_many() -> None:
+    async with running(Squares(), waiting_room=2, control_limit=4) as batcher:
+        waiting = [ask(batcher, 1), ask(batcher, 2)]
+        refused = ask(batcher, 3)
+        with pytest.raises(BusyError, match="full: 2 rows are waiting"):
+            await refused
+        assert not batcher.has_room(1, time.monotonic(), time.monotonic())
+        for task in waiting:
+            task.cancel()
+
+
 async def test_a_request_whose_deadline_passes_is_answered_at_once_and_not_computed() -> None:
     model = Squares()
     model.gate.clear()

@@ -113,17 +113,37 @@ def test_what_was_on_a_lost_device_has_seen_a_death_though_its_replica_lives(
         assert journal.deaths == {1: 1, 2: 1}
 
 
-def test_old_deaths_are_forgotten(directory: Path) -> None:
+@pytest.mark.parametrize(
+    ("passed_s", "known"),
+    [(0.0, True), (KEEP_S - 60, True), (KEEP_S + 1, False), (-30.0, False)],
+    ids=["just now", "lately", "long ago", "before the machine was started"],
+)
+def test_old_deaths_are_forgotten(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, passed_s: float, known: bool
+) -> None:
     peer = Peer(directory)
     peer.tell("begin 1")
     peer.die()
     (file,) = directory.iterdir()
-    long_ago_s = time.time() - KEEP_S - 1
-    os.utime(file, (long_ago_s, long_ago_s))
+    later_ns = time.monotonic_ns() + int(1e9 * passed_s)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: later_ns)
     with opened(directory) as journal:
         journal.look()
-        assert journal.deaths == {}
-        assert not file.exists()
+        assert journal.deaths == ({1: 1} if known else {})
+        assert file.exists() == known
+
+
+@pytest.mark.parametrize("step_s", [-7200, 7200])
+def test_a_step_of_the_time_of_day_changes_nothing(directory: Path, step_s: float) -> None:
+    """The kernel writes the time of day to files; a step makes them look older or younger."""
+    peer = Peer(directory)
+    peer.tell("begin 1")
+    peer.die()
+    (file,) = directory.iterdir()
+    os.utime(file, (time.time() - step_s, time.time() - step_s))
+    with opened(directory) as journal:
+        journal.look()
+        assert journal.deaths == {1: 1}
 
 
 def test_a_file_that_is_no_journal_is_left_alone(directory: Path) -> None:
