@@ -127,25 +127,30 @@ def run_all(
                         say("  starting the service")
                         kind = experiment.kind
                         service = stack.enter_context(experiment.start(experiment.document()))
-                    row = run_experiment(experiment, service, quick)
+                    found = run_experiment(experiment, service, quick)
             except (Exception, SystemExit) as error:
-                row = not_completed(experiment.name, str(error) or type(error).__name__)
-            if experiment.fatal or row["sent"] is None:
+                found = [not_completed(experiment.name, str(error) or type(error).__name__)]
+            if experiment.fatal or found[0]["sent"] is None:
                 service = None
-            rows.append(row)
+            rows += found
             if folder is not None:
                 write(rows, folder)
-            counts = zip(COLUMNS, cells(row), strict=True)
-            say("  " + ", ".join(f"{name} {cell}" for name, cell in counts))
-            for note in row["notes"]:
-                say(f"  {note}")
-            if row["statuses"]:
-                say(f"  not right: {row['statuses']}")
+            for row in found:
+                _say_row(row)
         try:
             stack.close()
         except (Exception, SystemExit) as error:
             say(f"the last service did not end: {error}")
     return rows
+
+
+def _say_row(row: dict[str, Any]) -> None:
+    counts = zip(COLUMNS, cells(row), strict=True)
+    say("  " + ", ".join(f"{name} {cell}" for name, cell in counts))
+    for note in row["notes"]:
+        say(f"  {note}")
+    if row["statuses"]:
+        say(f"  not right: {row['statuses']}")
 
 
 if __name__ == "__main__":
