@@ -11,9 +11,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,16 +100,10 @@ class Balanced(Bystanders):
     first : Target
     other : Target
     load : Load
-
-    Attributes
-    ----------
-    moved_s : float or None
-        When they went to the other node, by ``time.monotonic``.
     """
 
     def __init__(self, first: Target, other: Target, load: Load) -> None:
         super().__init__(first, load)
-        self.moved_s: float | None = None
         self._other = other
         self._ended = threading.Event()
         self._probe = threading.Thread(target=self.watch, daemon=True)
@@ -129,7 +125,6 @@ class Balanced(Bystanders):
         while not self._ended.wait(_PROBE_EVERY_S):
             failures = 0 if healthy(self.target) else failures + 1
             if failures == _PROBE_FAILURES:
-                self.moved_s = time.monotonic()
                 self.target = self._other
                 return
 
@@ -169,14 +164,22 @@ def serving(document: Document) -> Iterator[TwoNodes]:
         }
         config.write_text(yaml.safe_dump(content))
         environment = staying.run(f"sojourn serve --environment {config} 2>/dev/null")
-        for machine, role in (
-            (staying, f"--head --port={_GCS_PORT} --dashboard-host=0.0.0.0"),
-            (going, f"--address={staying.address}:{_GCS_PORT}"),
-        ):
-            machine.run(
-                f"{environment}\nray start {role} --node-ip-address={machine.address} "
-                f"--num-cpus={_CPUS} --object-store-memory={_OBJECT_STORE_BYTES}"
+        start = (
+            f"{environment}\nray start --num-cpus={_CPUS} "
+            f"--object-store-memory={_OBJECT_STORE_BYTES}"
+        )
+        head, port = staying.address, f"/dev/tcp/{staying.address}/{_GCS_PORT}"
+        with ThreadPoolExecutor() as pool:
+            joined = pool.submit(
+                going.run,
+                f"until (: >{port}) 2>/dev/null; do sleep 0.2; done\n"
+                f"{start} --node-ip-address={going.address} --address={head}:{_GCS_PORT}",
             )
+            staying.run(
+                f"{start} --node-ip-address={head} --head --port={_GCS_PORT} "
+                "--dashboard-host=0.0.0.0"
+            )
+            joined.result()
         dashboard = f"http://{staying.address}:{_DASHBOARD_PORT}"
         sla = content["applications"][0]["deployments"][0]["user_config"]["sla"]
         name = content["applications"][0]["args"]["model"]["name"]
@@ -194,7 +197,7 @@ def serving(document: Document) -> Iterator[TwoNodes]:
             raise SystemExit("the replicas did not start")
         service.wait_for_tables()
         for machine in (staying, going):
-            if not wait(lambda: healthy(service.target_at(machine)), 30):  # noqa: B023
+            if not wait(partial(healthy, service.target_at(machine)), 30):
                 raise SystemExit(f"{machine.name}: no replica, or HAProxy does not know of it")
         yield service
 
@@ -213,6 +216,7 @@ def killed(run: Run) -> None:
     run.begin()
     service.going.kill()
     note_replacement(run, service)
+    time.sleep(_AFTER_S)
 
 
 def vanished(run: Run) -> None:
@@ -221,6 +225,7 @@ def vanished(run: Run) -> None:
     run.begin()
     service.going.unplug()
     note_replacement(run, service)
+    time.sleep(_AFTER_S)
 
 
 def drained(run: Run) -> None:
@@ -232,11 +237,16 @@ def drained(run: Run) -> None:
         f"--reason-message 'the pod is deleted' --deadline-remaining-seconds {_DRAIN_S} "
         f"--address {service.staying.address}:{_GCS_PORT} --node-id {node_id(service)}"
     )
-    ended = wait(lambda: not any(one.name() == "raylet" for one in alive(service.going)), _DRAIN_S)
-    took_s = time.monotonic() - run.fault_s
-    run.notes.append(f"the raylet ended {'itself' if ended else 'not'} within {took_s:.0f} s")
-    service.going.kill()
     note_replacement(run, service)
+    left_s = max(0.0, _DRAIN_S - (time.monotonic() - run.fault_s))
+    ended = wait(lambda: not any(one.name() == "raylet" for one in alive(service.going)), left_s)
+    run.notes.append(
+        f"the raylet ended within {time.monotonic() - run.fault_s:.0f} s"
+        if ended
+        else f"the raylet did not end within {_DRAIN_S} s"
+    )
+    service.going.kill()
+    time.sleep(_AFTER_S)
 
 
 def two_nodes(run: Run) -> TwoNodes:
@@ -253,13 +263,12 @@ def two_nodes(run: Run) -> TwoNodes:
 
 
 def note_replacement(run: Run, service: TwoNodes) -> None:
-    """Wait until the node that stays has both replicas, and for some time more."""
+    """Wait until the node that stays has both replicas, and note how long that took."""
     found = wait(lambda: service.replicas_at(service.staying) == 2, _REPLACED_WITHIN_S)
     took_s = time.monotonic() - run.fault_s
     run.notes.append(
         f"two replicas on the other node {'' if found else 'not '}within {took_s:.0f} s"
     )
-    time.sleep(_AFTER_S)
 
 
 def node_id(service: TwoNodes) -> str:
