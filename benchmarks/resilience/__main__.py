@@ -6,9 +6,10 @@
 `sojourn serve` runs configs/emulated-p4.yaml with two replicas behind HAProxy. An open loop of
 80 requests/s over keep-alive connections, one body in fifty of 600 KB, and 60 clients that are idle
 for ten seconds at a time send requests with known answers, while a process is killed or stopped, a
-new version is deployed, or strangers misbehave. Each experiment takes less than two minutes, all of
-them about forty minutes; with ``--quick`` they are shorter, and take less than 25. The table is
-printed, and with ``--output`` also written, as Markdown and as JSON.
+new version is deployed, or strangers misbehave. Three experiments have a cluster of two nodes
+(`benchmarks.resilience.nodes`) and take about three minutes; the others take less than two. All of
+them take about fifty minutes, with ``--quick`` about half an hour. The table is printed, and with
+``--output`` also written, as Markdown and as JSON.
 """
 
 import os
