@@ -7,11 +7,12 @@
 `sojourn serve` runs configs/emulated-p4.yaml with two replicas behind HAProxy. An open loop of
 80 requests/s over keep-alive connections, one body in fifty of 600 KB, and 60 clients that are idle
 for ten seconds at a time send requests with known answers, while a process is killed or stopped, a
-new version is deployed, or strangers misbehave. Each experiment takes less than two minutes, all of
-them about forty minutes; with ``--quick`` they are shorter, and take less than 25. The table is
-printed, and with ``--output`` also written, as Markdown and as JSON; ``--page`` puts it into a
-page. Experiments that only send requests, and the soak, can run ``--without-ray``: HAProxy with
-Ray's configuration, and replicas that Ray has not started.
+new version is deployed, or strangers misbehave. Three experiments have a cluster of two nodes
+(`benchmarks.resilience.nodes`) and take about three minutes; the others take less than two. All of
+them take about fifty minutes, with ``--quick`` about half an hour. The table is printed, and with
+``--output`` also written, as Markdown and as JSON; ``--page`` puts it into a page. Experiments that
+only send requests, and the soak, can run ``--without-ray``: HAProxy with Ray's configuration, and
+replicas that Ray has not started.
 """
 
 import os
@@ -167,27 +168,32 @@ def run_all(
                         say("  starting the service")
                         kind = experiment.kind
                         service = stack.enter_context(experiment.start(experiment.document()))
-                    row = run_experiment(experiment, service, quick)
+                    found = run_experiment(experiment, service, quick)
             except (Exception, SystemExit) as error:
-                row = not_completed(experiment.name, str(error) or type(error).__name__)
-            if experiment.fatal or row["sent"] is None:
+                found = [not_completed(experiment.name, str(error) or type(error).__name__)]
+            if experiment.fatal or found[0]["sent"] is None:
                 service = None
-            rows.append(row)
+            rows += found
             if folder is not None:
                 write(rows, folder)
             if page is not None:
                 write_into(page, rows)
-            counts = zip(COLUMNS, cells(row), strict=True)
-            say("  " + ", ".join(f"{name} {cell}" for name, cell in counts))
-            for note in row["notes"]:
-                say(f"  {note}")
-            if row["statuses"]:
-                say(f"  not right: {row['statuses']}")
+            for row in found:
+                _say_row(row)
         try:
             stack.close()
         except (Exception, SystemExit) as error:
             say(f"the last service did not end: {error}")
     return rows
+
+
+def _say_row(row: dict[str, Any]) -> None:
+    counts = zip(COLUMNS, cells(row), strict=True)
+    say("  " + ", ".join(f"{name} {cell}" for name, cell in counts))
+    for note in row["notes"]:
+        say(f"  {note}")
+    if row["statuses"]:
+        say(f"  not right: {row['statuses']}")
 
 
 if __name__ == "__main__":

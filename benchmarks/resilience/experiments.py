@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.resilience import clock, disk, faults, strangers
+from benchmarks.resilience import clock, disk, faults, nodes, strangers
 from benchmarks.resilience.fuzz import fuzz
-from benchmarks.resilience.load import Bystanders, Load
+from benchmarks.resilience.load import Load
 from benchmarks.resilience.run import BEFORE_S, Fault, Run
 from benchmarks.resilience.service import Document, Service, emulated_document, serving
 from benchmarks.resilience.tally import tally
@@ -83,13 +83,16 @@ EXPERIMENTS = (
     ),
     Experiment("disk-full", disk.filled, start=disk.on_a_small_disk),
     Experiment("clock-stepped", clock.stepped, start=clock.on_a_stepping_clock),
+    Experiment("node-drained", nodes.drained, nodes.document, True, nodes.serving, nodes.LOAD),
+    Experiment("node-killed", nodes.killed, nodes.document, True, nodes.serving, nodes.LOAD),
+    Experiment("node-vanished", nodes.vanished, nodes.document, True, nodes.serving, nodes.LOAD),
     Experiment("gcs-killed", faults.gcs, fatal=True),
     Experiment("service-terminated", faults.terminated, fatal=True),
 )
 
 
-def run_experiment(experiment: Experiment, service: Service, quick: bool) -> dict[str, Any]:
-    """Send load, do the harm, and return the row of the table.
+def run_experiment(experiment: Experiment, service: Service, quick: bool) -> list[dict[str, Any]]:
+    """Send load, do the harm, and return the rows of the table: one for each group of clients.
 
     Parameters
     ----------
@@ -100,28 +103,36 @@ def run_experiment(experiment: Experiment, service: Service, quick: bool) -> dic
 
     Returns
     -------
-    dict
+    list of dict
         The fields of a `Tally`, ``experiment``, ``fault``, ``notes``, and the number of processes
         that waited for a CPU of this machine (``machine_load``).
     """
     target = service.target
-    bystanders = Bystanders(target, experiment.load)
+    groups = service.bystanders(experiment.load)
     run = Run(service, quick)
     machine_load = os.getloadavg()[0]
-    bystanders.start()
+    for bystanders in groups.values():
+        bystanders.start()
     try:
         time.sleep(BEFORE_S)
         run.begin()
         experiment.fault(run)
     finally:
-        bystanders.end()
-    counted = tally(
-        bystanders.requests, bystanders.doubled, run.fault_s, target.sla_s, target.percentile
-    )
-    return {
-        "experiment": experiment.name,
-        "fault": (experiment.fault.__doc__ or "").strip(),
-        **asdict(counted),
-        "machine_load": round(max(machine_load, os.getloadavg()[0]), 1),
-        "notes": run.notes,
-    }
+        for bystanders in groups.values():
+            bystanders.end()
+    machine_load = round(max(machine_load, os.getloadavg()[0]), 1)
+    return [
+        {
+            "experiment": f"{experiment.name}, {clients}" if clients else experiment.name,
+            "fault": (experiment.fault.__doc__ or "").strip(),
+            **asdict(
+                tally(
+                    *(bystanders.requests, bystanders.doubled),
+                    *(run.fault_s, target.sla_s, target.percentile),
+                )
+            ),
+            "machine_load": machine_load,
+            "notes": [] if clients else run.notes,
+        }
+        for clients, bystanders in groups.items()
+    ]

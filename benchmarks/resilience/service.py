@@ -18,7 +18,7 @@ import yaml
 
 from benchmarks.inputs import EMULATED_P4_CONFIG
 from benchmarks.live.local_service import deploy, running_replicas, running_service
-from benchmarks.resilience.load import Target
+from benchmarks.resilience.load import Bystanders, Load, Target
 from deployments.local.descendants import adopted_orphans, descendants, end_descendants
 
 PORT = 8131
@@ -73,6 +73,10 @@ class Service:
                 if is_it(process.name(), " ".join(process.cmdline())):
                     found.append(process)
         return found
+
+    def bystanders(self, load: Load) -> dict[str, Bystanders]:
+        """Return the clients that send load, by what tells them apart."""
+        return {"": Bystanders(self.target, load)}
 
     def replicas(self) -> list[psutil.Process]:
         """Return the replicas, by process id."""

@@ -1,4 +1,4 @@
-"""The Dockerfile copies files that exist, at the project's versions. Building it needs Docker."""
+"""The Dockerfile copies files that exist, at the project's versions. `scripts/image` builds it."""
 
 import re
 import tomllib

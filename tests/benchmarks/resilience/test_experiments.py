@@ -6,12 +6,15 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
-from benchmarks.resilience.experiments import EXPERIMENTS
-from benchmarks.resilience.load import Target
-from benchmarks.resilience.service import Document
+from benchmarks.resilience import experiments
+from benchmarks.resilience.experiments import EXPERIMENTS, Experiment, run_experiment
+from benchmarks.resilience.load import Bystanders, Load, Target
+from benchmarks.resilience.run import Run
+from benchmarks.resilience.service import Document, Service
 from benchmarks.resilience.strangers import exchange
 from deployments.config import load_service_config
 from deployments.models.loading import load_model
@@ -75,3 +78,27 @@ def test_nothing_comes_back_from_a_port_that_nobody_listens_on() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     assert exchange(Target("127.0.0.1", port, "m", 0.5, 99), b"x") == b""
+
+
+def test_each_group_of_clients_has_a_row_and_the_first_has_the_notes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def noting(run: Run) -> None:
+        """Break nothing."""
+        run.notes.append("nothing broke")
+
+    monkeypatch.setattr(experiments, "BEFORE_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    load = Load(rate_per_s=200, idle_clients=0, timeout_s=1)
+    service = TwoGroups(Target("127.0.0.1", port, "m", 0.5, 99), "", psutil.Process(), {})
+    one, other = run_experiment(Experiment("calm", noting, load=load), service, quick=True)
+    assert (one["experiment"], other["experiment"]) == ("calm", "calm, others")
+    assert (one["notes"], other["notes"]) == (["nothing broke"], [])
+    assert one["lost"] == one["sent"] > 0
+    assert other["lost"] == other["sent"] > 0
+
+
+class TwoGroups(Service):
+    def bystanders(self, load: Load) -> dict[str, Bystanders]:
+        return {name: Bystanders(self.target, load) for name in ("", "others")}

@@ -2,12 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import socketserver
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
-from benchmarks.resilience.load import Connection, Target, request_bytes
+from benchmarks.resilience.load import Bystanders, Connection, Load, Target, request_bytes
+from benchmarks.resilience.tally import Outcome
 
 Answer = Callable[[bytes], bytes]
 
@@ -74,3 +77,55 @@ async def test_a_closed_connection_is_no_answer() -> None:
         with pytest.raises(ConnectionResetError):
             await connection.ask(request_bytes(target_at(1), 1.0))
         assert connection.closed
+
+
+def test_who_moves_to_another_target_leaves_its_connections() -> None:
+    with answering() as first, answering() as second:
+        clients = Bystanders(target_at(first.port), Load(rate_per_s=500, idle_clients=0))
+        clients.start()
+        assert first.answered.wait(5)
+        clients.target = target_at(second.port)
+        assert second.answered.wait(5)
+        assert first.left.wait(5)
+        clients.end()
+        assert {one.outcome for one in clients.requests} == {Outcome.RIGHT}
+
+
+class Echo(socketserver.StreamRequestHandler):
+    """Answers each request of a connection with the value that it asks to echo."""
+
+    server: "Answering"
+
+    def handle(self) -> None:
+        while head := self.read_head():
+            length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+            (tensor,) = json.loads(self.rfile.read(length))["inputs"]
+            self.wfile.write(http(json.dumps({"outputs": [{"data": tensor["data"]}]}).encode()))
+            self.server.answered.set()
+        self.server.left.set()
+
+    def read_head(self) -> bytes:
+        lines = b""
+        while (line := self.rfile.readline()).strip():
+            lines += line
+        return lines
+
+
+class Answering(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Echo)
+        self.port = self.server_address[1]
+        self.answered = threading.Event()
+        self.left = threading.Event()
+
+
+@contextmanager
+def answering() -> Iterator[Answering]:
+    with Answering() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
