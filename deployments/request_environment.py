@@ -21,9 +21,10 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from deployments.config import ModelConfig, ServiceConfig
+from deployments.haproxy.open_files import max_connections
 from deployments.models.base import Model, TensorSpec
 from deployments.models.loading import MODELS, find_model_class
-from deployments.routing import always_served_environment, max_connections
+from deployments.routing import always_served_environment
 from policy.errors import SojournError
 
 #: The smallest buffer: several rows of a small model.

@@ -5,11 +5,11 @@ Ray reads these settings from the environment of Serve's controller, HAProxy and
 environment of ``ray start``, or of ``ray.init`` in a local run, but not that of ``serve deploy``.
 """
 
-import resource
 import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 
+from deployments.haproxy.open_files import max_connections
 from deployments.haproxy.ray_config import backend_name
 from deployments.haproxy.settings import ALWAYS_SERVED, RAYS_HAPROXY
 from policy.errors import InvalidInputError
@@ -24,25 +24,8 @@ BALANCES = {
     "least-connections": "leastconn",
 }
 
-#: Clients that HAProxy serves at a time, where it may open enough files.
-MAX_CONNECTIONS = 16_384
-#: Files that HAProxy opens per client (client, server, and half a pipe each), and besides.
-_FILES_PER_CONNECTION, _OTHER_FILES = 2.5, 256
-
 #: The program that runs HAProxy for Ray, and starts it again: `deployments.haproxy.supervisor`.
 SUPERVISOR = "sojourn-haproxy"
-
-
-def open_files_limit() -> int:
-    """Return how many files a process on this machine may open at most."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    return 1 << 30 if limit == resource.RLIM_INFINITY else limit
-
-
-def max_connections(open_files: int) -> int:
-    """Return how many clients HAProxy may serve at a time if it may open so many files."""
-    connections = int((open_files - _OTHER_FILES) / _FILES_PER_CONNECTION)
-    return max(1, min(MAX_CONNECTIONS, connections))
 
 
 def serve_environment(balance: str = "random", open_files: int = 1 << 16) -> dict[str, str]:

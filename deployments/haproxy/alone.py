@@ -6,9 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from deployments.haproxy.only_replica import RULES
+from deployments.haproxy.open_files import open_files_limit
 from deployments.haproxy.rays_command import find_haproxy
 from deployments.request_environment import MIN_BUFFER_BYTES
-from deployments.routing import open_files_limit, serve_environment
+from deployments.routing import serve_environment
 
 _CONFIG = """
 global

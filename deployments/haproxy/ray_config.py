@@ -13,6 +13,7 @@ lines. The supervisor hands HAProxy a changed copy:
   sent to a second replica.
 - The only replica is not asked again what it has just refused (`deployments.haproxy.only_replica`).
 - Buffers are kept for the next request.
+- It serves no more clients at a time than it may open files for: it would not start.
 - Without any replica to send a request to, or if one dies and the request cannot be sent to
   another, clients are told to try again (503, not 500), also while Ray has not said yet which
   applications there are (503, not 404).
@@ -29,6 +30,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from deployments.haproxy.only_replica import RULES
+from deployments.haproxy.open_files import MAX_CONNECTIONS
 
 #: How long a client may take to send a request, or as much of it as fits into a buffer.
 REQUEST_TIMEOUT_S = 30
@@ -65,6 +67,7 @@ _SECTION = re.compile(r"^(?=\S)", re.MULTILINE)
 _BACKEND = re.compile(r"backend (\S+)")
 _SERVER = re.compile(r"^\s*server (\S+) ", re.MULTILINE)
 _SENT_AGAIN = re.compile(r"^\s*retry-on .*empty-response", re.MULTILINE)
+_MAX_CLIENTS = re.compile(r"^(\s*maxconn )(\d+)$", re.MULTILINE)
 _UNKNOWN_PATH = re.compile(r"^(\s*http-request return )status 404 .*$", re.MULTILINE)
 
 
@@ -173,6 +176,7 @@ def amend(
     listeners: Mapping[Address, int],
     unavailable: Path,
     held_ms: Mapping[str, int] = MappingProxyType({}),
+    max_clients: int = MAX_CONNECTIONS,
 ) -> str:
     """Return the configuration that HAProxy is to run.
 
@@ -187,6 +191,8 @@ def amend(
         A file with `UNAVAILABLE`.
     held_ms : mapping of str to int
         How long Serve's proxy may hold requests, by backend; without a limit where it is missing.
+    max_clients : int
+        How many clients HAProxy may serve at a time, whatever Ray wrote.
 
     Returns
     -------
@@ -199,6 +205,7 @@ def amend(
     text = _SOCKET.sub(
         lambda found: f"{found[1]}{worker_socket} mode 600 {found[3]}", text, count=1
     )
+    text = _MAX_CLIENTS.sub(lambda found: f"{found[1]}{min(int(found[2]), max_clients)}", text)
     text = text.replace(_CONNECT_AS_IT_COMES, f"timeout connect {CONNECT_TIMEOUT_MS}ms\n", 1)
     text = text.replace(_CHECKS_AS_THEY_COME, f"fall {FALL} rise 2 inter 500ms check")
     # 502 is for what a replica has left and HAProxy cannot send to another: mostly bodies that are

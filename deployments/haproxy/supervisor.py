@@ -30,6 +30,7 @@ from deployments.haproxy.admin_relay import AdminError, AdminRelay, ask, process
 from deployments.haproxy.deputy import SIGNALS, Deputy
 from deployments.haproxy.fallback import held_ms
 from deployments.haproxy.listeners import HAND_OVER, hand_over, open_listener, take_over
+from deployments.haproxy.open_files import max_connections, open_files_limit
 from deployments.haproxy.processes import ended, open_parent_of, wants_cpu
 from deployments.haproxy.ray_config import REFUSALS, Address, UnknownConfigError
 from deployments.haproxy.rays_command import find_haproxy, parse_arguments
@@ -193,6 +194,7 @@ class Supervisor:
                 listeners,
                 self._unavailable,
                 self._limited,
+                max_connections(open_files_limit()),
             )
         )
         command = [self._binary, "-db", "-f", str(self._amended)]

