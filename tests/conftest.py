@@ -1,5 +1,6 @@
-"""Settings of all tests: repeatable Hypothesis examples, and folders of each worker's own."""
+"""Settings of all tests: repeatable Hypothesis examples, Ctrl-C, and folders of their own."""
 
+import signal
 import tempfile
 from collections.abc import Iterator
 
@@ -8,6 +9,9 @@ from hypothesis import settings
 
 settings.register_profile("sojourn", derandomize=True, deadline=None, database=None)
 settings.load_profile("sojourn")
+
+# A shell that runs the tests in the background has them ignore Ctrl-C, which some of them test.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

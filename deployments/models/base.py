@@ -14,10 +14,10 @@ To serve your own model, write one class and name its import path in the config:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,13 @@ from numpy.typing import NDArray
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 
-LoadWeights = Callable[[str | Path, Any], Mapping[str, Any]]
-"""What `Model.load` may ask for: it maps a source of weights and a device to tensors by name."""
+
+class LoadWeights(Protocol):
+    """What `Model.load` may ask for: a function that returns the tensors of a source by name."""
+
+    def __call__(self, source: str | Path, device: Any = "cpu") -> Mapping[str, Any]:
+        """Return the tensors; `deployments.models.weights.WeightsLoader` says where from."""
+
 
 #: The most that a dimension of any length may have, if its `TensorSpec` names no other.
 DEFAULT_MAX_DIM = 1024
