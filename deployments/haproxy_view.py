@@ -232,7 +232,7 @@ class HaproxyView:
         self._requests = 0
         self._total_ms = self._earlier_tries_ms = 0.0
         self._unread_ms: deque[float] = deque(maxlen=_WAITS_KEPT)
-        self._read_s = time.time()
+        self._read_s = time.monotonic()
         self._warned = False
         self._seen_s = time.monotonic()
         self._load = _LoadMeter()
@@ -256,7 +256,7 @@ class HaproxyView:
         while True:
             # From when the latest question was read: those due before were counted with it.
             next_s = self._read_s + random.expovariate(1 / self._pause_s)
-            await asyncio.sleep(max(0.0, next_s - time.time()))
+            await asyncio.sleep(max(0.0, next_s - time.monotonic()))
             await self.look()
 
     async def look(self) -> None:
@@ -324,13 +324,14 @@ class HaproxyView:
 
     def _note_wait(self, asked_s: float, read_s: float | None) -> None:
         """Note the wait of a question, and of those due since then: they were read with it."""
-        due_s = self._read_s = asked_s
-        if read_s is not None:  # by HAProxy's clock, which somebody may set
-            read_s = min(read_s, asked_s + _TIMEOUT_S)
-            while due_s <= read_s:
-                self._read_s = read_s
-                self._unread_ms.append(1e3 * (read_s - due_s))
-                due_s += random.expovariate(1 / self._pause_s)
+        # HAProxy tells the time of day, which somebody may set: so a wait is bounded.
+        wait_s = -1.0 if read_s is None else min(read_s - asked_s, _TIMEOUT_S)
+        ago_s = min(time.time() - asked_s, _TIMEOUT_S)
+        self._read_s = time.monotonic() - max(0.0, ago_s - max(0.0, wait_s))
+        due_s = 0.0
+        while due_s <= wait_s:
+            self._unread_ms.append(1e3 * (wait_s - due_s))
+            due_s += random.expovariate(1 / self._pause_s)
 
     async def _ask(self) -> str:
         loop, answer = asyncio.get_running_loop(), bytearray()

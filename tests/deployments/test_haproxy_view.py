@@ -198,15 +198,16 @@ async def test_a_busy_server_is_looked_at_often_and_an_idle_one_seldom(tmp_path:
         with (
             mock.patch("deployments.haproxy_view.asyncio.sleep", no_sleep),
             mock.patch("deployments.haproxy_view.random.expovariate", lambda rate: 1 / rate),
-            mock.patch("deployments.haproxy_view.time.time", return_value=0.0),
             pytest.raises(asyncio.CancelledError),
         ):
             await HaproxyView("-x7", path).watch()
-    assert pauses_s == [
+    due_s = [
         *(LONGEST_PAUSE_S, LONGEST_PAUSE_S),
         *(SHORTEST_PAUSE_S, SHORTEST_PAUSE_S, SHORTEST_PAUSE_S),
         *(LONGEST_PAUSE_S, LONGEST_PAUSE_S),
     ]
+    # Less the time since HAProxy read the last question.
+    assert pauses_s == pytest.approx(due_s, abs=0.8 * SHORTEST_PAUSE_S)
 
 
 async def test_without_a_socket_it_says_so_once_and_not_at_once(
@@ -253,6 +254,28 @@ async def test_what_requests_wait_until_they_are_read_is_told_by_questions(
         await view.look()
         await view.look()
     assert view.take_unread_ms() == pytest.approx(2 * [70, 50, 30, 10], abs=1e-3)
+
+
+async def test_a_clock_that_is_set_back_delays_no_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, pauses_s = tmp_path / "admin.sock", list[float]()
+
+    async def no_sleep(pause_s: float) -> None:
+        pauses_s.append(pause_s)
+        if len(pauses_s) > 2:
+            raise asyncio.CancelledError
+        monkeypatch.setattr(clock, "return_value", clock.return_value - 3600.0)
+
+    clock = mock.Mock(return_value=5000.0)
+    monkeypatch.setattr("deployments.haproxy_view.time.time", clock)
+    monkeypatch.setattr("deployments.haproxy_view.random.expovariate", lambda rate: 1 / rate)
+    monkeypatch.setattr("deployments.haproxy_view.asyncio.sleep", no_sleep)
+    answers = [f"{info()}\n{activity(5000.0)}\n{table(0, 0)}"] * 2
+    async with raw_haproxy(path, answers):
+        with pytest.raises(asyncio.CancelledError):
+            await HaproxyView("-x7", path).watch()
+    assert max(pauses_s) <= LONGEST_PAUSE_S
 
 
 @pytest.mark.parametrize(("read_at_s", "unread_ms"), [(999.0, []), (2000.0, [2000.0])])
