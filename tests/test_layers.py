@@ -68,7 +68,7 @@ def test_tests_import_neither_other_tests_nor_benchmarks() -> None:
         for path in (ROOT / "tests").rglob("*.py")
         for file in [str(path.relative_to(ROOT))]
         for module in imported_modules(path)
-        if (module.startswith("tests.") and not module.startswith("tests.support."))
+        if (module.startswith("tests.") and not f"{module}.".startswith("tests.support."))
         or (module.startswith("benchmarks") and not file.startswith(TESTS_WITH_BENCHMARKS))
     ]
     assert not found

@@ -59,9 +59,9 @@ def test_no_key_is_without_a_meaning() -> None:
 
 
 def options_of(command: click.Command) -> Iterator[str]:
-    """Yield the options of a command and of those below it."""
+    """Yield the options of a command and of those below it, but for hidden ones."""
     for parameter in command.params:
-        if isinstance(parameter, click.Option):
+        if isinstance(parameter, click.Option) and not parameter.hidden:
             yield from parameter.opts
     if isinstance(command, click.Group):
         for below in command.commands.values():
