@@ -60,4 +60,6 @@ def test_a_fleet_serves_what_its_devices_can_within_the_sla(profile, response_ti
             max_replicas=10,
         )
         in_time = simulate(scenario, FixedFleet(10)).service_level
-        assert in_time == pytest.approx(min(1.0, 10 * fleet_rate_per_s / counts.mean()), abs=0.02)
+        possible = min(1.0, 10 * fleet_rate_per_s / counts.mean())
+        # Just above its rate, a fleet loses some answers to refusals that are tried nowhere else.
+        assert 0.96 * possible < in_time < possible + 0.02
