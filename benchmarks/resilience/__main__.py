@@ -9,7 +9,7 @@
 for ten seconds at a time send requests with known answers, while a process is killed or stopped, a
 new version is deployed, or strangers misbehave. Three experiments have a cluster of two nodes
 (`benchmarks.resilience.nodes`) and take about three minutes; the others take less than two. All of
-them take about fifty minutes, with ``--quick`` about half an hour. The table is printed, and with
+them take about fifty minutes, with ``--quick`` about twenty. The table is printed, and with
 ``--output`` also written, as Markdown and as JSON; ``--page`` puts it into a page. Experiments that
 only send requests, and the soak, can run ``--without-ray``: HAProxy with Ray's configuration, and
 replicas that Ray has not started.

@@ -27,7 +27,7 @@ from policy.profile import Profile
 
 
 class LoadWeights(Protocol):
-    """What `Model.load` may ask for: a function that returns the tensors of a source by name."""
+    """A function that returns the tensors of a source by name; `Model.load` may ask for one."""
 
     def __call__(self, source: str | Path, device: Any = "cpu") -> Mapping[str, Any]:
         """Return the tensors; `deployments.models.weights.WeightsLoader` says where from."""
