@@ -292,7 +292,7 @@ class InferenceService(BaseService):
         """
         # Answers leave at the end of the loop's iteration, when all that is there has been read.
         front_s = self.front_meter.time_left_s(now_s)
-        if self.batcher.has_room(1, now_s + front_s, arrival_s):
+        if self.batcher.make_room(1, now_s + front_s, arrival_s):
             return None
         if self.batcher.lost_reason is not None:
             self.refuse(b"", arrival_s)

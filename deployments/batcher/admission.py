@@ -58,13 +58,14 @@ class Admission:
             if alone_ms <= limits.admit_within_ms:
                 return alone_ms <= left_ms
             return not self.is_expired(rows, now_s, arrival_s)
-        # Later arrivals may fill up the last batch, so it counts as full.
-        batches = -(-(ahead + rows) // limits.max_batch_size)
-        if not ahead and batches * limits.latency_ms[-1] > limits.admit_within_ms:
+        # Later arrivals may fill up the last batch while the device is busy, so it counts as full.
+        # An idle device need not wait for them.
+        size = limits.max_batch_size
+        done = ahead + rows if device_free_s is None else -(-(ahead + rows) // size) * size
+        if not ahead and self.processing_ms(done) > limits.admit_within_ms:
             return not self.is_expired(rows, now_s, arrival_s)
-        full = batches * limits.max_batch_size
         within_ms = limits.admit_within_ms - self._time_lost_in_tries_ms()
-        return self.completion_s(full, now_s, device_free_s) <= arrival_s + 1e-3 * within_ms
+        return self.completion_s(done, now_s, device_free_s) <= arrival_s + 1e-3 * within_ms
 
     def is_expired(self, rows: int, now_s: float, arrival_s: float) -> bool:
         """Return whether a request waited so long to be read that a free device is too late."""

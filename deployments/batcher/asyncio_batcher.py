@@ -171,7 +171,7 @@ class Batcher:
         submission.kind = self._runner.shapes.class_of(inputs)
         self.rows.arrived(rows, arrival_s)
         if self._advance_soon is not None:
-            self.has_room(rows, time.monotonic(), arrival_s)
+            self.make_room(rows, time.monotonic(), arrival_s)
         refusal = self.core.arrive(time.monotonic(), submission)
         if refusal is not None:
             raise self._refuse(refusal, rows)
@@ -184,14 +184,21 @@ class Batcher:
             )
         return submission
 
-    def has_room(self, rows: int, now_s: float, arrival_s: float) -> bool:
-        """Return whether `rows` more rows may wait, as `BatcherCore.has_room` does.
+    def make_room(self, rows: int, now_s: float, arrival_s: float) -> bool:
+        """Return whether `rows` more rows may wait; if not, see whether a full batch can start.
 
         A batch that is to start at the end of the event loop's iteration starts now if there is no
-        room otherwise: a request is not refused because of others that a free device is to take.
+        room otherwise and nothing more could be in it: a request is not refused because of others
+        that an idle device is to take anyway.
         """
         room = self.core.has_room(rows, now_s, arrival_s)
-        if room or self._advance_soon is None or self._advancing:
+        limits = self.core.limits
+        if (
+            room
+            or self._advance_soon is None
+            or self._advancing
+            or self.core.queue_length < min(limits.max_batch_size, limits.waiting_room)
+        ):
             return room
         self._advance_now()
         return self.core.has_room(rows, now_s, arrival_s)

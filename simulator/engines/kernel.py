@@ -264,12 +264,17 @@ def has_room(rules: Rules, state: State, slot: int, now_s: float, reached_s: flo
             return bool(alone_ms <= rules.admit_within_ms - 1e3 * (now_s - reached_s))
         return not is_expired(rules, now_s, reached_s)
     full_ms = rules.latency_ms[-1]
-    batches = (waiting + rules.latency_ms.size) // rules.latency_ms.size
-    if not waiting and batches * full_ms > rules.admit_within_ms:
+    size = rules.latency_ms.size
+    # While the device is busy, later arrivals may fill up the last batch.
+    batches, rest = divmod(waiting + size if busy else waiting + 1, size)
+    done_ms = batches * full_ms
+    if not busy and rest:
+        done_ms += rules.latency_ms[rest - 1]
+    if not waiting and done_ms > rules.admit_within_ms:
         return not is_expired(rules, now_s, reached_s)
     start_s = max(now_s, state.times[slot, EXPECTED_END_S]) if busy else now_s
     within_ms = rules.admit_within_ms - time_lost_in_tries_ms(rules, state, slot)
-    return bool(start_s + 1e-3 * (batches * full_ms) <= reached_s + 1e-3 * within_ms)
+    return bool(start_s + 1e-3 * done_ms <= reached_s + 1e-3 * within_ms)
 
 
 @inlined

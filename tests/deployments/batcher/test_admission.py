@@ -42,9 +42,11 @@ def test_what_is_admitted_behind_others_is_done_in_time(
         now_s=5.0,
         arrival_s=5.0 - waited_s,
     )
-    # An independent account: whole batches of the largest size, one after the other.
-    batches = math.ceil((ahead + rows) / len(latency_ms))
-    done_s = (busy_s or 0.0) + 1e-3 * latency_ms[-1] * batches
+    # An independent account: batches of the largest size, one after the other, and what is left.
+    sizes = [len(latency_ms)] * ((ahead + rows) // len(latency_ms))
+    if left := (ahead + rows) % len(latency_ms):
+        sizes.append(left if busy_s is None else len(latency_ms))  # filled up by later arrivals
+    done_s = (busy_s or 0.0) + 1e-3 * math.fsum(latency_ms[size - 1] for size in sizes)
     slack_s = 1e-3 * within_ms - waited_s - done_s
     if abs(slack_s) > 1e-9:
         assert admitted == (slack_s > 0)

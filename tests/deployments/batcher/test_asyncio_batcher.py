@@ -94,7 +94,7 @@ async def running(
     if options.pop("on_loop", False):
         placement.use([0.0] * cap, limit_ms=1e6, now_s=time.monotonic())
     policy = BatchingPolicy.from_control_limit(limit, cap, wait_ms)
-    latency_ms = [options.pop("batch_ms", 1.0)] * cap
+    latency_ms = options.pop("latency_ms", [options.pop("batch_ms", 1.0)] * cap)
     limits = Limits(
         **{"max_age_ms": 10_000.0, "waiting_room": 100, **options}, latency_ms=latency_ms
     )
@@ -109,9 +109,12 @@ async def running(
         batcher.close()
 
 
-def ask(batcher: Batcher, *values: float) -> asyncio.Task[Arrays]:
+def ask(
+    batcher: Batcher, *values: float, arrival_s: float | None = None
+) -> asyncio.Task[Arrays]:
     inputs = {"x": np.array(values)}
-    return asyncio.ensure_future(batcher.submit(inputs, len(values), time.monotonic()))
+    arrival_s = time.monotonic() if arrival_s is None else arrival_s
+    return asyncio.ensure_future(batcher.submit(inputs, len(values), arrival_s))
 
 
 async def until_busy(batcher: Batcher) -> None:
@@ -420,13 +423,29 @@ async def test_no_request_is_refused_while_an_idle_device_is_to_take_those_that_
         assert (batcher.rows.refused, batcher.rows.completed) == (0, 2)
 
 
+async def test_requests_that_waited_in_their_sockets_share_a_batch(on_loop: bool) -> None:
+    """A backlog was served one by one, as a full batch would have been too late for its requests.
+
+    So a batch's saving was lost just when it was needed, and the backlog grew.
+    """
+    model = Squares()
+    limits = {"admit_within_ms": 1940.0, "answer_within_ms": 2000.0, "max_batch_size": 64}
+    latency_ms = [15.0 * size for size in range(1, 65)]  # a full batch takes half of the time
+    async with running(model, on_loop=on_loop, latency_ms=latency_ms, **limits) as batcher:
+        arrival_s = time.monotonic() - 1.2
+        sent = [ask(batcher, n, arrival_s=arrival_s) for n in range(100, 120)]
+        answers = await asyncio.gather(*sent)
+        assert [answer["y"].tolist() for answer in answers] == [[n * n] for n in range(100, 120)]
+        assert model.batches == [[*range(100, 120)]]
+
+
 async def test_a_batch_that_waits_for_more_requests_leaves_no_room_for_too_many() -> None:
     async with running(Squares(), waiting_room=2, control_limit=4) as batcher:
         waiting = [ask(batcher, 1), ask(batcher, 2)]
         refused = ask(batcher, 3)
         with pytest.raises(BusyError, match="full: 2 rows are waiting"):
             await refused
-        assert not batcher.has_room(1, time.monotonic(), time.monotonic())
+        assert not batcher.make_room(1, time.monotonic(), time.monotonic())
         for task in waiting:
             task.cancel()
 
