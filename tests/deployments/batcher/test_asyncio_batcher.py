@@ -109,9 +109,7 @@ async def running(
         batcher.close()
 
 
-def ask(
-    batcher: Batcher, *values: float, arrival_s: float | None = None
-) -> asyncio.Task[Arrays]:
+def ask(batcher: Batcher, *values: float, arrival_s: float | None = None) -> asyncio.Task[Arrays]:
     inputs = {"x": np.array(values)}
     arrival_s = time.monotonic() if arrival_s is None else arrival_s
     return asyncio.ensure_future(batcher.submit(inputs, len(values), arrival_s))
