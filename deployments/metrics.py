@@ -5,6 +5,7 @@ exports them to the cluster's Prometheus, with the prefix `ray_`. Counters are e
 second, histograms get a random sample.
 """
 
+import asyncio
 import random
 from collections import defaultdict
 from typing import Any
@@ -17,6 +18,8 @@ from deployments.service import InferenceService
 
 #: Ray takes some 10 µs to observe a value: recording every request would slow the event loop.
 _MAX_OBSERVATIONS_PER_FLUSH = 200
+#: After so many, requests that came meanwhile have their turn.
+_OBSERVATIONS_PER_TURN = 10
 #: What all services of a replica count together.
 _SHARED = {"sojourn_admitted_requests_total", "sojourn_denied_requests_total"}
 
@@ -41,13 +44,15 @@ class ReplicaMetrics:
         for key in [key for key in self._flushed if key[0] not in _SHARED]:
             del self._flushed[key]
 
-    def flush(self, seen: Observations) -> None:
-        """Hand to Ray what was observed since the last call."""
+    async def flush(self, seen: Observations) -> None:
+        """Hand to Ray what was observed since the last call, in turns with the requests."""
         for given, exported in self._exported:
             reading = list(given.read(self._service, seen))
             if given.kind == "histogram":
                 count = min(len(reading), _MAX_OBSERVATIONS_PER_FLUSH)
-                for _, value in random.sample(reading, count):
+                for number, (_, value) in enumerate(random.sample(reading, count)):
+                    if number % _OBSERVATIONS_PER_TURN == 0:
+                        await asyncio.sleep(0)
                     exported.observe(value)
                 continue
             for labels, value in reading:

@@ -240,7 +240,7 @@ class Replica:
                 )
                 seen = await self._repository.tick()
                 if first is self._repository.first:
-                    self._metrics.flush(seen[first.model_name])
+                    await self._metrics.flush(seen[first.model_name])
                 await self._follow_decisions()
             except Exception:
                 # A failed tick must not prevent later ones.

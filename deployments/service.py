@@ -248,6 +248,7 @@ class InferenceService(BaseService):
         self.batcher.expire(time.monotonic() - 1e-3 * self._max_timeout_ms)
         if seen.response_times_s:
             self.start.split.answered(seen.response_times_s[0])
+        await asyncio.sleep(0)  # requests that came meanwhile have their turn
         await self.controller.tick(seen)
         self._place_batches()
         return seen

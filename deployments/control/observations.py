@@ -88,8 +88,10 @@ class ReplicaObserver:
         self.energy_j = 0.0
         self.last_batches: deque[tuple[float, BatchRecord]] = deque(maxlen=BATCHES_SHOWN)
         self._batches: list[BatchRecord] = []
-        #: Response time, rows, and whether it is late already.
-        self._answers: list[tuple[float, int, bool]] = []
+        #: Of the answers since the last `take`: response time, rows, whether it is late already.
+        self._times_s: list[float] = []
+        self._rows: list[int] = []
+        self._late: list[bool] = []
 
     def batch_ended(self, record: BatchRecord) -> None:
         """Record a finished batch."""
@@ -121,21 +123,24 @@ class ReplicaObserver:
             self._count(rows, waited_s, late=True)
 
     def _count(self, rows: int, response_time_s: float, *, late: bool) -> None:
-        self._answers.append((response_time_s, rows, late))
+        self._times_s.append(response_time_s)
+        self._rows.append(rows)
+        self._late.append(late)
         self.answered_rows += rows
         if late:
             self.late_rows += rows
 
     def _take_answers(self) -> tuple[list[float], int]:
         """Return the response times with the waits in the balancer, and how many are late."""
-        answers, self._answers = self._answers, []
-        if not self.balancer_wait.wait_s or not answers:
-            return [time_s for time_s, _, _ in answers], sum([late for _, _, late in answers])
-        times_s, rows, late = np.array(answers).T
+        given_s, given_rows, given_late = self._times_s, self._rows, self._late
+        self._times_s, self._rows, self._late = [], [], []
+        if not self.balancer_wait.wait_s or not given_s:
+            return given_s, sum(given_late)
+        times_s, rows, late = np.array(given_s), np.array(given_rows), np.array(given_late)
         times_s += self.balancer_wait.draw_s(times_s)
         late_now = 1e3 * times_s > self.sla.response_time_ms
-        self.late_rows += int(rows[late_now & (late == 0)].sum())
-        return times_s.tolist(), int(np.count_nonzero(late_now | (late > 0)))
+        self.late_rows += int(rows[late_now & ~late].sum())
+        return times_s.tolist(), int(np.count_nonzero(late_now | late))
 
     def take(self, arrival_counts: list[int], *, shares_cpu: bool = False) -> Observations:
         """Return what was observed since the last call.

@@ -56,7 +56,7 @@ async def test_a_flush_sets_the_gauges_without_explaining_the_policy(
         exported = metrics.ReplicaMetrics(service)
         await infer(service)
         service.answers[200] += 1  # as the HTTP interface does
-        exported.flush(await service.tick())
+        await exported.flush(await service.tick())
         assert recorded["sojourn_sla_response_time_seconds"].values == {(): [5.0]}
         assert recorded["sojourn_sla_percentile_ratio"].values[()] == pytest.approx([0.95])
         assert recorded["sojourn_control_limit_rows"].values == {(): [1]}
@@ -77,7 +77,7 @@ async def test_counters_grow_by_what_is_new(recorded: dict[str, Recorder]) -> No
         for requests in (2, 0, 1):
             for _ in range(requests):
                 await infer(service)
-            exported.flush(await service.tick())
+            await exported.flush(await service.tick())
         assert recorded["sojourn_offered_rows_total"].values == {(): [2, 1]}
         assert len(recorded["sojourn_response_time_seconds"].values[()]) == 3
 
@@ -89,8 +89,8 @@ async def test_who_was_admitted_and_who_was_not_is_counted(recorded: dict[str, R
         for header in (b"Bearer a", b"Bearer a", b"Bearer a", None):
             with contextlib.suppress(RequestError):
                 service.access.admit(header, "inference", 0.0)
-        exported.flush(await service.tick())
-        exported.flush(await service.tick())
+        await exported.flush(await service.tick())
+        await exported.flush(await service.tick())
         assert recorded["sojourn_admitted_requests_total"].values == {("alice",): [2]}
         denied = recorded["sojourn_denied_requests_total"].values
         assert denied == {("429",): [1], ("401",): [1]}
@@ -114,7 +114,7 @@ async def test_what_becomes_of_rows_that_are_not_answered_is_counted_apart(
         for task in (running, waiting):
             with pytest.raises(DeadlineError, match="was not answered in time"):
                 await task
-        exported.flush(await service.tick())
+        await exported.flush(await service.tick())
         rows = {
             kind: recorded[f"sojourn_{kind}_rows_total"].values.get((), [0])
             for kind in ("offered", "refused", "pruned", "refused_too_late", "cancelled")
@@ -138,10 +138,10 @@ async def test_another_version_counts_from_zero_and_tokens_go_on(
         for _ in range(3):
             await infer(old)
         old.access.admitted["client"] += 3
-        exported.flush(await old.tick())
+        await exported.flush(await old.tick())
         exported.use(new)
         await infer(new)
         new.access.admitted["client"] += 1
-        exported.flush(await new.tick())
+        await exported.flush(await new.tick())
         assert recorded["sojourn_offered_rows_total"].values == {(): [3, 1]}
         assert recorded["sojourn_admitted_requests_total"].values == {("client",): [3, 1]}
