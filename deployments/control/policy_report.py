@@ -46,8 +46,9 @@ def policy_report(
             "utilisation": way and way.balancer_utilisation,
         },
         "predicted_for_clients_ms": percentiles.predicted_for_clients_ms,
+        "measured_over_predicted": percentiles.measured_over_predicted,
         # The model knows front, device and balancer, not what else uses their cores.
-        "prediction_holds": limiting != "neither",
+        "prediction_holds": limiting != "neither" and percentiles.holds,
         "profile_revisions": corrections.profile_revisions,
         "profile": corrections.profile.to_dict(),
     }

@@ -28,6 +28,11 @@ PREDICT_EVERY = 5
 REST_FACTOR = 100
 #: Policies that are no control limits take up to a second to evaluate where batches are larger.
 MAX_TABLE_BATCH = 64
+#: Ticks after which a comparison of measured with predicted percentiles counts for 1/e, and least
+#: number of answers of a tick that is compared.
+_COMPARISON_TICKS, _MIN_COMPARED = 10, 100
+#: A prediction holds while what is measured is within this factor of it.
+HOLDS_WITHIN = 1.25
 #: Fraction of the capacity above which nothing is predicted: it would take long and say little.
 MAX_INTENSITY = 0.97
 
@@ -44,12 +49,16 @@ class ResponseTimePercentiles:
         if they cannot be predicted.
     predicted_for_clients_ms : dict of str to float
         The same with the way through the balancer; empty if its costs are not known.
+    measured_over_predicted : dict of str to float
+        How many times what was predicted has been measured, over the last ticks; empty if nothing
+        was predicted.
     """
 
     def __init__(self) -> None:
         self.measured_ms: dict[str, float] = {}
         self.predicted_ms: dict[str, float] = {}
         self.predicted_for_clients_ms: dict[str, float] = {}
+        self.measured_over_predicted: dict[str, float] = {}
         self._ticks = 0
         self._predict_at = PREDICT_EVERY
 
@@ -75,10 +84,30 @@ class ResponseTimePercentiles:
         if response_times_s:
             quantiles_ms = 1e3 * np.percentile(np.array(response_times_s), PERCENTILES)
             self.measured_ms = _by_percentile(quantiles_ms.tolist())
+            if len(response_times_s) >= _MIN_COMPARED:
+                self._compare()
         self._ticks += 1
         if self._ticks >= self._predict_at:
             took_s = await self._predict(profile(), core, way)
             self._predict_at = self._ticks + max(PREDICT_EVERY, math.ceil(REST_FACTOR * took_s))
+
+    @property
+    def holds(self) -> bool:
+        """Whether what is measured is near what is predicted."""
+        return all(
+            1 / HOLDS_WITHIN <= ratio <= HOLDS_WITHIN
+            for ratio in self.measured_over_predicted.values()
+        )
+
+    def _compare(self) -> None:
+        """Compare what was measured in a tick with the prediction in force."""
+        predicted_ms = self.predicted_for_clients_ms or self.predicted_ms
+        keep = math.exp(-1 / _COMPARISON_TICKS)
+        before, self.measured_over_predicted = self.measured_over_predicted, {}
+        for percentile, ms in predicted_ms.items():
+            ratio = self.measured_ms[percentile] / ms
+            known = before.get(percentile, ratio)
+            self.measured_over_predicted[percentile] = known**keep * ratio ** (1 - keep)
 
     async def _predict(self, profile: Profile, core: BatcherCore, way: WayCosts | None) -> float:
         """Predict percentiles if that is possible; return the CPU time that it took, in seconds."""

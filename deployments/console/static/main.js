@@ -201,7 +201,8 @@ function hero(report, now, isKept) {
   const notes = [];
   if (report.config_error) notes.push(`The config in force is not the newest: ${report.config_error}.`);
   if (report.table === "solving") notes.push("A new policy is being solved.");
-  if (!report.prediction_holds) notes.push("Other processes take the cores, so predictions do not hold.");
+  if (report.bottleneck === "neither") notes.push("Other processes take the cores, so predictions do not hold.");
+  else if (!report.prediction_holds) notes.push(`Predictions do not hold: the 99th percentile is ${report.measured_over_predicted["99"].toFixed(1)} times what was predicted.`);
   if (report.wait_factor < 0.99) notes.push(`Waits are shortened to ${percent(report.wait_factor, 0)}, because more was late than predicted.`);
   if (report.model_errors?.requests) notes.push(`The model has failed on ${number(report.model_errors.requests)} requests.`);
   if (report.cpus_note) notes.push(`${report.cpus_note}.`);
