@@ -2,10 +2,10 @@
 
     python -m benchmarks.live.standbys [--json]
 
-`sojourn serve` runs configs/emulated-p4.yaml with one replica and one standby. Eight clients send
-60 requests/s. The replica that serves gets SIGKILL. Once another stands by, the load doubles, which
-needs both. At last, without standbys, the only replica gets SIGKILL. Each answer names its process.
-Takes about two minutes.
+`sojourn serve` runs configs/emulated-p4.yaml with one replica and one standby. A hundred clients
+send 60 requests/s together. The replica that serves gets SIGKILL. Once another stands by, the load
+doubles, which needs both. At last, without standbys, the only replica gets SIGKILL. Each answer
+names its process. Takes about two minutes.
 """
 
 import http.client

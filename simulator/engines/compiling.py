@@ -24,3 +24,13 @@ def compiled(function: F) -> F:
 def inlined(function: F) -> F:
     """Compile `function` into its callers."""
     return cast(F, _njit(forceinline=True, **_OPTIONS)(function))
+
+
+def internal(function: F) -> F:
+    """Compile `function` into its callers, which must be compiled functions.
+
+    A call from Python would crash. The wrapper that such a call needs takes longer to compile than
+    the function, if the arguments are tuples of many arrays.
+    """
+    without: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return cast(F, _njit(forceinline=True, **without, **_OPTIONS)(function))

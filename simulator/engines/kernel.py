@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engines.compiling import compiled, inlined
+from simulator.engines.compiling import compiled, inlined, internal
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -178,7 +178,7 @@ def bin_of(response_ms: float) -> int:
     return min(octave * BINS_PER_OCTAVE + int((2 * mantissa - 1) * BINS_PER_OCTAVE), BINS - 1)
 
 
-@inlined
+@internal
 def rate_per_s(rules: Rules, state: State, slot: int, now_s: float) -> float:
     """Estimate the rate of the tries that reach a replica."""
     times = state.times
@@ -192,7 +192,7 @@ def rate_per_s(rules: Rules, state: State, slot: int, now_s: float) -> float:
     return float(weight / (window_s * share_seen))
 
 
-@inlined
+@internal
 def count_arrival(rules: Rules, state: State, slot: int, now_s: float) -> None:
     """Count a try that reaches a replica."""
     times = state.times
@@ -205,14 +205,14 @@ def count_arrival(rules: Rules, state: State, slot: int, now_s: float) -> None:
     state.counts[slot, OFFERED] += 1
 
 
-@inlined
+@internal
 def give_up(state: State, sent_s: float) -> None:
     """Count a request that no replica answers."""
     state.refused[int(sent_s)] += 1
     state.fleet_counts[GIVEN_UP] += 1
 
 
-@inlined
+@internal
 def drop_expired(rules: Rules, state: State, slot: int, now_s: float, done_s: float) -> None:
     """Drop the waiting requests that a batch done at `done_s` would answer too late."""
     counts = state.counts
@@ -230,7 +230,7 @@ def drop_expired(rules: Rules, state: State, slot: int, now_s: float, done_s: fl
         counts[slot, WAITING] -= 1
 
 
-@inlined
+@internal
 def time_lost_in_tries_ms(rules: Rules, state: State, slot: int) -> float:
     """Return what nearly all requests have lost at most, being refused elsewhere before."""
     share = state.times[slot, REFUSED_SHARE]
@@ -241,14 +241,14 @@ def time_lost_in_tries_ms(rules: Rules, state: State, slot: int) -> float:
     return float(min(rules.try_ms * min(tries, float(rules.retries)), spare_ms / 2))
 
 
-@inlined
+@internal
 def is_expired(rules: Rules, now_s: float, reached_s: float) -> bool:
     """Return whether a request waited so long to be read that a free device is too late."""
     done_s = now_s + rules.latency_s[0]
     return bool(reached_s < min(now_s, done_s - 1e-3 * rules.answer_within_ms))
 
 
-@inlined
+@internal
 def has_room(rules: Rules, state: State, slot: int, now_s: float, reached_s: float) -> bool:
     """Return whether one more request may wait: there is room, and it will be done in time."""
     counts = state.counts
@@ -283,14 +283,14 @@ def is_draining(state: State, slot: int) -> bool:
     return bool(state.counts[slot, DRAINING] and not state.counts[slot, UNREAD])
 
 
-@inlined
+@internal
 def inside(state: State, slot: int) -> int:
     """Return the number of requests in a replica."""
     counts = state.counts
     return int(counts[slot, WAITING] + counts[slot, ON_DEVICE] + counts[slot, IN_FRONT])
 
 
-@inlined
+@internal
 def count_drained(state: State, slot: int, now_s: float) -> None:
     """Note that a draining replica is empty, if it is."""
     if state.counts[slot, DRAINING] and not inside(state, slot):
@@ -334,7 +334,7 @@ def decide(rules: Rules, state: State, slot: int, now_s: float) -> None:
     state.fleet_counts[BATCHES] += 1
 
 
-@inlined
+@internal
 def count_ongoing(state: State, slot: int, now_s: float) -> None:
     """Add the time that requests have spent in a replica since this was last called."""
     times, requests = state.times, inside(state, slot)
@@ -343,7 +343,7 @@ def count_ongoing(state: State, slot: int, now_s: float) -> None:
     times[slot, COUNTED_S] = now_s
 
 
-@inlined
+@internal
 def answer(
     rules: Rules, state: State, slot: int, now_s: float,
     sent_s: float, reached_s: float, tries: int, batch_size: int,
@@ -366,7 +366,7 @@ def answer(
         state.fleet_counts[LOGGED] = row + 1
 
 
-@inlined
+@internal
 def complete(rules: Rules, state: State, slot: int, now_s: float) -> None:
     """End the batch on a device; its requests are answered at once, or pass the front."""
     count_ongoing(state, slot, now_s)
@@ -384,7 +384,7 @@ def complete(rules: Rules, state: State, slot: int, now_s: float) -> None:
     counts[slot, ON_DEVICE] = 0
 
 
-@inlined
+@internal
 def retry(rules: Rules, state: State, now_s: float, sent_s: float, tries: int, avoid: int) -> None:
     """Schedule another try after `tries` without an answer, or give the request up."""
     fleet_counts = state.fleet_counts
@@ -401,7 +401,7 @@ def retry(rules: Rules, state: State, now_s: float, sent_s: float, tries: int, a
     fleet_counts[RETRIES_PENDING] += 1
 
 
-@inlined
+@internal
 def may_retry(state: State, slot: int) -> bool:
     """Return whether the next refusal of a replica may be tried elsewhere."""
     elsewhere = state.times[slot, REFUSED_ELSEWHERE]
@@ -415,7 +415,7 @@ def may_retry(state: State, slot: int) -> bool:
     return True
 
 
-@inlined
+@internal
 def refuse(
     rules: Rules, state: State, slot: int, now_s: float, sent_s: float, reached_s: float, tries: int
 ) -> None:
@@ -437,7 +437,7 @@ def refuse(
         give_up(state, sent_s)
 
 
-@inlined
+@internal
 def admit(
     rules: Rules, state: State, slot: int, now_s: float, sent_s: float, reached_s: float, tries: int
 ) -> None:
@@ -459,7 +459,7 @@ def admit(
         decide(rules, state, slot, now_s)
 
 
-@inlined
+@internal
 def join_front(
     rules: Rules, state: State, slot: int, now_s: float,
     sent_s: float, reached_s: float, tries: int, batch_size: int,
@@ -480,7 +480,7 @@ def join_front(
         begin_in_front(rules, state, slot, now_s)
 
 
-@inlined
+@internal
 def begin_in_front(rules: Rules, state: State, slot: int, now_s: float) -> None:
     """Begin to answer the next batch in the front, or to read or refuse the next request."""
     counts = state.counts
@@ -498,7 +498,7 @@ def begin_in_front(rules: Rules, state: State, slot: int, now_s: float) -> None:
     state.fleet_times[FRONTS_BUSY_S] += work_s
 
 
-@inlined
+@internal
 def front_event(rules: Rules, state: State, slot: int) -> None:
     """End what the front does: a batch is answered, a request handed on or refused."""
     times, counts = state.times, state.counts
@@ -527,7 +527,7 @@ def front_event(rules: Rules, state: State, slot: int) -> None:
         decide(rules, state, slot, now_s)
 
 
-@inlined
+@internal
 def catch_up(rules: Rules, state: State, slot: int, now_s: float) -> None:
     """Replay a replica's events up to now; up to its last one if `now_s` is infinite."""
     times = state.times
@@ -543,7 +543,7 @@ def catch_up(rules: Rules, state: State, slot: int, now_s: float) -> None:
         decide(rules, state, slot, event_s)
 
 
-@inlined
+@internal
 def pick_random(state: State, avoid: int) -> int:
     """Pick a ready replica at random, other than `avoid` if there is another."""
     ready = state.fleet_counts[READY]
@@ -553,14 +553,14 @@ def pick_random(state: State, avoid: int) -> int:
     return int(state.ready[index])
 
 
-@inlined
+@internal
 def load(rules: Rules, state: State, slot: int, now_s: float) -> int:
     """Return the number of requests in a replica now."""
     catch_up(rules, state, slot, now_s)
     return inside(state, slot)
 
 
-@inlined
+@internal
 def route(rules: Rules, state: State, now_s: float, avoid: int) -> int:
     """Pick the replica for a try; see `simulator.engines.interface.Routing`."""
     ready = state.fleet_counts[READY]
@@ -583,7 +583,7 @@ def route(rules: Rules, state: State, now_s: float, avoid: int) -> int:
     return best
 
 
-@inlined
+@internal
 def attempt(
     rules: Rules, state: State, now_s: float, sent_s: float, tries: int, avoid: int
 ) -> None:
@@ -597,7 +597,7 @@ def attempt(
         admit(rules, state, slot, now_s, sent_s, now_s, tries + 1)
 
 
-@inlined
+@internal
 def count_held(rules: Rules, state: State, until_s: float) -> None:
     """Add the time that requests have been held for a first replica since `advance` last ran."""
     since_s = state.fleet_times[NOW_S]
@@ -610,7 +610,7 @@ def count_held(rules: Rules, state: State, until_s: float) -> None:
     state.fleet_times[ONGOING_S] += held_s
 
 
-@inlined
+@internal
 def first_front(state: State) -> int:
     """Return the slot whose front has the earliest event."""
     first = 0

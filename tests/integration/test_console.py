@@ -118,7 +118,7 @@ def test_the_what_if_answers_sliders_that_are_moved_by_the_keyboard(page: Page) 
     assert shorter_ms < 150
     assert f"response_time_ms: {shorter_ms:g}\n" in text(page, "yaml")
     page.until(f"parseFloat({cell(1, 2)}) <= {shorter_ms}")
-    assert text(page, "summary") != summary
+    page.until(f"document.getElementById('summary').textContent !== {json.dumps(summary)}")
     page.script("document.getElementById('reset').click()")
     page.until(f"{cell(0, 2)} === {cell(0, 1)}")
     assert page.problems == []
@@ -198,12 +198,14 @@ def test_the_what_if_of_a_pipeline_sizes_its_stages(
             page.until(
                 "document.getElementById('planned-stages').rows[1].cells[1].textContent > ''"
             )
-            page.until(f"parseFloat({cell(0, 2)}) > 4")
+            # However fast this machine is, so much load takes more workers than the present.
+            page.until(f"parseFloat({cell(0, 2)}) > parseFloat({cell(0, 1)})")
             lines = text(page, "yaml").split("# under args.pipeline; replaces the replicas\n")[1]
             steps = PipelineConfig.model_validate(
                 {**PIPELINE, "steps": yaml.safe_load(lines)["steps"]}
             ).stages()
-            assert steps["decode"].workers > 2
+            # What is to be pasted is what the table says.
+            assert sum(stage.workers for stage in steps.values()) == value(page, 0, 2)
             assert page.problems == []
     finally:
         process.terminate()

@@ -46,15 +46,15 @@ def test_the_curl_line_can_be_pasted(service: Running) -> None:
 
 def test_the_load_test_of_the_readme_finds_every_answer_right(service: Running) -> None:
     (command,) = (words for words in readme_commands() if "loadtest" in words)
-    # Later options override the same ones before: a quarter of the time shows as much.
+    # Later options override the same ones before: a short time shows as much.
     output = subprocess.run(
-        [BIN / "sojourn", *command[1:], "--duration-s", "5", "--url", service.url, "--json"],
+        [BIN / "sojourn", *command[1:], "--duration-s", "3", "--url", service.url, "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         check=True,
     ).stdout
     report = json.loads(output)
-    assert report["requests"] == report["ok"] > 700
+    assert report["requests"] == report["ok"] > 400
     assert (report["wrong_answers"], report["lost"], report["failed"]) == (0, 0, {})
 
 
@@ -66,8 +66,9 @@ def test_the_load_tests_of_the_docs_pass(
     lines = re.findall(r"^\.venv/bin/(sojourn loadtest .*)$", page, flags=re.MULTILINE)
     assert len(lines) == 4
     for line in lines:
-        # How fast this machine is, is not the question here.
+        # How fast this machine is, is not the question here, and two seconds show as much as five.
         here = line.replace("loadtest", f"loadtest --url {service.url}", 1).replace("100ms", "10s")
+        here = here.replace("--duration-s 5", "--duration-s 2")
         subprocess.run(f"{BIN}/{here}", shell=True, check=True, capture_output=True)
     assert len((tmp_path / "cases.jsonl").read_text().splitlines()) == 50
 

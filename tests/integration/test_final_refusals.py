@@ -122,16 +122,42 @@ async def overload(
     return tries / told.total(), told
 
 
+EQUAL = (CAPACITY_PER_S, CAPACITY_PER_S)
+#: What each case has: the rates of the two replicas, and whether they learn.
+CASES: dict[str, tuple[tuple[float, float], bool]] = {
+    "all full": (EQUAL, False),
+    "all full, and they learn": (EQUAL, True),
+    "one full": ((5.0, 2 * OFFERED_PER_S), True),
+}
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[float, Counter[int]]]:
+    """Observe all cases at once: each has a HAProxy of its own, and nearly no work."""
+
+    async def observe() -> list[tuple[float, Counter[int]]]:
+        return await asyncio.gather(
+            *(
+                overload(tmp_path_factory.mktemp("haproxy"), per_s=per_s, learns=learns)
+                for per_s, learns in CASES.values()
+            )
+        )
+
+    return dict(zip(CASES, asyncio.run(observe()), strict=True))
+
+
 @pytest.mark.parametrize("learns", [False, True])
-async def test_at_twice_what_all_can_take_few_requests_are_tried_again(
-    tmp_path: Path, *, learns: bool
+def test_at_twice_what_all_can_take_few_requests_are_tried_again(
+    seen: dict[str, tuple[float, Counter[int]]], *, learns: bool
 ) -> None:
-    tries, told = await overload(tmp_path, per_s=(CAPACITY_PER_S, CAPACITY_PER_S), learns=learns)
+    tries, told = seen["all full, and they learn" if learns else "all full"]
     assert set(told) == {200, 503}
     assert told[200] / MEASURED_S == pytest.approx(2 * CAPACITY_PER_S, rel=0.15)
     assert (tries < 2.2) if learns else (tries > 3.5)
 
 
-async def test_a_replica_that_is_full_alone_passes_its_requests_on(tmp_path: Path) -> None:
-    _, told = await overload(tmp_path, per_s=(5.0, 2 * OFFERED_PER_S), learns=True)
+def test_a_replica_that_is_full_alone_passes_its_requests_on(
+    seen: dict[str, tuple[float, Counter[int]]],
+) -> None:
+    _, told = seen["one full"]
     assert told[200] > 0.95 * told.total()

@@ -361,7 +361,9 @@ class Terminal:
     def press(self, key):
         """Press a key that ends the command; return its status."""
         os.write(self._ours, key)
-        while select.select([self._ours], [], [], 10)[0]:
+        # It draws for ever if it does not notice the key.
+        until_s = time.monotonic() + 20
+        while time.monotonic() < until_s and select.select([self._ours], [], [], 10)[0]:
             try:
                 self.seen += os.read(self._ours, 65536)
             except OSError:  # it has closed the terminal
