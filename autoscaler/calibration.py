@@ -59,7 +59,7 @@ class WindowCalibration:
     def __init__(self, complying_share: float) -> None:
         self.judged = self.missed = 0
         self._allowed = 1.0 - complying_share
-        self._log_risk = math.log(min(max(self._allowed, MIN_RISK), MAX_RISK))
+        self._log_risk = _bounded(math.log(self._allowed))
         # (time, requests per second within the SLA) of each change in what was ordered; NaN if the
         # order was limited.
         self._orders: deque[tuple[float, float]] = deque()
@@ -69,12 +69,14 @@ class WindowCalibration:
 
     @property
     def complying_share(self) -> float:
-        """The share of the windows that should comply."""
+        """The share of the windows that should comply; the risk changes in proportion with it."""
         return 1.0 - self._allowed
 
     @complying_share.setter
     def complying_share(self, share: float) -> None:
-        self._allowed = 1.0 - share
+        before, self._allowed = self._allowed, 1.0 - share
+        if self._allowed != before:
+            self._log_risk = _bounded(self._log_risk + math.log(self._allowed / before))
 
     @property
     def risk(self) -> float:
@@ -138,8 +140,7 @@ class WindowCalibration:
     def _count(self, missed: bool) -> None:
         self.judged += 1
         self.missed += missed
-        step = STEP * (self._allowed - missed)
-        self._log_risk = min(max(self._log_risk + step, math.log(MIN_RISK)), math.log(MAX_RISK))
+        self._log_risk = _bounded(self._log_risk + STEP * (self._allowed - missed))
 
     def _served_per_s(self, window_end_s: int, horizon_s: float) -> FloatArray:
         """Return what could be served in each second of a window, had starts taken the horizon.
@@ -176,8 +177,12 @@ class WindowCalibration:
         risk, judged, missed = float(state["risk"]), int(state["judged"]), int(state["missed"])
         if not MIN_RISK / 2 <= risk <= 2 * MAX_RISK:
             raise ValueError(f"risk: must be from {MIN_RISK} to {MAX_RISK}, not {risk}")
-        self._log_risk = math.log(min(max(risk, MIN_RISK), MAX_RISK))
+        self._log_risk = _bounded(math.log(risk))
         self.judged, self.missed = judged, missed
+
+
+def _bounded(log_risk: float) -> float:
+    return min(max(log_risk, math.log(MIN_RISK)), math.log(MAX_RISK))
 
 
 def _is_same(capacity: float, other: float) -> bool:

@@ -150,6 +150,30 @@ def test_a_window_of_unknown_load_is_not_judged():
     assert calibration.judged == 0
 
 
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.95, 0.99, 0.999, 0.99999])
+def test_a_new_service_begins_with_the_share_that_may_be_missed_as_its_risk(share):
+    risk = WindowCalibration(share).risk
+    assert risk == pytest.approx(min(max(1 - share, MIN_RISK), MAX_RISK))
+
+
+@LAWS
+@given(
+    st.lists(st.booleans(), max_size=30),
+    st.sampled_from([0.98, 0.99, 0.995]),
+    st.sampled_from([0.98, 0.99, 0.995]),
+)
+def test_another_promise_changes_the_risk_in_proportion(misses, before, after):
+    """Replicas report their settings only after the calibration was made with the defaults."""
+    calibration = WindowCalibration(before)
+    run(calibration, [2.0 if missed else 0.5 for missed in misses], lambda risk: 1.0)
+    risk = calibration.risk
+    calibration.complying_share = after
+    expected = risk * (1 - after) / (1 - before)
+    assert calibration.risk == pytest.approx(min(max(expected, MIN_RISK), MAX_RISK))
+    calibration.complying_share = after
+    assert calibration.risk == pytest.approx(min(max(expected, MIN_RISK), MAX_RISK))
+
+
 def test_a_restored_calibration_has_the_same_risk():
     calibration, restored = WindowCalibration(0.99), WindowCalibration(0.99)
     run(calibration, [0.5, 0.5, 0.5, 2.0], lambda risk: 1.0)
