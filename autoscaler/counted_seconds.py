@@ -107,7 +107,7 @@ class CountedSeconds:
             Those of the refusals that were not to be tried elsewhere.
         """
         last = math.floor(until_s)
-        first = max(math.floor(since_s), oldest, self.oldest)
+        first = max(math.floor(since_s), oldest, self.head - _SECONDS + 1)
         share_per_s = 1 / (until_s - since_s)
         if last - first > _SHORT_SPAN_S:
             seconds = np.arange(first, last + 1)

@@ -77,6 +77,8 @@ def offered_requests(attempts: ArrayLike, refusals: ArrayLike, retries: ArrayLik
         Requests.
     """
     tried = np.asarray(attempts, dtype=np.float64)
+    if not np.any(refusals):
+        return tried
     refused = np.minimum(np.asarray(refusals, dtype=np.float64), tried)
     p = np.divide(refused, tried, out=np.zeros_like(tried), where=tried > 0)
     certain = p > 1 - 1e-9
@@ -300,11 +302,12 @@ class OfferedLoad:
         tried_again = retries_among(replicas, retries)
         not_final = refusals - finals
         rates_per_s = offered_requests(attempts, not_final, tried_again)
-        last = np.arange(tried_again.size) >= tried_again.size - window
         offered = 0.0
         for number in {0, retries}:
-            used = last & (tried_again == number)
-            offered += float(offered_requests(attempts[used].sum(), not_final[used].sum(), number))
+            used = tried_again[-window:] == number
+            if used.any():
+                tried, refused = attempts[-window:][used].sum(), not_final[-window:][used].sum()
+                offered += float(offered_requests(tried, refused, number))
         series = (rates_per_s, attempts, refusals, replicas)
         return RateHistory(
             current_per_s=offered / min(window, observed),

@@ -142,8 +142,7 @@ class ScaledDeployment:
         Decision
             In a dry run, its `replicas` must not be ordered.
         """
-        known = {id(report) for report in self.reports}
-        self._has_news = any(id(report) not in known for report in reports)
+        self._has_news = not set(map(id, self.reports)).issuperset(map(id, reports))
         if self.may_have_none != (fleet.min_replicas == 0):
             self.may_have_none, self._lifted_s = fleet.min_replicas == 0, now_s
             self._saved_s = -math.inf  # whoever reads the log should know it soon
@@ -158,8 +157,10 @@ class ScaledDeployment:
             return Decision(current, f"hold {current}: the history is being read")
         self.autoscaler.observe(reports, now_s)
         ordered, ready = self._standbys(fleet), self.roles.standbys_of(running)
-        serving = replace(fleet, current_replicas=fleet.current_replicas - ordered)
-        if fleet.ready_replicas is not None:
+        serving = fleet
+        if ordered:
+            serving = replace(serving, current_replicas=fleet.current_replicas - ordered)
+        if ready and fleet.ready_replicas is not None:
             serving = replace(serving, ready_replicas=fleet.ready_replicas - ready)
         decision = self.autoscaler.decide(now_s, serving, ordered, ready)
         self._decided = decision.replicas
