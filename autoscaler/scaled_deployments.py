@@ -14,8 +14,11 @@ application deletes its history after an hour, when another deployment is regist
 no process knows any more disappears with the cluster.
 """
 
+import functools
+import importlib
 import logging
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -300,11 +303,22 @@ def scaled_deployment(
             application, deployment, store
         )
         found.last_asked_s = now_s
+        _import_beside()
         for key, entry in list(_deployments.items()):
             if now_s - entry.last_asked_s > FORGOTTEN_AFTER_S:
                 entry.delete()
                 del _deployments[key]
     return found
+
+
+@functools.cache
+def _import_beside() -> None:
+    """Import in a thread what the first choice of a forecast, half an hour later, needs.
+
+    It takes most of a second (`autoscaler.forecasting.point_forecasts`), for which that decision
+    would keep Serve's controller.
+    """
+    threading.Thread(target=importlib.import_module, args=("scipy.signal",), daemon=True).start()
 
 
 def _parse_dict(content: bytes | None) -> Mapping[str, Any]:
