@@ -79,7 +79,7 @@ class ReplicaClocks:
             clock.lags_s.clear()
             lag_s = 0.0
         clock.lags_s.append(lag_s)
-        if len(clock.lags_s) == _LAGS and min(clock.lags_s) > MAX_LAG_S:
+        if lag_s > MAX_LAG_S and len(clock.lags_s) == _LAGS and min(clock.lags_s) > MAX_LAG_S:
             clock.shift_s += min(clock.lags_s) - _USUAL_LAG_S
             clock.lags_s.clear()
         placed_s = min(read_s + clock.shift_s, now_s)

@@ -6,6 +6,7 @@ those that do.
 """
 
 import math
+from array import array
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,24 @@ _MISSING_BY_ROUNDING = 0.5
 _SHORT_SPAN_S = 8
 
 
+class _Ring:
+    """A value for each second, in memory that is seen in two ways.
+
+    Attributes
+    ----------
+    one : array of float
+        For single seconds, which numpy takes three times as long to read and write.
+    all : ndarray of float, shape (_SECONDS,)
+        For many seconds at once.
+    """
+
+    __slots__ = ("all", "one")
+
+    def __init__(self) -> None:
+        self.one = array("d", bytes(8 * _SECONDS))
+        self.all: FloatArray = np.frombuffer(self.one)
+
+
 class CountedSeconds:
     """Tries, refusals, and the replicas whose reports cover each second.
 
@@ -33,12 +52,12 @@ class CountedSeconds:
     def __init__(self) -> None:
         self.head = 0
         # Second s is at s modulo the length.
-        self._attempts = np.zeros(_SECONDS)
-        self._refusals = np.zeros(_SECONDS)
-        self._finals = np.zeros(_SECONDS)
+        self._attempts = _Ring()
+        self._refusals = _Ring()
+        self._finals = _Ring()
         # Replicas whose reports cover a second, and replicas that should report then.
-        self._covered = np.zeros(_SECONDS)
-        self._expected = np.zeros(_SECONDS)
+        self._covered = _Ring()
+        self._expected = _Ring()
 
     @property
     def oldest(self) -> int:
@@ -52,17 +71,19 @@ class CountedSeconds:
         new = np.arange(max(self.head + 1, head - _SECONDS + 1), head + 1) % _SECONDS
         rings = (self._attempts, self._refusals, self._finals, self._covered, self._expected)
         for ring in rings:
-            ring[new] = 0.0
+            ring.all[new] = 0.0
         self.head = head
 
     def expect(self, second: int, replicas: int, revised_s: int) -> None:
         """Note how many replicas should report a second, and at most the `revised_s` before it."""
         self.advance(second)
         if second >= self.oldest:
-            self._expected[second % _SECONDS] = replicas
+            self._expected.one[second % _SECONDS] = replicas
+        expected = self._expected.one
         for earlier in range(second - revised_s, second):
             index = earlier % _SECONDS
-            self._expected[index] = min(self._expected[index], replicas)
+            if expected[index] > replicas:
+                expected[index] = replicas
 
     def spread(
         self,
@@ -86,27 +107,29 @@ class CountedSeconds:
             Those of the refusals that were not to be tried elsewhere.
         """
         last = math.floor(until_s)
-        first = max(math.floor(since_s), oldest, self.oldest)
+        first = max(math.floor(since_s), oldest, self.head - _SECONDS + 1)
         share_per_s = 1 / (until_s - since_s)
         if last - first > _SHORT_SPAN_S:
             seconds = np.arange(first, last + 1)
             covered = np.minimum(until_s, seconds + 1) - np.maximum(since_s, seconds)
             indices = seconds % _SECONDS
-            self._covered[indices] += covered
-            self._attempts[indices] += share_per_s * attempts * covered
-            self._refusals[indices] += share_per_s * refusals * covered
-            self._finals[indices] += share_per_s * finals * covered
+            self._covered.all[indices] += covered
+            self._attempts.all[indices] += share_per_s * attempts * covered
+            self._refusals.all[indices] += share_per_s * refusals * covered
+            self._finals.all[indices] += share_per_s * finals * covered
             return
         for second in range(first, last + 1):
-            covered_s = min(until_s, second + 1) - max(since_s, second)
+            begin_s = since_s if since_s > second else second
+            end_s = until_s if until_s < second + 1 else second + 1
+            covered_s = end_s - begin_s
             if covered_s:
                 share = share_per_s * covered_s
                 index = second % _SECONDS
-                self._covered[index] += covered_s
-                self._attempts[index] += share * attempts
+                self._covered.one[index] += covered_s
+                self._attempts.one[index] += share * attempts
                 if refusals:
-                    self._refusals[index] += share * refusals
-                    self._finals[index] += share * finals
+                    self._refusals.one[index] += share * refusals
+                    self._finals.one[index] += share * finals
 
     def between(
         self, begin: int, end: int
@@ -120,9 +143,9 @@ class CountedSeconds:
             are those of the refusals that were not to be tried elsewhere.
         """
         indices = np.arange(begin, end) % _SECONDS
-        attempts, refusals = self._attempts[indices], self._refusals[indices]
-        finals = self._finals[indices]
-        covered, expected = self._covered[indices], self._expected[indices]
+        attempts, refusals = self._attempts.all[indices], self._refusals.all[indices]
+        finals = self._finals.all[indices]
+        covered, expected = self._covered.all[indices], self._expected.all[indices]
         missing = (expected - covered > _MISSING_BY_ROUNDING) & (covered > 0)
         if missing.any():
             factor = np.where(missing, expected / np.maximum(covered, _MISSING_BY_ROUNDING), 1.0)
@@ -135,9 +158,9 @@ class CountedSeconds:
         indices = np.arange(self.oldest, self.head + 1) % _SECONDS
         return {
             "head": self.head,
-            "attempts": self._attempts[indices].tolist(),
-            "refusals": self._refusals[indices].tolist(),
-            "finals": self._finals[indices].tolist(),
+            "attempts": self._attempts.all[indices].tolist(),
+            "refusals": self._refusals.all[indices].tolist(),
+            "finals": self._finals.all[indices].tolist(),
         }
 
     @classmethod
@@ -157,7 +180,7 @@ class CountedSeconds:
             if name == "finals" and name not in state:  # saved by an earlier version
                 continue
             counts = np.asarray(state[name], dtype=np.float64)
-            if counts.shape != ring.shape:
-                raise ValueError(f"{name}: {counts.size} seconds, not {ring.size}")
-            ring[indices] = counts
+            if counts.shape != ring.all.shape:
+                raise ValueError(f"{name}: {counts.size} seconds, not {ring.all.size}")
+            ring.all[indices] = counts
         return counted

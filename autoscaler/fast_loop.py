@@ -74,6 +74,8 @@ def measured_need(
     drain_s : float
         Time in which a backlog is to be worked off.
     """
+    if backlog <= 0 and not tries.refusals.any():
+        return MeasuredNeed()
     replicas = tries.replicas.sum() / max(1, tries.replicas.size)
     given_up_share = float(
         _given_up(tries.refusals.sum(), tries.attempts.sum(), retries_among(replicas, retries))

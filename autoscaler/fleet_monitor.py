@@ -5,6 +5,7 @@
 
 import math
 import statistics
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -98,6 +99,57 @@ class UnknownStatus:
     is_stale: bool = False
 
 
+@dataclass(frozen=True)
+class _LiveReports:
+    """What all timely reports say together; it changes only with a new one.
+
+    Attributes
+    ----------
+    cutoff_s : float
+        Time from which reports are timely.
+    times_s : list of float
+        When the reports of all replicas were recorded, timely or not, ascending.
+    replicas : int
+        Replicas with a timely report.
+    median_replicas : tuple of MedianReplica
+        One per SLA in force.
+    backlog : float
+        Requests in their queues beyond what is normal.
+    bottleneck : str or None
+        What limits most of them; None if unknown.
+    """
+
+    cutoff_s: float
+    times_s: list[float]
+    replicas: int
+    median_replicas: tuple[MedianReplica, ...]
+    backlog: float
+    bottleneck: str | None
+
+    @classmethod
+    def of(cls, reports: Iterable[ReplicaReport], cutoff_s: float) -> "_LiveReports":
+        """Sum up the latest report of each replica."""
+        reports = list(reports)
+        live = [report for report in reports if report.time_s >= cutoff_s]
+        known = [report.bottleneck for report in live if report.bottleneck_code]
+        limits = [limit for limit in known if limit is not None]
+        return cls(
+            cutoff_s=cutoff_s,
+            times_s=sorted([report.time_s for report in reports]),
+            replicas=len(live),
+            median_replicas=median_replicas(live),
+            backlog=sum(
+                [
+                    report.queue_length - _NORMAL_BATCHES_WAITING * report.full_batch_size
+                    for report in live
+                    if report.queue_length > _NORMAL_BATCHES_WAITING * report.full_batch_size
+                ],
+                start=0.0,
+            ),
+            bottleneck=statistics.mode(limits) if limits else None,
+        )
+
+
 class FleetMonitor:
     """What has been learned from the reports of one deployment's replicas.
 
@@ -132,6 +184,8 @@ class FleetMonitor:
         self._clocks = ReplicaClocks()
         self._intervals_s: deque[float] = deque(maxlen=_INTERVALS_KEPT)
         self._interval_s = 1.0
+        #: The sum of the latest reports; None after a new one.
+        self._live: _LiveReports | None = None
         #: Replicas that should report.
         self._expected = 0
         self._forecaster = DemandForecaster(settings.forecast)
@@ -147,10 +201,12 @@ class FleetMonitor:
         now_s : float or None
             When they were read, which corrects the clocks of replicas. None: the clocks are right.
         """
+        read = self._read
         for report in reports:
-            if self._read.get(report.replica_id) is report:
+            name = report.replica_id
+            if read.get(name) is report:
                 continue
-            self._read[report.replica_id] = report
+            read[name] = report
             if now_s is not None:
                 placed_s = self._clocks.place(report, now_s)
                 if placed_s != report.time_s:
@@ -158,19 +214,20 @@ class FleetMonitor:
             newest_s = self.load.newest_s
             if not self.load.observe(report):
                 continue
-            before = self._reports.get(report.replica_id)
-            self._reports[report.replica_id] = report
+            self._live = None
+            before = self._reports.get(name)
+            self._reports[name] = report
             if before is not None:
                 self._intervals_s.append(report.time_s - before.time_s)
                 self.shared_cores.count_between(before, report)
-            if before is not None and report.answered_total and report.sla_rate_per_s:
-                self.sla_correction.count_between(before, report)
+                if report.answered_total and report.sla_rate_per_s:
+                    self.sla_correction.count_between(before, report)
             if report.settings is not None and report.time_s >= newest_s:
                 self.settings = report.settings
             if report.start_time_s > 0:
                 is_first = before is None and report.counted_s > 0
                 self.start_times.observe(
-                    report.replica_id,
+                    name,
                     report.start_time_s,
                     report.time_s - report.counted_s if is_first else None,
                 )
@@ -201,11 +258,19 @@ class FleetMonitor:
             return UnknownStatus(f"the newest report is {age_s:.0f} s old", is_stale=True)
         self._forget_before(now_s - _FORGET_AFTER_S)
         cutoff_s = min(self.load.newest_s, now_s) - MAX_LAG_S
-        live = [report for report in self._reports.values() if report.time_s >= cutoff_s]
-        history = self.load.history(now_s, self.settings.window_s, self.settings.retries)
-        if history is None or not live:
+        if self._live is None or self._live.cutoff_s != cutoff_s:
+            self._live = _LiveReports.of(self._reports.values(), cutoff_s)
+        live = self._live
+        known_until_s = self._forecaster.end_s
+        history = self.load.history(
+            now_s,
+            self.settings.window_s,
+            self.settings.retries,
+            -math.inf if known_until_s is None else known_until_s,
+        )
+        if history is None or not live.replicas:
             return UnknownStatus("the arrival rate is not known yet")
-        self.median_replicas = median_replicas(live)
+        self.median_replicas = live.median_replicas
         self._revise_correction(now_s)
         forecaster = self._forecaster_in_force()
         forecaster.observe(history.end_s, history.rates_per_s)
@@ -217,14 +282,10 @@ class FleetMonitor:
         forecast = forecaster.forecast(now_s, horizon_s, self.risk)
         if forecast is None:
             return UnknownStatus("the arrival rate is not known yet")
-        reporting = sum(report.time_s >= now_s - stale_after_s for report in self._reports.values())
+        reporting = len(live.times_s) - bisect_left(live.times_s, now_s - stale_after_s)
         silent = max(0, self._expected - reporting)
         share_known = (self._expected - silent) / self._expected if silent else 1.0
-        backlog = sum(
-            max(0.0, report.queue_length - _NORMAL_BATCHES_WAITING * report.full_batch_size)
-            for report in live
-        )
-        backlog /= share_known
+        backlog = live.backlog / share_known
         need = measured_need(
             history.recent,
             self.sizing(1, 1).capacity_per_s(),
@@ -234,18 +295,17 @@ class FleetMonitor:
             self.settings.backlog_drain_s,
         )
         forecast_per_s = self.settings.burst_factor * forecast.demand_per_s
-        known = [report.bottleneck for report in live if report.bottleneck is not None]
         return FleetStatus(
             replicas=reporting,
             silent_replicas=silent,
-            carrying_replicas=max(len(live), self._expected),
+            carrying_replicas=max(live.replicas, self._expected),
             report_interval_s=self._interval_s,
             offered_per_s=history.current_per_s,
             forecast=forecast,
             backlog=backlog,
             demand_per_s=max(forecast_per_s, need.rate_per_s),
             urgency=need.reason if need.rate_per_s > forecast_per_s else "",
-            bottleneck=statistics.mode(known) if known else None,
+            bottleneck=live.bottleneck,
         )
 
     def fleet_setting(self, hold_s: float) -> FleetSetting | None:
@@ -317,10 +377,11 @@ class FleetMonitor:
         return min(one.objective.late_share_allowed for one in self.median_replicas)
 
     def _forget_before(self, cutoff_s: float) -> None:
-        self.load.forget_before(cutoff_s)
-        for name in [name for name, seen in self._reports.items() if seen.time_s < cutoff_s]:
-            del self._reports[name], self._read[name]
-            self._clocks.forget(name)
+        for name in self.load.forget_before(cutoff_s):
+            if name in self._reports:
+                del self._reports[name], self._read[name]
+                self._clocks.forget(name)
+                self._live = None
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
         """Copy what was learned, and return a function that packs it for `from_state`.

@@ -77,6 +77,8 @@ def offered_requests(attempts: ArrayLike, refusals: ArrayLike, retries: ArrayLik
         Requests.
     """
     tried = np.asarray(attempts, dtype=np.float64)
+    if not np.any(refusals):
+        return tried
     refused = np.minimum(np.asarray(refusals, dtype=np.float64), tried)
     p = np.divide(refused, tried, out=np.zeros_like(tried), where=tried > 0)
     certain = p > 1 - 1e-9
@@ -148,6 +150,8 @@ class OfferedLoad:
         self._waited_s = (math.inf, -math.inf)
         self._first_s = math.nan
         self._newest_s = -math.inf
+        # No report in `_counters` is older.
+        self._oldest_s = math.inf
         self._last_request_s = -math.inf
 
     @property
@@ -173,16 +177,15 @@ class OfferedLoad:
             return False
         if math.isnan(self._first_s):
             self._first_s = time_s
+        offered, refused = report.offered_total, report.refused_total
+        final = report.refused_finally_total
+        self._counters[report.replica_id] = (time_s, counted_s, offered, refused, final)
         newest_s = self._newest_s
-        self._counters[report.replica_id] = (
-            time_s,
-            counted_s,
-            report.offered_total,
-            report.refused_total,
-            report.refused_finally_total,
-        )
-        self._newest_s = max(newest_s, time_s)
-        self._counted.advance(math.floor(time_s))
+        if time_s > newest_s:
+            self._newest_s = time_s
+            self._counted.advance(math.floor(time_s))
+        if time_s < self._oldest_s:
+            self._oldest_s = time_s
         if known is None:
             if counted_s > 0:
                 since_s = time_s - counted_s
@@ -193,14 +196,11 @@ class OfferedLoad:
             waited_since_s, waited_until_s = self._waited_s
             if waited_since_s <= since_s <= waited_until_s + _TOOK_WAITING_S:
                 since_s = waited_since_s
-            self._spread(
-                *(since_s, time_s, report.offered_total),
-                *(report.refused_total, report.refused_finally_total),
-            )
+            self._spread(since_s, time_s, offered, refused, final)
             return True
-        known_s, known_counted_s, offered, refused, final = known
-        if report.offered_total < offered or report.refused_total < refused:
-            offered = refused = final = 0.0
+        known_s, known_counted_s, known_offered, known_refused, known_final = known
+        if offered < known_offered or refused < known_refused:
+            known_offered = known_refused = known_final = 0.0
             passed_s = counted_s or time_s - known_s
         elif counted_s > 0 and known_counted_s > 0:
             passed_s = counted_s - known_counted_s
@@ -210,8 +210,11 @@ class OfferedLoad:
         if abs(since_s - known_s) < 1 and known_s < time_s:
             since_s = known_s
         self._spread(
-            *(since_s, time_s, report.offered_total - offered, report.refused_total - refused),
-            max(0.0, report.refused_finally_total - final),
+            since_s,
+            time_s,
+            offered - known_offered,
+            refused - known_refused,
+            max(0.0, final - known_final),
         )
         return True
 
@@ -242,12 +245,25 @@ class OfferedLoad:
         self._counted.expect(math.floor(now_s), expected, math.ceil(MAX_LAG_S))
         return expected
 
-    def forget_before(self, cutoff_s: float) -> None:
-        """Forget replicas that have not reported since `cutoff_s`, but keep their counts."""
-        for name in [name for name, seen in self._counters.items() if seen[0] < cutoff_s]:
-            del self._counters[name]
+    def forget_before(self, cutoff_s: float) -> list[str]:
+        """Forget replicas that have not reported since `cutoff_s`, but keep their counts.
 
-    def history(self, now_s: float, window_s: float, retries: int) -> RateHistory | None:
+        Returns
+        -------
+        list of str
+            Their ids.
+        """
+        if self._oldest_s >= cutoff_s:
+            return []
+        forgotten = [name for name, seen in self._counters.items() if seen[0] < cutoff_s]
+        for name in forgotten:
+            del self._counters[name]
+        self._oldest_s = min((seen[0] for seen in self._counters.values()), default=math.inf)
+        return forgotten
+
+    def history(
+        self, now_s: float, window_s: float, retries: int, since_s: float = -math.inf
+    ) -> RateHistory | None:
         """Return the rates up to the latest second that every live replica has reported.
 
         Parameters
@@ -258,6 +274,8 @@ class OfferedLoad:
             Length of the rate window, in s.
         retries : int
             Retries after which the balancer gives up.
+        since_s : float
+            The rates before it are known already, and left out unless they are in the window.
 
         Returns
         -------
@@ -274,20 +292,25 @@ class OfferedLoad:
         end = math.floor(min(reported_s, newest_s))
         begin = max(math.ceil(self._first_s), self._counted.oldest)
         window = round(window_s)
-        if end - begin < max(2, window // 2):
+        observed = end - begin
+        if observed < max(2, window // 2):
             return None
+        if math.isfinite(since_s):
+            wanted = max(window, _RECENT_S, end - math.floor(since_s))
+            begin = max(begin, end - wanted)
         attempts, refusals, replicas, finals = self._counted.between(begin, end)
         tried_again = retries_among(replicas, retries)
         not_final = refusals - finals
         rates_per_s = offered_requests(attempts, not_final, tried_again)
-        last = np.arange(tried_again.size) >= tried_again.size - window
         offered = 0.0
         for number in {0, retries}:
-            used = last & (tried_again == number)
-            offered += float(offered_requests(attempts[used].sum(), not_final[used].sum(), number))
+            used = tried_again[-window:] == number
+            if used.any():
+                tried, refused = attempts[-window:][used].sum(), not_final[-window:][used].sum()
+                offered += float(offered_requests(tried, refused, number))
         series = (rates_per_s, attempts, refusals, replicas)
         return RateHistory(
-            current_per_s=offered / min(window, end - begin),
+            current_per_s=offered / min(window, observed),
             end_s=float(end),
             rates_per_s=rates_per_s,
             recent=RecentTries(*(values[-_RECENT_S:] for values in series)),
@@ -323,6 +346,7 @@ class OfferedLoad:
                 )
                 for name, (time_s, counted_s, offered, refused, *final) in state["counters"].items()
             }
+            load._oldest_s = min((seen[0] for seen in load._counters.values()), default=math.inf)
             load._first_s = math.nan if state["first_s"] is None else float(state["first_s"])
             load._newest_s = _or_never(state["newest_s"])
             load._last_request_s = _or_never(state["last_request_s"])
@@ -334,8 +358,8 @@ class OfferedLoad:
         self, since_s: float, until_s: float, attempts: float, refusals: float, finals: float
     ) -> None:
         """Add counts evenly over a time span; the part before the first report is dropped."""
-        if attempts or refusals:
-            self._last_request_s = max(self._last_request_s, until_s)
+        if (attempts or refusals) and until_s > self._last_request_s:
+            self._last_request_s = until_s
         oldest = math.floor(self._first_s)
         self._counted.spread(since_s, until_s, attempts, refusals, oldest, finals)
 

@@ -11,7 +11,7 @@ that one runs.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ray.serve.config import AutoscalingContext
@@ -26,6 +26,9 @@ from autoscaler.sizing.budget import service_level_by_replicas
 from policy.errors import InvalidInputError
 
 logger = logging.getLogger("ray.serve")
+
+#: What replicas report through Ray: values with their time, by the name of the metric and replica.
+RawMetrics = Mapping[str, Mapping[Any, Sequence[Any]]]
 
 #: Reports come once a second, so more frequent decisions would see nothing new.
 DECISION_PERIOD_S = 0.5
@@ -88,12 +91,14 @@ def _decide(
 
     A shared budget knows replicas only, so a deployment that names one has no standbys.
     """
-    now_s, history = ctx.current_time, _newest(ctx, "history_code")
+    metrics: RawMetrics = ctx.raw_metrics or {}
+    now_s, history = ctx.current_time, _newest(metrics, "history_code")
     deployment = scaled_deployment(now_s, ctx.app_name or "", ctx.deployment_name, store())
     deployment.autoscaler.may_have_standbys = may_have_standbys
+    dry_run = _newest(metrics, "dry_run")
     decision = deployment.decide(
         now_s,
-        replica_reports(ctx, deployment.reports),
+        replica_reports(metrics, deployment.reports),
         FleetState(
             current_replicas=ctx.target_num_replicas,
             ready_replicas=ctx.current_num_replicas,
@@ -103,7 +108,7 @@ def _decide(
             waiting=0.0 if ctx.current_num_replicas else ctx.total_num_requests,
         ),
         running=[replica.unique_id for replica in ctx.running_replicas],
-        dry_run=reported_dry_run(ctx),
+        dry_run=None if dry_run is None else bool(dry_run),
         history=None if history is None else int(history),
     )
     return deployment, decision
@@ -152,50 +157,50 @@ def _apply(ctx: AutoscalingContext, deployment: ScaledDeployment, decision: Deci
 
 
 def replica_reports(
-    ctx: AutoscalingContext, known: Iterable[ReplicaReport] = ()
+    metrics: RawMetrics, known: Iterable[ReplicaReport] = ()
 ) -> list[ReplicaReport]:
     """Return the latest report of each replica, from Ray's metrics by name and replica.
 
     Parameters
     ----------
-    ctx : AutoscalingContext
+    metrics : mapping of mapping of sequence
+        Values with their time, oldest first, by the name of the metric and by replica. Ray stamps
+        all values of a report with the same time.
     known : iterable of ReplicaReport
         The reports at the last decision. Those that are still the latest are not read again.
     """
     known_by_replica = {report.replica_id: report for report in known}
-    latest: dict[str, dict[str, float]] = {}
-    recorded_s: dict[str, float] = {}
-    for name, by_replica in (ctx.raw_metrics or {}).items():
-        for replica_id, series in by_replica.items():
-            if series:
-                replica = replica_id.unique_id
-                latest.setdefault(replica, {})[name] = series[-1].value
-                recorded_s[replica] = max(recorded_s.get(replica, 0.0), series[-1].timestamp)
-    reports = []
-    for replica, values in latest.items():
-        # A replica that is not configured yet reports Ray's own metrics only.
-        if "offered_total" in values:
-            before = known_by_replica.get(replica)
-            if before is not None and before.time_s == recorded_s[replica]:
-                reports.append(before)
-                continue
-            try:
-                reports.append(ReplicaReport.from_floats(replica, recorded_s[replica], values))
-            except InvalidInputError as error:
-                logger.warning("report ignored: %s", error)
-    return reports
+    # A replica that is not configured yet reports Ray's own metrics only.
+    recorded_s = {
+        replica.unique_id: series[-1].timestamp
+        for replica, series in metrics.get("offered_total", {}).items()
+        if series
+    }
+    latest: dict[str, ReplicaReport] = {}
+    unread: dict[str, dict[str, float]] = {}
+    for name, time_s in recorded_s.items():
+        before = known_by_replica.get(name)
+        if before is not None and before.time_s == time_s:
+            latest[name] = before
+        else:
+            unread[name] = {}
+    if unread:
+        for metric, by_replica in metrics.items():
+            for replica, series in by_replica.items():
+                values = unread.get(replica.unique_id)
+                if values is not None and series:
+                    values[metric] = series[-1].value
+    for name, values in unread.items():
+        try:
+            latest[name] = ReplicaReport.from_floats(name, recorded_s[name], values)
+        except InvalidInputError as error:
+            logger.warning("report ignored: %s", error)
+    return [latest[name] for name in recorded_s if name in latest]
 
 
-def reported_dry_run(ctx: AutoscalingContext) -> bool | None:
-    """Return the `dry_run` setting of the newest report; None if there is no report."""
-    value = _newest(ctx, "dry_run")
-    return None if value is None else bool(value)
-
-
-def _newest(ctx: AutoscalingContext, name: str) -> float | None:
+def _newest(metrics: RawMetrics, name: str) -> float | None:
     """Return the newest value of a metric of any replica; None if there is none."""
-    series = (ctx.raw_metrics or {}).get(name, {}).values()
-    newest = [points[-1] for points in series if points]
+    newest = [points[-1] for points in metrics.get(name, {}).values() if points]
     if not newest:
         return None
     value: float = max(newest, key=lambda point: point.timestamp).value

@@ -6,7 +6,7 @@ autoscaling policy. The settings in force travel with it.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
 from operator import itemgetter
 
@@ -173,13 +173,16 @@ class ReplicaReport:
         layout = _layout(tuple(values))
         if layout.missing:
             raise InvalidInputError(f"report of {replica_id}: {layout.missing} missing")
-        return cls(
-            replica_id,
-            time_s,
-            settings=_settings(layout.settings, layout.settings_of(values)),
-            late_shares=layout.late_shares_of(values),
-            **dict(zip(layout.floats, layout.floats_of(values), strict=True)),
-        )
+        # A frozen dataclass sets its fields one at a time, which takes longer than all the rest.
+        report = cls.__new__(cls)
+        of_report = report.__dict__
+        of_report.update(_DEFAULTS)
+        of_report.update(zip(layout.floats, layout.floats_of(values), strict=True))
+        of_report["replica_id"], of_report["time_s"] = replica_id, time_s
+        of_report["settings"] = _settings(layout.settings, layout.settings_of(values))
+        of_report["late_shares"] = layout.late_shares_of(values)
+        report.__post_init__()
+        return report
 
 
 def curve_to_floats(
@@ -220,6 +223,9 @@ _OPTIONAL = (
     *("start_time_s", "sla_rate_per_s", "answered_total", "late_total", "counted_s"),
     *("bottleneck_code", "refused_finally_total", "standby"),
 )
+_DEFAULTS = {
+    value.name: value.default for value in fields(ReplicaReport) if value.default is not MISSING
+}
 _SETTINGS = tuple(AutoscalerSettings().to_floats())
 
 _Getter = Callable[[Mapping[str, float]], tuple[float, ...]]

@@ -14,8 +14,11 @@ application deletes its history after an hour, when another deployment is regist
 no process knows any more disappears with the cluster.
 """
 
+import functools
+import importlib
 import logging
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -142,8 +145,7 @@ class ScaledDeployment:
         Decision
             In a dry run, its `replicas` must not be ordered.
         """
-        known = {id(report) for report in self.reports}
-        self._has_news = any(id(report) not in known for report in reports)
+        self._has_news = not set(map(id, self.reports)).issuperset(map(id, reports))
         if self.may_have_none != (fleet.min_replicas == 0):
             self.may_have_none, self._lifted_s = fleet.min_replicas == 0, now_s
             self._saved_s = -math.inf  # whoever reads the log should know it soon
@@ -158,8 +160,10 @@ class ScaledDeployment:
             return Decision(current, f"hold {current}: the history is being read")
         self.autoscaler.observe(reports, now_s)
         ordered, ready = self._standbys(fleet), self.roles.standbys_of(running)
-        serving = replace(fleet, current_replicas=fleet.current_replicas - ordered)
-        if fleet.ready_replicas is not None:
+        serving = fleet
+        if ordered:
+            serving = replace(serving, current_replicas=fleet.current_replicas - ordered)
+        if ready and fleet.ready_replicas is not None:
             serving = replace(serving, ready_replicas=fleet.ready_replicas - ready)
         decision = self.autoscaler.decide(now_s, serving, ordered, ready)
         self._decided = decision.replicas
@@ -299,11 +303,22 @@ def scaled_deployment(
             application, deployment, store
         )
         found.last_asked_s = now_s
+        _import_beside()
         for key, entry in list(_deployments.items()):
             if now_s - entry.last_asked_s > FORGOTTEN_AFTER_S:
                 entry.delete()
                 del _deployments[key]
     return found
+
+
+@functools.cache
+def _import_beside() -> None:
+    """Import in a thread what the first choice of a forecast, half an hour later, needs.
+
+    It takes most of a second (`autoscaler.forecasting.point_forecasts`), for which that decision
+    would keep Serve's controller.
+    """
+    threading.Thread(target=importlib.import_module, args=("scipy.signal",), daemon=True).start()
 
 
 def _parse_dict(content: bytes | None) -> Mapping[str, Any]:

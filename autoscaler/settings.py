@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 from autoscaler.forecasting.demand import POOLS
@@ -110,7 +111,7 @@ class AutoscalerSettings:
                 f"forecast: must be one of {', '.join(FORECASTS)}, not {self.forecast!r}"
             )
 
-    @property
+    @cached_property
     def delays(self) -> TryDelays:
         """The network delays of a try, and the limit of retries."""
         return TryDelays(

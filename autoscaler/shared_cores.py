@@ -42,8 +42,8 @@ class SharedCoresHold:
     def count_between(self, before: ReplicaReport, after: ReplicaReport) -> None:
         """Count the answers in time between two reports of one replica."""
         answered = after.answered_total - before.answered_total
-        late = after.late_total - before.late_total
-        self._answers.append((after.time_s, max(0.0, answered - late)))
+        in_time = answered - (after.late_total - before.late_total)
+        self._answers.append((after.time_s, in_time if in_time > 0 else 0.0))
 
     def observe(
         self, now_s: float, *, on_shared_cores: bool, offered_per_s: float, ready_replicas: int

@@ -317,6 +317,10 @@ class _LoadReports:
         self._left_out: dict[str, ReplicaReport] = {}
 
     def of(self, reports: Iterable[ReplicaReport]) -> list[ReplicaReport]:
+        reports = list(reports)
+        if not self._left_out and not any(report.standby for report in reports):
+            self._offered = {report.replica_id: report.offered_total for report in reports}
+            return reports
         passed, offered, left_out = [], {}, {}
         for report in reports:
             name = report.replica_id

@@ -68,6 +68,29 @@ POOLS: Mapping[str, tuple[Candidate, ...]] = {
 
 
 @dataclass(frozen=True)
+class _Present:
+    """What a candidate makes of the newest second, in requests per second.
+
+    Attributes
+    ----------
+    expected_per_s, point_per_s : float
+        Its point forecast, and the same with its lower bound.
+    highest_per_s : float
+        The highest rate required of late.
+    cap_per_s : float
+        The upper bound of a demand.
+    recurring_per_s : float
+        What the jumps expected before the horizon require.
+    """
+
+    expected_per_s: float
+    point_per_s: float
+    highest_per_s: float
+    cap_per_s: float
+    recurring_per_s: float
+
+
+@dataclass(frozen=True)
 class DemandForecast:
     """A forecast until the horizon.
 
@@ -123,6 +146,9 @@ class DemandForecaster:
         self._prior_weight = 1.0
         self._prior_burst = _PRIOR_BURST
         self._calendar = JumpCalendar()
+        self._newest = _Present(0.0, 0.0, 0.0, 0.0, 0.0)
+        #: The second, horizon and candidate that `_newest` is for.
+        self._present_for: tuple[int, int, Candidate] | None = None
         #: The peak expected by the calendar, and the step, horizon and candidate it is for.
         self._expected_peak: tuple[tuple[int, int, Candidate] | None, float] = (None, 0.0)
 
@@ -154,6 +180,11 @@ class DemandForecaster:
             self._calendar.advance(self._history)
 
     @property
+    def end_s(self) -> int | None:
+        """Until when the load is known; None before the first rates."""
+        return self._history.end_s
+
+    @property
     def begin_s(self) -> int | None:
         """Since when the load is known, at most two days ago; None before the first rates."""
         return self._history.begin_s
@@ -165,6 +196,7 @@ class DemandForecaster:
         """
         self._history.append(newer._history)
         self._calendar.advance(self._history)
+        self._forget_present()
 
     def rates_of_window(self, window_end_s: int) -> FloatArray | None:
         """Return the rates of the minute that ended then, in requests per second; None if unknown.
@@ -222,25 +254,38 @@ class DemandForecaster:
         unknown_steps = math.floor(max(0.0, now_s - end_s) / STEP_S)
         steps_ahead = max(1, math.ceil(horizon_s / STEP_S)) + min(unknown_steps, _MAX_UNKNOWN_STEPS)
         self._fit(end_s, steps_ahead, risk)
-        candidate, margin = self._score.candidate, self._score.margin
-        rates, required_rates = self._history.blocks()
-        expected = float(candidate.point.values(rates, required_rates, steps_ahead)[-1])
-        point = max(expected, min_forecast_per_s(self._history.rates.values))
+        now = self._present(end_s, steps_ahead)
         # While the past is short, expect a burst on top of the highest rate of late.
-        prior = (1 + self._prior_burst) * float(required_rates[-_PRIOR_STEPS:].max())
-        cap = max(
-            demand_cap_per_s(self._history.required_rates.values),
-            (1 + HEADROOM) * float(required_rates.max()),
-        )
-        calibrated = min(margin * point, cap)
+        prior = (1 + self._prior_burst) * now.highest_per_s
+        calibrated = min(self._score.margin * now.point_per_s, now.cap_per_s)
         demand = max(
             calibrated + self._prior_weight * max(0.0, prior - calibrated),
-            self._expected_peak_per_s(steps_ahead),
+            now.recurring_per_s,
             self._history.required_rate_per_s,
         )
-        return DemandForecast(
-            expected, demand, candidate.name, demand / expected if expected else 1.0
-        )
+        expected, name = now.expected_per_s, self._score.candidate.name
+        return DemandForecast(expected, demand, name, demand / expected if expected else 1.0)
+
+    def _present(self, end_s: int, steps_ahead: int) -> _Present:
+        """Return what the candidate in use makes of the newest second, computed once for it."""
+        candidate = self._score.candidate
+        wanted_for = (end_s, steps_ahead, candidate)
+        if self._present_for != wanted_for:
+            self._present_for = wanted_for
+            history = self._history
+            rates, required_rates = history.blocks()
+            expected = float(candidate.point.values(rates, required_rates, steps_ahead)[-1])
+            self._newest = _Present(
+                expected_per_s=expected,
+                point_per_s=max(expected, min_forecast_per_s(history.rates.values)),
+                highest_per_s=float(required_rates[-_PRIOR_STEPS:].max()),
+                cap_per_s=max(
+                    demand_cap_per_s(history.required_rates.values),
+                    (1 + HEADROOM) * float(required_rates.max()),
+                ),
+                recurring_per_s=self._expected_peak_per_s(steps_ahead),
+            )
+        return self._newest
 
     def _fit(self, end_s: int, steps_ahead: int, risk: float) -> None:
         """Measure the margin and choose the forecast again, if they are due."""
@@ -308,4 +353,8 @@ class DemandForecaster:
         candidate = next((one for one in self._pool if one.name == method), self._pool[0])
         self._score = Score(candidate, 1.0, math.nan)
         self._fitted_for, self._chosen = None, -math.inf
-        self._expected_peak = (None, 0.0)
+        self._forget_present()
+
+    def _forget_present(self) -> None:
+        """Compute anew what depends on the past, which has changed."""
+        self._present_for, self._expected_peak = None, (None, 0.0)

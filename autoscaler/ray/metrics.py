@@ -4,7 +4,6 @@ Serve's controller exports them, with the prefix `ray_`, where the cluster's Pro
 """
 
 import functools
-from dataclasses import asdict
 from typing import Any
 
 from ray.util.metrics import Gauge
@@ -16,8 +15,9 @@ from autoscaler.decision_instruments import DECISION_INSTRUMENTS
 def export(application: str, deployment: str, decision: Decision) -> None:
     """Set the metrics of a deployment to its decision."""
     tags = {"application": application, "deployment": deployment}
-    for field, value in asdict(decision).items():
-        if field in DECISION_INSTRUMENTS and value is not None:
+    for field in DECISION_INSTRUMENTS:
+        value = getattr(decision, field)
+        if value is not None:
             _gauge(field).set(value, tags)
 
 

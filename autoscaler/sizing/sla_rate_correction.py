@@ -137,12 +137,14 @@ class SlaRateCorrection:
         tries = now.offered_total - before.offered_total
         refused = now.refused_total - before.refused_total
         late = now.late_total - before.late_total
-        if min(tries, refused, late) < 0:  # the replica restarted
+        if tries < 0 or refused < 0 or late < 0:  # the replica restarted
             return
         block = self._block
         block.tries += tries
         block.refused += refused
-        block.refused_finally += max(0.0, now.refused_finally_total - before.refused_finally_total)
+        finally_refused = now.refused_finally_total - before.refused_finally_total
+        if finally_refused > 0:
+            block.refused_finally += finally_refused
         block.late += late
         block.replica_s += now.time_s - before.time_s
 

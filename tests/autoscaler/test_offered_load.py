@@ -283,3 +283,44 @@ def test_after_a_gap_no_old_counts_come_back():
     history = load.history(START_S + 2010, 10.0, 5)
     assert history is not None
     assert not history.rates_per_s.any()
+
+
+def test_rates_that_are_known_are_left_out_and_nothing_else_changes():
+    load, random = OfferedLoad(), np.random.default_rng(2)
+    offered, refused = np.zeros(3), np.zeros(3)
+    for second in range(100):
+        tried = random.poisson(50.0, 3)
+        offered, refused = offered + tried, refused + random.binomial(tried, 0.2 * (second > 50))
+        for number in range(3):
+            load.observe(
+                report(f"r{number}", second + 0.1 * number, *_pair(offered, refused, number))
+            )
+    every = load.history(START_S + 99.5, 10.0, 5)
+    assert every is not None
+    assert every.rates_per_s.size > 90
+    for known_s in (-50, 0, 60, 95, 99, 200):
+        newer = load.history(START_S + 99.5, 10.0, 5, START_S + known_s)
+        assert newer is not None
+        assert newer.current_per_s == every.current_per_s
+        assert newer.end_s == every.end_s
+        size = newer.rates_per_s.size
+        assert newer.rates_per_s.tolist() == every.rates_per_s[-size:].tolist()
+        assert size == min(every.rates_per_s.size, max(10, every.end_s - START_S - known_s))
+        for name, values in vars(every.recent).items():
+            assert getattr(newer.recent, name).tolist() == values.tolist()
+
+
+def _pair(offered, refused, number):
+    return float(offered[number]), float(refused[number])
+
+
+def test_replicas_that_have_not_reported_since_are_forgotten_once():
+    load = OfferedLoad()
+    for name, second in (("old", 10), ("new", 20), ("old", 30), ("older", 5)):
+        load.observe(report(name, second, 100.0 + second))
+    assert load.forget_before(START_S + 5) == []
+    assert load.forget_before(START_S + 15) == ["older"]
+    assert load.forget_before(START_S + 25) == ["new"]
+    assert load.forget_before(START_S + 25) == []
+    restored = OfferedLoad.from_state(load.state_dict())
+    assert restored.forget_before(START_S + 31) == ["old"]

@@ -107,7 +107,22 @@ def test_an_invalid_report_is_ignored(offered: Offered) -> None:
     ctx = context(offered, now_s=1000, target=2)
     first, second = ctx.running_replicas
     ctx.raw_metrics["offered_total"][first] = [TimeStampedValue(1000, -1.0)]
-    assert [report.replica_id for report in replica_reports(ctx)] == [second.unique_id]
+    assert [report.replica_id for report in replica_reports(ctx.raw_metrics)] == [second.unique_id]
+
+
+def test_only_reports_that_are_new_are_read(offered: Offered) -> None:
+    first = replica_reports(context(offered, now_s=1000, rate_per_s=50, target=3).raw_metrics)
+    ctx = context(offered, now_s=1001, rate_per_s=50, target=3)
+    still, unconfigured, newer = ctx.running_replicas
+    for metric, by_replica in ctx.raw_metrics.items():
+        by_replica[still] = [TimeStampedValue(1000, by_replica[still][0].value)]
+        if metric == "offered_total":
+            by_replica[unconfigured] = []
+    second = replica_reports(ctx.raw_metrics, first)
+    assert [report.replica_id for report in second] == [still.unique_id, newer.unique_id]
+    assert second[0] is first[0]
+    assert second[1].time_s == 1001
+    assert second[1].offered_total > first[2].offered_total
 
 
 @pytest.mark.parametrize("code", [None, 0.0, 7.0])

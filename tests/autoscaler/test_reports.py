@@ -30,6 +30,14 @@ def test_report_from_floats():
     assert ReplicaReport.from_floats("a", 5.0, VALUES).settings is None
 
 
+def test_a_report_from_floats_equals_one_that_is_constructed():
+    constructed = ReplicaReport("a", 5.0, **VALUES)
+    assert ReplicaReport.from_floats("a", 5.0, VALUES) == constructed
+    assert replace(ReplicaReport.from_floats("b", 6.0, VALUES), replica_id="a", time_s=5.0) == (
+        constructed
+    )
+
+
 def test_missing_values_are_named():
     values = {name: value for name, value in VALUES.items() if name != "queue_length"}
     with pytest.raises(InvalidInputError, match="report of a: queue_length missing"):

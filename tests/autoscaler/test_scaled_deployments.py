@@ -1,5 +1,7 @@
 """The history, the log and the dry run outlive a policy object and Serve's controller."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -237,3 +239,20 @@ def test_the_last_replica_stays_until_it_has_told_that_there_may_be_none() -> No
     assert all(decided(now_s, 1) == 1 for now_s in range(1000, 1400))
     at_zero_s = next(now_s for now_s in range(1400, 1500) if decided(now_s, 0) == 0)
     assert at_zero_s == 1400 + TOLD_WITHIN_S
+
+
+@pytest.mark.slow
+def test_no_decision_waits_for_the_import_of_a_forecast() -> None:
+    """It once kept Serve's controller for 0.8 s, half an hour after the first report."""
+    code = """
+import sys, threading
+from autoscaler.scaled_deployments import scaled_deployment
+from tests.support.stores import Store
+assert "scipy.signal" not in sys.modules
+scaled_deployment(0.0, "shop", "Model", Store())
+for thread in threading.enumerate():
+    if thread is not threading.main_thread():
+        thread.join()
+assert "scipy.signal" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

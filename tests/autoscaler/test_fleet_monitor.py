@@ -1,0 +1,68 @@
+"""What a monitor says does not depend on how often it is asked."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from autoscaler.fleet_monitor import FleetMonitor, FleetStatus
+from autoscaler.settings import AutoscalerSettings
+from tests.support.reporting_fleet import PER_REPLICA, START_S, Fleet
+
+TEMPLATE = Fleet().report_of("r0")
+#: In these seconds two of the replicas are silent.
+SILENT = range(40, 60)
+
+
+def reports(second):
+    """Return the reports of five replicas, with queues and bottlenecks that change."""
+    random = np.random.default_rng(second)
+    return [
+        replace(
+            TEMPLATE,
+            replica_id=f"r{number}",
+            time_s=START_S + second + 0.1 * number,
+            counted_s=second + 0.1 * number,
+            offered_total=0.8 * PER_REPLICA * (second + 0.1 * number),
+            queue_length=float(random.integers(0, 200)),
+            bottleneck_code=float(random.integers(0, 4)),
+        )
+        for number in range(5)
+        if number > 1 or second not in SILENT
+    ]
+
+
+def status(monitor, second):
+    monitor.expect(START_S + second, 5)
+    found = monitor.status(START_S + second)
+    assert isinstance(found, FleetStatus)
+    return found
+
+
+def test_a_monitor_that_is_asked_between_reports_says_the_same():
+    often, seldom = (FleetMonitor(AutoscalerSettings()) for _ in range(2))
+    for second in range(1, 90):
+        for monitor in (often, seldom):
+            monitor.observe(reports(second), START_S + second + 0.5)
+            monitor.expect(START_S + second + 0.5, 5)
+        if second < 20:
+            continue
+        said = status(often, second + 0.5)
+        assert status(often, second + 0.5) == said
+        if second % 10 == 9:
+            assert status(seldom, second + 0.5) == said
+            assert often.median_replicas == seldom.median_replicas
+        later = status(often, second + 0.9)
+        assert later.backlog == said.backlog
+        assert later.forecast == said.forecast
+        # They count as silent ten seconds after their last report.
+        assert (said.silent_replicas > 0) == (second in SILENT and second + 1 - SILENT.start >= 10)
+
+
+def test_a_replica_that_is_forgotten_is_seen_anew():
+    monitor = FleetMonitor(AutoscalerSettings())
+    for second in range(1, 40):
+        monitor.observe(reports(second), START_S + second + 0.5)
+    assert status(monitor, 39.5).replicas == 5
+    for second in range(4000, 4040):
+        monitor.observe(reports(second)[:3], START_S + second + 0.5)
+    assert status(monitor, 4039.5).replicas == 3
