@@ -117,7 +117,7 @@ class ResponseTimePercentiles:
         limit = BatchingPolicy.from_control_limit(policy.control_limit, policy.max_batch_size)
         if policy.actions != limit.actions and policy.max_batch_size > MAX_TABLE_BATCH:
             return 0.0
-        if not 0 < rate_per_s < MAX_INTENSITY * profile.capacity_per_s:
+        if not rate_per_s > 0:
             return 0.0
         longest_wait_ms = core.longest_wait_ms(policy)
         if longest_wait_ms < (policy.max_wait_ms or math.inf):
@@ -129,7 +129,8 @@ class ResponseTimePercentiles:
         except SojournError as error:
             logger.info("no prediction: %s", error)
             return 0.0
-        self.predicted_ms = _by_percentile(values_ms)
+        if values_ms is not None:
+            self.predicted_ms = _by_percentile(values_ms)
         if for_clients_ms is not None:
             self.predicted_for_clients_ms = _by_percentile(for_clients_ms)
         return took_s
@@ -137,9 +138,11 @@ class ResponseTimePercentiles:
 
 def _percentiles_ms(
     profile: Profile, policy: BatchingPolicy, rate_per_s: float, way: WayCosts | None
-) -> tuple[list[float], list[float] | None, float]:
+) -> tuple[list[float] | None, list[float] | None, float]:
     """Return the percentiles at the replica, those at clients, and the CPU time in seconds."""
     began_s = time.thread_time()
+    if rate_per_s >= MAX_INTENSITY * profile.capacity_per_s:
+        return None, None, time.thread_time() - began_s
     predicted = evaluate(replace(profile, path=None), policy, rate_per_s)
     replica, clients = predicted.response_times, None
     if way is not None:
