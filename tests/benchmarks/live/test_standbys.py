@@ -23,13 +23,18 @@ def test_a_standby_serves_in_place_of_a_replica_that_dies_and_beside_one_that_is
         first = measured.wait_for_standby()
         processes = measured.processes()
 
-        def newest() -> dict[str, Any]:
-            decision = httpx.get(f"{service.url}/sojourn/autoscaler").json()["newest"]
-            return decision or {"reason": ""}
+        def one_stands_by() -> bool:
+            newest: dict[str, Any] | None = httpx.get(f"{service.url}/sojourn/autoscaler").json()[
+                "newest"
+            ]
+            return (
+                newest is not None
+                and newest["standbys"] == 1
+                and newest["reason"].startswith("1 serves, 1 stands by")
+            )
 
         # The decision that finds both running comes up to a period later.
-        assert wait_for(lambda: newest()["reason"].startswith("1 serves, 1 stands by"))
-        assert newest()["standbys"] == 1
+        assert wait_for(one_stands_by)
         assert not clients.failed()
 
         assert first in processes
