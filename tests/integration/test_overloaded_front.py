@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 needs_wrk = pytest.mark.skipif(shutil.which("wrk") is None, reason="needs wrk")
 
 CONNECTIONS = 1200
-MEASUREMENTS = 5
+MEASUREMENTS = 8
 DURATION_S = 8
 SLA_S = 0.1
 INFER = "/v2/models/doubler/infer"
@@ -72,12 +72,12 @@ def check_with_wrk(url: str, replica_url: str, folder: Path) -> None:
     found = []
     for _ in range(MEASUREMENTS):
         before = rows_of(replica_url)
-        seen = wrk(url + INFER, body, CONNECTIONS, 20, folder)
+        seen = wrk(url + INFER, body, CONNECTIONS, 12, folder)
         after = rows_of(replica_url)
         late, completed, expired, refused = (
             after[name] - before[name] for name in ("late", "completed", "expired", "refused")
         )
-        assert seen.counts.sum() > 10_000
+        assert seen.counts.sum() > 5_000
         assert seen.timeouts == 0
         total = completed + expired + refused
         share = seen.share_above(SLA_S)
