@@ -101,7 +101,7 @@ class UnknownStatus:
 
 @dataclass(frozen=True)
 class _LiveReports:
-    """What all timely reports say together; it changes only with a new one.
+    """Figures of all timely reports together; they change only with a new report.
 
     Attributes
     ----------

@@ -69,7 +69,7 @@ POOLS: Mapping[str, tuple[Candidate, ...]] = {
 
 @dataclass(frozen=True)
 class _Present:
-    """What a candidate makes of the newest second, in requests per second.
+    """Forecasts of a candidate at the newest second, in requests per second.
 
     Attributes
     ----------
