@@ -62,7 +62,7 @@ def serve_environment(balance: str = "random", open_files: int = 1 << 16) -> dic
         # connection, and waits for the replica, which accepts one per iteration of its loop.
         "RAY_SERVE_HAPROXY_MAXCONN": str(max_connections(open_files)),
         # Ray has its workers, and so replicas and HAProxy, give way to all other processes: by 15.
-        # Then the solver beside a replica, which gives way by 10, gets nearly as much of a CPU.
+        # Then the solver beside a replica, which gives way by 10 more, gets two fifths as much CPU.
         "RAY_worker_niceness": "0",
         # A busy replica answers 503, and HAProxy tries another. Inference has no side effects, so
         # HAProxy may also resend requests that a dying replica left unanswered.

@@ -192,6 +192,12 @@ function replicaWords({ replicas, required_replicas: required, target_replicas: 
   return required === null ? "none required yet" : `${required} required`;
 }
 
+function whyNotPredicted(report) {
+  if (report.bottleneck === "neither") return "Other processes take the cores, so predictions do not hold.";
+  const ratios = Object.values(report.measured_over_predicted).map((ratio) => ratio.toFixed(1));
+  return `Predictions do not hold: response times are ${ratios.join(", ")} times those predicted (percentiles ${Object.keys(report.measured_over_predicted).join(", ")}).`;
+}
+
 function hero(report, now, isKept) {
   const element = byId("hero");
   element.dataset.kept = isKept === null ? "" : isKept ? "yes" : "no";
@@ -201,8 +207,7 @@ function hero(report, now, isKept) {
   const notes = [];
   if (report.config_error) notes.push(`The config in force is not the newest: ${report.config_error}.`);
   if (report.table === "solving") notes.push("A new policy is being solved.");
-  if (report.bottleneck === "neither") notes.push("Other processes take the cores, so predictions do not hold.");
-  else if (!report.prediction_holds) notes.push(`Predictions do not hold: the 99th percentile is ${report.measured_over_predicted["99"].toFixed(1)} times what was predicted.`);
+  if (!report.prediction_holds) notes.push(whyNotPredicted(report));
   if (report.wait_factor < 0.99) notes.push(`Waits are shortened to ${percent(report.wait_factor, 0)}, because more was late than predicted.`);
   if (report.model_errors?.requests) notes.push(`The model has failed on ${number(report.model_errors.requests)} requests.`);
   if (report.cpus_note) notes.push(`${report.cpus_note}.`);
