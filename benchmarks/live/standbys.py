@@ -106,9 +106,10 @@ class Clients:
     @contextmanager
     def running(self) -> Iterator["Clients"]:
         """Send while the context lasts."""
-        for number, thread in enumerate(self._threads):
+        # Evenly spaced, because each client keeps its place: a bunch would come back as a burst.
+        for thread in self._threads:
             thread.start()
-            self._stop.wait(number / self.rate_per_s / CLIENTS)
+            self._stop.wait(1.0 / self.rate_per_s)
         try:
             yield self
         finally:
