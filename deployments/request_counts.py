@@ -73,6 +73,14 @@ class RequestCounts:
             raise
         self.refused += 1
 
+    def refused_by_balancer(self, requests: int) -> int:
+        """Count requests that never came here; return their rows, as many as others have."""
+        counted = self._batcher.rows
+        rows = round(requests * max(1.0, counted.offered / max(1, self._front_meter.requests)))
+        counted.offered += rows
+        counted.refused += rows
+        return rows
+
     def failed(
         self, error: RequestError, rows: int, arrival_s: float, deadline_ms: float = math.inf
     ) -> None:

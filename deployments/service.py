@@ -305,6 +305,15 @@ class InferenceService(BaseService):
         """Count requests that were turned away, given their arrival times and rows."""
         self.counts.turned_away(refusal, requests, now_s)
 
+    @property
+    def concurrency(self) -> int | None:
+        """Requests that the balancer should send at a time; None: as many as come."""
+        return self.batcher.core.limits.concurrency if self.configured else None
+
+    def count_refused_before(self, requests: int) -> None:
+        """Count requests that the balancer refused because of `concurrency`."""
+        self.retries.refused_finally += self.counts.refused_by_balancer(requests)
+
     def refuse(self, body: bytes, arrival_s: float) -> None:
         """Count the rows of a request that is refused before it is parsed.
 

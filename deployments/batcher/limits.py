@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.sizing.try_delays import TryDelays
+from policy.front import FrontCosts
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 
@@ -15,6 +16,9 @@ MAX_WAITING_ROOM = 4096
 #: A request is admitted if it will be done within this share of the SLA's response time. The rest
 #: covers parsing, and batches that take a little longer than their profile.
 ADMISSION_SHARE = 0.97
+#: The balancer sends as many requests at a time as the front handles in this share of the SLA's
+#: response time, if it is the front that limits the replica.
+CONCURRENCY_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class Limits:
         Retries after which the balancer gives a request up.
     late_share_allowed : float
         Fraction of the requests that may be late.
+    concurrency : int or None
+        Requests that the balancer should send at a time; None: as many as come.
     """
 
     max_age_ms: float
@@ -54,6 +60,7 @@ class Limits:
     try_ms: float = 0.0
     retries: int = 0
     late_share_allowed: float = 0.01
+    concurrency: int | None = None
 
     @property
     def max_batch_size(self) -> int:
@@ -130,6 +137,7 @@ def limits_for(
     -------
     Limits
     """
+    front = profile.front
     profile = profile.serial()
     answer_ms = 0.0 if profile.front is None else profile.front.batch_ms
     sla = sla.after(delays.way_ms + answer_ms)
@@ -156,4 +164,17 @@ def limits_for(
         try_ms=delays.try_ms,
         retries=delays.retries or 0,
         late_share_allowed=sla.late_share_allowed,
+        concurrency=None if serve_late else _concurrency(front, profile.max_batch_size, time_ms),
     )
+
+
+def _concurrency(front: FrontCosts | None, batch_size: int, time_ms: float) -> int | None:
+    """Return how many requests the balancer should send at a time; None: as many as come.
+
+    At least two full batches: one on the device, and one that gathers. Where the device limits the
+    replica, the waiting room is full before, and the replica refuses at little cost.
+    """
+    request_ms = 0.0 if front is None else front.ms_per_request(batch_size)
+    if request_ms <= 0:
+        return None
+    return max(2 * batch_size, math.ceil(CONCURRENCY_SHARE * time_ms / request_ms))

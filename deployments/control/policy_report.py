@@ -36,6 +36,7 @@ def policy_report(
         "wait_factor": core.wait_factor,
         "waiting_room": core.limits.waiting_room,
         "batch_size_limit": core.limits.max_batch_size,
+        "concurrency_limit": core.limits.concurrency,
         "sla_rate_per_s": curve and curve.sla_rate_per_s,
         "bottleneck": limiting,
         "front": _front_report(corrections.front),

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from deployments.haproxy import concurrency_limit
 from deployments.haproxy.only_replica import RULES
 from deployments.haproxy.open_files import open_files_limit
 from deployments.haproxy.rays_command import find_haproxy
@@ -36,7 +37,7 @@ frontend front
     use_backend back
 backend back
     http-reuse always
-    {only_replica}
+    {rules}
     {servers}
 """
 
@@ -74,7 +75,7 @@ def haproxy(port: int, servers: Mapping[str, int], socket: Path) -> Iterator[int
             servers="\n    ".join(
                 f"server {name} 127.0.0.1:{server_port}" for name, server_port in servers.items()
             ),
-            only_replica="\n    ".join(RULES),
+            rules="\n    ".join((*RULES, *concurrency_limit.rules("back"))),
         )
     )
     process = subprocess.Popen([find_haproxy(), "-f", config])

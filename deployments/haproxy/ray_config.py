@@ -12,6 +12,8 @@ lines. The supervisor hands HAProxy a changed copy:
 - Requests have to arrive in time, and are sent on when they are complete: only then can they be
   sent to a second replica.
 - The only replica is not asked again what it has just refused (`deployments.haproxy.only_replica`).
+- It lets in no more requests at a time than the replicas can answer in time, as they say
+  (`deployments.haproxy.concurrency_limit`).
 - Buffers are kept for the next request.
 - It serves no more clients at a time than it may open files for: it would not start.
 - Without any replica to send a request to, or if one dies and the request cannot be sent to
@@ -24,11 +26,12 @@ lines. The supervisor hands HAProxy a changed copy:
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from deployments.haproxy import concurrency_limit
 from deployments.haproxy.only_replica import RULES
 from deployments.haproxy.open_files import MAX_CONNECTIONS
 
@@ -233,9 +236,20 @@ def amend(
         )
     text = "".join(sections)
     text = _after(text, "tune.bufsize", f"tune.memory.hot-size {HOT_MEMORY_BYTES}")
-    for rule in reversed(RULES):
-        text = _after(text, "http-reuse always", rule)
+    text = "".join(
+        _with_rules(one, (*RULES, *concurrency_limit.rules(found[1])))
+        if (found := _BACKEND.match(one))
+        else one
+        for one in _SECTION.split(text)
+    )
     return _after(text, "option abortonclose", "option http-buffer-request")
+
+
+def _with_rules(backend: str, rules: Iterable[str]) -> str:
+    """Return the section of an application's backend with rules; others stay as they are."""
+    for rule in reversed(tuple(rules)):
+        backend = _after(backend, "http-reuse always", rule)
+    return backend
 
 
 def _hold_briefly(backend: str, held_ms: int, listener: str, unavailable: Path) -> str:

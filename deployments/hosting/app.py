@@ -71,6 +71,11 @@ class HostingApp(InferenceApp):
             # Its pacer and its refusals are those of the service.
             InferenceProtocol.hosted = HostedApp(self, hosted.loop, hosted.root_path)
 
+    @property
+    def concurrency(self) -> int | None:
+        """None for several models: they share the event loop, but not their devices."""
+        return super().concurrency if len(self._repository.names) == 1 else None
+
     def reports(self) -> list[Mapping[str, Any]]:
         """Return what ``GET /sojourn/policy`` tells of each model, the first model's first."""
         return [service.explain() for service in self._repository.services]

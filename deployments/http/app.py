@@ -18,6 +18,7 @@ from deployments.batcher.requests import Refusal
 from deployments.console.planning import ModelPlanning, Planning
 from deployments.errors import BusyError, ModelError, RequestError
 from deployments.haproxy import only_replica
+from deployments.haproxy.concurrency_limit import REFUSED_HEADER, refused_before
 from deployments.http.answers import BINARY, JSON, Answer, check_method, error_answer
 from deployments.http.asgi import lifespan, path_of
 from deployments.http.compression import accepted_coding, compressed, pays
@@ -121,6 +122,11 @@ class InferenceApp:
         self.service = service
         self._resources.use(service)
 
+    @property
+    def concurrency(self) -> int | None:
+        """Requests that the balancer should send at a time; None: as many as come."""
+        return self.service.concurrency
+
     def reports(self) -> list[Mapping[str, Any]]:
         """Return what ``GET /sojourn/policy`` tells of each model, the first model's first."""
         return [self.service.explain()]
@@ -140,6 +146,8 @@ class InferenceApp:
         arrival_s = scope.get(ARRIVAL) or time.monotonic()
         # This keeps the last of repeated fields; `_infer` rejects those where that matters.
         fields = dict(scope["headers"])
+        if REFUSED_HEADER in fields:
+            self.service.count_refused_before(refused_before(fields[REFUSED_HEADER]))
         info = RequestInfo(
             fields.get(REQUEST_ID, b"")[:MAX_REQUEST_ID_BYTES] or self.request_ids.make(),
             fields.get(TRACEPARENT),

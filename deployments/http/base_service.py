@@ -62,6 +62,11 @@ class BaseService(ABC):
         """Say that this service is not ready any more; requests that still come are answered."""
         self.draining = True
 
+    @property
+    def concurrency(self) -> int | None:
+        """Requests that the balancer should send at a time; None: as many as come."""
+        return None
+
     def has_room(self, body: bytes, arrival_s: float) -> bool:
         """Return whether one more row may wait; if not, count the rows of `body` as refused.
 
@@ -97,6 +102,10 @@ class BaseService(ABC):
         Refusal or None
             FULL or EXPIRED; None if it can.
         """
+
+    @abstractmethod
+    def count_refused_before(self, requests: int) -> None:
+        """Count requests that the balancer refused because of `concurrency`."""
 
     @abstractmethod
     def refuse(self, body: bytes, arrival_s: float) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from deployments.haproxy.concurrency_limit import LIMIT_HEADER, UNLIMITED
 from deployments.haproxy.only_replica import status_on_wire
 from deployments.http.answers import Answer, error_answer
 from deployments.http.app import InferenceApp
@@ -45,9 +46,11 @@ class HostedApp:
         self.turned_away = TurnedAway(self.app, self.loop)
 
     def default_lines(self, headers: Headers) -> bytes:
-        """Return the header lines that uvicorn adds to every answer; it renews them each second."""
+        """Return the header lines of every answer, once a second: uvicorn's, and the limit."""
         if headers is not self._default_headers:
-            self._default_headers, self._default_lines = headers, _lines(headers)
+            limit = self.app.concurrency
+            told = (LIMIT_HEADER, b"%d" % (UNLIMITED if limit is None else limit))
+            self._default_headers, self._default_lines = headers, _lines([*headers, told])
             self._refusals = [
                 [self._bytes(error_answer(error), only_replica=only) for only in (False, True)]
                 for error in ERRORS

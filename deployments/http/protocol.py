@@ -93,8 +93,8 @@ class InferenceProtocol(AnsweringProtocol):
             super().data_received(data)
             return
         end = data.find(END_OF_HEAD)
-        head, request_id, traceparent = (
-            hosted.heads.find(data, end) if end >= 0 else (None, None, None)
+        head, request_id, traceparent, refused_before = (
+            hosted.heads.find(data, end) if end >= 0 else (None, None, None, 0)
         )
         service = hosted.app.service
         start = end + len(END_OF_HEAD)
@@ -110,6 +110,9 @@ class InferenceProtocol(AnsweringProtocol):
         self._arrival_s = self._readable_since_s(now_s, service.front_meter.request_read(now_s))
         stop = start + head.body_length
         let_in = self._let_in(hosted, head, traceparent, data, start)
+        if refused_before and (let_in or head.only_replica):
+            # Whoever is tried next counts them otherwise.
+            service.count_refused_before(refused_before)
         if len(data) < stop:
             self._missing = stop - len(data)
             self.receiving()

@@ -1,8 +1,8 @@
 """The head of an ordinary inference request, parsed once for all requests with the same head.
 
-Clients and balancers send the same head with every request, but for a request id, a `traceparent`
-and sometimes the length of the body. So the bytes of a head, without the first two, are the key of
-what they say.
+Clients and balancers send the same head with every request, but for a request id, a `traceparent`,
+what HAProxy has refused, and sometimes the length of the body. So the bytes of a head, without the
+first three, are the key of what they say.
 A head that was not seen before is parsed by llhttp, as uvicorn parses it.
 """
 
@@ -13,6 +13,7 @@ import httptools
 
 from deployments.errors import BadRequestError
 from deployments.haproxy import only_replica
+from deployments.haproxy.concurrency_limit import REFUSED_HEADER, refused_before
 from deployments.http.compression import accepted_coding
 from deployments.http.request import (
     ACCEPT_ENCODING,
@@ -30,7 +31,9 @@ from deployments.observability.request_info import TRACEPARENT
 END_OF_HEAD = b"\r\n\r\n"
 #: As HAProxy writes them. Other spellings are parsed with the rest of the head.
 _REQUEST_ID_LINE = b"\r\n" + REQUEST_ID + b": "
+_REFUSED_LINE = b"\r\n" + REFUSED_HEADER + b": "
 _TRACEPARENT_LINE = b"\r\n" + TRACEPARENT + b": "
+_NOT_ORDINARY = None, None, None, 0
 _PRINTABLE = re.compile(rb"[\x21-\x7e]+")
 #: Heads to remember, and the longest one, in bytes.
 _HEADS = 512
@@ -97,7 +100,9 @@ class RequestHeads:
         self._unusual = _UNUSUAL | unusual_fields
         self._heads: dict[bytes, RequestHead | None] = {}
 
-    def find(self, data: bytes, end: int) -> tuple[RequestHead | None, bytes | None, bytes | None]:
+    def find(
+        self, data: bytes, end: int
+    ) -> tuple[RequestHead | None, bytes | None, bytes | None, int]:
         """Return the head at the start of `data`, and what its key leaves out.
 
         Parameters
@@ -113,25 +118,31 @@ class RequestHeads:
             None if the request is not ordinary.
         request_id, traceparent : bytes or None
             None if it has none.
+        refused : int
+            Requests that HAProxy says it has refused before.
         """
         if end > _LONGEST_ORDINARY_HEAD:
-            return None, None, None
+            return _NOT_ORDINARY
         key, request_id = _cut(data[:end], _REQUEST_ID_LINE)
         traceparent = None
         if _TRACEPARENT_LINE in key:
             key, traceparent = _cut(key, _TRACEPARENT_LINE)
+        refused = 0
+        if _REFUSED_LINE in key:
+            key, number = _cut(key, _REFUSED_LINE)
+            refused = refused_before(number or b"")
         head = self._parsed(key)
         if head is None:
-            return None, None, None
+            return _NOT_ORDINARY
         if request_id is None:
             request_id = head.request_id
         elif head.request_id is not None or not _PRINTABLE.fullmatch(request_id):
-            return None, None, None
+            return _NOT_ORDINARY
         if traceparent is None:
             traceparent = head.traceparent
         elif head.traceparent is not None or not _PRINTABLE.fullmatch(traceparent):
-            return None, None, None
-        return head, request_id and request_id[:MAX_REQUEST_ID_BYTES], traceparent
+            return _NOT_ORDINARY
+        return head, request_id and request_id[:MAX_REQUEST_ID_BYTES], traceparent, refused
 
     def _parsed(self, key: bytes) -> RequestHead | None:
         try:

@@ -38,6 +38,10 @@ class Service(Protocol):
         """The meter that counts requests, and tells since when they could have been read."""
 
     @property
+    def concurrency(self) -> int | None:
+        """Requests that the balancer should send at a time; None: as many as come."""
+
+    @property
     def ready(self) -> bool:
         """Whether the model can answer requests."""
 
@@ -58,6 +62,9 @@ class Service(Protocol):
         self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
     ) -> None:
         """Count requests that were turned away, given their arrival times and rows."""
+
+    def count_refused_before(self, requests: int) -> None:
+        """Count requests that the balancer refused because of `concurrency`."""
 
     def refuse(self, body: bytes, arrival_s: float) -> None:
         """Count a request that is refused because the bodies of others take too much memory."""

@@ -167,6 +167,12 @@ class PipelineService(BaseService):
         core.offered += len(requests)
         core.refused += len(requests)
 
+    def count_refused_before(self, requests: int) -> None:
+        """Count requests that the balancer refused."""
+        core = self.pipeline.core
+        core.offered += requests
+        core.refused += requests
+
     def refuse(self, body: bytes, arrival_s: float) -> None:
         """Count a request that is refused because the bodies of others take too much memory."""
         core = self.pipeline.core

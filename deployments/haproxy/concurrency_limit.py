@@ -1,0 +1,63 @@
+"""How many requests HAProxy sends to the replicas at a time, and what both tell each other of it.
+
+A refusal costs a replica's event loop a fifth of what an answer costs. So an overload of the loop
+itself cannot be refused by the replica: at twice what it can answer, refusals would take a fifth of
+its time, and requests would wait unread meanwhile. HAProxy refuses for next to nothing.
+
+Each replica says in its answers how many requests it can hold and still answer in time
+(`deployments.batcher.limits.Limits.concurrency`). HAProxy lets in so many for each replica that is
+up, and refuses further POSTs at once. It hands the number of those that it has refused to the
+replica that gets the next request, in a header: so each is counted once, by one replica, and the
+autoscaler sees what clients offered.
+"""
+
+import zlib
+
+#: The header of a replica's answers with its limit, and HAProxy's of requests with its refusals;
+#: HAProxy removes what clients send under the second name, and the first from answers.
+LIMIT_HEADER = b"x-sojourn-concurrency-limit"
+REFUSED_HEADER = b"x-sojourn-refused-before"
+#: More than any server has at a time. HAProxy tells how many connections are free, so it needs a
+#: number to count from.
+UNLIMITED = 1_000_000
+#: Requests with this header may matter more than others, so the replicas decide about them.
+_PRIORITY = "x-request-priority"
+#: The body of a refusal, the same as a replica's.
+FULL = '{"error":"this replica is full; try again later"}'
+
+
+def rules(backend: str) -> tuple[str, ...]:
+    """Return HAProxy's lines for a backend.
+
+    Parameters
+    ----------
+    backend : str
+        Its name. Each has variables of its own in HAProxy's process.
+    """
+    name = f"{zlib.crc32(backend.encode()):08x}"
+    free, refused = f"proc.sojourn_free_{name}", f"proc.sojourn_refused_{name}"
+    full = "{ var(txn.sojourn_over) -m int ge 0 }"
+    some = f"{{ var({refused}) -m int gt 0 }}"
+    return (
+        f"default-server maxconn {UNLIMITED}",
+        f"http-request del-header {REFUSED_HEADER.decode()}",
+        # How many connections are free, and how many have to be: unset until a replica has said.
+        "http-request set-var(txn.sojourn_free) be_conn_free if METH_POST",
+        f"http-request set-var(txn.sojourn_over) nbsrv,mul({free}),sub(txn.sojourn_free) "
+        f"if METH_POST {{ nbsrv gt 0 }} !{{ req.hdr({_PRIORITY}) -m found }}",
+        f"http-request set-var({refused}) int(0) if !{{ var({refused}) -m found }}",
+        f"http-request set-var({refused}) int(1),add({refused}) if {full}",
+        f"http-request deny deny_status 503 content-type application/json hdr Retry-After 1 "
+        f"string '{FULL}' if {full}",
+        f"http-request set-header {REFUSED_HEADER.decode()} %[var({refused})] if METH_POST {some}",
+        f"http-request set-var({refused}) int(0) if METH_POST {some}",
+        f"http-response set-var(txn.sojourn_limit) res.hdr({LIMIT_HEADER.decode()})",
+        f"http-response set-var({free}) int({UNLIMITED}),sub(txn.sojourn_limit) "
+        "if { var(txn.sojourn_limit) -m found }",
+        f"http-response del-header {LIMIT_HEADER.decode()}",
+    )
+
+
+def refused_before(value: bytes) -> int:
+    """Return the number in a `REFUSED_HEADER`; 0 if it is none."""
+    return int(value) if value.isdigit() else 0
