@@ -19,6 +19,8 @@ ADMISSION_SHARE = 0.97
 #: The balancer sends as many requests at a time as the front handles in this share of the SLA's
 #: response time, if it is the front that limits the replica.
 CONCURRENCY_SHARE = 0.25
+#: No front is faster.
+_NO_TIME_MS = 1e-6
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,6 @@ def _concurrency(front: FrontCosts | None, batch_size: int, time_ms: float) -> i
     replica, the waiting room is full before, and the replica refuses at little cost.
     """
     request_ms = 0.0 if front is None else front.ms_per_request(batch_size)
-    if request_ms <= 0:
+    if request_ms < _NO_TIME_MS:
         return None
     return max(2 * batch_size, math.ceil(CONCURRENCY_SHARE * time_ms / request_ms))

@@ -22,6 +22,9 @@ REFUSED_HEADER = b"x-sojourn-refused-before"
 UNLIMITED = 1_000_000
 #: Requests with this header may matter more than others, so the replicas decide about them.
 _PRIORITY = "x-request-priority"
+#: A larger body does not fit into HAProxy's buffer. An answer before all of it has come could be
+#: lost, as HAProxy would close the connection, so the replicas decide about those as well.
+LARGEST_BODY_BYTES = 32 << 10
 #: The body of a refusal, the same as a replica's.
 FULL = '{"error":"this replica is full; try again later"}'
 
@@ -36,15 +39,20 @@ def rules(backend: str) -> tuple[str, ...]:
     """
     name = f"{zlib.crc32(backend.encode()):08x}"
     free, refused = f"proc.sojourn_free_{name}", f"proc.sojourn_refused_{name}"
+    limited = (
+        f"METH_POST {{ req.hdr_val(content-length) le {LARGEST_BODY_BYTES} }} "
+        f"!{{ req.hdr({_PRIORITY}) -m found }}"
+    )
     full = "{ var(txn.sojourn_over) -m int ge 0 }"
     some = f"{{ var({refused}) -m int gt 0 }}"
     return (
         f"default-server maxconn {UNLIMITED}",
         f"http-request del-header {REFUSED_HEADER.decode()}",
         # How many connections are free, and how many have to be: unset until a replica has said.
-        "http-request set-var(txn.sojourn_free) be_conn_free if METH_POST",
+        f"http-request wait-for-body time 30s if {limited}",
+        f"http-request set-var(txn.sojourn_free) be_conn_free if {limited}",
         f"http-request set-var(txn.sojourn_over) nbsrv,mul({free}),sub(txn.sojourn_free) "
-        f"if METH_POST {{ nbsrv gt 0 }} !{{ req.hdr({_PRIORITY}) -m found }}",
+        f"if {limited} {{ nbsrv gt 0 }}",
         f"http-request set-var({refused}) int(0) if !{{ var({refused}) -m found }}",
         f"http-request set-var({refused}) int(1),add({refused}) if {full}",
         f"http-request deny deny_status 503 content-type application/json hdr Retry-After 1 "
@@ -56,6 +64,11 @@ def rules(backend: str) -> tuple[str, ...]:
         "if { var(txn.sojourn_limit) -m found }",
         f"http-response del-header {LIMIT_HEADER.decode()}",
     )
+
+
+def limit_header(concurrency: int | None) -> tuple[bytes, bytes]:
+    """Return the header of answers that tells HAProxy a replica's limit; None: there is none."""
+    return LIMIT_HEADER, b"%d" % (UNLIMITED if concurrency is None else concurrency)
 
 
 def refused_before(value: bytes) -> int:

@@ -18,7 +18,7 @@ from deployments.batcher.requests import Refusal
 from deployments.console.planning import ModelPlanning, Planning
 from deployments.errors import BusyError, ModelError, RequestError
 from deployments.haproxy import only_replica
-from deployments.haproxy.concurrency_limit import REFUSED_HEADER, refused_before
+from deployments.haproxy.concurrency_limit import REFUSED_HEADER, limit_header, refused_before
 from deployments.http.answers import BINARY, JSON, Answer, check_method, error_answer
 from deployments.http.asgi import lifespan, path_of
 from deployments.http.compression import accepted_coding, compressed, pays
@@ -165,6 +165,7 @@ class InferenceApp:
         self.service.answers[status] += 1
         headers.append((b"content-length", b"%d" % len(body)))
         headers.append((REQUEST_ID, info.request_id))
+        headers.append(limit_header(self.concurrency))
         if scope["method"] == "HEAD":
             body = b""
         status = only_replica.status_on_wire(status, only_replica=only_replica.HEADER in fields)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from deployments.haproxy.concurrency_limit import LIMIT_HEADER, UNLIMITED
+from deployments.haproxy.concurrency_limit import limit_header
 from deployments.haproxy.only_replica import status_on_wire
 from deployments.http.answers import Answer, error_answer
 from deployments.http.app import InferenceApp
@@ -48,8 +48,7 @@ class HostedApp:
     def default_lines(self, headers: Headers) -> bytes:
         """Return the header lines of every answer, once a second: uvicorn's, and the limit."""
         if headers is not self._default_headers:
-            limit = self.app.concurrency
-            told = (LIMIT_HEADER, b"%d" % (UNLIMITED if limit is None else limit))
+            told = limit_header(self.app.concurrency)
             self._default_headers, self._default_lines = headers, _lines([*headers, told])
             self._refusals = [
                 [self._bytes(error_answer(error), only_replica=only) for only in (False, True)]

@@ -63,6 +63,17 @@ async def test_policy_report_autoscaler_and_wait_correction_count_the_same_late_
     assert rows["deadline_missed"] == 2
 
 
+async def test_what_the_balancer_refused_counts_as_many_rows_as_other_requests_have() -> None:
+    async with emulated_service(PROFILE) as service:
+        for rows in (4, 2):
+            service.front_meter.request_read(time.monotonic())
+            await infer(service, rows=rows)
+        service.count_refused_before(10)
+        stats = service.autoscaling_stats()
+    assert (stats["offered_total"], stats["refused_total"]) == (36, 30)
+    assert stats["refused_finally_total"] == 30
+
+
 async def test_refusals_count_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten refused requests of 64 rows once counted as ten, and the fleet stayed too small."""
     body = orjson.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [64, 1]}]})

