@@ -5,11 +5,10 @@ to standard output.
 """
 
 import json
-import os
 import sys
 from typing import Any
 
-from deployments.threads import limit_threads
+from deployments.control.child_process import give_way
 from policy.batching_policy import BatchingPolicy
 from policy.errors import SojournError
 from policy.mmpp import Mmpp
@@ -17,8 +16,6 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.solvers import mmpp
 
-#: Low CPU priority: the requests on this machine come first.
-_NICENESS = 10
 #: Share of the late requests allowed that is left to errors of the estimate. With 200 s of memory,
 #: 0.3 kept 99% in 16 of 16 estimates of bursts close to the capacity, no margin in 6 of them.
 MARGIN = 0.3
@@ -39,8 +36,7 @@ def solve(message: dict[str, Any]) -> BatchingPolicy:
 
 def main() -> None:
     """Solve what is asked on standard input."""
-    os.nice(_NICENESS)
-    limit_threads(1)
+    give_way()
     try:
         result = solve(json.load(sys.stdin)).to_dict()
     except SojournError as error:

@@ -1,17 +1,45 @@
-"""Compute in a child process, so that the requests keep the interpreter."""
+"""Compute in a child process, so that the requests keep the interpreter.
+
+A child has a low priority. In a container with a CPU quota that does not help: what the child takes
+of the quota, the requests lose. So once the quota has been used up, the child takes turns with
+pauses, and gets a part of the quota only.
+"""
 
 import asyncio
+import ctypes
 import json
+import os
+import signal
 import subprocess
 import sys
 from typing import Any
 
+from deployments.control.cpu_quota import CpuQuota, cpu_quota
 from deployments.errors import ChildError
+from deployments.threads import limit_threads
 from policy.errors import InfeasibleError
+
+#: Low CPU priority: the requests on this machine come first.
+_NICENESS = 10
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+#: What a child may take of a quota that has been used up, and how long a turn and a pause take.
+QUOTA_SHARE, _TURN_S = 0.2, 0.1
+
+
+def give_way() -> None:
+    """Let this child process leave the CPU to others, and end when its parent does."""
+    os.nice(_NICENESS)
+    limit_threads(1)
+    if sys.platform == "linux":
+        # A parent that dies during a pause would leave it paused for ever.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 async def call(
-    module: str, message: dict[str, Any], time_limit_s: float | None = None
+    module: str,
+    message: dict[str, Any],
+    time_limit_s: float | None = None,
+    quota: CpuQuota | None = None,
 ) -> dict[str, Any]:
     """Run a module, give it `message` as JSON, and return the JSON that it writes.
 
@@ -24,7 +52,9 @@ async def call(
     message : dict
         In JSON's types.
     time_limit_s : float, optional
-        The process is killed after this.
+        The process is killed after this; with pauses, after so much longer.
+    quota : CpuQuota, optional
+        By default, that of this process, if it has one.
 
     Raises
     ------
@@ -46,8 +76,12 @@ async def call(
     reply = asyncio.create_task(
         asyncio.to_thread(process.communicate, json.dumps(message).encode())
     )
+    quota = quota or cpu_quota()
+    pacing: asyncio.Task[None] | None = None
     try:
-        async with asyncio.timeout(time_limit_s):
+        async with asyncio.timeout(time_limit_s) as limit:
+            if quota is not None:
+                pacing = asyncio.create_task(_pace(process, quota, limit))
             output, errors = await asyncio.shield(reply)
     except TimeoutError:
         process.kill()
@@ -57,6 +91,9 @@ async def call(
         process.kill()
         await reply
         raise
+    finally:
+        if pacing is not None:
+            pacing.cancel()
     if process.returncode:
         lines = errors.decode(errors="replace").strip().splitlines()
         raise ChildError(lines[-1] if lines else f"the process ended ({process.returncode})")
@@ -67,3 +104,21 @@ async def call(
     if "error" in result:
         raise InfeasibleError(result["error"])
     return result
+
+
+async def _pace(process: subprocess.Popen[bytes], quota: CpuQuota, limit: asyncio.Timeout) -> None:
+    """Pause the process again and again, once the quota has been used up; until cancelled."""
+    share = QUOTA_SHARE * quota.cores
+    if share >= 1:
+        return
+    throttled = quota.throttled()
+    while quota.throttled() == throttled:
+        await asyncio.sleep(_TURN_S)
+    when_s, now_s = limit.when(), asyncio.get_running_loop().time()
+    if when_s is not None:
+        limit.reschedule(now_s + (when_s - now_s) / share)
+    while True:
+        process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep((1 - share) * _TURN_S)
+        process.send_signal(signal.SIGCONT)
+        await asyncio.sleep(share * _TURN_S)

@@ -6,20 +6,16 @@ cannot, ``not_stored`` says why.
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
+from deployments.control.child_process import give_way
 from deployments.control.solve_cache import SolveCache
 from deployments.control.solve_request import SolveRequest, SolveResult
-from deployments.threads import limit_threads
 from policy.errors import InfeasibleError, InvalidInputError, SojournError
 from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.table import solve_table
-
-#: Low CPU priority: the requests on this machine come first.
-_NICENESS = 10
 
 
 def solve_curve(request: SolveRequest) -> LoadLatenessCurve | None:
@@ -60,8 +56,7 @@ def solve_and_store(request: SolveRequest, cache: SolveCache) -> dict[str, Any]:
 
 def main() -> None:
     """Solve the request on standard input."""
-    os.nice(_NICENESS)
-    limit_threads(1)
+    give_way()
     message = json.load(sys.stdin)
     try:
         answer = solve_and_store(

@@ -1,12 +1,19 @@
 """Child processes that answer, and those that do not."""
 
+import asyncio
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from deployments.control import child_process
+from deployments.control.cpu_quota import CpuQuota
 from deployments.errors import ChildError
 from policy.errors import InfeasibleError
+from tests.support.services import wait_for
 
 READ = "import json, os, sys, time; message = json.load(sys.stdin);"
 
@@ -44,3 +51,76 @@ async def test_an_error_that_the_process_reports_is_final(module: Path) -> None:
     module.write_text(f"{READ} json.dump({{'error': 'no policy'}}, sys.stdout)")
     with pytest.raises(InfeasibleError, match="no policy"):
         await child_process.call("answer", {})
+
+
+class CountedQuota(CpuQuota):
+    """Counts how often it is asked; used up from the second time on, if at all."""
+
+    asked = 0
+    used_up = True
+
+    def throttled(self) -> int:
+        type(self).asked += 1
+        return int(self.used_up and self.asked > 1)
+
+
+#: Computes for 0.1 s of CPU time, and tells how long that took.
+COMPUTE = f"""{READ}
+began = time.monotonic()
+before = time.process_time()
+while time.process_time() < before + 0.1: pass
+json.dump({{"took": time.monotonic() - began}}, sys.stdout)"""
+
+
+@pytest.mark.slow
+async def test_a_process_gets_a_part_of_a_quota_that_is_used_up(module: Path) -> None:
+    module.write_text(COMPUTE)
+    quota = type("Quota", (CountedQuota,), {"asked": 0})(0.5, Path("none"))
+    answer = await child_process.call("answer", {}, quota=quota)
+    # A tenth of a core, so about a second less what the start took of the first turns.
+    assert answer["took"] >= 0.4
+
+
+async def test_a_process_is_not_paused_while_the_quota_suffices(
+    module: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signals = []
+    monkeypatch.setattr(subprocess.Popen, "send_signal", lambda _, number: signals.append(number))
+    module.write_text(f"{READ} time.sleep(0.3); json.dump({{}}, sys.stdout)")
+    quota = type("Quota", (CountedQuota,), {"asked": 0, "used_up": False})(0.5, Path("none"))
+    assert await child_process.call("answer", {}, quota=quota) == {}
+    assert quota.asked > 1
+    assert signals == []
+
+
+@pytest.mark.slow
+async def test_pauses_do_not_count_towards_the_time_limit(module: Path) -> None:
+    module.write_text(f"{READ} time.sleep(1.0); json.dump({{}}, sys.stdout)")
+    quota = type("Quota", (CountedQuota,), {"asked": 0})(0.5, Path("none"))
+    assert await child_process.call("answer", {}, time_limit_s=0.6, quota=quota) == {}
+
+
+async def test_a_paused_process_ends_with_its_parent(module: Path) -> None:
+    module.write_text(
+        "from deployments.control.child_process import give_way\n"
+        "import os, signal, time\n"
+        "give_way(); print(os.getpid(), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)\n"
+    )
+    parent = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import subprocess, sys, time; subprocess.Popen([sys.executable, '-m', 'answer']); "
+            "time.sleep(60)",
+        ],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(module.parent), *sys.path])},
+    )
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+    with parent:
+        parent.kill()
+    assert await asyncio.to_thread(
+        wait_for, lambda: not child.is_running() or child.status() == "zombie"
+    )
