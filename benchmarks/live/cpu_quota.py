@@ -1,6 +1,7 @@
 """Hold processes to a share of a core, as a container's limit does; it needs root and Linux."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import click
 
 _V1, _V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
+_ENDED_WITHIN_S = 10.0
 
 
 @contextmanager
@@ -37,4 +39,8 @@ def cpu_quota(share: float, period_ms: int) -> Iterator[Path]:
     try:
         yield group / "cgroup.procs"
     finally:
+        # Children of those processes end a moment after them.
+        until_s = time.monotonic() + _ENDED_WITHIN_S
+        while (group / "cgroup.procs").read_text() and time.monotonic() < until_s:
+            time.sleep(0.01)
         group.rmdir()

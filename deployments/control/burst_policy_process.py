@@ -8,7 +8,6 @@ import json
 import sys
 from typing import Any
 
-from deployments.control.child_process import give_way
 from policy.batching_policy import BatchingPolicy
 from policy.errors import SojournError
 from policy.mmpp import Mmpp
@@ -36,7 +35,6 @@ def solve(message: dict[str, Any]) -> BatchingPolicy:
 
 def main() -> None:
     """Solve what is asked on standard input."""
-    give_way()
     try:
         result = solve(json.load(sys.stdin)).to_dict()
     except SojournError as error:

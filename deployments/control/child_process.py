@@ -6,7 +6,6 @@ pauses, and gets a part of the quota only.
 """
 
 import asyncio
-import ctypes
 import json
 import os
 import signal
@@ -16,23 +15,10 @@ from typing import Any
 
 from deployments.control.cpu_quota import CpuQuota, cpu_quota
 from deployments.errors import ChildError
-from deployments.threads import limit_threads
 from policy.errors import InfeasibleError
 
-#: Low CPU priority: the requests on this machine come first.
-_NICENESS = 10
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 #: What a child may take of a quota that has been used up, and how long a turn and a pause take.
 QUOTA_SHARE, _TURN_S = 0.2, 0.1
-
-
-def give_way() -> None:
-    """Let this child process leave the CPU to others, and end when its parent does."""
-    os.nice(_NICENESS)
-    limit_threads(1)
-    if sys.platform == "linux":
-        # A parent that dies during a pause would leave it paused for ever.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 async def call(
@@ -48,7 +34,7 @@ async def call(
     Parameters
     ----------
     module : str
-        Run as ``python -m``.
+        Run by `deployments.control.child`.
     message : dict
         In JSON's types.
     time_limit_s : float, optional
@@ -66,7 +52,7 @@ async def call(
     """
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [sys.executable, "-m", "deployments.control.child", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -112,7 +98,7 @@ async def _pace(process: subprocess.Popen[bytes], quota: CpuQuota, limit: asynci
     if share >= 1:
         return
     throttled = quota.throttled()
-    while quota.throttled() == throttled:
+    while quota.throttled() == throttled or not _gives_way(process.pid):
         await asyncio.sleep(_TURN_S)
     when_s, now_s = limit.when(), asyncio.get_running_loop().time()
     if when_s is not None:
@@ -122,3 +108,11 @@ async def _pace(process: subprocess.Popen[bytes], quota: CpuQuota, limit: asynci
         await asyncio.sleep((1 - share) * _TURN_S)
         process.send_signal(signal.SIGCONT)
         await asyncio.sleep(share * _TURN_S)
+
+
+def _gives_way(child: int) -> bool:
+    """Return whether a child has come as far as to end with this process, even while paused."""
+    try:
+        return os.getpriority(os.PRIO_PROCESS, child) > os.getpriority(os.PRIO_PROCESS, 0)
+    except ProcessLookupError:
+        return False

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deployments.control.child_process import give_way
 from deployments.control.solve_cache import SolveCache
 from deployments.control.solve_request import SolveRequest, SolveResult
 from policy.errors import InfeasibleError, InvalidInputError, SojournError
@@ -56,7 +55,6 @@ def solve_and_store(request: SolveRequest, cache: SolveCache) -> dict[str, Any]:
 
 def main() -> None:
     """Solve the request on standard input."""
-    give_way()
     message = json.load(sys.stdin)
     try:
         answer = solve_and_store(

@@ -102,16 +102,14 @@ async def test_pauses_do_not_count_towards_the_time_limit(module: Path) -> None:
 
 async def test_a_paused_process_ends_with_its_parent(module: Path) -> None:
     module.write_text(
-        "from deployments.control.child_process import give_way\n"
-        "import os, signal, time\n"
-        "give_way(); print(os.getpid(), flush=True)\n"
-        "os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "import os, signal\nprint(os.getpid(), flush=True)\nos.kill(os.getpid(), signal.SIGSTOP)\n"
     )
     parent = subprocess.Popen(
         [
             sys.executable,
             "-c",
-            "import subprocess, sys, time; subprocess.Popen([sys.executable, '-m', 'answer']); "
+            "import subprocess, sys, time; "
+            "subprocess.Popen([sys.executable, '-m', 'deployments.control.child', 'answer']); "
             "time.sleep(60)",
         ],
         stdout=subprocess.PIPE,
