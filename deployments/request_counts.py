@@ -34,6 +34,7 @@ class RequestCounts:
     ) -> None:
         self.refused = 0
         self._refused_before = 0
+        self._rows_at_balancer = 0
         self._batcher = batcher
         self._observer = observer
         self._front_meter = front_meter
@@ -76,7 +77,9 @@ class RequestCounts:
     def refused_by_balancer(self, requests: int) -> int:
         """Count requests that never came here; return their rows, as many as others have."""
         counted = self._batcher.rows
-        rows = round(requests * max(1.0, counted.offered / max(1, self._front_meter.requests)))
+        came = counted.offered - self._rows_at_balancer
+        rows = round(requests * max(1.0, came / max(1, self._front_meter.requests)))
+        self._rows_at_balancer += rows
         counted.offered += rows
         counted.refused += rows
         return rows

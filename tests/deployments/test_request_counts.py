@@ -68,10 +68,11 @@ async def test_what_the_balancer_refused_counts_as_many_rows_as_other_requests_h
         for rows in (4, 2):
             service.front_meter.request_read(time.monotonic())
             await infer(service, rows=rows)
-        service.count_refused_before(10)
+        for _ in range(10):  # it does not grow with what was counted before
+            service.count_refused_before(10)
         stats = service.autoscaling_stats()
-    assert (stats["offered_total"], stats["refused_total"]) == (36, 30)
-    assert stats["refused_finally_total"] == 30
+    assert (stats["offered_total"], stats["refused_total"]) == (306, 300)
+    assert stats["refused_finally_total"] == 300
 
 
 async def test_refusals_count_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
