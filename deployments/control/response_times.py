@@ -59,6 +59,7 @@ class ResponseTimePercentiles:
         self.predicted_ms: dict[str, float] = {}
         self.predicted_for_clients_ms: dict[str, float] = {}
         self.measured_over_predicted: dict[str, float] = {}
+        self._predictable = True
         self._ticks = 0
         self._predict_at = PREDICT_EVERY
 
@@ -93,8 +94,8 @@ class ResponseTimePercentiles:
 
     @property
     def holds(self) -> bool:
-        """Whether what is measured is near what is predicted."""
-        return all(
+        """Whether what is measured is near what is predicted; no, if nothing can be predicted."""
+        return self._predictable and all(
             1 / HOLDS_WITHIN <= ratio <= HOLDS_WITHIN
             for ratio in self.measured_over_predicted.values()
         )
@@ -112,12 +113,14 @@ class ResponseTimePercentiles:
     async def _predict(self, profile: Profile, core: BatcherCore, way: WayCosts | None) -> float:
         """Predict percentiles if that is possible; return the CPU time that it took, in seconds."""
         self.predicted_ms, self.predicted_for_clients_ms = {}, {}
+        self._predictable = False
         now_s = time.monotonic()
         rate_per_s, policy = core.arrival_rate.per_s(now_s), core.policy(now_s)
         limit = BatchingPolicy.from_control_limit(policy.control_limit, policy.max_batch_size)
-        if policy.actions != limit.actions and policy.max_batch_size > MAX_TABLE_BATCH:
-            return 0.0
         if not rate_per_s > 0:
+            self._predictable = True  # there is nothing to predict
+            return 0.0
+        if policy.actions != limit.actions and policy.max_batch_size > MAX_TABLE_BATCH:
             return 0.0
         longest_wait_ms = core.longest_wait_ms(policy)
         if longest_wait_ms < (policy.max_wait_ms or math.inf):
@@ -129,6 +132,7 @@ class ResponseTimePercentiles:
         except SojournError as error:
             logger.info("no prediction: %s", error)
             return 0.0
+        self._predictable = values_ms is not None
         if values_ms is not None:
             self.predicted_ms = _by_percentile(values_ms)
         if for_clients_ms is not None:

@@ -194,6 +194,7 @@ function replicaWords({ replicas, required_replicas: required, target_replicas: 
 
 function whyNotPredicted(report) {
   if (report.bottleneck === "neither") return "Other processes take the cores, so predictions do not hold.";
+  if (!Object.keys(report.measured_over_predicted).length) return "Response times cannot be predicted at this load.";
   const ratios = Object.values(report.measured_over_predicted).map((ratio) => ratio.toFixed(1));
   return `Predictions do not hold: response times are ${ratios.join(", ")} times those predicted (percentiles ${Object.keys(report.measured_over_predicted).join(", ")}).`;
 }

@@ -98,6 +98,19 @@ async def test_a_prediction_holds_while_what_is_measured_is_near_it(
     assert not percentiles.holds
 
 
+async def test_no_prediction_holds_where_nothing_can_be_predicted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = []
+    for rate_per_s in (0.0, 100.0, PROFILE.capacity_per_s):
+        core, percentiles = core_at(rate_per_s, LIMIT_2, monkeypatch), ResponseTimePercentiles()
+        before = percentiles.holds
+        for _ in range(PREDICT_EVERY):
+            await percentiles.tick([0.01] * 200, lambda: PROFILE, core)
+        held.append((before, percentiles.holds, bool(percentiles.predicted_ms)))
+    assert held == [(True, True, False), (True, True, True), (True, False, False)]
+
+
 async def test_predicts_nothing_that_would_take_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response_times, "evaluate", None)
     core = core_at(100.0, table_policy(MAX_TABLE_BATCH + 1), monkeypatch)
