@@ -75,7 +75,7 @@ def haproxy(port: int, servers: Mapping[str, int], socket: Path) -> Iterator[int
             servers="\n    ".join(
                 f"server {name} 127.0.0.1:{server_port}" for name, server_port in servers.items()
             ),
-            rules="\n    ".join((*RULES, *concurrency_limit.rules("back"))),
+            rules="\n    ".join((*RULES, *concurrency_limit.rules("back", tuple(servers)))),
         )
     )
     process = subprocess.Popen([find_haproxy(), "-f", config])

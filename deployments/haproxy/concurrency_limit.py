@@ -5,20 +5,20 @@ itself cannot be refused by the replica: at twice what it can answer, refusals w
 its time, and requests would wait unread meanwhile. HAProxy refuses for next to nothing.
 
 Each replica says in its answers how many requests it can hold and still answer in time
-(`deployments.batcher.limits.Limits.concurrency`). HAProxy lets in so many for each replica that is
-up, and refuses further POSTs at once. It hands the number of those that it has refused to the
-replica that gets the next request, in a header: so each is counted once, by one replica, and the
-autoscaler sees what clients offered.
+(`deployments.batcher.limits.Limits.concurrency`). HAProxy refuses further POSTs at once while every
+replica that is up has so many. (Not while all of them together have: one that hangs would soon have
+all.) It hands the number of those that it has refused to the replica that gets the next request, in
+a header: so each is counted once, by one replica, and the autoscaler sees what clients offered.
 """
 
 import zlib
+from collections.abc import Sequence
 
 #: The header of a replica's answers with its limit, and HAProxy's of requests with its refusals;
 #: HAProxy removes what clients send under the second name, and the first from answers.
 LIMIT_HEADER = b"x-sojourn-concurrency-limit"
 REFUSED_HEADER = b"x-sojourn-refused-before"
-#: More than any server has at a time. HAProxy tells how many connections are free, so it needs a
-#: number to count from.
+#: More than any server has at a time.
 UNLIMITED = 1_000_000
 #: Requests with this header may matter more than others, so the replicas decide about them.
 _PRIORITY = "x-request-priority"
@@ -29,39 +29,43 @@ LARGEST_BODY_BYTES = 32 << 10
 FULL = '{"error":"this replica is full; try again later"}'
 
 
-def rules(backend: str) -> tuple[str, ...]:
+def rules(backend: str, servers: Sequence[str]) -> tuple[str, ...]:
     """Return HAProxy's lines for a backend.
 
     Parameters
     ----------
     backend : str
         Its name. Each has variables of its own in HAProxy's process.
+    servers : sequence of str
+        The names of its servers that are no backups.
     """
     name = f"{zlib.crc32(backend.encode()):08x}"
-    free, refused = f"proc.sojourn_free_{name}", f"proc.sojourn_refused_{name}"
-    limited = (
-        f"METH_POST {{ req.hdr_val(content-length) le {LARGEST_BODY_BYTES} }} "
-        f"!{{ req.hdr({_PRIORITY}) -m found }}"
+    limit, refused = f"proc.sojourn_limit_{name}", f"proc.sojourn_refused_{name}"
+    limited, has_room = (
+        "{ var(txn.sojourn_limited) -m found }",
+        "{ var(txn.sojourn_room) -m found }",
     )
-    full = "{ var(txn.sojourn_over) -m int ge 0 }"
     some = f"{{ var({refused}) -m int gt 0 }}"
     return (
-        f"default-server maxconn {UNLIMITED}",
         f"http-request del-header {REFUSED_HEADER.decode()}",
-        # How many connections are free, and how many have to be: unset until a replica has said.
+        # Not before a replica has said its limit.
+        f"http-request set-var(txn.sojourn_limited) int(1) if METH_POST {{ nbsrv gt 0 }} "
+        f"{{ var({limit}) -m found }} !{{ req.hdr({_PRIORITY}) -m found }} "
+        f"{{ req.hdr_val(content-length) le {LARGEST_BODY_BYTES} }}",
         f"http-request wait-for-body time 30s if {limited}",
-        f"http-request set-var(txn.sojourn_free) be_conn_free if {limited}",
-        f"http-request set-var(txn.sojourn_over) nbsrv,mul({free}),sub(txn.sojourn_free) "
-        f"if {limited} {{ nbsrv gt 0 }}",
+        *(
+            f"http-request set-var(txn.sojourn_room) int(1) if {limited} !{has_room} "
+            f"{{ srv_is_up({backend}/{one}) }} {{ srv_conn({backend}/{one}),sub({limit}) lt 0 }}"
+            for one in servers
+        ),
         f"http-request set-var({refused}) int(0) if !{{ var({refused}) -m found }}",
-        f"http-request set-var({refused}) int(1),add({refused}) if {full}",
+        f"http-request set-var({refused}) int(1),add({refused}) if {limited} !{has_room}",
         f"http-request deny deny_status 503 content-type application/json hdr Retry-After 1 "
-        f"string '{FULL}' if {full}",
+        f"string '{FULL}' if {limited} !{has_room}",
         f"http-request set-header {REFUSED_HEADER.decode()} %[var({refused})] if METH_POST {some}",
         f"http-request set-var({refused}) int(0) if METH_POST {some}",
-        f"http-response set-var(txn.sojourn_limit) res.hdr({LIMIT_HEADER.decode()})",
-        f"http-response set-var({free}) int({UNLIMITED}),sub(txn.sojourn_limit) "
-        "if { var(txn.sojourn_limit) -m found }",
+        f"http-response set-var({limit}) res.hdr({LIMIT_HEADER.decode()}),add(0) "
+        f"if {{ res.hdr({LIMIT_HEADER.decode()}) -m found }}",
         f"http-response del-header {LIMIT_HEADER.decode()}",
     )
 

@@ -12,7 +12,7 @@ lines. The supervisor hands HAProxy a changed copy:
 - Requests have to arrive in time, and are sent on when they are complete: only then can they be
   sent to a second replica.
 - The only replica is not asked again what it has just refused (`deployments.haproxy.only_replica`).
-- It lets in no more requests at a time than the replicas can answer in time, as they say
+- It refuses requests while every replica has as many as it can answer in time, as they say
   (`deployments.haproxy.concurrency_limit`).
 - Buffers are kept for the next request.
 - It serves no more clients at a time than it may open files for: it would not start.
@@ -26,7 +26,7 @@ lines. The supervisor hands HAProxy a changed copy:
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -236,28 +236,31 @@ def amend(
         )
     text = "".join(sections)
     text = _after(text, "tune.bufsize", f"tune.memory.hot-size {HOT_MEMORY_BYTES}")
-    text = "".join(
-        _with_rules(one, (*RULES, *concurrency_limit.rules(found[1])))
-        if (found := _BACKEND.match(one))
-        else one
-        for one in _SECTION.split(text)
-    )
+    text = "".join(_with_rules(one) for one in _SECTION.split(text))
     return _after(text, "option abortonclose", "option http-buffer-request")
 
 
-def _with_rules(backend: str, rules: Iterable[str]) -> str:
-    """Return the section of an application's backend with rules; others stay as they are."""
-    for rule in reversed(tuple(rules)):
-        backend = _after(backend, "http-reuse always", rule)
-    return backend
+def _with_rules(section: str) -> str:
+    """Return the section of an application's backend with our rules; others stay as they are."""
+    found = _BACKEND.match(section)
+    if found is None:
+        return section
+    for rule in reversed((*RULES, *concurrency_limit.rules(found[1], _replicas(section)))):
+        section = _after(section, "http-reuse always", rule)
+    return section
+
+
+def _replicas(backend: str) -> list[str]:
+    """Return the names of a backend's servers that are no backups."""
+    lines = [line for line in backend.splitlines() if not line.endswith(" backup")]
+    return _SERVER.findall("\n".join(lines))
 
 
 def _hold_briefly(backend: str, held_ms: int, listener: str, unavailable: Path) -> str:
     """Return the section of a backend that holds requests no longer while no replica is up."""
     name = backend.split()[1]
     head, _, rest = backend.partition("\n")
-    replicas = [line for line in rest.splitlines() if not line.endswith(" backup")]
-    names = _SERVER.findall("\n".join(replicas))
+    names = _replicas(backend)
     up = "".join(f"    acl replica_up srv_is_up({name}/{one})\n" for one in names)
     held = f"    acl held str({name}),map_str({unavailable.with_name(HELD_MAP)}) -m found\n"
     condition = "!held !replica_up" if up else "!held"

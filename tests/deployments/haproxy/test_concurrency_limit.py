@@ -37,9 +37,8 @@ def test_what_is_no_number_counts_nothing(value: bytes, number: int) -> None:
 
 
 def test_each_backend_has_variables_of_its_own() -> None:
-    assert {*rules("http-a-b")} & {*rules("http-a_b")} == {
-        rule for rule in rules("any") if "proc." not in rule
-    }
+    shared = {*rules("http-a-b", ["r"])} & {*rules("http-a_b", ["r"])}
+    assert shared == {rule for rule in rules("any", ["r"]) if "proc." not in rule}
 
 
 class Replica:
@@ -121,25 +120,41 @@ async def told(replicas: list[Replica], client: httpx.AsyncClient) -> int:
     return sum(sum(one.told) for one in replicas)
 
 
-async def test_no_more_are_let_in_than_the_replicas_hold_and_each_refusal_is_told_once(
+async def let_in_until_full(
+    replicas: list[Replica], client: httpx.AsyncClient
+) -> tuple[list[asyncio.Task[httpx.Response]], httpx.Response]:
+    """Send requests that are held, until one is refused; return both."""
+    let_in: list[asyncio.Task[httpx.Response]] = []
+    while True:
+        sent = asyncio.create_task(client.post("/infer", content=b"{}"))
+        while not sent.done() and sum(one.holds for one in replicas) <= len(let_in):
+            await asyncio.sleep(0)
+        if sent.done():
+            return let_in, sent.result()
+        let_in.append(sent)
+
+
+async def test_requests_are_refused_while_all_replicas_are_full_and_each_is_told_of_once(
     tmp_path: Path,
 ) -> None:
     async with fleet(tmp_path, 3, 3) as (replicas, client):
+        await asyncio.gather(*(client.get("/up") for _ in range(5)))
         for one in replicas:
             one.gate.clear()
-        held_up = [asyncio.create_task(client.post("/infer", content=b"{}")) for _ in range(6)]
-        await held(replicas, 6)
-        beyond = [await client.post("/infer", content=b"{}") for _ in range(5)]
+        let_in, refusal = await let_in_until_full(replicas, client)
+        assert all(one.holds >= 3 for one in replicas)
+        assert any(one.holds == 3 for one in replicas)
+        beyond = [refusal, *[await client.post("/infer", content=b"{}") for _ in range(4)]]
         # What is no inference request, and what may matter more, is let in all the same.
         others = [
             asyncio.create_task(client.get("/sojourn/policy")),
             asyncio.create_task(client.post("/infer", headers={"X-Request-Priority": "1"})),
         ]
-        await held(replicas, 8)
+        await held(replicas, len(let_in) + 2)
         for one in replicas:
             one.gate.set()
-        answers = [*await asyncio.gather(*held_up, *others), *beyond]
-        assert [one.status_code for one in answers] == [200] * 8 + [503] * 5
+        answers = [*await asyncio.gather(*let_in, *others), *beyond]
+        assert [one.status_code for one in answers] == [200] * (len(let_in) + 2) + [503] * 5
         for refusal in beyond:
             assert refusal.text == FULL
             assert refusal.headers["retry-after"] == "1"
@@ -161,6 +176,27 @@ async def test_nothing_is_refused_before_a_replica_has_said_its_limit_or_without
         replica.gate.set()
         assert {one.status_code for one in await asyncio.gather(*many)} == {200}
         assert replica.told == []
+
+
+async def test_a_replica_that_hangs_does_not_have_the_others_requests_refused(
+    tmp_path: Path,
+) -> None:
+    async with fleet(tmp_path, 4, 4) as (replicas, client):
+        hanging = replicas[0]
+        hanging.gate.clear()
+        answered, stuck = 0, list[asyncio.Task[httpx.Response]]()
+        while answered < 200:
+            sent = asyncio.create_task(client.post("/infer", content=b"{}"))
+            while not sent.done() and hanging.holds <= len(stuck):
+                await asyncio.sleep(0)
+            if sent.done():
+                assert sent.result().status_code == 200
+                answered += 1
+            else:
+                stuck.append(sent)
+        assert len(stuck) > 8
+        hanging.gate.set()
+        assert {one.status_code for one in await asyncio.gather(*stuck)} == {200}
 
 
 async def test_a_limit_that_changes_is_followed(tmp_path: Path) -> None:
