@@ -5,10 +5,11 @@ itself cannot be refused by the replica: at twice what it can answer, refusals w
 its time, and requests would wait unread meanwhile. HAProxy refuses for next to nothing.
 
 Each replica says in its answers how many requests it can hold and still answer in time
-(`deployments.batcher.limits.Limits.concurrency`). HAProxy refuses further POSTs at once while every
-replica that is up has so many. (Not while all of them together have: one that hangs would soon have
-all.) It hands the number of those that it has refused to the replica that gets the next request, in
-a header: so each is counted once, by one replica, and the autoscaler sees what clients offered.
+(`deployments.batcher.limits.Limits.concurrency`). While a replica has so many, HAProxy sends
+further POSTs to one that has fewer, and refuses them at once if there is none. (Each replica is
+looked at alone: of a sum for all of them, one that hangs would soon have all.) It hands the number
+of those that it has refused to the replica that gets the next request, in a header: so each is
+counted once, by one replica, and the autoscaler sees what clients offered.
 """
 
 import zlib
@@ -20,6 +21,9 @@ LIMIT_HEADER = b"x-sojourn-concurrency-limit"
 REFUSED_HEADER = b"x-sojourn-refused-before"
 #: More than any server has at a time.
 UNLIMITED = 1_000_000
+#: What a request is found to be: one that is limited, with a server that has room, and with one
+#: that is full.
+_MARKS = "limited", "room", "full"
 #: Requests with this header may matter more than others, so the replicas decide about them.
 _PRIORITY = "x-request-priority"
 #: A larger body does not fit into HAProxy's buffer. An answer before all of it has come could be
@@ -41,32 +45,38 @@ def rules(backend: str, servers: Sequence[str]) -> tuple[str, ...]:
     """
     name = f"{zlib.crc32(backend.encode()):08x}"
     limit, refused = f"proc.sojourn_limit_{name}", f"proc.sojourn_refused_{name}"
-    limited, has_room = (
-        "{ var(txn.sojourn_limited) -m found }",
-        "{ var(txn.sojourn_room) -m found }",
-    )
+    limited, room, full = (f"{{ var(txn.sojourn_{one}) -m found }}" for one in _MARKS)
     some = f"{{ var({refused}) -m int gt 0 }}"
+    looks = []
+    for one in servers:
+        is_up = f"{{ srv_is_up({backend}/{one}) }}"
+        spare = f"srv_conn({backend}/{one}),sub({limit})"
+        looks += [
+            f"http-request set-var(txn.sojourn_room) str({one}) "
+            f"if {limited} !{room} {is_up} {{ {spare} lt 0 }}",
+            f"http-request set-var(txn.sojourn_full) int(1) "
+            f"if {limited} !{full} {is_up} {{ {spare} ge 0 }}",
+        ]
     return (
         f"http-request del-header {REFUSED_HEADER.decode()}",
-        # Not before a replica has said its limit.
+        # The servers are looked at one by one only if they have half of what they may have, and not
+        # before a replica has said its limit: until then this is not set.
+        f"http-request set-var(txn.sojourn_half) nbsrv,mul({limit}),div(2) if METH_POST",
         f"http-request set-var(txn.sojourn_limited) int(1) if METH_POST {{ nbsrv gt 0 }} "
-        f"{{ var({limit}) -m found }} !{{ req.hdr({_PRIORITY}) -m found }} "
+        f"{{ be_conn,sub(txn.sojourn_half) ge 0 }} !{{ req.hdr({_PRIORITY}) -m found }} "
         f"{{ req.hdr_val(content-length) le {LARGEST_BODY_BYTES} }}",
         f"http-request wait-for-body time 30s if {limited}",
-        *(
-            f"http-request set-var(txn.sojourn_room) int(1) if {limited} !{has_room} "
-            f"{{ srv_is_up({backend}/{one}) }} {{ srv_conn({backend}/{one}),sub({limit}) lt 0 }}"
-            for one in servers
-        ),
+        *looks,
         f"http-request set-var({refused}) int(0) if !{{ var({refused}) -m found }}",
-        f"http-request set-var({refused}) int(1),add({refused}) if {limited} !{has_room}",
+        f"http-request set-var({refused}) int(1),add({refused}) if {limited} !{room}",
         f"http-request deny deny_status 503 content-type application/json hdr Retry-After 1 "
-        f"string '{FULL}' if {limited} !{has_room}",
+        f"string '{FULL}' if {limited} !{room}",
         f"http-request set-header {REFUSED_HEADER.decode()} %[var({refused})] if METH_POST {some}",
         f"http-request set-var({refused}) int(0) if METH_POST {some}",
         f"http-response set-var({limit}) res.hdr({LIMIT_HEADER.decode()}),add(0) "
         f"if {{ res.hdr({LIMIT_HEADER.decode()}) -m found }}",
         f"http-response del-header {LIMIT_HEADER.decode()}",
+        f"use-server %[var(txn.sojourn_room)] if {room} {full}",
     )
 
 

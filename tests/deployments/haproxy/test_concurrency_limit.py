@@ -142,8 +142,7 @@ async def test_requests_are_refused_while_all_replicas_are_full_and_each_is_told
         for one in replicas:
             one.gate.clear()
         let_in, refusal = await let_in_until_full(replicas, client)
-        assert all(one.holds >= 3 for one in replicas)
-        assert any(one.holds == 3 for one in replicas)
+        assert [one.holds for one in replicas] == [3, 3]
         beyond = [refusal, *[await client.post("/infer", content=b"{}") for _ in range(4)]]
         # What is no inference request, and what may matter more, is let in all the same.
         others = [
@@ -178,11 +177,12 @@ async def test_nothing_is_refused_before_a_replica_has_said_its_limit_or_without
         assert replica.told == []
 
 
-async def test_a_replica_that_hangs_does_not_have_the_others_requests_refused(
+async def test_a_replica_that_hangs_gets_no_more_and_has_no_requests_refused(
     tmp_path: Path,
 ) -> None:
     async with fleet(tmp_path, 4, 4) as (replicas, client):
         hanging = replicas[0]
+        await asyncio.gather(*(client.get("/up") for _ in range(5)))
         hanging.gate.clear()
         answered, stuck = 0, list[asyncio.Task[httpx.Response]]()
         while answered < 200:
@@ -194,7 +194,7 @@ async def test_a_replica_that_hangs_does_not_have_the_others_requests_refused(
                 answered += 1
             else:
                 stuck.append(sent)
-        assert len(stuck) > 8
+        assert len(stuck) == 4
         hanging.gate.set()
         assert {one.status_code for one in await asyncio.gather(*stuck)} == {200}
 
