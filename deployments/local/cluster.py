@@ -32,6 +32,9 @@ READY_TIMEOUT_S = 120.0
 #: Replicas finish what they have accepted; see `deployments.replica.DRAIN_TIMEOUT_S`.
 SHUTDOWN_TIMEOUT_S = 35.0
 _POLL_S = 0.1
+#: How often the controller is asked whether a start has failed. Each answer takes CPU, which the
+#: start needs.
+_FAILURE_POLL_S = 1.0
 
 
 def main() -> int:
@@ -186,13 +189,16 @@ def _wait_until_ready(
     """Wait until a model answers through HAProxy. Raise `StartError` if it does not start."""
     model = application["model"]
     ready = f"{where}{application['route_prefix']}/v2/health/ready"  # this needs no token
-    while time.monotonic() < deadline_s:
+    ask_at_s = 0.0
+    while (now_s := time.monotonic()) < deadline_s:
         with suppress(OSError), urllib.request.urlopen(ready, timeout=5) as answer:
             if answer.status == 200:
                 return
-        failure = _deployment_failure(application["application"], dashboard)
-        if failure:
-            raise StartError(f"{model} did not start: {failure}")
+        if now_s >= ask_at_s:
+            failure = _deployment_failure(application["application"], dashboard)
+            if failure:
+                raise StartError(f"{model} did not start: {failure}")
+            ask_at_s = now_s + _FAILURE_POLL_S
         time.sleep(_POLL_S)
     raise StartError(f"{model} did not answer within {READY_TIMEOUT_S:g} s")
 

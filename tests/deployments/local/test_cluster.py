@@ -1,9 +1,16 @@
 """The child process of a local run, as far as it works without Ray."""
 
+import socket
 import warnings
+from itertools import pairwise
+
+import pytest
+
+from deployments.errors import StartError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray warns while it is imported
+    from deployments.local import cluster
     from deployments.local.cluster import last_error
 
 
@@ -19,3 +26,56 @@ def test_last_error_finds_the_line_that_names_the_error() -> None:
     assert last_error([message]) == "model 'a': must be package.module:Class"
     assert last_error(["something else"]) == "something else"
     assert last_error([]) == "Ray gave no reason"
+
+
+class Clock:
+    """Stands in for `time`: sleeping takes no time but that of the clock."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, duration_s: float) -> None:
+        self.now_s += duration_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(cluster, "time", clock)
+    return clock
+
+
+def wait_for_nobody(clock: Clock) -> None:
+    """Wait for ten seconds for a model that does not listen."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        where = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        application = {"model": "digits", "application": "a", "route_prefix": ""}
+        cluster._wait_until_ready(application, where, "http://unused", clock.now_s + 10)
+
+
+def test_a_start_asks_the_controller_once_a_second_whether_it_has_failed(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_s: list[float] = []
+    monkeypatch.setattr(cluster, "_deployment_failure", lambda *_: asked_s.append(clock.now_s))
+    with pytest.raises(StartError, match="digits did not answer"):
+        wait_for_nobody(clock)
+    between_s = [later_s - earlier_s for earlier_s, later_s in pairwise(asked_s)]
+    assert len(between_s) > 7
+    assert all(0.99 < one_s < 1.2 for one_s in between_s)
+
+
+def test_a_failed_start_is_told_within_a_second(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed_s = clock.now_s + 4.2
+    monkeypatch.setattr(
+        cluster, "_deployment_failure", lambda *_: "no weights" if clock.now_s > failed_s else None
+    )
+    with pytest.raises(StartError, match="digits did not start: no weights"):
+        wait_for_nobody(clock)
+    assert clock.now_s <= failed_s + 1.1
