@@ -104,6 +104,7 @@ def _run(
     connections: int,
     first: bool,
     keep_every: int,
+    patience_s: float,
 ) -> LightRun:
     """Send the requests from this process."""
     libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
@@ -128,7 +129,7 @@ def _run(
         for file in files.tolist():
             epoll.register(file, select.EPOLLIN)
         cpu_s, start_ns = time.thread_time(), time.time_ns() + _LEAD_NS
-        times = (due_ns, start_ns, round(1e9 * PATIENCE_S))
+        times = (due_ns, start_ns, round(1e9 * patience_s))
         service = (joined, starts, epoll.fileno(), files, connection_of)
         results = (sent_ns, received_ns, read_ns, outcome, kept, kept_bytes, keep_every)
         arguments: tuple[Any, ...] = (*times, *service, *results)
@@ -156,6 +157,7 @@ def light_open_loop(
     connections: int = CONNECTIONS,
     first: bool = True,
     keep_every: int = KEEP_EVERY,
+    patience_s: float = PATIENCE_S,
 ) -> LightRun:
     """Send requests when they are due, from a process of its own.
 
@@ -175,6 +177,8 @@ def light_open_loop(
         root may do that; for others it makes no difference.
     keep_every : int
         One answer in so many is checked.
+    patience_s : float
+        For how long a request that was sent is waited for.
 
     Returns
     -------
@@ -184,7 +188,7 @@ def light_open_loop(
     head += "Content-Type: application/json\r\nContent-Length: "
     requests = [head.encode() + b"%d\r\n\r\n" % len(body) + body for body in workload.bodies]
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        options = (connections, first, keep_every)
+        options = (connections, first, keep_every, patience_s)
         run = pool.submit(_run, requests, arrivals_s, port, *options).result()
     for number, answer in run.answers.items():
         if not workload.is_right(number % len(workload.bodies), answer):

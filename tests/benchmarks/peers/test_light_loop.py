@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from benchmarks.peers.light_loop import PATIENCE_S, light_open_loop
+from benchmarks.peers.light_loop import light_open_loop
 from loadtests.records import Outcome
 from tests.support.echo_server import echo_server, echo_workload
 
@@ -30,10 +30,10 @@ def test_requests_wait_for_a_connection_and_those_without_an_answer_time_out() -
     """The first three of each ten requests stall, on three of four connections."""
     go = threading.Event()
     with echo_server(go) as port:
-        run = light_open_loop(echo_workload(8), np.zeros(8), port, connections=4)
+        run = light_open_loop(echo_workload(8), np.zeros(8), port, connections=4, patience_s=2.0)
         go.set()
     assert run.outcome.tolist() == [*3 * [Outcome.TIMEOUT], 1, 503, 1, 1, 1]
     assert np.isnan(run.read_s[:3]).all()
     # The fourth connection carried the others, one after the other.
     assert (run.sent_s[4:] > run.received_s[3:-1]).all()
-    assert (run.response_ms[3:] < 1e3 * PATIENCE_S).all()
+    assert (run.response_ms[3:] < 2e3).all()
