@@ -186,9 +186,13 @@ def test_the_what_if_of_a_pipeline_sizes_its_stages(
             page.get(f"{address}/sojourn/")
             page.until("document.querySelectorAll('#stages tbody tr').length === 3")
             page.script("document.getElementById('what-if').scrollIntoView()")
-            # There is a present to ask about once there is load.
-            while not page.script("document.querySelector('#answers tbody') && true"):
+
+            def asked() -> object:
                 client.post(f"{address}/v2/models/digits-pipeline/infer", content=example)
+                return page.script("document.querySelector('#answers tbody') && true")
+
+            # There is a present to ask about once there is load.
+            assert wait_for(asked, 30)
             # The page that is open has started the planner.
             load = "document.querySelectorAll('#sliders input[type=number]')[2]"
             page.script(
