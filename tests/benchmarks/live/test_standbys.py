@@ -23,18 +23,16 @@ def test_a_standby_serves_in_place_of_a_replica_that_dies_and_beside_one_that_is
         first = measured.wait_for_standby()
         processes = measured.processes()
 
-        def one_stands_by() -> bool:
-            newest: dict[str, Any] | None = httpx.get(f"{service.url}/sojourn/autoscaler").json()[
-                "newest"
-            ]
-            return (
-                newest is not None
-                and newest["standbys"] == 1
-                and newest["reason"].startswith("1 serves, 1 stands by")
-            )
+        newest: dict[str, Any] = {}
 
-        # The decision that finds both running comes up to a period later.
-        assert wait_for(one_stands_by)
+        def one_stands_by() -> bool:
+            decision = httpx.get(f"{service.url}/sojourn/autoscaler").json()["newest"]
+            newest.update(decision or {})
+            words = str(newest.get("reason"))
+            return newest.get("standbys") == 1 and words.startswith("1 serves, 1 stands by")
+
+        # A decision comes once a second; on a busy machine, the first ones want both to serve.
+        assert wait_for(one_stands_by, 60), newest
         assert not clients.failed()
 
         assert first in processes
