@@ -275,7 +275,7 @@ def test_bytes_references_and_requests_add_up():
 @pytest.mark.slow
 def test_bytes_references_and_requests_add_up_in_long_runs():
     run_state_machine_as_test(
-        Machine, settings=settings(max_examples=200, stateful_step_count=80, deadline=None)
+        Machine, settings=settings(max_examples=100, stateful_step_count=80, deadline=None)
     )
 
 

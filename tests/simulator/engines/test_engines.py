@@ -123,20 +123,9 @@ REPLICAS = st.lists(st.integers(0, 12), min_size=1, max_size=6)
 
 
 @pytest.mark.slow
-@settings(max_examples=6, deadline=None)
-@given(scenarios(), REPLICAS)
-def test_both_engines_agree_request_by_request(scenario, numbers):
-    check_both_engines(scenario, numbers)
-
-
-@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(scenarios(), REPLICAS)
-def test_both_engines_agree_request_by_request_in_many_fleets(scenario, numbers):
-    check_both_engines(scenario, numbers)
-
-
-def check_both_engines(scenario, numbers):
+def test_both_engines_agree_request_by_request(scenario, numbers):
     (live, live_log, live_views), (compiled, compiled_log, compiled_views) = run_both(
         scenario, numbers
     )
