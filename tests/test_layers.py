@@ -31,7 +31,7 @@ ADAPTERS = {
 }
 TESTS_WITH_BENCHMARKS = (
     "tests/benchmarks/",
-    "tests/integration/test_faults.py",
+    "tests/integration/one_ray/test_faults.py",
     "tests/support/echo_server.py",
 )
 

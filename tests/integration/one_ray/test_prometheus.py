@@ -11,7 +11,7 @@ from autoscaler.decision_instruments import DECISION_INSTRUMENTS
 from deployments.replica_instruments import REPLICA_INSTRUMENTS
 from tests.support.dashboards import QUERIES, PanelQuery
 from tests.support.prometheus import Prometheus
-from tests.support.services import Running, load_document, serving, wait_for
+from tests.support.services import Running, load_document, wait_for
 
 pytestmark = [
     pytest.mark.integration,
@@ -21,6 +21,9 @@ pytestmark = [
     ),
 ]
 
+#: Of the application: Ray still exports what replicas of earlier ones have counted.
+NAME = "scraped"
+OURS = f'{{application="{NAME}"}}'
 REQUESTS = 40
 #: They are exported when they happen for the first time.
 EVENTS = {
@@ -38,10 +41,10 @@ UNKNOWN_YET = {
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    config = tmp_path_factory.mktemp("digits") / "digits.yaml"
-    with serving(config, load_document("digits.yaml")) as running:
-        yield running
+def service(one_ray: Running) -> Running:
+    document = load_document("digits.yaml")
+    document["applications"][0]["name"] = NAME
+    return one_ray.serve_instead(document)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +71,7 @@ def test_every_metric_arrives(prometheus: Prometheus) -> None:
     } | {"ray_sojourn_autoscaler_replicas_decided"}
 
     def arrived() -> set[str]:
-        return set(prometheus.get("label/__name__/values"))
+        return set(prometheus.get("label/__name__/values", **{"match[]": OURS}))
 
     wait_for(lambda: expected <= arrived(), timeout_s=40)
     assert expected - arrived() == set()
@@ -77,15 +80,15 @@ def test_every_metric_arrives(prometheus: Prometheus) -> None:
 @pytest.mark.parametrize(
     ("expression", "value"),
     [
-        ("sum(ray_sojourn_offered_rows_total)", REQUESTS),
-        ("sum(ray_sojourn_completed_rows_total)", REQUESTS),
-        ("sum(ray_sojourn_answered_rows_total)", REQUESTS),
-        ('sum(ray_sojourn_answers_total{status="404"})', 1),
-        ("sum(ray_sojourn_response_time_seconds_count)", REQUESTS),
-        ("sum(ray_sojourn_batches_total)", REQUESTS),
-        ("max(ray_sojourn_sla_response_time_seconds)", 0.1),
-        ("max(ray_sojourn_sla_percentile_ratio)", 0.99),
-        ("round(sojourn:sla_budget:ratio, 0.001)", 0.01),
+        (f"sum(ray_sojourn_offered_rows_total{OURS})", REQUESTS),
+        (f"sum(ray_sojourn_completed_rows_total{OURS})", REQUESTS),
+        (f"sum(ray_sojourn_answered_rows_total{OURS})", REQUESTS),
+        (f'sum(ray_sojourn_answers_total{{application="{NAME}",status="404"}})', 1),
+        (f"sum(ray_sojourn_response_time_seconds_count{OURS})", REQUESTS),
+        (f"sum(ray_sojourn_batches_total{OURS})", REQUESTS),
+        (f"max(ray_sojourn_sla_response_time_seconds{OURS})", 0.1),
+        (f"max(ray_sojourn_sla_percentile_ratio{OURS})", 0.99),
+        (f"round(sojourn:sla_budget:ratio{OURS}, 0.001)", 0.01),
     ],
 )
 def test_a_metric_has_the_right_value_after_a_known_load(
@@ -95,12 +98,13 @@ def test_a_metric_has_the_right_value_after_a_known_load(
 
 
 def test_no_alert_fires_where_all_is_well(prometheus: Prometheus) -> None:
-    assert wait_for(lambda: prometheus.value("sojourn:sla_budget:ratio") > 0)
+    assert wait_for(lambda: prometheus.value(f"sojourn:sla_budget:ratio{OURS}") > 0)
     groups = prometheus.get("rules")["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     assert len(rules) > 10
     assert [rule["name"] for rule in rules if rule["health"] == "err"] == []
-    assert [alert["labels"] for alert in prometheus.get("alerts")["alerts"]] == []
+    alerts = [alert["labels"] for alert in prometheus.get("alerts")["alerts"]]
+    assert [labels for labels in alerts if labels.get("application", NAME) == NAME] == []
 
 
 def may_be_empty(query: PanelQuery) -> bool:
@@ -117,7 +121,7 @@ def test_every_query_of_the_dashboards_is_answered(
     """This is the last test: it sends more load, for what the autoscaler and the model tell."""
     example = httpx.get(f"{service.url}/sojourn/example").json()
     expected = {
-        (query.board, query.title, query.legend): query.filled("digits", "1m")
+        (query.board, query.title, query.legend): query.filled(NAME, "1m")
         for query in QUERIES
         if not may_be_empty(query)
     }

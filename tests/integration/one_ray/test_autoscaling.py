@@ -16,11 +16,11 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from deployments.local.ray_token import ray_headers
-from tests.support.services import BIN, Running, load_document, serving, wait_for
+from tests.support.services import BIN, Running, load_document, wait_for
 
 pytestmark = pytest.mark.integration
 
+NAME = "autoscaled"
 #: One replica serves 140/s under the config's SLA of 500 ms, and 83/s under the strict one.
 RATE_PER_S = 80
 STRICT = {"response_time_ms": 200, "percentile": 99.99}
@@ -34,14 +34,13 @@ def document_of(**changes: Any) -> dict[str, Any]:
     deployment["user_config"]["autoscaler"] = {**TIMES, **changes.get("autoscaler", {})}
     deployment["user_config"]["sla"].update(changes.get("sla", {}))
     deployment["autoscaling_config"]["min_replicas"] = changes.get("min_replicas", 1)
+    document["applications"][0]["name"] = NAME
     return document
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    config = tmp_path_factory.mktemp("emulated") / "emulated.yaml"
-    with serving(config, document_of()) as running:
-        yield running
+def service(one_ray: Running) -> Running:
+    return one_ray.serve_instead(document_of())
 
 
 @contextmanager
@@ -61,16 +60,21 @@ def load(service: Running) -> Iterator[None]:
 def test_a_changed_sla_changes_the_replicas_and_a_restart_of_the_controller_does_not(
     service: Running,
 ) -> None:
+    (first,) = service.replicas()
+    service.redeploy(document_of(sla=STRICT, autoscaler={"dry_run": True}))
     with load(service):
         assert wait_for(lambda: arrival_rate(service) > 0.8 * RATE_PER_S)
-        (first,) = service.replicas()
 
-        service.redeploy(document_of(sla=STRICT, autoscaler={"dry_run": True}))
-        assert wait_for(lambda: newest(service)["reason"].startswith("dry run: would scale out"))
-        assert newest(service)["replicas"] > 1
+        def would_scale_out() -> bool:
+            decision = newest(service)
+            begins = str(decision["reason"]).startswith("dry run: would scale out")
+            return begins and int(decision["replicas"]) > 1
+
+        assert wait_for(would_scale_out)
         assert list(service.replicas()) == [first]
 
-        service.redeploy(document_of(sla=STRICT))
+        # Held, so that the replicas are the same if this machine is too busy to send the load.
+        service.redeploy(document_of(sla=STRICT, autoscaler={"hold_s": 120}))
         assert wait_for(lambda: all_run(service) and len(service.replicas()) >= 2, timeout_s=40)
         assert first in service.replicas()
 
@@ -140,9 +144,7 @@ def newest(service: Running) -> dict[str, Any]:
 
 def deployment_of(service: Running) -> dict[str, Any]:
     """Return the status of the deployment from Serve's API."""
-    url = f"{service.summary['dashboard']}/api/serve/applications/"
-    details = httpx.get(url, headers=ray_headers()).json()
-    deployment: dict[str, Any] = details["applications"]["googlenet"]["deployments"]["Replica"]
+    deployment: dict[str, Any] = service.applications()[NAME]["deployments"]["Replica"]
     return deployment
 
 
@@ -159,9 +161,9 @@ def all_run(service: Running) -> bool:
 
 def controller_of(service: Running) -> psutil.Process:
     (controller,) = (
-        child
-        for child in service.process.children(recursive=True)
-        if child.cmdline() and child.cmdline()[0].startswith("ray::ServeController")
+        process
+        for process, words in service.processes().items()
+        if words[0].startswith("ray::ServeController")
     )
     return controller
 
@@ -173,7 +175,7 @@ def autoscaler_metrics(service: Running) -> dict[str, float]:
         sample.name.removeprefix(prefix): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
-        if sample.name.startswith(prefix) and sample.labels["application"] == "googlenet"
+        if sample.name.startswith(prefix) and sample.labels["application"] == NAME
     }
 
 

@@ -5,23 +5,23 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from deployments.local.ray_token import ray_headers
-from tests.support.services import Running, load_document, serving, wait_for
+from tests.support.services import Running, load_document, wait_for
 
 pytestmark = pytest.mark.integration
 
+NAME = "drained"
 PERIOD_S = 0.025
 
 
 def document(replicas: int, version: str) -> dict[str, Any]:
     content = load_document("emulated-p4.yaml")
     application = content["applications"][0]
+    application["name"] = NAME
     application["args"]["model"]["version"] = version
     (deployment,) = application["deployments"]
     del deployment["autoscaling_config"]
@@ -64,9 +64,10 @@ def load(service: Running) -> Iterator[Counter[object]]:
             client.join()
 
 
-def test_no_request_is_lost_while_replicas_are_replaced_and_stopped(tmp_path: Path) -> None:
+def test_no_request_is_lost_while_replicas_are_replaced_and_stopped(one_ray: Running) -> None:
     """Not even with one replica, nor while a new version does not come up."""
-    with serving(tmp_path / "emulated.yaml", document(1, "1")) as service, load(service) as seen:
+    service = one_ray.serve_instead(document(1, "1"))
+    with load(service) as seen:
         assert wait_for(lambda: len(service.replicas()) == 1)
         (first,) = service.replicas()
         service.redeploy(document(1, "2"))
@@ -92,5 +93,4 @@ def version(service: Running) -> str:
 
 
 def status(service: Running) -> str:
-    url = f"{service.summary['dashboard']}/api/serve/applications/"
-    return httpx.get(url, headers=ray_headers()).text
+    return str(service.applications()[NAME])

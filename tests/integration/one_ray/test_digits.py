@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +17,26 @@ from deployments.access.tokens import hash_token
 from loadtests.digits import held_out
 from tests.support.readme import ROOT
 from tests.support.readme import commands as readme_commands
-from tests.support.services import BIN, Running, load_document, serving, wait_for
+from tests.support.services import BIN, Running, load_document, wait_for
 
 pytestmark = pytest.mark.integration
 
 
+def document(**user_config: Any) -> dict[str, Any]:
+    """Return the config of the digits with changes; with one replica, whatever the load.
+
+    How fast this machine is, is not the question here: what is late is served.
+    """
+    content = load_document("digits.yaml")
+    (deployment,) = content["applications"][0]["deployments"]
+    deployment["autoscaling_config"]["max_replicas"] = 1
+    deployment["user_config"] |= {"limits": {"late": "serve"}, **user_config}
+    return content
+
+
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    config = tmp_path_factory.mktemp("digits") / "digits.yaml"
-    with serving(config, load_document("digits.yaml")) as running:
-        yield running
-
-
-def test_the_summary_shows_the_sla_and_the_policy(service: Running) -> None:
-    assert service.summary["sla"] == "99% of requests within 100 ms"
-    assert service.summary["control_limit"] >= 1
-
-
-def test_the_curl_line_can_be_pasted(service: Running) -> None:
-    output = subprocess.run(
-        service.summary["curl"], shell=True, capture_output=True, text=True, check=True
-    ).stdout
-    outputs = {entry["name"]: entry["data"] for entry in json.loads(output)["outputs"]}
-    assert outputs["label"] == [3]
-    assert sum(outputs["probabilities"]) == pytest.approx(1)
+def service(one_ray: Running) -> Running:
+    return one_ray.serve_instead(document())
 
 
 def test_the_load_test_of_the_readme_finds_every_answer_right(service: Running) -> None:
@@ -66,9 +61,9 @@ def test_the_load_tests_of_the_docs_pass(
     lines = re.findall(r"^\.venv/bin/(sojourn loadtest .*)$", page, flags=re.MULTILINE)
     assert len(lines) == 4
     for line in lines:
-        # How fast this machine is, is not the question here, and two seconds show as much as five.
-        here = line.replace("loadtest", f"loadtest --url {service.url}", 1).replace("100ms", "10s")
-        here = here.replace("--duration-s 5", "--duration-s 2")
+        # Two seconds show as much as five.
+        here = line.replace("100ms", "10s").replace("--duration-s 5", "--duration-s 2")
+        here = here.replace("loadtest", f"loadtest --url {service.url}", 1)
         subprocess.run(f"{BIN}/{here}", shell=True, check=True, capture_output=True)
     assert len((tmp_path / "cases.jsonl").read_text().splitlines()) == 50
 
@@ -106,19 +101,15 @@ def test_errors_keep_their_form_behind_haproxy(service: Running) -> None:
 
 def test_a_changed_sla_acts_without_restarting_a_replica(service: Running) -> None:
     before = set(service.replicas())
-    document = load_document("digits.yaml")
-    user_config = document["applications"][0]["deployments"][0]["user_config"]
-    user_config["sla"] = {"response_time_ms": 40, "percentile": 95}
-    service.redeploy(document)
+    service.redeploy(document(sla={"response_time_ms": 40, "percentile": 95}))
     assert wait_for(lambda: policy(service)["sla_in_words"] == "95% of requests within 40 ms")
     # An invalid SLA is rejected, and the service keeps running.
-    user_config["sla"] = {"response_time_ms": -1}
-    service.redeploy(document)
+    service.redeploy(document(sla={"response_time_ms": -1}))
     assert wait_for(lambda: policy(service)["config_error"] is not None)
     assert "sla.response_time_ms" in policy(service)["config_error"]
     assert policy(service)["sla_in_words"] == "95% of requests within 40 ms"
     # Correct it, so that a replica that starts later gets a valid config.
-    service.redeploy(load_document("digits.yaml"))
+    service.redeploy(document())
     assert wait_for(lambda: policy(service)["config_error"] is None)
     assert policy(service)["sla_in_words"] == "99% of requests within 100 ms"
     assert set(service.replicas()) == before
@@ -132,9 +123,8 @@ def policy(service: Running) -> dict[str, Any]:
 def test_tokens_take_effect_without_restarting_a_replica(service: Running, tmp_path: Path) -> None:
     before = set(service.replicas())
     infer, example = f"{service.url}/v2/models/digits/infer", example_of(service)
-    document = load_document("digits.yaml")
     # At this rate, only the burst is admitted while the test runs.
-    document["applications"][0]["deployments"][0]["user_config"]["access"] = {
+    access = {
         "tokens": [
             {"name": "user", "hash": hash_token("u"), "scopes": ["inference", "operations"]},
             {"name": "operator", "hash": hash_token("o"), "scopes": ["operations"]},
@@ -149,7 +139,7 @@ def test_tokens_take_effect_without_restarting_a_replica(service: Running, tmp_p
             return client.post(infer, json=example, headers=headers)
 
         assert infer_as(None).status_code == 200
-        service.redeploy(document)
+        service.redeploy(document(access=access))
         assert wait_for(lambda: infer_as(None).status_code == 401)
         denied = infer_as("unknown")
         assert denied.status_code == 401
@@ -175,7 +165,7 @@ def test_tokens_take_effect_without_restarting_a_replica(service: Running, tmp_p
         report = json.loads(subprocess.run(load_test, capture_output=True, check=True).stdout)
         assert report["requests"] == report["ok"] > 50
 
-        service.redeploy(load_document("digits.yaml"))
+        service.redeploy(document())
         assert wait_for(lambda: infer_as(None).status_code == 200)
     assert set(service.replicas()) == before
 
@@ -198,10 +188,7 @@ def test_metrics_reach_the_clusters_prometheus_endpoint(service: Running) -> Non
 
 def test_a_killed_replica_is_replaced(service: Running) -> None:
     # Even while the user_config is wrong: the new replica takes the last good one.
-    document = load_document("digits.yaml")
-    wrong = load_document("digits.yaml")
-    wrong["applications"][0]["deployments"][0]["user_config"]["sla"]["percentile"] = 100
-    service.redeploy(wrong)
+    service.redeploy(document(sla={"response_time_ms": 100, "percentile": 100}))
     assert wait_for(lambda: policy(service)["config_error"] is not None)
     example = example_of(service)
     (victim,) = service.replicas()
@@ -216,5 +203,5 @@ def test_a_killed_replica_is_replaced(service: Running) -> None:
     assert victim not in service.replicas()
     assert policy(service)["config_error"].endswith("; the last good user_config is in force")
     assert policy(service)["sla_in_words"] == "99% of requests within 100 ms"
-    service.redeploy(document)
+    service.redeploy(document())
     assert wait_for(lambda: policy(service)["config_error"] is None)

@@ -6,7 +6,7 @@ All tests share one service. `benchmarks.resilience` has more faults, for longer
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -16,7 +16,7 @@ import pytest
 from benchmarks.resilience.load import Bystanders, Load, Target
 from benchmarks.resilience.service import emulated_document
 from benchmarks.resilience.tally import Outcome, Request
-from tests.support.services import Running, serving, wait_for
+from tests.support.services import Running, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -25,11 +25,12 @@ SLA_S = 0.5
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    config = tmp_path_factory.mktemp("faults") / "emulated.yaml"
-    with serving(config, emulated_document(replicas=2)) as running:
-        assert wait_for(lambda: len(running.replicas()) == 2)
-        yield running
+def service(one_ray: Running) -> Running:
+    document = emulated_document(replicas=2)
+    document["applications"][0]["name"] = "faulty"
+    running = one_ray.serve_instead(document)
+    assert wait_for(lambda: running.servers_up() == len(running.replicas()) == 2, 60)
+    return running
 
 
 @contextmanager
@@ -49,11 +50,7 @@ def load(service: Running) -> Iterator[Bystanders]:
 
 def newest(service: Running, part: str) -> psutil.Process | None:
     """Return the youngest process of the service whose command line contains `part`."""
-    found = []
-    for child in service.process.children(recursive=True):
-        with suppress(psutil.Error):
-            if part in " ".join(child.cmdline()):
-                found.append(child)
+    found = [one for one, words in service.processes().items() if part in " ".join(words)]
     return max(found, key=psutil.Process.create_time, default=None)
 
 
