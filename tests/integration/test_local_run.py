@@ -1,5 +1,6 @@
 """A local run on real Ray: who can reach it, and what is left of it."""
 
+import json
 import os
 import re
 import signal
@@ -59,6 +60,15 @@ def test_nothing_listens_beyond_this_machine_and_nothing_is_left_without_the_gcs
 ) -> None:
     config = tmp_path / "digits.yaml"
     with serving(config, load_document("digits.yaml")) as service:
+        assert service.summary["sla"] == "99% of requests within 100 ms"
+        assert service.summary["control_limit"] >= 1
+        # The line that the command prints can be pasted.
+        output = subprocess.run(
+            service.summary["curl"], shell=True, capture_output=True, text=True, check=True
+        ).stdout
+        outputs = {entry["name"]: entry["data"] for entry in json.loads(output)["outputs"]}
+        assert outputs["label"] == [3]
+        assert sum(outputs["probabilities"]) == pytest.approx(1)
         found = listening(service)
         assert len(found) > 10
         assert {

@@ -126,9 +126,9 @@ def test_the_start_is_a_metric(service: Running) -> None:
 def test_a_manager_that_is_killed_comes_back_and_takes_over_the_memory(service: Running) -> None:
     socket_path = start_of(service)["store_socket"]
     (manager,) = (
-        process
-        for process, words in service.processes().items()
-        if words[0].startswith("ray::StoreActor")
+        child
+        for child in service.process.children(recursive=True)
+        if child.name().startswith("ray::StoreActor")
     )
     manager.kill()
     manager.wait(10)
