@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from autoscaler.decision import Decision, FleetState
-from autoscaler.fleet_monitor import SLOW_INTERVAL_S, FleetMonitor, FleetStatus, UnknownStatus
+from autoscaler.fleet_monitor import FleetMonitor
+from autoscaler.fleet_status import SLOW_INTERVAL_S, FleetStatus, UnknownStatus
 from autoscaler.history.learning import FleetSetting, Learned
 from autoscaler.reports import ReplicaReport
 from autoscaler.scale_in import ScaleInGuard, acquaintance_s, measured_hold_s
