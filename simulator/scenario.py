@@ -17,7 +17,8 @@ from policy.errors import InfeasibleError, InvalidInputError
 from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.objective import Objective, ServiceLevelObjective
 from policy.profile import Profile
-from policy.table import PolicyTable, solve_table
+from policy.table import PolicyTable
+from policy.table_solving import solve_table
 from simulator.arrivals import WithinSecond
 from simulator.engines.interface import BatchTimes, ReplicaModel, Routing
 from simulator.fleet import Failures

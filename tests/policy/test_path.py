@@ -17,7 +17,7 @@ from policy.path import PathCosts
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from policy.response_time.way import ClientResponseTimes, WayCosts
-from policy.table import solve_table
+from policy.table_solving import solve_table
 
 ONE_BY_ONE = BatchingPolicy.from_control_limit(1, 1)
 FAST = Profile(
