@@ -40,6 +40,19 @@ def test_the_balancer_is_busy_in_proportion_to_the_load(
         path.utilisation(1.01 * path.capacity_per_s)
 
 
+@given(
+    balancer_ms=st.floats(1e-4, 10),
+    utilisation=st.floats(0.01, 0.99),
+    rate_per_s=st.floats(1, 1e5),
+)
+def test_costs_that_are_read_off_a_utilisation_give_it_again(
+    balancer_ms: float, utilisation: float, rate_per_s: float
+) -> None:
+    path = PathCosts.from_utilisation(balancer_ms, utilisation, rate_per_s)
+    assert path.balancer_ms == balancer_ms
+    assert path.utilisation(rate_per_s) == pytest.approx(utilisation)
+
+
 def test_a_balancer_that_takes_no_time_keeps_up_with_everything() -> None:
     assert PathCosts(0.0).capacity_per_s == math.inf
     assert PathCosts(0.0).utilisation(1e9) == 0.0
