@@ -51,6 +51,7 @@ class FleetMonitor:
     start_times : StartTimes
     sla_correction : SlaRateCorrection
     calibration : WindowCalibration
+    shared_cores : SharedCoresHold
     median_replicas : tuple of MedianReplica
         One per SLA in force; empty until a status was known.
     """

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.history.traces import Trace
-from autoscaler.reports import AutoscalerSettings
+from autoscaler.settings import AutoscalerSettings
 from autoscaler.sizing.try_delays import TryDelays
 from deployments.batcher.limits import Limits, limits_for
 from deployments.routing import RETRIES

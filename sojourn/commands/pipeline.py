@@ -1,4 +1,4 @@
-"""`sojourn pipeline`: serve, plan, measure and run pipelines of stages."""
+"""`sojourn pipeline`: serve, plan, simulate, measure and run pipelines of stages."""
 
 import asyncio
 import sys
@@ -24,7 +24,7 @@ from sojourn.output import existing_file, json_option, print_json, print_table, 
 
 @click.group("pipeline")
 def command() -> None:
-    """Serve, plan, measure and run pipelines of stages under one SLA.
+    """Serve, plan, simulate, measure and run pipelines of stages under one SLA.
 
     FILE is a config file such as configs/digits-pipeline.yaml. Every command has --json, which
     prints one JSON object.
@@ -34,7 +34,7 @@ def command() -> None:
 config_file = click.argument("file", type=existing_file)
 
 
-@command.command()
+@command.command(short_help="Serve the pipeline on this machine, without Ray.")
 @config_file
 @click.option("--host", help="Address to listen on; overrides the config.")
 @click.option(
@@ -80,7 +80,7 @@ def serve(
     uvloop.run(serve_pipeline(config, ready))
 
 
-@command.command()
+@command.command(short_help="Find the workers of each stage that keep the SLA.")
 @config_file
 @click.option(
     "--arrival-rate",
@@ -175,7 +175,7 @@ def plan(
         )
 
 
-@command.command()
+@command.command(short_help="Simulate the pipeline in virtual time.")
 @config_file
 @click.option(
     "--arrival-rate",
@@ -292,7 +292,7 @@ def _arrivals_s(
     return [time_s for second in range(counts.size) for time_s in times.of_second(second)]
 
 
-@command.command()
+@command.command(short_help="Measure the time of each stage's batches.")
 @config_file
 @click.option(
     "--seconds", type=click.FloatRange(min=0.01), default=0.2, help="For each batch size."
@@ -331,7 +331,7 @@ def profile(file: Path, seconds: float, as_json: bool) -> None:
     )
 
 
-@command.command()
+@command.command(short_help="Run the items of a file through the pipeline.")
 @config_file
 @click.argument("items", type=click.File("rb"))
 @click.option("--in-flight", type=click.IntRange(min=1), help="The most items at a time.")
