@@ -9,7 +9,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +75,16 @@ class RateHistory:
     recent: RecentTries
 
 
+class _Counters(NamedTuple):
+    """The counters in a replica's newest report."""
+
+    time_s: float
+    counted_s: float
+    tries: float
+    refusals: float
+    final_refusals: float
+
+
 class OfferedLoad:
     """Tries and refusals of all replicas over the last ten minutes, from their counters.
 
@@ -86,9 +96,7 @@ class OfferedLoad:
 
     def __init__(self) -> None:
         self._counted = CountedSeconds()
-        # By replica: time of its newest report, how long it had counted, tries, refusals, and
-        # those of them that were final.
-        self._counters: dict[str, tuple[float, float, float, float, float]] = {}
+        self._counters: dict[str, _Counters] = {}
         # (time, ready replicas) of the last `REPORTING_AFTER_S`.
         self._ready: deque[tuple[float, int]] = deque()
         self._ready_since_s = math.inf
@@ -125,7 +133,7 @@ class OfferedLoad:
             self._first_s = time_s
         offered, refused = report.offered_total, report.refused_total
         final = report.refused_finally_total
-        self._counters[report.replica_id] = (time_s, counted_s, offered, refused, final)
+        self._counters[report.replica_id] = _Counters(time_s, counted_s, offered, refused, final)
         newest_s = self._newest_s
         if time_s > newest_s:
             self._newest_s = time_s
@@ -201,10 +209,10 @@ class OfferedLoad:
         """
         if self._oldest_s >= cutoff_s:
             return []
-        forgotten = [name for name, seen in self._counters.items() if seen[0] < cutoff_s]
+        forgotten = [name for name, seen in self._counters.items() if seen.time_s < cutoff_s]
         for name in forgotten:
             del self._counters[name]
-        self._oldest_s = min((seen[0] for seen in self._counters.values()), default=math.inf)
+        self._oldest_s = min((seen.time_s for seen in self._counters.values()), default=math.inf)
         return forgotten
 
     def history(
@@ -233,7 +241,8 @@ class OfferedLoad:
             return None
         cutoff_s = newest_s - MAX_LAG_S
         reported_s = min(
-            (seen[0] for seen in self._counters.values() if seen[0] >= cutoff_s), default=newest_s
+            (seen.time_s for seen in self._counters.values() if seen.time_s >= cutoff_s),
+            default=newest_s,
         )
         end = math.floor(min(reported_s, newest_s))
         begin = max(math.ceil(self._first_s), self._counted.oldest)
@@ -286,13 +295,15 @@ class OfferedLoad:
             load._counted = CountedSeconds.from_state(state)
             load._counters = {
                 # Earlier versions saved no final refusals.
-                str(name): (
+                str(name): _Counters(
                     *(float(time_s), float(counted_s), float(offered), float(refused)),
                     float(sum(final)),
                 )
                 for name, (time_s, counted_s, offered, refused, *final) in state["counters"].items()
             }
-            load._oldest_s = min((seen[0] for seen in load._counters.values()), default=math.inf)
+            load._oldest_s = min(
+                (seen.time_s for seen in load._counters.values()), default=math.inf
+            )
             load._first_s = math.nan if state["first_s"] is None else float(state["first_s"])
             load._newest_s = _or_never(state["newest_s"])
             load._last_request_s = _or_never(state["last_request_s"])
@@ -310,18 +321,17 @@ class OfferedLoad:
         self._counted.spread(since_s, until_s, attempts, refusals, oldest, finals)
 
 
-def _is_newer(report: ReplicaReport, known: tuple[float, float, float, float, float]) -> bool:
+def _is_newer(report: ReplicaReport, known: _Counters) -> bool:
     """Return whether a report is newer than the known one of its replica.
 
     The time for which it has counted decides, because a wall clock may be set back, unless the
     counters have restarted.
     """
-    known_s, known_counted_s = known[:2]
-    if report.counted_s > 0 and known_counted_s > 0:
-        if report.time_s <= known_s:
-            return report.counted_s > known_counted_s
-        return report.counted_s != known_counted_s
-    return report.time_s > known_s
+    if report.counted_s > 0 and known.counted_s > 0:
+        if report.time_s <= known.time_s:
+            return report.counted_s > known.counted_s
+        return report.counted_s != known.counted_s
+    return report.time_s > known.time_s
 
 
 def _least_time_s(report: ReplicaReport) -> float:
