@@ -15,14 +15,21 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from autoscaler.decision import Decision, FleetState
-from autoscaler.fleet_monitor import SLOW_INTERVAL_S, FleetMonitor, FleetStatus, UnknownStatus
+from autoscaler.decision_words import (
+    bottleneck_remark,
+    correction_remark,
+    origin_in_words,
+    report_remark,
+    stuck_remark,
+)
+from autoscaler.fleet_monitor import FleetMonitor
+from autoscaler.fleet_status import FleetStatus, UnknownStatus
 from autoscaler.history.learning import FleetSetting, Learned
 from autoscaler.reports import ReplicaReport
 from autoscaler.scale_in import ScaleInGuard, acquaintance_s, measured_hold_s
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.shared_cores import HELD_IN_WORDS
 from autoscaler.sizing.live import LiveSizing
-from autoscaler.sizing.sla_rate_correction import MIN_CORRECTION
 from autoscaler.stuck_orders import StuckOrders
 from autoscaler.waking import FirstReplicaWait
 from policy.errors import InvalidInputError
@@ -142,17 +149,10 @@ class Autoscaler:
             if rate_per_s is not None:
                 return self._wake(rate_per_s, current, fleet)
             return self._decision(current, f"hold {current}: {status.reason}")
-        sizing = self._monitor.sizing(fleet.least, fleet.most)
+        settings, sizing = self._monitor.settings, self._monitor.sizing(fleet.least, fleet.most)
         requirement = sizing.required(status.demand_per_s)
         required = requirement.replicas
-        remark = requirement.remark or self._model_remark()
-        remark += _bottleneck_remark(status.bottleneck) + _report_remark(status)
         stuck = self._stuck.count(now_s, self._monitor.start_times.horizon_s)
-        if stuck:
-            remark += (
-                f"; only {fleet.ready_replicas} of {fleet.current_replicas} serve: {stuck} do not "
-                "start (is there room for them on the cluster?)"
-            )
         self._guard.observe(now_s, status.demand_per_s, self._hold_s())
         self._guard.first_fleet = self._guard.first_fleet or current
         # Replicas that serve are assumed to carry their share of the load, even before their first
@@ -191,7 +191,10 @@ class Autoscaler:
         return self._decision(
             replicas,
             f"{reason}; offered {status.offered_per_s:.4g}/s, demand {status.demand_per_s:.4g}/s "
-            f"{self._origin_in_words(status)}, which needs {required}{remark}",
+            f"{origin_in_words(status, self._monitor.risk, settings)}, which needs {required}"
+            f"{requirement.remark or correction_remark(self._monitor.sla_correction.correction)}"
+            f"{bottleneck_remark(status.bottleneck)}{report_remark(status)}"
+            f"{stuck_remark(stuck, fleet)}",
             arrival_rate_per_s=status.offered_per_s,
             forecast_per_s=status.forecast.expected_per_s,
             required_replicas=required,
@@ -260,27 +263,6 @@ class Autoscaler:
             **known,
         )
 
-    def _model_remark(self) -> str:
-        correction = self._monitor.sla_correction.correction
-        if correction > MIN_CORRECTION:
-            return ""
-        return (
-            "; devices are slower than their profile, and the correction is at its minimum of "
-            f"{correction:g}"
-        )
-
-    def _origin_in_words(self, status: FleetStatus) -> str:
-        if status.urgency:
-            return f"ahead of the forecast, because {status.urgency}"
-        return f"by {status.forecast.method} at a risk of {self._risk_in_words()}"
-
-    def _risk_in_words(self) -> str:
-        monitor = self._monitor
-        if monitor.settings.risk is not None:
-            return f"{monitor.risk:.2g}"
-        share = f"{monitor.settings.windows:.4g} of the windows comply"
-        return f"{monitor.risk:.2g} (adapted so that {share})"
-
     def _hold_s(self) -> float:
         settings = self._monitor.settings
         if settings.hold_s is not None:
@@ -334,28 +316,3 @@ class Autoscaler:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInputError(f"state: not usable ({error!r})") from error
         self._monitor, self._guard = monitor, guard
-
-
-def _bottleneck_remark(bottleneck: str | None) -> str:
-    if bottleneck is None:
-        return ""
-    if bottleneck == "neither":
-        return (
-            "; bottleneck: neither front nor device, other processes use the replicas' cores "
-            "(another replica on the same cores does not help)"
-        )
-    return f"; bottleneck: {bottleneck}"
-
-
-def _report_remark(status: FleetStatus) -> str:
-    remark = ""
-    if status.silent_replicas:
-        remark = (
-            f"; replicas that serve without reporting: {status.silent_replicas}, with the mean "
-            "load of the others"
-        )
-    if status.report_interval_s >= SLOW_INTERVAL_S:
-        remark += (
-            f"; reports come only every {status.report_interval_s:.0f} s, set metrics_interval_s: 1"
-        )
-    return remark

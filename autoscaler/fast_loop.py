@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from autoscaler.offered_load import RecentTries, retries_among
+from autoscaler.offered_load import RecentTries
+from autoscaler.retries import retries_among
 
 FloatArray = NDArray[np.float64]
 

@@ -5,149 +5,34 @@
 
 import math
 import statistics
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from autoscaler.calibration import WindowCalibration
 from autoscaler.clocks import MAX_LAG_S, ReplicaClocks
 from autoscaler.fast_loop import measured_need
-from autoscaler.forecasting.demand import (
-    DEFAULT_UNSERVED_SHARE,
-    DemandForecast,
-    DemandForecaster,
-)
+from autoscaler.fleet_status import FleetStatus, UnknownStatus
+from autoscaler.forecasting.demand import DEFAULT_UNSERVED_SHARE, DemandForecaster
 from autoscaler.history.learning import FleetSetting, Learned
+from autoscaler.live_reports import LiveReports
 from autoscaler.offered_load import OfferedLoad
 from autoscaler.reports import ReplicaReport
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.shared_cores import SharedCoresHold
-from autoscaler.sizing.live import LiveSizing, MedianReplica, median_replicas
+from autoscaler.sizing.live import LiveSizing, MedianReplica
 from autoscaler.sizing.sla_rate_correction import SlaRateCorrection
 from autoscaler.start_times import StartTimes
 
 #: Reports older than this say nothing about the present.
-STALE_AFTER_S = 10.0
+_STALE_AFTER_S = 10.0
 #: Nor do those older than this many intervals between reports, if reports come slowly.
 _STALE_INTERVALS = 2.5
-#: Reports should come every second. From this interval on, the load is noticed late.
-SLOW_INTERVAL_S = 2.5
 #: The number of latest intervals between reports, of which the median counts.
 _INTERVALS_KEPT = 30
-#: Full batches per replica that may wait without counting as a backlog.
-_NORMAL_BATCHES_WAITING = 2
 #: A replica that has not reported for this long is forgotten.
 _FORGET_AFTER_S = 3600.0
-
-
-@dataclass(frozen=True)
-class FleetStatus:
-    """The state of the fleet, from the latest reports.
-
-    Attributes
-    ----------
-    replicas : int
-        Replicas with a timely report.
-    silent_replicas : int
-        Replicas that serve and should report, but do not; `offered_per_s`, `forecast` and `backlog`
-        include their share.
-    carrying_replicas : int
-        Replicas whose load is known or extrapolated.
-    report_interval_s : float
-        Time between two reports of a replica.
-    offered_per_s : float
-        Requests per second that clients offer, as the mean over the rate window.
-    forecast : DemandForecast
-    backlog : float
-        Requests in the queues beyond what is normal.
-    demand_per_s : float
-        Requests per second to size for: the forecast with the burst factor, or what is measured
-        now to be needed, if that is more (`autoscaler.fast_loop`).
-    urgency : str
-        Why it is more, for people; empty if it is not.
-    bottleneck : str or None
-        What limits most replicas, one of `autoscaler.reports.BOTTLENECKS`; None if unknown.
-    """
-
-    replicas: int
-    silent_replicas: int
-    carrying_replicas: int
-    report_interval_s: float
-    offered_per_s: float
-    forecast: DemandForecast
-    backlog: float
-    demand_per_s: float
-    urgency: str = ""
-    bottleneck: str | None = None
-
-
-@dataclass(frozen=True)
-class UnknownStatus:
-    """The state of the fleet cannot be told from the reports.
-
-    Attributes
-    ----------
-    reason : str
-        One line for people.
-    is_stale : bool
-        Whether reports used to come and have stopped.
-    """
-
-    reason: str
-    is_stale: bool = False
-
-
-@dataclass(frozen=True)
-class _LiveReports:
-    """Figures of all timely reports together; they change only with a new report.
-
-    Attributes
-    ----------
-    cutoff_s : float
-        Time from which reports are timely.
-    times_s : list of float
-        When the reports of all replicas were recorded, timely or not, ascending.
-    replicas : int
-        Replicas with a timely report.
-    median_replicas : tuple of MedianReplica
-        One per SLA in force.
-    backlog : float
-        Requests in their queues beyond what is normal.
-    bottleneck : str or None
-        What limits most of them; None if unknown.
-    """
-
-    cutoff_s: float
-    times_s: list[float]
-    replicas: int
-    median_replicas: tuple[MedianReplica, ...]
-    backlog: float
-    bottleneck: str | None
-
-    @classmethod
-    def of(cls, reports: Iterable[ReplicaReport], cutoff_s: float) -> "_LiveReports":
-        """Sum up the latest report of each replica."""
-        reports = list(reports)
-        live = [report for report in reports if report.time_s >= cutoff_s]
-        known = [report.bottleneck for report in live if report.bottleneck_code]
-        limits = [limit for limit in known if limit is not None]
-        return cls(
-            cutoff_s=cutoff_s,
-            times_s=sorted([report.time_s for report in reports]),
-            replicas=len(live),
-            median_replicas=median_replicas(live),
-            backlog=sum(
-                [
-                    report.queue_length - _NORMAL_BATCHES_WAITING * report.full_batch_size
-                    for report in live
-                    if report.queue_length > _NORMAL_BATCHES_WAITING * report.full_batch_size
-                ],
-                start=0.0,
-            ),
-            bottleneck=statistics.mode(limits) if limits else None,
-        )
 
 
 class FleetMonitor:
@@ -166,6 +51,7 @@ class FleetMonitor:
     start_times : StartTimes
     sla_correction : SlaRateCorrection
     calibration : WindowCalibration
+    shared_cores : SharedCoresHold
     median_replicas : tuple of MedianReplica
         One per SLA in force; empty until a status was known.
     """
@@ -184,8 +70,8 @@ class FleetMonitor:
         self._clocks = ReplicaClocks()
         self._intervals_s: deque[float] = deque(maxlen=_INTERVALS_KEPT)
         self._interval_s = 1.0
-        #: The sum of the latest reports; None after a new one.
-        self._live: _LiveReports | None = None
+        #: None after a new report.
+        self._live: LiveReports | None = None
         #: Replicas that should report.
         self._expected = 0
         self._forecaster = DemandForecaster(settings.forecast)
@@ -253,13 +139,13 @@ class FleetMonitor:
         if math.isinf(age_s):
             return UnknownStatus("no replica has reported yet")
         self._interval_s = statistics.median(self._intervals_s) if self._intervals_s else 1.0
-        stale_after_s = max(STALE_AFTER_S, _STALE_INTERVALS * self._interval_s)
+        stale_after_s = max(_STALE_AFTER_S, _STALE_INTERVALS * self._interval_s)
         if age_s > stale_after_s:
             return UnknownStatus(f"the newest report is {age_s:.0f} s old", is_stale=True)
         self._forget_before(now_s - _FORGET_AFTER_S)
         cutoff_s = min(self.load.newest_s, now_s) - MAX_LAG_S
         if self._live is None or self._live.cutoff_s != cutoff_s:
-            self._live = _LiveReports.of(self._reports.values(), cutoff_s)
+            self._live = LiveReports.of(self._reports.values(), cutoff_s)
         live = self._live
         known_until_s = self._forecaster.end_s
         history = self.load.history(
@@ -282,7 +168,7 @@ class FleetMonitor:
         forecast = forecaster.forecast(now_s, horizon_s, self.risk)
         if forecast is None:
             return UnknownStatus("the arrival rate is not known yet")
-        reporting = len(live.times_s) - bisect_left(live.times_s, now_s - stale_after_s)
+        reporting = live.reported_since(now_s - stale_after_s)
         silent = max(0, self._expected - reporting)
         share_known = (self._expected - silent) / self._expected if silent else 1.0
         backlog = live.backlog / share_known

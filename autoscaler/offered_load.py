@@ -2,25 +2,25 @@
 
 Replicas count every try that reaches them. Completions would hide an overload, because no fleet
 completes more than it can. Tries would count a request twice that one replica refused and another
-accepted. `offered_requests` removes the retries, and `OfferedLoad` keeps the counts over time.
+accepted. `OfferedLoad` keeps the counts over time, and `autoscaler.retries` takes the retries out.
 """
 
 import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from autoscaler.clocks import MAX_LAG_S
 from autoscaler.counted_seconds import CountedSeconds
 from autoscaler.reports import ReplicaReport
+from autoscaler.retries import offered_requests, retries_among
 from policy.errors import InvalidInputError
 
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: A replica that does not say since when it counts has served before if it is first seen this soon
 #: after the very first report.
@@ -31,60 +31,6 @@ _RECENT_S = 5
 REPORTING_AFTER_S = 15.0
 #: A replica that began to serve this soon after requests waited for one has got those requests.
 _TOOK_WAITING_S = 2.0
-
-
-#: With fewer replicas than this, on average, there is one: what it refuses is not tried again.
-_SINGLE_BELOW = 1.5
-
-
-def retries_among(replicas: ArrayLike, retries: int) -> IntArray:
-    """Return the retries after which the balancer gives up, by the number of replicas.
-
-    HAProxy does not ask the only replica again (`deployments.haproxy.only_replica`).
-
-    Parameters
-    ----------
-    replicas : array_like of float
-        Replicas that serve, on average.
-    retries : int
-        With several replicas.
-
-    Returns
-    -------
-    ndarray of int, shape of `replicas`
-    """
-    return np.where(np.asarray(replicas) < _SINGLE_BELOW, 0, retries)
-
-
-def offered_requests(attempts: ArrayLike, refusals: ArrayLike, retries: ArrayLike) -> FloatArray:
-    """Estimate the number of requests behind a number of tries.
-
-    With random routing, every try is refused with the same probability p = refusals / attempts, and
-    the balancer gives up after k retries. So a request makes 1 + p + … + p^k =
-    (1 - p^(k+1)) / (1 - p) tries on average, by which the attempts are divided.
-
-    Parameters
-    ----------
-    attempts, refusals : array_like of float
-        Tries that reached replicas, and how many of them were refused, without those that were not
-        to be tried elsewhere (`deployments.http.retry_budget`). Same shape.
-    retries : array_like of int
-        k, the retries after which the balancer gives up; see `retries_among`.
-
-    Returns
-    -------
-    ndarray of float, shape of `attempts`
-        Requests.
-    """
-    tried = np.asarray(attempts, dtype=np.float64)
-    if not np.any(refusals):
-        return tried
-    refused = np.minimum(np.asarray(refusals, dtype=np.float64), tried)
-    p = np.divide(refused, tried, out=np.zeros_like(tried), where=tried > 0)
-    certain = p > 1 - 1e-9
-    p_below_1 = np.where(certain, 0.0, p)
-    tries = np.asarray(retries) + 1
-    return tried * np.where(certain, 1 / tries, (1 - p_below_1) / (1 - p_below_1**tries))
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +75,16 @@ class RateHistory:
     recent: RecentTries
 
 
+class _Counters(NamedTuple):
+    """The counters in a replica's newest report."""
+
+    time_s: float
+    counted_s: float
+    tries: float
+    refusals: float
+    final_refusals: float
+
+
 class OfferedLoad:
     """Tries and refusals of all replicas over the last ten minutes, from their counters.
 
@@ -140,9 +96,7 @@ class OfferedLoad:
 
     def __init__(self) -> None:
         self._counted = CountedSeconds()
-        # By replica: time of its newest report, how long it had counted, tries, refusals, and
-        # those of them that were final.
-        self._counters: dict[str, tuple[float, float, float, float, float]] = {}
+        self._counters: dict[str, _Counters] = {}
         # (time, ready replicas) of the last `REPORTING_AFTER_S`.
         self._ready: deque[tuple[float, int]] = deque()
         self._ready_since_s = math.inf
@@ -179,7 +133,7 @@ class OfferedLoad:
             self._first_s = time_s
         offered, refused = report.offered_total, report.refused_total
         final = report.refused_finally_total
-        self._counters[report.replica_id] = (time_s, counted_s, offered, refused, final)
+        self._counters[report.replica_id] = _Counters(time_s, counted_s, offered, refused, final)
         newest_s = self._newest_s
         if time_s > newest_s:
             self._newest_s = time_s
@@ -255,10 +209,10 @@ class OfferedLoad:
         """
         if self._oldest_s >= cutoff_s:
             return []
-        forgotten = [name for name, seen in self._counters.items() if seen[0] < cutoff_s]
+        forgotten = [name for name, seen in self._counters.items() if seen.time_s < cutoff_s]
         for name in forgotten:
             del self._counters[name]
-        self._oldest_s = min((seen[0] for seen in self._counters.values()), default=math.inf)
+        self._oldest_s = min((seen.time_s for seen in self._counters.values()), default=math.inf)
         return forgotten
 
     def history(
@@ -287,7 +241,8 @@ class OfferedLoad:
             return None
         cutoff_s = newest_s - MAX_LAG_S
         reported_s = min(
-            (seen[0] for seen in self._counters.values() if seen[0] >= cutoff_s), default=newest_s
+            (seen.time_s for seen in self._counters.values() if seen.time_s >= cutoff_s),
+            default=newest_s,
         )
         end = math.floor(min(reported_s, newest_s))
         begin = max(math.ceil(self._first_s), self._counted.oldest)
@@ -340,13 +295,15 @@ class OfferedLoad:
             load._counted = CountedSeconds.from_state(state)
             load._counters = {
                 # Earlier versions saved no final refusals.
-                str(name): (
+                str(name): _Counters(
                     *(float(time_s), float(counted_s), float(offered), float(refused)),
                     float(sum(final)),
                 )
                 for name, (time_s, counted_s, offered, refused, *final) in state["counters"].items()
             }
-            load._oldest_s = min((seen[0] for seen in load._counters.values()), default=math.inf)
+            load._oldest_s = min(
+                (seen.time_s for seen in load._counters.values()), default=math.inf
+            )
             load._first_s = math.nan if state["first_s"] is None else float(state["first_s"])
             load._newest_s = _or_never(state["newest_s"])
             load._last_request_s = _or_never(state["last_request_s"])
@@ -364,18 +321,17 @@ class OfferedLoad:
         self._counted.spread(since_s, until_s, attempts, refusals, oldest, finals)
 
 
-def _is_newer(report: ReplicaReport, known: tuple[float, float, float, float, float]) -> bool:
+def _is_newer(report: ReplicaReport, known: _Counters) -> bool:
     """Return whether a report is newer than the known one of its replica.
 
     The time for which it has counted decides, because a wall clock may be set back, unless the
     counters have restarted.
     """
-    known_s, known_counted_s = known[:2]
-    if report.counted_s > 0 and known_counted_s > 0:
-        if report.time_s <= known_s:
-            return report.counted_s > known_counted_s
-        return report.counted_s != known_counted_s
-    return report.time_s > known_s
+    if report.counted_s > 0 and known.counted_s > 0:
+        if report.time_s <= known.time_s:
+            return report.counted_s > known.counted_s
+        return report.counted_s != known.counted_s
+    return report.time_s > known.time_s
 
 
 def _least_time_s(report: ReplicaReport) -> float:

@@ -15,8 +15,6 @@ from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective
 
-__all__ = ["AutoscalerSettings", "ReplicaReport"]
-
 #: What limits a replica, in the order of its codes in a report, from 1: the device, the front (its
 #: event loop), or neither, because other processes use the cores that the front needs.
 BOTTLENECKS = ("device", "front", "neither")

@@ -28,7 +28,7 @@ import orjson
 
 from autoscaler.decision import Decision, FleetState
 from autoscaler.decision_log import DecisionLog
-from autoscaler.fleet_monitor import SLOW_INTERVAL_S
+from autoscaler.fleet_status import SLOW_INTERVAL_S
 from autoscaler.history.feed import HistoryFeed
 from autoscaler.reports import ReplicaReport
 from autoscaler.standby_roles import RolesPublisher

@@ -4,7 +4,8 @@ from pipelines.steps import Stage
 from policy.errors import InvalidInputError
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
-from policy.table import PolicyTable, solve_table
+from policy.table import PolicyTable
+from policy.table_solving import solve_table
 
 #: Percentile for the budget of one stage; that of the whole follows from all stages together.
 _PERCENTILE = 99.0

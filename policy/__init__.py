@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from policy.profile import Profile
     from policy.response_time.evaluation import Evaluation, evaluate
     from policy.solution import Solution
-    from policy.table import PolicyTable, solve_table
+    from policy.table import PolicyTable
+    from policy.table_solving import solve_table
 
 __all__ = [
     "BatchingPolicy",
@@ -58,7 +59,7 @@ _MODULES = {
     "evaluate": "policy.response_time.evaluation",
     "solve": "policy.optimization",
     "solve_load_lateness_curve": "policy.load_lateness",
-    "solve_table": "policy.table",
+    "solve_table": "policy.table_solving",
 }
 
 

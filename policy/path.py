@@ -4,7 +4,8 @@ In a profile's file::
 
     "path": {"balancer_ms": 0.045}
 
-`policy.response_time.way` turns it into time that clients wait.
+It holds for all arrival rates. At one of them it gives the costs of the way, which
+`policy.response_time.way` turns into time that clients wait.
 """
 
 import math
@@ -72,6 +73,23 @@ class PathCosts:
                 f"{self.capacity_per_s:g} per second that the balancer can pass to each replica"
             )
         return 1e-3 * self.balancer_ms * self.replicas * arrival_rate_per_s
+
+    @classmethod
+    def from_utilisation(
+        cls, balancer_ms: float, utilisation: float, arrival_rate_per_s: float
+    ) -> "PathCosts":
+        """Return the costs with which a balancer is at work for this fraction of the time.
+
+        Parameters
+        ----------
+        balancer_ms : float
+            Time of the balancer per request, above 0.
+        utilisation : float
+            Fraction of the time for which it is at work.
+        arrival_rate_per_s : float
+            Requests to each replica, above 0.
+        """
+        return cls(balancer_ms, 1e3 * utilisation / (balancer_ms * arrival_rate_per_s))
 
     @classmethod
     def from_dict(cls, content: object) -> "PathCosts":

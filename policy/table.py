@@ -1,14 +1,14 @@
 """A policy table: the batching policy of every arrival rate, solved ahead of the traffic.
 
 A replica looks its policy up at every decision, by the current arrival rate. For another objective
-or profile, a new table replaces the old one.
+or profile, a new table replaces the old one. `policy.table_solving` solves it.
 """
 
 import hashlib
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,28 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from policy.batch_sizes import least_control_limit
 from policy.batching_policy import BatchingPolicy
 from policy.burstiness import burst_rate_per_s
-from policy.errors import InfeasibleError, InvalidInputError
-from policy.objective import Objective, ServiceLevelObjective, Weights
-from policy.optimization import solve
+from policy.errors import InvalidInputError
+from policy.objective import Objective
 from policy.profile import Profile
-from policy.response_time.evaluation import evaluate
-from policy.solution import Solution, meets_sla
-from policy.solvers import exact
-
-__all__ = ["Objective", "PolicyTable", "ServiceLevelObjective", "Weights", "solve_table"]
-
-# Close to the capacity the queue, not the policy, determines the response time.
-_MAX_TRAFFIC_INTENSITY = 0.99
-_DEFAULT_RATES = 64
-# A cell whose policy costs so much more than the best is divided, unless it is as narrow as this.
-_MAX_EXCESS, _MIN_RATIO = 0.01, 1.01
-# At every so many rates all policies are searched, not only those like the one of the rate before.
-_THOROUGH_EVERY = 16
-# Where a policy misses the objective within its cell, these shares of its max wait are tried.
-_SHORTER_WAITS = (0.95, 0.9, 0.8, 0.65, 0.5, 0.25)
 
 
 @dataclass(frozen=True)
@@ -66,7 +49,7 @@ class PolicyTable:
     source_hash: str
 
     def __post_init__(self) -> None:
-        _check_rates(self.rates_per_s)
+        check_rates(self.rates_per_s)
         if len(self.policies) != len(self.rates_per_s) + 1:
             raise InvalidInputError(
                 f"policy table: needs {len(self.rates_per_s) + 1} policies for "
@@ -191,189 +174,6 @@ class PolicyTable:
         return table
 
 
-def solve_table(
-    profile: Profile, objective: Objective, rates: Sequence[float] | None = None
-) -> PolicyTable:
-    """Solve the policies of a profile for all arrival rates.
-
-    Each cell has the policy of its upper end, which keeps up with every rate of the cell. Under a
-    service level objective the policy is also checked at the lower end and in the middle, where a
-    control limit is reached later: if it misses the objective there, it gives way to the policy of
-    the lower end, to a shorter wait, or at last to no wait. If all of them miss it somewhere, the
-    cell has the one with the most requests in time. Below the first rate the next request is too
-    far off to be worth waiting for, and from the last rate on the queue is never short: there, the
-    device starts whenever it is free. Behind a front of its own it waits for a full batch, as small
-    ones would cost the front its time for requests.
-
-    Parameters
-    ----------
-    profile : Profile
-    objective : Weights or ServiceLevelObjective
-    rates : sequence of float, optional
-        Increasing arrival rates per second, below the profile's capacity. If not given,
-        `default_rates`, and for weights others between them wherever a cell's policy would cost
-        more than 1% above the best at its lower end.
-
-    Returns
-    -------
-    PolicyTable
-
-    Raises
-    ------
-    InvalidInputError, InfeasibleError
-        The rates are not increasing, or not below the capacity; the objective weighs energy but the
-        profile has none, or its response time is below the shortest batch.
-
-    Notes
-    -----
-    The response times are those at the replica, whatever the profile's path: batching is given a
-    share of the SLA's response time, and the way has the rest. So a busier balancer needs no new
-    table.
-    """
-    profile = replace(profile, path=None)
-    grid = default_rates(profile, objective) if rates is None else tuple(map(float, rates))
-    _check_rates(grid)
-    if isinstance(objective, Weights):
-        max_excess = _MAX_EXCESS if rates is None else math.inf
-        grid, policies = _least_cost_policies(profile, objective, grid, max_excess)
-        greedy = _work_conserving(profile, objective.max_wait_ms)
-        policies[0] = greedy
-    else:
-        policies = _least_power_policies(profile, objective, grid)
-        greedy = _work_conserving(profile)
-    return PolicyTable(
-        rates_per_s=grid,
-        policies=(*policies, _when_overloaded(profile, greedy)),
-        source_hash=source_hash(profile, objective),
-    )
-
-
-def _when_overloaded(profile: Profile, greedy: BatchingPolicy) -> BatchingPolicy:
-    limit = least_control_limit(profile, math.inf)
-    return BatchingPolicy.from_control_limit(limit, greedy.max_batch_size, greedy.max_wait_ms)
-
-
-def _least_cost_policies(
-    profile: Profile, weights: Weights, grid: Sequence[float], max_excess: float
-) -> tuple[tuple[float, ...], list[BatchingPolicy]]:
-    """Return rates, and the best policy at each; cells with a larger excess cost are divided."""
-    first = exact.solve(profile, grid[0], weights)
-    rates, policies = [grid[0]], [first.policy]
-    best_cost = first.average_cost
-    ahead = list(reversed(grid[1:]))
-    while ahead:
-        rate = ahead[-1]
-        found = exact.solve(profile, rate, weights, start=policies[-1])
-        if found.policy != policies[-1] and max_excess < math.inf and rate > rates[-1] * _MIN_RATIO:
-            cost = exact.average_cost(profile, rates[-1], weights, found.policy)
-            if cost > (1 + max_excess) * best_cost:
-                ahead.append((rates[-1] + rate) / 2)
-                continue
-        ahead.pop()
-        rates.append(rate)
-        policies.append(found.policy)
-        best_cost = found.average_cost
-    return tuple(rates), policies
-
-
-def _least_power_policies(
-    profile: Profile, objective: ServiceLevelObjective, grid: Sequence[float]
-) -> list[BatchingPolicy]:
-    """Return the policies of the cells that end at each rate of the grid."""
-    solutions: list[Solution] = []
-    for i, rate in enumerate(grid):
-        start = solutions[-1].policy if i % _THOROUGH_EVERY else None
-        solutions.append(solve(profile, rate, objective, start=start))
-    levels = _ServiceLevels(profile, objective, dict(zip(grid, solutions, strict=True)))
-    # Where there is almost no traffic, nothing is worth waiting for.
-    greedy = _work_conserving(profile)
-    policies = [levels.best((greedy, solutions[0].policy), (grid[0] / 10, grid[0] / 2, grid[0]))]
-    for (low, below), (high, above) in pairwise(zip(grid, solutions, strict=True)):
-        candidates: Iterable[BatchingPolicy] = (above.policy, below.policy)
-        if above.meets_sla:
-            candidates = (*_with_shorter_waits(above.policy, below.policy), greedy)
-        policies.append(levels.best(candidates, (low, (low + high) / 2, high)))
-    return policies
-
-
-class _ServiceLevels:
-    """The fraction of requests in time by policy and rate, up to the one of the objective."""
-
-    def __init__(
-        self,
-        profile: Profile,
-        objective: ServiceLevelObjective,
-        solutions: Mapping[float, Solution],
-    ) -> None:
-        self._profile = profile
-        self._objective = objective
-        self._solutions = solutions
-        self._known: dict[tuple[BatchingPolicy, float], float] = {}
-
-    def best(self, candidates: Iterable[BatchingPolicy], rates: Sequence[float]) -> BatchingPolicy:
-        """Return the first that keeps the objective at all rates, or the one with most in time."""
-        candidates = list(dict.fromkeys(candidates))
-        if len(candidates) == 1:
-            return candidates[0]
-        target = self._objective.percentile / 100
-        # Beginning at the upper end, most candidates fall out at once.
-        for candidate in candidates:
-            if all(self._level(candidate, rate) >= target for rate in reversed(rates)):
-                return candidate
-        return max(
-            candidates, key=lambda candidate: sum(self._level(candidate, rate) for rate in rates)
-        )
-
-    def _level(self, policy: BatchingPolicy, rate_per_s: float) -> float:
-        if (policy, rate_per_s) not in self._known:
-            self._known[policy, rate_per_s] = self._compute_level(policy, rate_per_s)
-        return self._known[policy, rate_per_s]
-
-    def _compute_level(self, policy: BatchingPolicy, rate_per_s: float) -> float:
-        target = self._objective.percentile / 100
-        solution = self._solutions.get(rate_per_s)
-        try:
-            if solution is not None and solution.policy == policy:
-                evaluation = solution.search_evaluation
-            else:
-                evaluation = evaluate(self._profile, policy, rate_per_s, coarse=True)
-        except InfeasibleError:
-            return 0.0  # it does not keep up
-        if meets_sla(evaluation, self._objective):
-            return target
-        return evaluation.service_level(self._objective.response_time_ms)
-
-
-def _with_shorter_waits(*policies: BatchingPolicy) -> Iterator[BatchingPolicy]:
-    """Yield the policies, then the first with ever shorter waits, at last with none."""
-    yield from policies
-    first = policies[0]
-    if first.max_wait_ms is not None:
-        for share in _SHORTER_WAITS:
-            yield replace(first, max_wait_ms=share * first.max_wait_ms)
-    yield BatchingPolicy.from_control_limit(1, first.max_batch_size)
-
-
-def default_rates(profile: Profile, objective: Objective) -> tuple[float, ...]:
-    """Return the arrival rates per second that a table is solved for, 64 of them.
-
-    They are even steps up to 0.99 of the capacity. If energy has a weight, geometric steps lead
-    from the first of these down to a rate at which one request is not worth waiting for.
-    """
-    highest = _MAX_TRAFFIC_INTENSITY * profile.capacity_per_s
-    even = np.linspace(0, highest, 3 * _DEFAULT_RATES // 4 + 1)[1:]
-    lowest = even[0] / 10
-    if isinstance(objective, Weights):
-        energy_mj = profile.energy_mj_for_weight(objective.energy_weight)
-        saving = objective.energy_weight * energy_mj[0]
-        if saving > 0:
-            # Waiting for the next request costs latency_weight / rate² and saves at most the energy
-            # of one start.
-            lowest = min(lowest, 1e3 * math.sqrt(objective.latency_weight / saving) / 2)
-    low = np.geomspace(lowest, even[0], _DEFAULT_RATES - even.size + 1)[:-1]
-    return tuple(np.concatenate([low, even]).tolist())
-
-
 def source_hash(profile: Profile, objective: Objective) -> str:
     """Return a hash of what a table is solved for: the profile's numbers, and the objective."""
     source: dict[str, Any] = {
@@ -390,11 +190,14 @@ def source_hash(profile: Profile, objective: Objective) -> str:
     return hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()
 
 
-def _work_conserving(profile: Profile, max_wait_ms: float | None = None) -> BatchingPolicy:
-    return BatchingPolicy.from_control_limit(1, profile.best_batch_size, max_wait_ms)
+def check_rates(rates: Sequence[float]) -> None:
+    """Check the arrival rates of a table.
 
-
-def _check_rates(rates: Sequence[float]) -> None:
+    Raises
+    ------
+    InvalidInputError
+        There are none, or they are not finite, above 0 and increasing.
+    """
     if not rates or not all(math.isfinite(rate) and rate > 0 for rate in rates):
         raise InvalidInputError("policy table: rates must be finite and above 0, at least one")
     if any(after <= before for before, after in pairwise(rates)):

@@ -1,7 +1,7 @@
 """A fleet on virtual time, run by the real batching policy, batcher core and autoscaler.
 
-This package is the front of the simulator: what a user needs is here, and imported from its module
-on first use, so that reading a trace does not load the compiler.
+What a user needs can be imported from here. Its module is loaded on first use, so that reading a
+trace does not load the compiler.
 """
 
 import importlib

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.reports import AutoscalerSettings
+from autoscaler.settings import AutoscalerSettings
 from autoscaler.start_times import DEFAULT_S
 from policy.errors import InvalidInputError
 from simulator.autoscalers.bound import bound_replica_seconds

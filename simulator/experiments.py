@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from autoscaler.history.traces import MAX_TRACE_S, Trace, counts_by_second
-from autoscaler.reports import AutoscalerSettings
+from autoscaler.settings import AutoscalerSettings
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
 from autoscaler.sizing.search import least_replicas
 from autoscaler.standbys import TwoTierStarts

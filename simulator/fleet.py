@@ -78,8 +78,6 @@ class Replica:
     ----------
     name : str
         Its name in reports, never reused.
-    ordered_s : float
-        When it was ordered.
     start_time_s : float
         How long it takes from its creation until it serves.
     created_s : float
@@ -91,7 +89,6 @@ class Replica:
     """
 
     name: str
-    ordered_s: float
     start_time_s: float
     created_s: float = math.nan
     ready_s: float = math.nan
@@ -100,7 +97,7 @@ class Replica:
 
 
 #: Stands for an event that concerns no replica: the cluster has room again.
-_NOBODY = Replica("", math.nan, math.nan, phase=_Phase.GONE)
+_NOBODY = Replica("", math.nan, phase=_Phase.GONE)
 
 
 class Fleet:
@@ -167,7 +164,7 @@ class Fleet:
         for _ in range(replicas):
             # These serve at once, and report a start time as if they had started before.
             start_time_s = start_time.draw_s(start_random)
-            replica = Replica(self._next_name(), 0.0, start_time_s, created_s=0.0)
+            replica = Replica(self._next_name(), start_time_s, created_s=0.0)
             self.starting.append(replica)
             self._become_ready(0.0, replica)
         for time_s in sorted(failures.times_s):
@@ -289,7 +286,7 @@ class Fleet:
         start_time_s = None if self._pool is None else self._pool.take(now_s)
         if start_time_s is None:
             start_time_s = self._start_time.draw_s(self._start_random)
-        replica = Replica(self._next_name(), now_s, start_time_s)
+        replica = Replica(self._next_name(), start_time_s)
         self.starting.append(replica)
         self._pending.append(replica)
         self._create_pending()

@@ -7,7 +7,8 @@ from policy.baseline_policies import FORMS, reference_policy
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.table import PolicyTable, solve_table
+from policy.table import PolicyTable
+from policy.table_solving import solve_table
 
 #: The names, as a user writes them.
 NAMES = ("sla", "weights", "weights:ENERGY_WEIGHT", *FORMS)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.history.traces import Trace
-from autoscaler.reports import AutoscalerSettings
+from autoscaler.settings import AutoscalerSettings
 from autoscaler.sizing.try_delays import TryDelays
 from deployments.batcher.limits import Limits, limits_for
 from deployments.routing import RETRIES
@@ -17,7 +17,8 @@ from policy.errors import InfeasibleError, InvalidInputError
 from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.objective import Objective, ServiceLevelObjective
 from policy.profile import Profile
-from policy.table import PolicyTable, solve_table
+from policy.table import PolicyTable
+from policy.table_solving import solve_table
 from simulator.arrivals import WithinSecond
 from simulator.engines.interface import BatchTimes, ReplicaModel, Routing
 from simulator.fleet import Failures

@@ -23,8 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autoscaler.offered_load import offered_requests, retries_among
 from autoscaler.reports import ReplicaReport
+from autoscaler.retries import offered_requests, retries_among
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 

@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from autoscaler.history.traces import load_trace
-from autoscaler.reports import AutoscalerSettings
+from autoscaler.settings import AutoscalerSettings
 from benchmarks.arguments import json_option, plot_option
 from benchmarks.inputs import AZURE_CONVERSATION_TRACE, EMULATED_P4_CONFIG
 from benchmarks.live.local_service import ReplicaWatcher, get_json, load_test, running_service

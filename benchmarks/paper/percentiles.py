@@ -28,7 +28,7 @@ from policy.objective import ServiceLevelObjective
 from policy.optimization import solve
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from policy.table import solve_table
+from policy.table_solving import solve_table
 from sojourn.output import print_json, print_table, say
 from tests.support.single_device import simulate
 

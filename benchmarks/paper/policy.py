@@ -30,7 +30,8 @@ from policy.profile import Profile
 from policy.solvers import exact
 from policy.solvers.reference import policy_iteration, relative_value_iteration
 from policy.solvers.reference.truncated import TruncatedSmdp
-from policy.table import PolicyTable, solve_table
+from policy.table import PolicyTable
+from policy.table_solving import solve_table
 from sojourn.output import print_json, print_table
 
 T = TypeVar("T")

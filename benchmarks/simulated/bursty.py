@@ -39,7 +39,8 @@ from policy.objective import ServiceLevelObjective
 from policy.optimization import solve
 from policy.response_time.mmpp import MmppEvaluation, evaluate_mmpp
 from policy.solvers import mmpp
-from policy.table import PolicyTable, solve_table
+from policy.table import PolicyTable
+from policy.table_solving import solve_table
 from sojourn.output import print_json, print_table
 from tests.support.mmpp_counts import mmpp_counts
 

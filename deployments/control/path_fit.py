@@ -73,5 +73,5 @@ class PathFit:
 
 def _path(way: WayCosts, arrival_rate_per_s: float) -> PathCosts:
     """Return the costs to two digits: replicas that measure nearly the same share solutions."""
-    replicas = 1e3 * way.balancer_utilisation / (way.balancer_ms * arrival_rate_per_s)
-    return PathCosts(float(f"{way.balancer_ms:.2g}"), float(f"{replicas:.2g}"))
+    path = PathCosts.from_utilisation(way.balancer_ms, way.balancer_utilisation, arrival_rate_per_s)
+    return PathCosts(float(f"{path.balancer_ms:.2g}"), float(f"{path.replicas:.2g}"))

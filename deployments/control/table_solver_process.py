@@ -14,7 +14,7 @@ from deployments.control.solve_cache import SolveCache
 from deployments.control.solve_request import SolveRequest, SolveResult
 from policy.errors import InfeasibleError, InvalidInputError, SojournError
 from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
-from policy.table import solve_table
+from policy.table_solving import solve_table
 
 
 def solve_curve(request: SolveRequest) -> LoadLatenessCurve | None:

@@ -202,7 +202,7 @@ class _Cluster:
         with suppress(subprocess.TimeoutExpired):
             process.wait(_CLOSE_TIMEOUT_S)
         self._reader.join(_CLOSE_TIMEOUT_S)
-        for pipe in (process.stdin, process.stdout, process.stderr):
+        for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 with suppress(BrokenPipeError):
                     pipe.close()
@@ -210,12 +210,14 @@ class _Cluster:
     def _read_errors(self) -> None:
         assert self._process is not None
         assert self._process.stderr is not None
-        for line in self._process.stderr:
-            text = shown(line)
-            if text is not None:
-                self._report(text)
-            else:
-                self._last_lines.append(line.strip())
+        # Nobody else closes this pipe: a reader that is late would fail.
+        with self._process.stderr as lines:
+            for line in lines:
+                text = shown(line)
+                if text is not None:
+                    self._report(text)
+                else:
+                    self._last_lines.append(line.strip())
 
     def _last_words(self) -> str:
         self._reader.join(_CLOSE_TIMEOUT_S)

@@ -126,7 +126,7 @@ class KnativeScale:
             self._panic_since_s = None
             self._max_panic_pods = 0
 
-        if self._panic_since_s is not None:
+        if self.is_panicking:
             desired = max(desired, min(max(panic_pods, min_pods), max_pods))
             self._max_panic_pods = desired = max(self._max_panic_pods, desired)
         if not settings.scale_down_delay_s:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from autoscaler.history.traces import Trace
-from autoscaler.reports import AutoscalerSettings
+from autoscaler.settings import AutoscalerSettings
 from autoscaler.standbys import TwoTierStarts
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective

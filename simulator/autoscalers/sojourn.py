@@ -7,7 +7,8 @@ from typing import Any
 from autoscaler import Autoscaler, Decision, FleetState
 from autoscaler.history.learning import learn
 from autoscaler.history.traces import Trace
-from autoscaler.reports import AutoscalerSettings, ReplicaReport
+from autoscaler.reports import ReplicaReport
+from autoscaler.settings import AutoscalerSettings
 from autoscaler.standbys import StandbyAutoscaler, TwoTierStarts
 from policy.errors import InvalidInputError
 from simulator.faults import EPOCH_S, ReportFaults

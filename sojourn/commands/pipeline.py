@@ -1,13 +1,12 @@
-"""`sojourn pipeline`: serve, plan, measure and run pipelines of stages."""
+"""`sojourn pipeline`: serve, plan, simulate, measure and run pipelines of stages."""
 
 import asyncio
-import base64
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import click
 import numpy as np
@@ -15,17 +14,17 @@ import orjson
 
 from deployments.access.exposure import check_exposure
 from deployments.models.base import TensorSpec
-from pipelines.errors import StageError
 from pipelines.pipeline import Pipeline
 from pipelines.serving.config import load_pipeline_file
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
+from sojourn.item_lines import read_items, result_line
 from sojourn.output import existing_file, json_option, print_json, print_table, say
 
 
 @click.group("pipeline")
 def command() -> None:
-    """Serve, plan, measure and run pipelines of stages under one SLA.
+    """Serve, plan, simulate, measure and run pipelines of stages under one SLA.
 
     FILE is a config file such as configs/digits-pipeline.yaml. Every command has --json, which
     prints one JSON object.
@@ -35,7 +34,7 @@ def command() -> None:
 config_file = click.argument("file", type=existing_file)
 
 
-@command.command()
+@command.command(short_help="Serve the pipeline on this machine, without Ray.")
 @config_file
 @click.option("--host", help="Address to listen on; overrides the config.")
 @click.option(
@@ -81,7 +80,7 @@ def serve(
     uvloop.run(serve_pipeline(config, ready))
 
 
-@command.command()
+@command.command(short_help="Find the workers of each stage that keep the SLA.")
 @config_file
 @click.option(
     "--arrival-rate",
@@ -176,7 +175,7 @@ def plan(
         )
 
 
-@command.command()
+@command.command(short_help="Simulate the pipeline in virtual time.")
 @config_file
 @click.option(
     "--arrival-rate",
@@ -293,7 +292,7 @@ def _arrivals_s(
     return [time_s for second in range(counts.size) for time_s in times.of_second(second)]
 
 
-@command.command()
+@command.command(short_help="Measure the time of each stage's batches.")
 @config_file
 @click.option(
     "--seconds", type=click.FloatRange(min=0.01), default=0.2, help="For each batch size."
@@ -332,7 +331,7 @@ def profile(file: Path, seconds: float, as_json: bool) -> None:
     )
 
 
-@command.command()
+@command.command(short_help="Run the items of a file through the pipeline.")
 @config_file
 @click.argument("items", type=click.File("rb"))
 @click.option("--in-flight", type=click.IntRange(min=1), help="The most items at a time.")
@@ -360,47 +359,7 @@ async def _run(
 ) -> dict[str, int]:
     counts = {"completed": 0, "failed": 0}
     async with pipeline:
-        async for result in pipeline.stream(_read(inputs, items), in_flight=in_flight):
-            failed = isinstance(result, Exception)
-            if isinstance(result, StageError):
-                result = result.for_client()
-            counts["failed" if failed else "completed"] += 1
-            content = {"error": str(result)} if failed else result
-            click.echo(orjson.dumps(content, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY))
+        async for result in pipeline.stream(read_items(inputs, items), in_flight=in_flight):
+            counts["failed" if isinstance(result, Exception) else "completed"] += 1
+            click.echo(result_line(result))
     return counts
-
-
-def _read(inputs: Sequence[TensorSpec], lines: Iterable[bytes]) -> Iterator[Any]:
-    """Yield the item of each line, or why it is none."""
-    for number, line in enumerate(lines, 1):
-        try:
-            yield _item(inputs, orjson.loads(line))
-        except (ValueError, TypeError, KeyError, AttributeError, InvalidInputError) as error:
-            yield InvalidInputError(f"line {number}: {error}")
-
-
-def _item(inputs: Sequence[TensorSpec], content: Any) -> dict[str, Any]:
-    if not isinstance(content, dict) or set(content) != {spec.name for spec in inputs}:
-        raise InvalidInputError(
-            f"must be an object with {', '.join(repr(spec.name) for spec in inputs)}"
-        )
-    item = {}
-    for spec in inputs:
-        value = content[spec.name]
-        if spec.datatype == "BYTES" and spec.shape == ():
-            encoded = isinstance(value, dict)
-            item[spec.name] = base64.b64decode(value["base64"]) if encoded else value.encode()
-            continue
-        array = np.asarray(value, spec.numpy_dtype)
-        if array.shape != spec.shape:
-            raise InvalidInputError(
-                f"{spec.name}: the shape must be {spec.shape}, not {array.shape}"
-            )
-        item[spec.name] = array
-    return item
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return str(value)

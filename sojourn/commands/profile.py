@@ -1,4 +1,4 @@
-"""`sojourn profile`: measure a model's latency and energy on a device, per batch size."""
+"""`sojourn profile`: measure a model's time and energy on a device, per batch size."""
 
 import datetime
 import sys
@@ -91,7 +91,7 @@ def command(
     with_path: bool,
     as_json: bool,
 ) -> None:
-    """Measure a model's latency and energy on a device, per batch size.
+    """Measure a model's time and energy on a device, per batch size.
 
     The profile also says how batch times vary, what requests cost the event loop and HAProxy, and
     how many CPUs the measurement had.

@@ -146,7 +146,7 @@ def serve(
     manager.run()
 
 
-@command.command()
+@command.command(short_help="Write models as a remote has them.")
 @click.argument("models", nargs=-1, required=True, metavar="NAME=PATH…")
 @click.option(
     "--to",
@@ -204,7 +204,7 @@ def ls(socket_path: Path | None, as_json: bool) -> None:
     print_table(columns, [[model[column] for column in columns] for model in models])
 
 
-@command.command()
+@command.command(short_help="Bring a model into memory for the next process.")
 @_name_argument
 @_socket_option
 @json_option
@@ -294,7 +294,7 @@ def stats(prometheus: bool, socket_path: Path | None, as_json: bool) -> None:
     say(f"{ways}.")
 
 
-@command.command()
+@command.command(short_help="Check every file on the disk, and delete wrong ones.")
 @_socket_option
 @json_option
 def verify(socket_path: Path | None, as_json: bool) -> None:

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.fleet_monitor import FleetMonitor, FleetStatus
+from autoscaler.fleet_monitor import FleetMonitor
+from autoscaler.fleet_status import FleetStatus
 from autoscaler.settings import AutoscalerSettings
 from tests.support.reporting_fleet import PER_REPLICA, START_S, Fleet
 

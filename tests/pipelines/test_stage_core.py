@@ -12,7 +12,7 @@ from pipelines.stage_core import StageBatch, StageCore
 from policy.batching_policy import BatchingPolicy
 from policy.objective import Weights
 from policy.profile import Profile
-from policy.table import solve_table
+from policy.table_solving import solve_table
 
 
 def item(number=0, deadline_s=math.inf):

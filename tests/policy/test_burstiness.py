@@ -12,7 +12,7 @@ from policy.errors import InvalidInputError
 from policy.mmpp import Mmpp
 from policy.objective import ServiceLevelObjective
 from policy.response_time.mmpp import evaluate_mmpp
-from policy.table import solve_table
+from policy.table_solving import solve_table
 from tests.support.mmpp_counts import mmpp_counts
 from tests.support.profiles import GOOGLENET_P4
 

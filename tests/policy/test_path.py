@@ -17,7 +17,7 @@ from policy.path import PathCosts
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from policy.response_time.way import ClientResponseTimes, WayCosts
-from policy.table import solve_table
+from policy.table_solving import solve_table
 
 ONE_BY_ONE = BatchingPolicy.from_control_limit(1, 1)
 FAST = Profile(
@@ -38,6 +38,19 @@ def test_the_balancer_is_busy_in_proportion_to_the_load(
     assert path.utilisation(share * path.capacity_per_s) == pytest.approx(share)
     with pytest.raises(InfeasibleError, match="the balancer can pass"):
         path.utilisation(1.01 * path.capacity_per_s)
+
+
+@given(
+    balancer_ms=st.floats(1e-4, 10),
+    utilisation=st.floats(0.01, 0.99),
+    rate_per_s=st.floats(1, 1e5),
+)
+def test_costs_that_are_read_off_a_utilisation_give_it_again(
+    balancer_ms: float, utilisation: float, rate_per_s: float
+) -> None:
+    path = PathCosts.from_utilisation(balancer_ms, utilisation, rate_per_s)
+    assert path.balancer_ms == balancer_ms
+    assert path.utilisation(rate_per_s) == pytest.approx(utilisation)
 
 
 def test_a_balancer_that_takes_no_time_keeps_up_with_everything() -> None:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from autoscaler.reports import AutoscalerSettings
+from autoscaler.settings import AutoscalerSettings
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective

@@ -26,6 +26,9 @@ def main() -> None:
             " start_new_session=True, stdout=subprocess.PIPE).stdout.readline()"
         )
         subprocess.run([sys.executable, "-c", start, _SLEEPER], check=True)
+    if "prints" in words:
+        sys.stderr.write("(ServeReplica:digits:Replica pid=7) hello\n")
+        sys.stderr.flush()
     names = [application["model"] for application in request["applications"]]
     answer({"step": f"deploying {', '.join(names)}"})
     if "fails" in words:

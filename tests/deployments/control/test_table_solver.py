@@ -15,7 +15,7 @@ from policy.errors import InfeasibleError
 from policy.load_lateness import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
-from policy.table import solve_table
+from policy.table_solving import solve_table
 
 PROFILE = Profile("m", "d", 1.0 + 0.5 * np.arange(1, 5), energy_mj=np.arange(2.0, 6.0))
 SLA = ServiceLevelObjective(9.5, 99.0)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from autoscaler.history.traces import Trace
-from autoscaler.reports import AutoscalerSettings, ReplicaReport
+from autoscaler.reports import ReplicaReport
+from autoscaler.settings import AutoscalerSettings
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 from simulator.autoscalers.sojourn import SojournAutoscaler

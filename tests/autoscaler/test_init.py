@@ -17,7 +17,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 @pytest.mark.slow
-def test_the_front_imports_neither_ray_nor_torch_nor_anything_unused():
+def test_the_package_imports_neither_ray_nor_torch_nor_anything_unused():
     program = (
         "import sys, autoscaler\n"
         "assert not {'numpy', 'scipy'} & sys.modules.keys()\n"

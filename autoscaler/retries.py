@@ -1,0 +1,60 @@
+"""Retries: from the tries that replicas count, back to the requests that clients sent."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+#: With fewer replicas than this, on average, there is one: what it refuses is not tried again.
+_SINGLE_BELOW = 1.5
+
+
+def retries_among(replicas: ArrayLike, retries: int) -> IntArray:
+    """Return the retries after which the balancer gives up, by the number of replicas.
+
+    HAProxy does not ask the only replica again (`deployments.haproxy.only_replica`).
+
+    Parameters
+    ----------
+    replicas : array_like of float
+        Replicas that serve, on average.
+    retries : int
+        With several replicas.
+
+    Returns
+    -------
+    ndarray of int, shape of `replicas`
+    """
+    return np.where(np.asarray(replicas) < _SINGLE_BELOW, 0, retries)
+
+
+def offered_requests(attempts: ArrayLike, refusals: ArrayLike, retries: ArrayLike) -> FloatArray:
+    """Estimate the number of requests behind a number of tries.
+
+    With random routing, every try is refused with the same probability p = refusals / attempts, and
+    the balancer gives up after k retries. So a request makes 1 + p + … + p^k =
+    (1 - p^(k+1)) / (1 - p) tries on average, by which the attempts are divided.
+
+    Parameters
+    ----------
+    attempts, refusals : array_like of float
+        Tries that reached replicas, and how many of them were refused, without those that were not
+        to be tried elsewhere (`deployments.http.retry_budget`). Same shape.
+    retries : array_like of int
+        k, the retries after which the balancer gives up; see `retries_among`.
+
+    Returns
+    -------
+    ndarray of float, shape of `attempts`
+        Requests.
+    """
+    tried = np.asarray(attempts, dtype=np.float64)
+    if not np.any(refusals):
+        return tried
+    refused = np.minimum(np.asarray(refusals, dtype=np.float64), tried)
+    p = np.divide(refused, tried, out=np.zeros_like(tried), where=tried > 0)
+    certain = p > 1 - 1e-9
+    p_below_1 = np.where(certain, 0.0, p)
+    tries = np.asarray(retries) + 1
+    return tried * np.where(certain, 1 / tries, (1 - p_below_1) / (1 - p_below_1**tries))

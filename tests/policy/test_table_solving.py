@@ -1,0 +1,174 @@
+"""Solved policy tables: right at the rates they are solved for, safe at all others."""
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policy.errors import InfeasibleError, InvalidInputError
+from policy.objective import ServiceLevelObjective, Weights
+from policy.optimization import solve
+from policy.profile import Profile
+from policy.response_time.evaluation import evaluate
+from policy.solvers import exact
+from policy.table_solving import solve_table
+from tests.support.profiles import GOOGLENET_P4
+
+CAPACITY = GOOGLENET_P4.capacity_per_s
+TABLE = solve_table(GOOGLENET_P4, Weights(1, 1))
+
+
+def test_a_cell_has_the_policy_of_its_upper_end():
+    rates = (200.0, 900.0, 0.9 * CAPACITY)
+    table = solve_table(GOOGLENET_P4, Weights(1, 1), rates)
+    for low, high in [(200.0, 900.0), (900.0, 0.9 * CAPACITY)]:
+        policy = exact.solve(GOOGLENET_P4, high, Weights(1, 1)).policy
+        assert table.lookup(low) == policy
+        assert table.lookup(math.nextafter(high, 0)) == policy
+    assert table.lookup(2500).control_limit == 7
+
+
+@given(rate=st.floats(0, allow_infinity=True) | st.sampled_from([0.0, 1e-300, 1e300]))
+@settings(derandomize=True)
+def test_every_rate_has_a_policy_that_keeps_up_with_full_batches(rate):
+    policy = TABLE.lookup(rate)
+    assert policy.batch_size(10_000) == 32
+    assert 1 <= policy.control_limit <= 32
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.995 * CAPACITY, CAPACITY, 10 * CAPACITY, math.inf])
+def test_beyond_the_grid_a_free_device_starts_at_once(rate):
+    policy = TABLE.lookup(rate)
+    assert [policy.batch_size(q) for q in (1, 2, 31, 32, 33)] == [1, 2, 31, 32, 32]
+
+
+def test_beyond_the_grid_batches_are_of_the_highest_throughput():
+    profile = Profile("m", "d", np.array([1.0, 1.0, 9.0]))
+    policy = solve_table(profile, Weights(), [100.0]).lookup(1e9)
+    assert policy.batch_size(50) == 2
+
+
+@pytest.mark.slow
+def test_between_the_rates_the_cost_is_near_the_optimum():
+    for load in np.random.default_rng(5).uniform(0.01, 0.98, 12):
+        rate = load * CAPACITY
+        best = exact.solve(GOOGLENET_P4, rate, Weights(1, 1))
+        policy = TABLE.lookup(rate)
+        found = evaluate(GOOGLENET_P4, policy, rate)
+        assert found.mean_response_ms + found.mean_power_w <= 1.01 * best.average_cost
+
+
+@pytest.mark.slow
+def test_where_the_control_limit_rises_the_cost_is_as_near_the_optimum():
+    """From 1 to 2 at a load near 0.08: in one cell up to there, 13% would be lost below it."""
+    for load in np.linspace(0.05, 0.1, 201):
+        rate = load * CAPACITY
+        cost = exact.average_cost(GOOGLENET_P4, rate, Weights(1, 1), TABLE.lookup(rate))
+        assert cost <= 1.011 * exact.solve(GOOGLENET_P4, rate, Weights(1, 1)).average_cost
+
+
+@pytest.mark.parametrize("energy_weight", [0.0, 1.0, 500.0, 1e4])
+def test_at_the_lowest_rate_of_the_grid_one_request_is_started(energy_weight):
+    table = solve_table(GOOGLENET_P4, Weights(1, energy_weight))
+    lowest = exact.solve(GOOGLENET_P4, table.rates_per_s[0], Weights(1, energy_weight))
+    assert lowest.policy.control_limit == 1
+    assert len(table.rates_per_s) >= 64
+
+
+@pytest.mark.slow
+def test_the_max_wait_is_in_every_policy():
+    table = solve_table(GOOGLENET_P4, Weights(1, 1, max_wait_ms=8), [100.0, 1000.0])
+    assert {policy.max_wait_ms for policy in table.policies} == {8}
+
+
+@pytest.mark.slow
+def test_every_rate_that_can_keep_the_objective_does():
+    objective = ServiceLevelObjective(10, 99)
+    table = solve_table(GOOGLENET_P4, objective, np.linspace(0.1, 0.9, 9) * CAPACITY)
+    greedy = table.lookup(math.inf)
+    kept = 0
+    for rate in np.random.default_rng(6).uniform(0.01, 0.95, 25) * CAPACITY:
+        if evaluate(GOOGLENET_P4, greedy, rate).service_level(10) >= 0.99:
+            level = evaluate(GOOGLENET_P4, table.lookup(rate), rate).service_level(10)
+            assert level >= 0.99 - 1e-9
+            kept += 1
+    assert kept > 10
+
+
+@pytest.mark.slow
+def test_a_policy_that_misses_the_objective_within_its_cell_gives_way():
+    """The best policy at a load of 0.6 has 98.9% in time at 0.5: the limit is reached later."""
+    objective, low, high = ServiceLevelObjective(20, 99), 0.5 * CAPACITY, 0.6 * CAPACITY
+    above = solve(GOOGLENET_P4, high, objective)
+    assert above.meets_sla
+    table = solve_table(GOOGLENET_P4, objective, [low, high])
+    for rate in (low, (low + high) / 2, math.nextafter(high, 0)):
+        level = evaluate(GOOGLENET_P4, table.lookup(rate), rate).service_level(20)
+        assert level >= 0.99 - 1e-9
+    assert evaluate(GOOGLENET_P4, above.policy, low).service_level(20) < 0.9895
+
+
+@pytest.mark.parametrize(
+    ("profile", "objective", "loads"),
+    [
+        # At the lower end 74% are in time if the device starts at once, at the upper end none is.
+        (GOOGLENET_P4, ServiceLevelObjective(1.6, 90), (0.07, 0.08, 0.1, 0.15)),
+        # 90% are in time up to a load of 0.0477, which is within a cell.
+        (
+            Profile("three", "sizes", np.array([2.99, 3.12, 3.2]), 20.0 + 20 * np.arange(1, 4)),
+            ServiceLevelObjective(3.840255974373031, 90),
+            (0.04, 0.05, 0.06, 0.1),
+        ),
+    ],
+)
+def test_where_a_cell_cannot_keep_the_objective_as_many_as_possible_are_in_time(
+    profile, objective, loads
+):
+    rates = np.array(loads) * profile.capacity_per_s
+    table = solve_table(profile, objective, rates)
+    greedy = table.lookup(math.inf)
+    for rate in np.linspace(0.02, rates[-1] * 0.999, 40):
+        at_once = evaluate(profile, greedy, rate).service_level(objective.response_time_ms)
+        found = evaluate(profile, table.lookup(rate), rate)
+        target = objective.percentile / 100
+        level = found.service_level(objective.response_time_ms)
+        assert level >= min(at_once, target) - 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("response_time_ms", [8, 20])
+def test_policies_solved_from_rate_to_rate_take_no_more_power_than_alone(response_time_ms):
+    rates = np.linspace(0.04, 0.96, 24) * CAPACITY
+    table = solve_table(GOOGLENET_P4, ServiceLevelObjective(response_time_ms, 99), rates)
+    for rate, policy in zip(rates[1::3], table.policies[1::3], strict=True):
+        alone = solve(GOOGLENET_P4, rate, ServiceLevelObjective(response_time_ms, 99))
+        if alone.meets_sla:
+            found = evaluate(GOOGLENET_P4, policy, rate)
+            assert found.service_level(response_time_ms) >= 0.99 - 1e-9
+            assert found.mean_power_w <= 1.003 * alone.mean_power_w
+
+
+@pytest.mark.slow
+def test_it_does_not_import_scipy_signal_which_is_slow():
+    program = "import sys, policy.table_solving; sys.exit('scipy.signal' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_an_objective_below_the_shortest_batch_is_infeasible():
+    with pytest.raises(InfeasibleError, match="the shortest batch"):
+        solve_table(GOOGLENET_P4, ServiceLevelObjective(1.0, 99), [100.0])
+
+
+@pytest.mark.parametrize("rates", [[], [0.0], [2.0, 1.0], [1.0, 1.0], [math.nan], [math.inf]])
+def test_rates_that_do_not_increase_are_refused(rates):
+    with pytest.raises(InvalidInputError, match="policy table: rates must"):
+        solve_table(GOOGLENET_P4, Weights(), rates)
+
+
+def test_a_rate_above_the_capacity_is_infeasible():
+    with pytest.raises(InfeasibleError, match="is not below the 2958"):
+        solve_table(GOOGLENET_P4, Weights(), [100.0, 3000.0])
