@@ -21,6 +21,8 @@ LIMIT_HEADER = b"x-sojourn-concurrency-limit"
 REFUSED_HEADER = b"x-sojourn-refused-before"
 #: More than any server has at a time.
 UNLIMITED = 1_000_000
+#: HAProxy counts no further from one request to the next.
+_MOST_DIGITS = 9
 #: What a request is found to be: one that is limited, with a server that has room, and with one
 #: that is full.
 _MARKS = "limited", "room", "full"
@@ -87,4 +89,4 @@ def limit_header(concurrency: int | None) -> tuple[bytes, bytes]:
 
 def refused_before(value: bytes) -> int:
     """Return the number in a `REFUSED_HEADER`; 0 if it is none."""
-    return int(value) if value.isdigit() else 0
+    return int(value) if value.isdigit() and len(value) <= _MOST_DIGITS else 0

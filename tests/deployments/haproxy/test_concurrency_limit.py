@@ -30,7 +30,8 @@ def test_the_header_says_the_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "number"), [(b"12", 12), (b"0", 0), (b"", 0), (b"-1", 0), (b"x", 0), (b"1.5", 0)]
+    ("value", "number"),
+    [(b"12", 12), (b"0", 0), (b"", 0), (b"-1", 0), (b"x", 0), (b"1.5", 0), (b"9" * 5000, 0)],
 )
 def test_what_is_no_number_counts_nothing(value: bytes, number: int) -> None:
     assert refused_before(value) == number
