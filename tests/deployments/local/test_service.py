@@ -36,21 +36,22 @@ def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> LocalRun:
 
 
 @pytest.fixture(autouse=True)
-def _leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def before() -> Iterator[set[psutil.Process]]:
+    """Return the processes that were there before, and check that none is left that was not."""
     before = descendants()
-    yield
+    yield before
     assert descendants() <= before, "others may have ended, but none has come"
 
 
 def test_a_run_reports_its_steps_and_addresses_and_ends_every_process(
-    config: LocalRun, monkeypatch: pytest.MonkeyPatch
+    config: LocalRun, monkeypatch: pytest.MonkeyPatch, before: set[psutil.Process]
 ) -> None:
     monkeypatch.setenv("CLUSTER", "orphan")
     steps: list[str] = []
     with local_service(config, steps.append) as running:
         assert running.url == f"http://127.0.0.1:{config.http_port}"
         assert running.metrics_url == "http://127.0.0.1:2/metrics"
-        orphans = [one for one in descendants() if one.ppid() == os.getpid()]
+        orphans = [one for one in descendants() - before if one.ppid() == os.getpid()]
         assert len(orphans) == 2, "the run adopts a process that has lost its parent"
     assert steps == ["deploying digits", "stopping"]
 
