@@ -1,25 +1,14 @@
 """What the console's planner processes share: lines with questions in, lines with answers out."""
 
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from deployments.threads import limit_threads
 from policy.errors import SojournError
 
-#: Low CPU priority: the requests on this machine come first.
-_NICENESS = 10
-
 Plan = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
-
-
-def be_modest() -> None:
-    """Give way to the requests on this machine: low priority, and one thread."""
-    os.nice(_NICENESS)
-    limit_threads(1)
 
 
 def answer_lines(plan: Plan) -> None:

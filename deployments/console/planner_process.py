@@ -9,8 +9,9 @@ from typing import Any
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
 from autoscaler.sizing.planner import Planner, Prices
 from autoscaler.sizing.try_delays import TryDelays
-from deployments.console.answering import answer_lines, be_modest
+from deployments.console.answering import answer_lines
 from deployments.console.questions import Scenario
+from deployments.control.child import give_way
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 
@@ -61,5 +62,5 @@ def _answer(about: Mapping[str, Any], scenario: Mapping[str, Any]) -> dict[str, 
 
 
 if __name__ == "__main__":
-    be_modest()
+    give_way()
     answer_lines(_answer)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from deployments.console.answering import answer_lines, be_modest
+from deployments.console.answering import answer_lines
+from deployments.control.child import give_way
 from pipelines.planning.sizing import PipelinePlan, plan_pipeline
 from pipelines.planning.tandem import own_settings, simulate_response_ms
 from pipelines.serving.planning import PipelineScenario
@@ -130,6 +131,6 @@ def _load_compiled() -> None:
 
 
 if __name__ == "__main__":
-    be_modest()
+    give_way()
     _load_compiled()
     answer_lines(_answer)
