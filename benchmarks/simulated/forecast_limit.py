@@ -65,7 +65,7 @@ MARGINS = (1.0, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5, 2.0, 3.0)
 
 @dataclass(frozen=True)
 class Point:
-    """What one setting of a rule reaches.
+    """Share of the minutes held, and cost, of one setting of a rule.
 
     Attributes
     ----------

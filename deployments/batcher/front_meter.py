@@ -86,10 +86,8 @@ class FrontMeter:
     ----------
     requests, refused, batches : int
         Since the start; as in `FrontCounts`.
-    last_iteration_s : float
-        Length of the last iteration that had work.
     request_s : float
-        That length per request, in the last iteration that read any.
+        Length of the last iteration that read requests, per request.
     worked_s : float
         Total length of the iterations that had work, since the start.
     """
@@ -107,7 +105,7 @@ class FrontMeter:
         self.requests = 0
         self.refused = 0
         self.batches = 0
-        self.last_iteration_s = self.request_s = self.worked_s = 0.0
+        self.request_s = self.worked_s = 0.0
         self._held_s = 0.0
         self._call_soon, self._call_later = call_soon, call_later
         self._clock, self._thread_clock, self._process_clock = clock, thread_clock, process_clock
@@ -261,7 +259,6 @@ class FrontMeter:
             self._working = False
             return
         self._counted = False
-        self.last_iteration_s = length_s
         self.worked_s += length_s
         if self._last_requests:
             self.request_s = length_s / self._last_requests
