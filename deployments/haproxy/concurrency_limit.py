@@ -1,8 +1,8 @@
 """How many requests HAProxy sends to the replicas at a time, and what both tell each other of it.
 
-A refusal costs a replica's event loop a fifth of what an answer costs. So an overload of the loop
-itself cannot be refused by the replica: at twice what it can answer, refusals would take a fifth of
-its time, and requests would wait unread meanwhile. HAProxy refuses for next to nothing.
+A refusal costs a replica's event loop nearly a quarter of what an answer costs. So an overload of
+the loop itself cannot be refused by the replica: at twice what it can answer, refusals would take
+more than a quarter of its time, and requests would wait unread. HAProxy refuses at little cost.
 
 Each replica says in its answers how many requests it can hold and still answer in time
 (`deployments.batcher.limits.Limits.concurrency`). While a replica has so many, HAProxy sends
