@@ -35,9 +35,14 @@ class HostedApp:
     pacer: RefusalPacer = field(init=False)
     turned_away: TurnedAway = field(init=False)
     _default_headers: Headers | None = field(default=None, init=False)
-    _default_lines: bytes = field(default=b"", init=False)
-    #: By whether the request came too late, and whether no other replica can be asked.
-    _refusals: list[list[tuple[bytes, bytes]]] = field(default_factory=list, init=False)
+    _limit: int | None = field(default=None, init=False)
+    #: By the limit that HAProxy is told.
+    _default_lines: dict[int | None, bytes] = field(default_factory=dict, init=False)
+    #: By the default lines, whether the request came too late, and whether no other replica can be
+    #: asked.
+    _refusals: dict[tuple[bytes, bool, bool], tuple[bytes, bytes]] = field(
+        default_factory=dict, init=False
+    )
 
     def __post_init__(self) -> None:
         path = (self.root_path + self.app.infer_path).encode()
@@ -45,38 +50,47 @@ class HostedApp:
         self.pacer = RefusalPacer(self.loop, self.app.service.front_meter)
         self.turned_away = TurnedAway(self.app, self.loop)
 
-    def default_lines(self, headers: Headers) -> bytes:
-        """Return the header lines of every answer, once a second: uvicorn's, and the limit."""
+    def default_lines(self, headers: Headers, balancer: bytes | None) -> bytes:
+        """Return the header lines of every answer to a HAProxy: uvicorn's, and its limit.
+
+        They are made anew once a second, and for each other limit.
+        """
         if headers is not self._default_headers:
-            told = limit_header(self.app.concurrency)
-            self._default_headers, self._default_lines = headers, _lines([*headers, told])
-            self._refusals = [
-                [self._bytes(error_answer(error), only_replica=only) for only in (False, True)]
-                for error in ERRORS
-            ]
-        return self._default_lines
+            self._default_headers, self._limit = headers, self.app.concurrency
+            self._default_lines.clear()
+            self._refusals.clear()
+        limit, told = self._limit, self.app.limit_shares.told
+        if told and balancer is not None:
+            limit = told.get(balancer, limit)
+        lines = self._default_lines.get(limit)
+        if lines is None:
+            lines = self._default_lines[limit] = _lines([*headers, limit_header(limit)])
+        return lines
 
     def refusal(
-        self, headers: Headers, *, too_late: bool, only_replica: bool
+        self, headers: Headers, balancer: bytes | None, *, too_late: bool, only_replica: bool
     ) -> tuple[bytes, bytes]:
         """Return the answer to requests that are turned away, before and after the request id."""
-        if headers is not self._default_headers:
-            self.default_lines(headers)
-        return self._refusals[too_late][only_replica]
+        lines = self.default_lines(headers, balancer)
+        refusal = self._refusals.get((lines, too_late, only_replica))
+        if refusal is None:
+            refusal = _bytes(error_answer(ERRORS[too_late]), lines, only_replica=only_replica)
+            self._refusals[lines, too_late, only_replica] = refusal
+        return refusal
 
     def encode(
-        self, answer: Answer, headers: Headers, *, only_replica: bool
+        self, answer: Answer, headers: Headers, balancer: bytes | None, *, only_replica: bool
     ) -> tuple[bytes, bytes]:
         """Count an answer, and return it as bytes, before and after the request id."""
         self.app.service.answers[answer[0]] += 1
-        self.default_lines(headers)
-        return self._bytes(answer, only_replica=only_replica)
+        return _bytes(answer, self.default_lines(headers, balancer), only_replica=only_replica)
 
-    def _bytes(self, answer: Answer, *, only_replica: bool) -> tuple[bytes, bytes]:
-        status, body, fields = answer
-        status_line = _status_line(status_on_wire(status, only_replica=only_replica))
-        start = b"".join((status_line, self._default_lines, _lines(fields)))
-        return start, b"content-length: %d\r\n\r\n%b" % (len(body), body)
+
+def _bytes(answer: Answer, default_lines: bytes, *, only_replica: bool) -> tuple[bytes, bytes]:
+    status, body, fields = answer
+    status_line = _status_line(status_on_wire(status, only_replica=only_replica))
+    start = b"".join((status_line, default_lines, _lines(fields)))
+    return start, b"content-length: %d\r\n\r\n%b" % (len(body), body)
 
 
 def _status_line(status: int) -> bytes:
