@@ -62,7 +62,7 @@ def requests_for(service: InferenceService) -> list[bytes]:
             f"POST /v2/models/{service.model_name}/infer HTTP/1.1\r\nhost: 127.0.0.1:8000\r\n"
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
             f"x-forwarded-for: 127.0.0.1\r\nx-request-id: {uuid.UUID(bytes=random.bytes(16))}\r\n"
-            "\r\n"
+            "x-sojourn-balancer: 1f00ab34\r\n\r\n"
         )
         requests.append(head.encode() + body)
     return requests

@@ -66,6 +66,7 @@ def haproxy(port: int, servers: Mapping[str, int], socket: Path) -> Iterator[int
     prefix = "RAY_SERVE_HAPROXY_"
     settings = {name.removeprefix(prefix): value for name, value in environment.items()}
     config = socket.with_suffix(".cfg")
+    name = concurrency_limit.balancer_name(socket)
     config.write_text(
         _CONFIG.format(
             buffer_bytes=MIN_BUFFER_BYTES,
@@ -75,7 +76,7 @@ def haproxy(port: int, servers: Mapping[str, int], socket: Path) -> Iterator[int
             servers="\n    ".join(
                 f"server {name} 127.0.0.1:{server_port}" for name, server_port in servers.items()
             ),
-            rules="\n    ".join((*RULES, *concurrency_limit.rules("back", tuple(servers)))),
+            rules="\n    ".join((*RULES, *concurrency_limit.rules("back", tuple(servers), name))),
         )
     )
     process = subprocess.Popen([find_haproxy(), "-f", config])

@@ -10,15 +10,23 @@ further POSTs to one that has fewer, and refuses them at once if there is none. 
 looked at alone: of a sum for all of them, one that hangs would soon have all.) It hands the number
 of those that it has refused to the replica that gets the next request, in a header: so each is
 counted once, by one replica, and the autoscaler sees what clients offered.
+
+Each node has a HAProxy, and each may send to all replicas. So it names itself to them, and they
+divide their limits (`deployments.haproxy.limit_shares`).
 """
 
+import socket
 import zlib
 from collections.abc import Sequence
+from pathlib import Path
 
-#: The header of a replica's answers with its limit, and HAProxy's of requests with its refusals;
-#: HAProxy removes what clients send under the second name, and the first from answers.
+#: The header of a replica's answers with its limit, and HAProxy's of requests with its refusals and
+#: with its name; HAProxy removes what clients send under its names, and the first from answers.
 LIMIT_HEADER = b"x-sojourn-concurrency-limit"
 REFUSED_HEADER = b"x-sojourn-refused-before"
+BALANCER_HEADER = b"x-sojourn-balancer"
+#: Longer names are no HAProxy's.
+_LONGEST_NAME = 16
 #: More than any server has at a time.
 UNLIMITED = 1_000_000
 #: HAProxy counts no further from one request to the next.
@@ -35,7 +43,16 @@ LARGEST_BODY_BYTES = 32 << 10
 FULL = '{"error":"this replica is full; try again later"}'
 
 
-def rules(backend: str, servers: Sequence[str]) -> tuple[str, ...]:
+def balancer_name(admin_socket: Path) -> str:
+    """Return the name of the HAProxy of this node, given where Ray asks it.
+
+    It stays the same when HAProxy is started again, so no replica takes the new process for one
+    more. Ray puts the socket into a folder that has the node's id.
+    """
+    return f"{zlib.crc32(f'{socket.gethostname()}:{admin_socket}'.encode()):08x}"
+
+
+def rules(backend: str, servers: Sequence[str], balancer: str) -> tuple[str, ...]:
     """Return HAProxy's lines for a backend.
 
     Parameters
@@ -44,6 +61,8 @@ def rules(backend: str, servers: Sequence[str]) -> tuple[str, ...]:
         Its name. Each has variables of its own in HAProxy's process.
     servers : sequence of str
         The names of its servers that are no backups.
+    balancer : str
+        HAProxy's `balancer_name`.
     """
     name = f"{zlib.crc32(backend.encode()):08x}"
     limit, refused = f"proc.sojourn_limit_{name}", f"proc.sojourn_refused_{name}"
@@ -61,6 +80,7 @@ def rules(backend: str, servers: Sequence[str]) -> tuple[str, ...]:
         ]
     return (
         f"http-request del-header {REFUSED_HEADER.decode()}",
+        f"http-request set-header {BALANCER_HEADER.decode()} {balancer}",
         # The servers are looked at one by one only if they have half of what they may have, and not
         # before a replica has said its limit: until then this is not set.
         f"http-request set-var(txn.sojourn_half) nbsrv,mul({limit}),div(2) if METH_POST",
@@ -90,3 +110,8 @@ def limit_header(concurrency: int | None) -> tuple[bytes, bytes]:
 def refused_before(value: bytes) -> int:
     """Return the number in a `REFUSED_HEADER`; 0 if it is none."""
     return int(value) if value.isdigit() and len(value) <= _MOST_DIGITS else 0
+
+
+def named_balancer(value: bytes | None) -> bytes | None:
+    """Return the name in a `BALANCER_HEADER`; None if there is none."""
+    return value if value and len(value) <= _LONGEST_NAME else None

@@ -236,16 +236,18 @@ def amend(
         )
     text = "".join(sections)
     text = _after(text, "tune.bufsize", f"tune.memory.hot-size {HOT_MEMORY_BYTES}")
-    text = "".join(_with_rules(one) for one in _SECTION.split(text))
+    name = concurrency_limit.balancer_name(config.admin_socket)
+    text = "".join(_with_rules(one, name) for one in _SECTION.split(text))
     return _after(text, "option abortonclose", "option http-buffer-request")
 
 
-def _with_rules(section: str) -> str:
+def _with_rules(section: str, balancer: str) -> str:
     """Return the section of an application's backend with our rules; others stay as they are."""
     found = _BACKEND.match(section)
     if found is None:
         return section
-    for rule in reversed((*RULES, *concurrency_limit.rules(found[1], _replicas(section)))):
+    limit_rules = concurrency_limit.rules(found[1], _replicas(section), balancer)
+    for rule in reversed((*RULES, *limit_rules)):
         section = _after(section, "http-reuse always", rule)
     return section
 

@@ -49,12 +49,11 @@ class AnsweringProtocol(TimedProtocol):
             self.write(*self._encoded(compressing.result()))
 
     def _encoded(self, answer: Answer) -> tuple[bytes, bytes]:
-        assert self.hosted is not None
-        return self.hosted.encode(
-            answer,
-            self.server_state.default_headers,
-            only_replica=self._head is not None and self._head.only_replica,
-        )
+        hosted, head, headers = self.hosted, self._head, self.server_state.default_headers
+        assert hosted is not None
+        if head is None:
+            return hosted.encode(answer, headers, None, only_replica=False)
+        return hosted.encode(answer, headers, head.balancer, only_replica=head.only_replica)
 
     def _go_on(self) -> None:
         held, self._held = self._held, b""

@@ -18,7 +18,14 @@ from deployments.batcher.requests import Refusal
 from deployments.console.planning import ModelPlanning, Planning
 from deployments.errors import BusyError, ModelError, RequestError
 from deployments.haproxy import only_replica
-from deployments.haproxy.concurrency_limit import REFUSED_HEADER, limit_header, refused_before
+from deployments.haproxy.concurrency_limit import (
+    BALANCER_HEADER,
+    REFUSED_HEADER,
+    limit_header,
+    named_balancer,
+    refused_before,
+)
+from deployments.haproxy.limit_shares import LimitShares
 from deployments.http.answers import BINARY, JSON, Answer, check_method, error_answer
 from deployments.http.asgi import lifespan, path_of
 from deployments.http.compression import accepted_coding, compressed, pays
@@ -87,6 +94,8 @@ class InferenceApp:
         The path of inference requests, without the application's prefix.
     unusual_fields : frozenset of bytes
         Header fields with which a request has to come to the app itself, in lower case.
+    limit_shares : LimitShares
+        What each HAProxy that sends requests is told of `concurrency`.
     request_ids : RequestIds
         Makes ids for requests that have none.
     totals : RequestTotals
@@ -111,6 +120,7 @@ class InferenceApp:
         )
         self.infer_path = f"/v2/models/{service.model_name}/infer"
         self.totals = RequestTotals()
+        self.limit_shares = LimitShares(lambda: self.concurrency, lambda: self.totals.held_s)
         self._resources = Resources(service, server_version, autoscaler, self.totals, more)
         self._watch = DisconnectWatch()
         self.turns = Turns()
@@ -146,8 +156,12 @@ class InferenceApp:
         arrival_s = scope.get(ARRIVAL) or time.monotonic()
         # This keeps the last of repeated fields; `_infer` rejects those where that matters.
         fields = dict(scope["headers"])
+        refused, balancer = 0, named_balancer(fields.get(BALANCER_HEADER))
         if REFUSED_HEADER in fields:
-            self.service.count_refused_before(refused_before(fields[REFUSED_HEADER]))
+            refused = refused_before(fields[REFUSED_HEADER])
+            self.service.count_refused_before(refused)
+        if balancer is not None and scope["method"] == "POST":
+            self.limit_shares.count(balancer, 1 + refused, time.monotonic())
         info = RequestInfo(
             fields.get(REQUEST_ID, b"")[:MAX_REQUEST_ID_BYTES] or self.request_ids.make(),
             fields.get(TRACEPARENT),
@@ -165,7 +179,7 @@ class InferenceApp:
         self.service.answers[status] += 1
         headers.append((b"content-length", b"%d" % len(body)))
         headers.append((REQUEST_ID, info.request_id))
-        headers.append(limit_header(self.concurrency))
+        headers.append(limit_header(self.limit_shares.of(balancer)))
         if scope["method"] == "HEAD":
             body = b""
         status = only_replica.status_on_wire(status, only_replica=only_replica.HEADER in fields)

@@ -15,6 +15,36 @@ from deployments.http.request_head import RequestHeads
 from deployments.http.turned_away import ERRORS, TurnedAway
 
 
+class _Told:
+    """What the answers to some HAProxies have in common: uvicorn's header lines, and a limit.
+
+    Parameters
+    ----------
+    headers : list of (bytes, bytes)
+    limit : int or None
+        Requests that they should send at a time; None: as many as come.
+
+    Attributes
+    ----------
+    refusals : list of list of (bytes, bytes)
+        By whether the request came too late, and whether no other replica can be asked.
+    """
+
+    def __init__(self, headers: Headers, limit: int | None) -> None:
+        self._lines = _lines([*headers, limit_header(limit)])
+        self.refusals = [
+            [self.encode(error_answer(error), only_replica=only) for only in (False, True)]
+            for error in ERRORS
+        ]
+
+    def encode(self, answer: Answer, *, only_replica: bool) -> tuple[bytes, bytes]:
+        """Return an answer as bytes, before and after the request id."""
+        status, body, fields = answer
+        status_line = _status_line(status_on_wire(status, only_replica=only_replica))
+        start = b"".join((status_line, self._lines, _lines(fields)))
+        return start, b"content-length: %d\r\n\r\n%b" % (len(body), body)
+
+
 @dataclass
 class HostedApp:
     """An app whose inference requests take the short way.
@@ -35,9 +65,9 @@ class HostedApp:
     pacer: RefusalPacer = field(init=False)
     turned_away: TurnedAway = field(init=False)
     _default_headers: Headers | None = field(default=None, init=False)
-    _default_lines: bytes = field(default=b"", init=False)
-    #: By whether the request came too late, and whether no other replica can be asked.
-    _refusals: list[list[tuple[bytes, bytes]]] = field(default_factory=list, init=False)
+    #: For those who are told the whole limit, and for each share of it.
+    _whole: _Told = field(init=False)
+    _shares: dict[int, _Told] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         path = (self.root_path + self.app.infer_path).encode()
@@ -45,38 +75,34 @@ class HostedApp:
         self.pacer = RefusalPacer(self.loop, self.app.service.front_meter)
         self.turned_away = TurnedAway(self.app, self.loop)
 
-    def default_lines(self, headers: Headers) -> bytes:
-        """Return the header lines of every answer, once a second: uvicorn's, and the limit."""
-        if headers is not self._default_headers:
-            told = limit_header(self.app.concurrency)
-            self._default_headers, self._default_lines = headers, _lines([*headers, told])
-            self._refusals = [
-                [self._bytes(error_answer(error), only_replica=only) for only in (False, True)]
-                for error in ERRORS
-            ]
-        return self._default_lines
-
     def refusal(
-        self, headers: Headers, *, too_late: bool, only_replica: bool
+        self, headers: Headers, balancer: bytes | None, *, too_late: bool, only_replica: bool
     ) -> tuple[bytes, bytes]:
         """Return the answer to requests that are turned away, before and after the request id."""
-        if headers is not self._default_headers:
-            self.default_lines(headers)
-        return self._refusals[too_late][only_replica]
+        return self._told(headers, balancer).refusals[too_late][only_replica]
 
     def encode(
-        self, answer: Answer, headers: Headers, *, only_replica: bool
+        self, answer: Answer, headers: Headers, balancer: bytes | None, *, only_replica: bool
     ) -> tuple[bytes, bytes]:
         """Count an answer, and return it as bytes, before and after the request id."""
         self.app.service.answers[answer[0]] += 1
-        self.default_lines(headers)
-        return self._bytes(answer, only_replica=only_replica)
+        return self._told(headers, balancer).encode(answer, only_replica=only_replica)
 
-    def _bytes(self, answer: Answer, *, only_replica: bool) -> tuple[bytes, bytes]:
-        status, body, fields = answer
-        status_line = _status_line(status_on_wire(status, only_replica=only_replica))
-        start = b"".join((status_line, self._default_lines, _lines(fields)))
-        return start, b"content-length: %d\r\n\r\n%b" % (len(body), body)
+    def _told(self, headers: Headers, balancer: bytes | None) -> _Told:
+        """Return what a HAProxy is told, made anew once a second and for each other share."""
+        if headers is not self._default_headers:
+            self._default_headers, self._whole = headers, _Told(headers, self.app.concurrency)
+            self._shares.clear()
+        shares = self.app.limit_shares.told
+        if not shares or balancer is None:
+            return self._whole
+        share = shares.get(balancer)
+        if share is None:
+            return self._whole
+        told = self._shares.get(share)
+        if told is None:
+            told = self._shares[share] = _Told(headers, share)
+        return told
 
 
 def _status_line(status: int) -> bytes:

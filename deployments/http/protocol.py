@@ -109,6 +109,8 @@ class InferenceProtocol(AnsweringProtocol):
         self._last_read_s = now_s = time.monotonic()
         self._arrival_s = self._readable_since_s(now_s, service.front_meter.request_read(now_s))
         stop = start + head.body_length
+        if head.balancer is not None:
+            hosted.app.limit_shares.count(head.balancer, 1 + refused_before, now_s)
         let_in = self._let_in(hosted, head, traceparent, data, start)
         if refused_before and (let_in or head.only_replica):
             # Whoever is tried next counts them otherwise.
@@ -164,6 +166,7 @@ class InferenceProtocol(AnsweringProtocol):
         hosted.turned_away.add(self._arrival_s, rows, info, too_late=too_late)
         start, end = hosted.refusal(
             self.server_state.default_headers,
+            head.balancer,
             too_late=too_late,
             only_replica=head.only_replica
             or (head.other_replicas and not too_late and not service.retries.take(rows)),

@@ -13,7 +13,12 @@ import httptools
 
 from deployments.errors import BadRequestError
 from deployments.haproxy import only_replica
-from deployments.haproxy.concurrency_limit import REFUSED_HEADER, refused_before
+from deployments.haproxy.concurrency_limit import (
+    BALANCER_HEADER,
+    REFUSED_HEADER,
+    named_balancer,
+    refused_before,
+)
 from deployments.http.compression import accepted_coding
 from deployments.http.request import (
     ACCEPT_ENCODING,
@@ -66,6 +71,8 @@ class RequestHead(NamedTuple):
         Whether HAProxy has no other replica to ask.
     other_replicas : bool
         Whether HAProxy has others to ask, and leaves them alone if told to.
+    balancer : bytes or None
+        How the HAProxy that sent it names itself.
     """
 
     body_length: int
@@ -78,6 +85,7 @@ class RequestHead(NamedTuple):
     coding: bytes | None = None
     only_replica: bool = False
     other_replicas: bool = False
+    balancer: bytes | None = None
 
 
 class RequestHeads:
@@ -224,6 +232,7 @@ def parse_head(
             accepted_coding(fields.get(ACCEPT_ENCODING, b"identity")),
             only_replica.HEADER in fields,
             only_replica.OTHERS_HEADER in fields,
+            named_balancer(fields.get(BALANCER_HEADER)),
         )
     except BadRequestError:
         return None  # the app explains what is wrong

@@ -39,6 +39,11 @@ class RequestTotals:
         self._answered_s = self._failed_s = 0.0
         self._last_s: float | None = None
 
+    @property
+    def held_s(self) -> float:
+        """For how long all of them were here until they were answered, summed up."""
+        return self._answered_s + self._failed_s
+
     def answered(self, rows: int, arrival_s: float) -> None:
         """Count a request that is answered now with outputs.
 

@@ -10,18 +10,24 @@ import pytest
 
 from deployments.haproxy.alone import haproxy
 from deployments.haproxy.concurrency_limit import (
+    BALANCER_HEADER,
     FULL,
     LARGEST_BODY_BYTES,
     LIMIT_HEADER,
     REFUSED_HEADER,
     UNLIMITED,
+    balancer_name,
     limit_header,
+    named_balancer,
     refused_before,
     rules,
 )
+from deployments.haproxy.limit_shares import FORGET_AFTER_S, LimitShares
 from tests.support.services import free_port
 
 REFUSED = REFUSED_HEADER.decode()
+#: For how long a replica holds what it is flooded with, by its own clock.
+ROUND_S = 0.5
 
 
 def test_the_header_says_the_limit() -> None:
@@ -38,8 +44,8 @@ def test_what_is_no_number_counts_nothing(value: bytes, number: int) -> None:
 
 
 def test_each_backend_has_variables_of_its_own() -> None:
-    shared = {*rules("http-a-b", ["r"])} & {*rules("http-a_b", ["r"])}
-    assert shared == {rule for rule in rules("any", ["r"]) if "proc." not in rule}
+    shared = {*rules("http-a-b", ["r"], "h")} & {*rules("http-a_b", ["r"], "h")}
+    assert shared == {rule for rule in rules("any", ["r"], "h") if "proc." not in rule}
 
 
 class Replica:
@@ -52,6 +58,10 @@ class Replica:
         self.holds = self.most = 0
         #: What HAProxy said that it has refused.
         self.told: list[int] = []
+        #: How HAProxy named itself in each request.
+        self.balancers: list[bytes | None] = []
+        self.now_s = self.held_s = 0.0
+        self._shares = LimitShares(lambda: self.limit, lambda: self.held_s)
         self._tasks: list[asyncio.Task[None]] = []
 
     @asynccontextmanager
@@ -72,13 +82,18 @@ class Replica:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 fields = dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:-2])
                 await reader.readexactly(int(fields.get(b"content-length", 0)))
+                refused = refused_before(fields.get(REFUSED_HEADER, b""))
                 if REFUSED_HEADER in fields:
-                    self.told.append(refused_before(fields[REFUSED_HEADER]))
+                    self.told.append(refused)
+                balancer = named_balancer(fields.get(BALANCER_HEADER))
+                self.balancers.append(balancer)
+                if balancer is not None:
+                    self._shares.count(balancer, 1 + refused, self.now_s)
                 self.holds += 1
                 self.most = max(self.most, self.holds)
                 await self.gate.wait()
                 self.holds -= 1
-                name, value = limit_header(self.limit)
+                name, value = limit_header(self._shares.of(balancer))
                 writer.write(
                     b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n%b: %b\r\n\r\nok" % (name, value)
                 )
@@ -91,23 +106,36 @@ async def fleet(
     tmp_path: Path, *limits: int | None
 ) -> AsyncIterator[tuple[list[Replica], httpx.AsyncClient]]:
     """Run HAProxy in front of replicas, and wait until it takes requests."""
-    port, replicas = free_port(), [Replica(free_port(), limit) for limit in limits]
+    async with nodes(tmp_path, 1, *limits) as (replicas, (client,)):
+        yield replicas, client
+
+
+@asynccontextmanager
+async def nodes(
+    tmp_path: Path, count: int, *limits: int | None
+) -> AsyncIterator[tuple[list[Replica], list[httpx.AsyncClient]]]:
+    """Run several HAProxies, each of which sends to all replicas; return a client of each."""
+    replicas = [Replica(free_port(), limit) for limit in limits]
     servers = {f"r{number}": one.port for number, one in enumerate(replicas)}
     async with asyncio.timeout(30), AsyncExitStack() as stack:
         for one in replicas:
             await stack.enter_async_context(one.serving())
-        stack.enter_context(haproxy(port, servers, tmp_path / "admin.sock"))
-        client = httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}", limits=httpx.Limits(), timeout=20
-        )
-        await stack.enter_async_context(client)
-        while True:
-            try:
-                await client.get("/up")
-                break
-            except httpx.ConnectError:
-                await asyncio.sleep(0.02)
-        yield replicas, client
+        clients = []
+        for number in range(count):
+            port = free_port()
+            stack.enter_context(haproxy(port, servers, tmp_path / f"{number}.sock"))
+            client = httpx.AsyncClient(
+                base_url=f"http://127.0.0.1:{port}", limits=httpx.Limits(), timeout=20
+            )
+            clients.append(await stack.enter_async_context(client))
+        for client in clients:
+            while True:
+                try:
+                    await client.get("/up")
+                    break
+                except httpx.ConnectError:
+                    await asyncio.sleep(0.02)
+        yield replicas, clients
 
 
 async def held(replicas: list[Replica], count: int) -> None:
@@ -249,3 +277,53 @@ async def test_bodies_that_come_late_or_are_large_get_their_answers(tmp_path: Pa
         replica.gate.set()
         assert [one.status_code for one in await asyncio.gather(first, *let_in)] == [200] * 3
         assert await told(replicas, client) == 2
+
+
+async def flood(replica: Replica, clients: list[httpx.AsyncClient], each: int) -> int:
+    """Send so many requests at a time to each HAProxy, for a round of the replica's time.
+
+    Return how many it then holds, when all others are refused.
+    """
+    replica.gate.clear()
+    sent = [
+        asyncio.create_task(one.post("/infer", content=b"{}"))
+        for _ in range(each)
+        for one in clients
+    ]
+    while replica.holds + sum(one.done() for one in sent) < len(sent):
+        await asyncio.sleep(0.005)
+    held = replica.holds
+    replica.now_s += ROUND_S
+    replica.held_s += ROUND_S * held
+    replica.gate.set()
+    assert {one.status_code for one in await asyncio.gather(*sent)} <= {200, 503}
+    return held
+
+
+async def test_haproxies_on_several_nodes_let_in_the_limit_together(tmp_path: Path) -> None:
+    """Each was told the whole limit: two of them let in twice as many."""
+    limit = 12
+    async with nodes(tmp_path, 2, limit) as ((replica,), clients):
+        held = [await flood(replica, clients, 2 * limit) for _ in range(8)]
+        # Idle before, it told each of them that all of it is free.
+        assert held[0] == 2 * limit
+        assert all(limit <= one <= limit + len(clients) for one in held[3:]), held
+        # One that has gone leaves its share to the other.
+        rounds = round(FORGET_AFTER_S / ROUND_S) + 3
+        alone = [await flood(replica, clients[:1], 2 * limit) for _ in range(rounds)]
+        assert max(alone) == alone[-1] == limit
+
+
+async def test_haproxy_names_itself_whatever_a_client_says(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2, 3) as ((replica,), clients):
+        replica.balancers.clear()
+        for client in clients:
+            for headers in ({}, {BALANCER_HEADER.decode(): "another"}):
+                for answer in (
+                    await client.get("/up", headers=headers),
+                    await client.post("/infer", content=b"{}", headers=headers),
+                ):
+                    assert BALANCER_HEADER.decode() not in answer.headers
+        names = [balancer_name(tmp_path / f"{number}.sock").encode() for number in range(2)]
+        assert names[0] != names[1]
+        assert replica.balancers == [names[0]] * 4 + [names[1]] * 4

@@ -112,7 +112,11 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
             "default-server fastinter 250ms downinter 250ms fall 20 rise 2 inter 500ms check",
             "timeout connect 250ms",
             "bind fd@12",
-            *concurrency_limit.rules("http-app", ["replica-1", "replica-2"]),
+            *concurrency_limit.rules(
+                "http-app",
+                ["replica-1", "replica-2"],
+                concurrency_limit.balancer_name(tmp_path / "admin.sock"),
+            ),
         ]
     )
 

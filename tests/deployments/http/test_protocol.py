@@ -26,6 +26,7 @@ from deployments.http.app import InferenceApp
 from deployments.http.guarded_protocol import RECEIVE_TIMEOUT_S
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.observability.inference_statistics import RequestTotals
 from deployments.service import InferenceService
 from tests.support.doubles_service import Doubles, body, listening, make_service
 
@@ -68,6 +69,11 @@ def post(content: bytes | dict[str, Any], *lines: str, path: str = INFER) -> byt
     data = content if isinstance(content, bytes) else json.dumps(content).encode()
     head = [f"POST {path} HTTP/1.1", "Host: x", *lines, f"Content-Length: {len(data)}"]
     return "\r\n".join(head).encode() + b"\r\n\r\n" + data
+
+
+def metadata(*lines: str) -> bytes:
+    head = ["GET /v2/models/doubles HTTP/1.1", "Host: x", *lines]
+    return "\r\n".join(head).encode() + b"\r\n\r\n"
 
 
 def chunked(content: dict[str, Any]) -> bytes:
@@ -221,6 +227,33 @@ async def test_what_haproxy_has_refused_is_counted_and_it_is_told_how_many_to_se
         stats = served.service.autoscaling_stats()
         assert (stats["offered_total"], stats["refused_total"]) == (6, 5)
         assert stats["refused_finally_total"] == 5
+
+
+@pytest.mark.parametrize("http", [HttpToolsProtocol, InferenceProtocol])
+async def test_each_haproxy_is_told_its_share_of_the_limit(http: type[asyncio.Protocol]) -> None:
+    async with serving(http) as served:
+        core = served.service.batcher.core
+        core.use(core.table, replace(core.limits, concurrency=40))
+        # For seconds, more requests were here than the limit allows.
+        held = mock.patch.object(RequestTotals, "held_s", 1e6)
+
+        async def told(name: str, refused: int) -> list[int]:
+            lines = [f"{concurrency_limit.BALANCER_HEADER.decode()}: {name}"]
+            lines += [f"{concurrency_limit.REFUSED_HEADER.decode()}: {refused}"] * bool(refused)
+            found = []
+            for start in (post(body((1, 2)), *lines), metadata(*lines)):
+                ((head, _),) = await exchange(served.port, [start], 1)
+                found += re.findall(rb"%b: (\d+)" % concurrency_limit.LIMIT_HEADER, head)
+            assert head.startswith(b"HTTP/1.1 200")
+            return [int(one) for one in found]
+
+        assert await told("a", 299) == [40, 40]
+        with held:
+            assert await told("b", 99) == [13, 13]
+            assert await told("a", 0) == [28, 28]
+            # What does not come from a HAProxy is told the limit as it is.
+            ((head, _),) = await exchange(served.port, [post(body((1, 2)))], 1)
+            assert b"\r\n%b: 40\r\n" % concurrency_limit.LIMIT_HEADER in head
 
 
 async def test_who_passes_a_request_on_leaves_what_haproxy_has_refused_to_the_next() -> None:

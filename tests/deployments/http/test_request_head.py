@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deployments.haproxy.concurrency_limit import BALANCER_HEADER
 from deployments.http.request_head import END_OF_HEAD, RequestHead, RequestHeads
 
 PATH = b"/v2/models/m/infer"
@@ -41,6 +42,14 @@ def test_what_haproxy_has_refused_is_read_beside_the_head(place: int) -> None:
         found.append(find(head_of(*lines), heads))
     assert [refused for *_, refused in found] == [0, 7, 12_345]
     assert all(head is found[0][0] is not None for head, *_ in found)
+
+
+def test_reads_which_haproxy_sent_it() -> None:
+    name = BALANCER_HEADER.decode()
+    for value, balancer in (("1f00ab34", b"1f00ab34"), ("", None), ("x" * 17, None)):
+        head, *_ = find(head_of(*LINES, f"{name}: {value}"))
+        assert head is not None
+        assert head.balancer == balancer
 
 
 @pytest.mark.parametrize("place", range(4))
