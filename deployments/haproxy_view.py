@@ -21,7 +21,7 @@ import re
 import socket
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deployments.haproxy.other_replicas import RefusedElsewhere
@@ -45,6 +45,9 @@ _COMMANDS = b"show info;show activity;show stat -1 4 -1\n"
 _READ_AT = re.compile(r"^date_now: ([\d.]+)$", re.MULTILINE)
 #: More waits than this between two calls of `HaproxyView.take_unread_ms` are not kept.
 _WAITS_KEPT = 64
+#: Of the latest waits, so many are a sample that predictions can draw from; fewer than the first
+#: number are none.
+_SAMPLE_LEAST, _SAMPLE_MOST = 50, 512
 #: Time after which what was seen of HAProxy's load counts for 1/e.
 _LOAD_MEMORY_S = 10.0
 #: HAProxy cannot be busier than this, as far as queueing is concerned.
@@ -232,6 +235,7 @@ class HaproxyView:
         self._requests = 0
         self._total_ms = self._earlier_tries_ms = 0.0
         self._unread_ms: deque[float] = deque(maxlen=_WAITS_KEPT)
+        self._sample_ms: deque[float] = deque(maxlen=_SAMPLE_MOST)
         self._read_s = time.monotonic()
         self._warned = False
         self._seen_s = time.monotonic()
@@ -244,7 +248,10 @@ class HaproxyView:
 
         It is reckoned over all of its requests, whichever replica answers them.
         """
-        return self._load.way
+        way = self._load.way
+        if way is None or len(self._sample_ms) < _SAMPLE_LEAST:
+            return way
+        return replace(way, waits_ms=tuple(self._sample_ms))
 
     @property
     def refused_elsewhere(self) -> float:
@@ -331,6 +338,7 @@ class HaproxyView:
         due_s = 0.0
         while due_s <= wait_s:
             self._unread_ms.append(1e3 * (wait_s - due_s))
+            self._sample_ms.append(1e3 * (wait_s - due_s))
             due_s += random.expovariate(1 / self._pause_s)
 
     async def _ask(self) -> str:

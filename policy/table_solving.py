@@ -66,9 +66,10 @@ def solve_table(
     -----
     The response times are those at the replica, whatever the profile's path: batching is given a
     share of the SLA's response time, and the way has the rest. So a busier balancer needs no new
-    table.
+    table. Nor do interruptions: what they do to the means is in the profile's times, and waiting
+    less does not shorten them.
     """
-    profile = replace(profile, path=None)
+    profile = replace(profile, path=None, interruptions=None)
     grid = default_rates(profile, objective) if rates is None else tuple(map(float, rates))
     check_rates(grid)
     if isinstance(objective, Weights):

@@ -14,18 +14,59 @@ overdue may have been readable since it was due.
 import asyncio
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from deployments.threads import thread_cpu_wait_s
 
 #: Period of the heartbeat, and how long it goes on after the last request or batch.
 HEARTBEAT_S = 0.01
 _BEAT_FOR_S = 1.0
+#: An iteration that is held up for less is not interrupted: clocks and caches explain as much.
+INTERRUPTION_S = 1e-4
 #: Timers fire this late on an idle loop.
 _TIMER_SLACK_S = 0.002
 #: An iteration in which nothing was counted, and which took no longer than this, was idle.
 _IDLE_ITERATION_S = 50e-6
+
+
+class IterationSums:
+    """Sums over iterations that had work, from which a fit tells what their parts cost.
+
+    Within a second, iterations with one request and with many come in all mixtures. Whole seconds
+    do not tell requests and batches apart: larger batches come with a higher rate, at which caches
+    are warm.
+
+    Attributes
+    ----------
+    products : list of float
+        Of answered requests a, batches b and refusals r: the sums of w a a, w a b, w a r, w b b,
+        w b r, w r r, with the weight w = 1 / (a + b + r) of an iteration.
+    cpu_s : list of float
+        The sums of w a c, w b c and w r c, with c the CPU time of the iteration.
+    """
+
+    __slots__ = ("cpu_s", "products")
+
+    def __init__(self) -> None:
+        self.products = [0.0] * 6
+        self.cpu_s = [0.0] * 3
+
+    def add(self, answered: int, batches: int, refused: int, cpu_s: float) -> None:
+        """Add an iteration."""
+        weight = 1 / (answered + batches + refused)
+        weighted, weighted_batches = weight * answered, weight * batches
+        products, sums_s = self.products, self.cpu_s
+        products[0] += weighted * answered
+        products[1] += weighted * batches
+        products[3] += weighted_batches * batches
+        sums_s[0] += weighted * cpu_s
+        sums_s[1] += weighted_batches * cpu_s
+        if refused:
+            products[2] += weighted * refused
+            products[4] += weighted_batches * refused
+            products[5] += weight * refused * refused
+            sums_s[2] += weight * refused * cpu_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +83,6 @@ class FrontCounts:
         Requests refused before they were parsed.
     batches : int
         Batches that ended.
-    cpu_s : float
-        CPU time of the loop's thread, without the batches that it computed itself.
     busy_s, busy_cpu_s : float
         Wall time of the iterations that had work, and the CPU time that the thread got in them;
         without the batches, likewise.
@@ -54,18 +93,27 @@ class FrontCounts:
         heartbeat.
     cpu_wait_s : float or None
         Time for which the loop's thread was ready to run, but had no CPU; None: not known.
+    working_cpu_s : float
+        `busy_cpu_s` with the batches that the thread computed itself.
+    iterations : IterationSums
+        Of the iterations that had work, without the batches that the thread computed itself.
+    interruptions_s : sequence of float
+        For how long each iteration with work was held up: its wall time without its CPU time.
+        Shorter ones than `INTERRUPTION_S` are left out.
     """
 
     duration_s: float
     requests: int
     refused: int
     batches: int
-    cpu_s: float
     busy_s: float
     busy_cpu_s: float
     other_cpu_s: float
     longest_lag_s: float
     cpu_wait_s: float | None = None
+    working_cpu_s: float = 0.0
+    iterations: IterationSums = field(default_factory=IterationSums)
+    interruptions_s: Sequence[float] = ()
 
 
 class FrontMeter:
@@ -117,6 +165,8 @@ class FrontMeter:
         self._readable_since_s = -math.inf
         # Requests before the present iteration, and those of the iteration before.
         self._requests_before = self._last_requests = 0
+        # Refused requests and batches before the present iteration.
+        self._refused_before = self._batches_before = 0
         #: When the first request of the latest iteration that had any was read.
         self._first_read_s = 0.0
         # The heartbeat: due at infinity while it rests.
@@ -125,7 +175,9 @@ class FrontMeter:
         self._cpu_wait_clock = cpu_wait_clock
         # Since the last `take`.
         self._busy_s = self._busy_cpu_s = self._longest_lag_s = 0.0
-        self._forward_cpu_s = 0.0
+        self._working_cpu_s = 0.0
+        self._interruptions_s: list[float] = []
+        self._iterations = IterationSums()
         self._cpu_wait_taken_s = cpu_wait_clock()
         self._taken = (clock(), thread_clock(), process_clock(), 0, 0, 0)
 
@@ -179,7 +231,6 @@ class FrontMeter:
             thread did.
         """
         self.batches += 1
-        self._forward_cpu_s += forward_cpu_s
         if self._working:
             self._iteration_forward_s += forward_s
             self._iteration_forward_cpu_s += forward_cpu_s
@@ -225,16 +276,18 @@ class FrontMeter:
             requests=int(requests),
             refused=int(refused),
             batches=int(batches),
-            cpu_s=max(0.0, cpu_s - self._forward_cpu_s),
             busy_s=self._busy_s,
             busy_cpu_s=self._busy_cpu_s,
             other_cpu_s=max(0.0, process_cpu_s - cpu_s),
             longest_lag_s=self._longest_lag_s,
             cpu_wait_s=cpu_wait_s,
+            working_cpu_s=self._working_cpu_s,
+            iterations=self._iterations,
+            interruptions_s=self._interruptions_s,
         )
-        self._taken = now
+        self._taken, self._interruptions_s, self._iterations = now, [], IterationSums()
         self._busy_s = self._busy_cpu_s = self._longest_lag_s = 0.0
-        self._forward_cpu_s = 0.0
+        self._working_cpu_s = 0.0
         return counts
 
     def _note_work(self, now_s: float) -> None:
@@ -264,7 +317,16 @@ class FrontMeter:
             self.request_s = length_s / self._last_requests
         self._busy_s += max(0.0, length_s - self._iteration_forward_s)
         length_cpu_s = cpu_s - self._iteration_began_cpu_s
-        self._busy_cpu_s += max(0.0, length_cpu_s - self._iteration_forward_cpu_s)
+        front_cpu_s = max(0.0, length_cpu_s - self._iteration_forward_cpu_s)
+        self._busy_cpu_s += front_cpu_s
+        refused = self.refused - self._refused_before
+        answered, batches = self._last_requests - refused, self.batches - self._batches_before
+        self._refused_before, self._batches_before = self.refused, self.batches
+        if answered > 0 or batches or refused:
+            self._iterations.add(max(0, answered), batches, refused, front_cpu_s)
+        self._working_cpu_s += length_cpu_s
+        if length_s - length_cpu_s > INTERRUPTION_S:
+            self._interruptions_s.append(length_s - length_cpu_s)
         self._iteration_forward_s = self._iteration_forward_cpu_s = 0.0
         self._longest_lag_s = max(self._longest_lag_s, length_s)
         self._readable_since_s = self._iteration_began_s

@@ -1,10 +1,10 @@
 """Fit what requests and batches cost a replica's event loop, while it runs.
 
-Each second says how much CPU time the loop's thread took, and for how many requests, refusals and
-batches. A least-squares fit divides the time among them. It forgets slowly, and ignores seconds
-without requests. Where requests and batches always come in the same proportion, their costs cannot
-be told apart; what was believed before then decides how the sum is divided. The loop's waits
-(`deployments.control.loop_waits`) turn CPU time into time.
+Each iteration of the loop says how much CPU time it took, and for how many requests, refusals and
+batches. A least-squares fit divides the time among them. It forgets slowly. Where requests and
+batches always come in the same proportion, their costs cannot be told apart; what was believed
+before then decides how the sum is divided. The loop's waits (`deployments.control.loop_waits`) turn
+CPU time into time.
 """
 
 import math
@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from deployments.batcher.front_meter import FrontCounts
+from deployments.control.interruption_fit import InterruptionFit
 from deployments.control.loop_waits import LoopState, LoopWaits
 from policy.front import FrontCosts
 
-#: Costs in ms of CPU that are assumed until there is data: of a request that is answered, a batch,
-#: a refusal, and a second of whatever else runs on the loop. Of the first three only the
-#: proportions matter.
-_ASSUMED_MS = (0.05, 0.1, 0.01, 1.0)
-#: What was believed before counts as much as this many seconds of data.
-_BELIEF_S = 2.0
-#: A second that is as noisy as this much CPU time, besides what it costs.
-_NOISE_MS = 5.0
+#: Costs in ms of CPU that are assumed until there is data: of a request that is answered, a batch
+#: and a refusal. Only their proportions matter.
+_ASSUMED_MS = (0.05, 0.1, 0.01)
+#: What was believed before counts as much as this many requests.
+_BELIEF_REQUESTS = 200.0
+#: Where the entries of a symmetric matrix stand in `IterationSums.products`.
+_SYMMETRIC = np.array([[0, 1, 2], [1, 3, 4], [2, 4, 5]])
 
 
 class FrontFit:
@@ -40,10 +40,12 @@ class FrontFit:
     ----------
     front : FrontCosts or None
         The costs that the model uses; None until they are measured.
+    interruptions : InterruptionFit
+        What holds up the front, beyond what the model knows as work.
     """
 
     #: Time after which a second's data counts for 1/e.
-    MEMORY_S = 120.0
+    MEMORY_S = 30.0
     #: Seconds with requests, and requests, that are needed before the costs are judged.
     MIN_SECONDS, MIN_REQUESTS = 5.0, 100.0
     #: Relative error of the time per request that is tolerated.
@@ -54,17 +56,17 @@ class FrontFit:
 
     def __init__(self, front: FrontCosts | None = None) -> None:
         self.front = front
+        self.interruptions = InterruptionFit()
         self._waits = LoopWaits()
         believed = _ASSUMED_MS
         if front is not None:
             believed = (front.request_ms, front.batch_ms, *_ASSUMED_MS[2:])
         self._believed_ms: NDArray[np.float64] = np.array(believed)
         self._cpu_ms = self._believed_ms
-        # The normal equations of the fit: regressors are answered requests, batches, refusals and
-        # seconds.
-        self._products = np.zeros((4, 4))
-        self._targets = np.zeros(4)
-        self._totals = np.zeros(4)
+        # The normal equations of the fit: regressors are answered requests, batches and refusals.
+        self._products = np.zeros((3, 3))
+        self._targets = np.zeros(3)
+        self._totals = np.zeros(4)  # of the regressors, and seconds
         self._shares_cpu = front is not None and front.shares_cpu
         self._was_off = False
 
@@ -75,13 +77,13 @@ class FrontFit:
 
     @property
     def mean_batch_size(self) -> float | None:
-        """Requests per batch, over the last minutes; None without batches."""
+        """Requests per batch, of late; None without batches."""
         answered, batches = self._totals[:2]
         return max(1.0, float(answered / batches)) if batches else None
 
     @property
     def refuse_ms(self) -> float | None:
-        """Time of the loop for a refusal; None without enough of them in the last minutes."""
+        """Time of the loop for a refusal; None without enough of them of late."""
         if self._totals[2] < self.MIN_REQUESTS:
             return None
         return float(self._cpu_ms[2]) * self.slowdown
@@ -106,29 +108,28 @@ class FrontFit:
         """
         self._shares_cpu = shares_cpu
         self._waits.observe(counts)
+        self.interruptions.observe(counts, self.state.foreign_share if shares_cpu else 1.0)
         answered = counts.requests - counts.refused
         if counts.duration_s <= 0 or not (counts.requests or counts.batches):
             return
         row = np.array([answered, counts.batches, counts.refused, counts.duration_s])
         keep = math.exp(-counts.duration_s / self.MEMORY_S)
-        cpu_ms = 1e3 * counts.cpu_s
-        weight = 1 / (_NOISE_MS * counts.duration_s + cpu_ms)
-        self._products = keep * self._products + weight * np.outer(row, row)
-        self._targets = keep * self._targets + weight * cpu_ms * row
+        sums = counts.iterations
+        self._products = keep * self._products + np.array(sums.products)[_SYMMETRIC]
+        self._targets = keep * self._targets + 1e3 * np.array(sums.cpu_s)
         self._totals = keep * self._totals + row
         self._cpu_ms = self._solve()
 
     def _solve(self) -> NDArray[np.float64]:
         """Return the non-negative costs of least squared error, in ms of CPU time."""
-        # The work is scaled to the data: only how its costs compare is believed.
-        work, background = self._believed_ms * (1, 1, 1, 0), self._believed_ms * (0, 0, 0, 1)
-        explained = work @ self._products @ work
-        unexplained = work @ (self._targets - self._products @ background)
-        scale = max(0.0, float(unexplained / explained)) if explained > 0 else 1.0
-        believed = scale * work + background
+        # What is believed is scaled to the data: only how the costs compare counts.
+        believed = self._believed_ms
+        explained = believed @ self._products @ believed
+        if explained > 0:
+            believed = max(0.0, float(believed @ self._targets / explained)) * believed
         squares = np.diagonal(self._products)
-        seconds = max(1.0, self._totals[3])
-        strength = np.maximum(_BELIEF_S / seconds * squares, 1e-12)
+        requests = max(_BELIEF_REQUESTS, self._totals[0] + self._totals[2])
+        strength = np.maximum(_BELIEF_REQUESTS / requests * squares, 1e-12)
         root = np.linalg.cholesky(self._products + np.diag(strength))
         targets = self._targets + strength * believed
         costs_ms, _ = nnls(root.T, np.linalg.solve(root, targets))

@@ -63,7 +63,7 @@ class ModelCorrections:
 
     @property
     def newest_profile(self) -> Profile:
-        """The profile now believed, with the front's costs and the batch times as measured by now.
+        """The profile now believed, with the front, its interruptions and batch times of now.
 
         Solving for every small change would take too long, but predicting does not. Measured batch
         times vary. Where front and device share a CPU, what makes them vary (caches, and whoever
@@ -72,11 +72,12 @@ class ModelCorrections:
         """
         if self.profile.front is None:
             return self.profile
+        profile = replace(self.profile, interruptions=self.front.interruptions.measured())
         front, quantiles = self.front.measured(), self._latency.measured_quantiles()
         if quantiles is None:
-            return replace(self.profile, front=front)
+            return replace(profile, front=front)
         if not front.shares_cpu:
-            return replace(self.profile, front=front, latency_quantiles=quantiles)
+            return replace(profile, front=front, latency_quantiles=quantiles)
         # The front's costs are means, the ratios are to the profile's latency.
         mean_ratio = _mean_ratio(quantiles)
         front = replace(
@@ -84,7 +85,7 @@ class ModelCorrections:
             request_ms=front.request_ms / mean_ratio,
             batch_ms=front.batch_ms / mean_ratio,
         )
-        serial = replace(self.profile, front=front, latency_quantiles=None).serial()
+        serial = replace(profile, front=front, latency_quantiles=None).serial()
         # A front that takes no time has the profile evaluated on a sample, which is quicker.
         nothing = FrontCosts(0.0, 0.0, shares_cpu=False)
         return replace(serial, front=nothing, latency_quantiles=quantiles)
@@ -129,12 +130,18 @@ class ModelCorrections:
         rests, front_known = self._ticks < self._rest_until, self.profile.front is not None
         latency = None if rests else self._latency.revise()
         front = None if rests and front_known else self.front.revise()
-        if latency is None and front is None:
+        interrupted = not rests and self.front.interruptions.revise()
+        if latency is None and front is None and not interrupted:
             return False
-        self.profile = replace(self._latency.profile, front=self.front.front, path=self._path.path)
+        self.profile = replace(
+            self._latency.profile,
+            front=self.front.front,
+            path=self._path.path,
+            interruptions=self.front.interruptions.interruptions,
+        )
         self.profile_revisions += 1
         # What is measured for the first time is no sign of a restless device.
-        if latency is not None or front_known:
+        if latency is not None or front_known or interrupted:
             self._refits += 1
             rest = min(self._refits * REST_AFTER_REFIT, LONGEST_REST)
             self._rest_until = self._ticks + rest

@@ -200,7 +200,9 @@ class PolicyController:
         self.core.wait_factor = self._corrections.wait_factor
         capacity_per_s = self.profile.capacity_per_s
         if self._corrections.refit_profile():
-            logger.warning("batch latency or the front deviates from the profile; profile refitted")
+            logger.warning(
+                "batch latency, the front or its interruptions differ from the profile; refitted"
+            )
             self._use(self.core.table)
             self._solver.reduce_capacity(self.profile.capacity_per_s / capacity_per_s)
             self._solve()

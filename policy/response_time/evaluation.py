@@ -203,9 +203,13 @@ def evaluate(
     times = profile.latency_ms[:size]
     arrivals_per_ms, quantiles = 1e-3 * arrival_rate_per_s, profile.latency_quantiles
     chain: ControlLimitChain | RandomTimesChain | TableChain | TandemSample
-    if profile.front is not None or (
-        quantiles is not None
-        and not _is_control_limit(batching_policy, times, arrivals_per_ms, waiting_room)
+    if (
+        profile.front is not None
+        or profile.interruptions is not None
+        or (
+            quantiles is not None
+            and not _is_control_limit(batching_policy, times, arrivals_per_ms, waiting_room)
+        )
     ):
         chain = TandemSample(profile, batching_policy, arrivals_per_ms, waiting_room)
         if quantiles is not None:

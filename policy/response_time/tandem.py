@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
 from policy.front import FrontCosts
+from policy.interruptions import Interruptions
 from policy.profile import Profile
 from policy.response_time.distribution import ResponseTimeDistribution
 
@@ -31,6 +32,10 @@ _WARM_UP = _REQUESTS // 20
 # With so many requests unanswered the queue grows without end, or might as well.
 _MAX_BACKLOG = _REQUESTS // 20
 _MANY_TIMES = 8
+# What `follow_requests` calls what is interrupted.
+_NOTHING, _FRONT, _DEVICE = range(3)
+_INTERRUPTIONS = 1 << 16
+_INTERRUPTION_SEED = 20220903
 
 
 class SampledResponseTimes(ResponseTimeDistribution):
@@ -89,7 +94,8 @@ class TandemSample:
     Parameters
     ----------
     profile : Profile
-        With a front beside the device, or none: a front that takes no time.
+        With a front beside the device, or none: a front that takes no time. Its interruptions are
+        those of the front, or of the device if the front takes no time.
     policy : BatchingPolicy
         The max wait counts from a request's arrival at the front.
     arrivals_per_ms : float
@@ -130,19 +136,31 @@ class TandemSample:
         if profile.latency_quantiles is not None:
             ratios = np.ascontiguousarray(profile.latency_quantiles.points[0][:largest])
             ranks = profile.latency_quantiles.ranks(deviates)
+        front_share = device_share = 1.0
+        interrupted = _NOTHING
+        between_ms, lengths_ms = np.array([np.inf]), np.zeros(1)
+        if profile.interruptions is not None and profile.interruptions.share:
+            interrupted = _FRONT if front.request_ms or front.batch_ms else _DEVICE
+            between_ms, lengths_ms = _interruption_stream(profile.interruptions)
+            # The times are means with interruptions.
+            working = 1 - profile.interruptions.share
+            front_share, device_share = (1.0, working) if interrupted == _DEVICE else (working, 1.0)
         responses_ms = np.full(_REQUESTS, np.nan)
         batch_sizes, first_requests, served = (np.empty(_REQUESTS, np.int64) for _ in range(3))
         answered, batches, arrived, end_ms = follow_requests(
             arrivals_ms,
-            float(front.request_ms),
-            float(front.batch_ms),
+            front_share * front.request_ms,
+            front_share * front.batch_ms,
             np.array(policy.actions, np.int64),
             largest,
             np.inf if policy.max_wait_ms is None else float(policy.max_wait_ms),
             -1 if waiting_room is None else waiting_room,
-            np.ascontiguousarray(profile.latency_ms[:largest]),
+            np.ascontiguousarray(device_share * profile.latency_ms[:largest]),
             ratios,
             ranks,
+            interrupted,
+            between_ms,
+            lengths_ms,
             _MAX_BACKLOG,
             responses_ms,
             batch_sizes,
@@ -187,3 +205,12 @@ def _random_stream() -> tuple[FloatArray, FloatArray]:
     # The rate is exact, and only the order of lulls and rushes is left to chance.
     arrivals *= (_REQUESTS - _WARM_UP) / (arrivals[-1] - arrivals[_WARM_UP])
     return arrivals, generator.standard_normal(_REQUESTS)
+
+
+def _interruption_stream(interruptions: Interruptions) -> tuple[FloatArray, FloatArray]:
+    """Return the work between interruptions, and their lengths, in ms, one of each."""
+    generator = np.random.default_rng(_INTERRUPTION_SEED)
+    between = generator.standard_exponential(_INTERRUPTIONS)
+    between /= between.mean() * interruptions.per_ms
+    lengths_ms = generator.permutation(np.resize(interruptions.lengths_ms, _INTERRUPTIONS))
+    return between, lengths_ms * (interruptions.mean_ms / lengths_ms.mean())

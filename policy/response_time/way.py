@@ -4,7 +4,8 @@ The balancer is one server that takes requests and answers in the order in which
 there and the way back each cost half of its time per request, after what it has to do before. The
 waits are those of M/D/1 by their mean and by the probability that there is one: with probability ρ
 a request finds the balancer at work, and then waits an exponential time of the mean that the
-formula of Pollaczek and Khinchine gives. The answers of a batch reach the balancer together.
+formula of Pollaczek and Khinchine gives. Where a sample of the waits is known, they are drawn from
+it: they contain the balancer's waits for a CPU. The answers of a batch reach the balancer together.
 
 The way and the time at the replica are taken as independent. They are not quite: a balancer spreads
 bursts. Against a simulation of both, percentiles up to the 99th are within 10% where the replica is
@@ -37,6 +38,9 @@ class WayCosts:
         Time of the balancer per request, there and back.
     balancer_utilisation : float
         Fraction of the time for which it is at work, for this replica and others.
+    waits_ms : tuple of float
+        A sample of how long what comes at a random time waits until the balancer reads it; empty:
+        not known.
 
     Raises
     ------
@@ -46,6 +50,7 @@ class WayCosts:
 
     balancer_ms: float
     balancer_utilisation: float
+    waits_ms: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.balancer_ms < np.inf:
@@ -70,6 +75,9 @@ class WayCosts:
         one_way_ms, load = self.balancer_ms / 2, self.balancer_utilisation
         time_ms = np.full(_DRAWS, self.balancer_ms)
         for _ in ("there", "back"):
+            if self.waits_ms:
+                time_ms += random.choice(self.waits_ms, _DRAWS)
+                continue
             waits = random.random(_DRAWS) < load
             time_ms += waits * random.exponential(one_way_ms / (2 * (1 - load)), _DRAWS)
         time_ms += one_way_ms * np.floor(random.random(_DRAWS) * mean_batch_size)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from deployments.batcher.front_meter import FrontCounts
 from deployments.control.bottleneck import bottleneck
 from deployments.control.front_fit import FrontFit
 from policy.front import FrontCosts
 from policy.profile import Profile
 from policy.response_time.way import WayCosts
+from tests.support.front_counts import front_counts
 
 #: A full batch of 16 costs the device 0.125 ms a request, a batch of one 0.5 ms.
 LATENCY = {"max_batch_size": 16, "latency_ms": {"per_request": 0.1, "fixed": 0.4}}
@@ -22,7 +22,9 @@ def fit(*, requests: int = 1000, batches: int = 500, foreign_wait_s: float = 0.0
     front = FrontFit()
     busy_cpu_s = 0.3
     busy_s = busy_cpu_s + foreign_wait_s
-    counts = FrontCounts(1.0, requests, 0, batches, 0.3, busy_s, busy_cpu_s, 0.0, busy_s)
+    counts = front_counts(
+        requests, batches, costs_s=(3e-4, 0.0, 0.0), busy_s=busy_s, busy_cpu_s=busy_cpu_s
+    )
     front.observe(counts, shares_cpu=False)
     return front
 
@@ -56,7 +58,7 @@ def test_a_loop_that_waits_for_other_processes_is_limited_by_neither(
 
 def test_other_processes_do_not_limit_an_idle_loop() -> None:
     front = FrontFit()
-    counts = FrontCounts(1.0, 1, 0, 1, 0.001, 0.02, 0.001, 0.0, 0.02)
+    counts = front_counts(1, 1, costs_s=(1e-3, 0.0, 0.0), busy_s=0.02)
     front.observe(counts, shares_cpu=False)
     assert bottleneck(profile(0.2), front, 1.0) == "device"
 

@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.batcher.front_meter import FrontCounts
+from deployments.batcher.front_meter import FrontCounts, IterationSums
 from deployments.control.front_fit import FrontFit
 from policy.front import FrontCosts
+from tests.support.front_counts import front_counts
 
-REQUEST_MS, BATCH_MS, REFUSE_MS, SECOND_MS = 0.08, 0.2, 0.012, 3.0
+REQUEST_MS, BATCH_MS, REFUSE_MS = 0.08, 0.2, 0.012
 
 
 def second(
@@ -22,19 +23,13 @@ def second(
     other_cpu_s: float = 0.0,
 ) -> FrontCounts:
     """Return a second at the costs above, times `factor`."""
-    answered = requests - refused
-    work_ms = REQUEST_MS * answered + BATCH_MS * batches + REFUSE_MS * refused
-    cpu_s = 1e-3 * factor * work_ms
-    return FrontCounts(
-        duration_s=1.0,
-        requests=requests,
-        refused=refused,
-        batches=batches,
-        cpu_s=cpu_s + 1e-3 * SECOND_MS,
-        busy_s=slowdown * cpu_s,
-        busy_cpu_s=cpu_s,
+    return front_counts(
+        requests,
+        batches,
+        refused,
+        costs_s=[1e-3 * factor * ms for ms in (REQUEST_MS, BATCH_MS, REFUSE_MS)],
+        slowdown=slowdown,
         other_cpu_s=other_cpu_s,
-        longest_lag_s=0.002,
     )
 
 
@@ -83,6 +78,26 @@ def test_a_steady_load_fixes_the_cost_per_request(belief: FrontCosts | None) -> 
     expected_ms = REQUEST_MS + BATCH_MS / 2
     assert fit.measured().ms_per_request(2.0) == pytest.approx(expected_ms, rel=0.05)
     assert fit.mean_batch_size == pytest.approx(2.0)
+
+
+def test_larger_batches_at_a_lower_cost_per_request_do_not_make_batches_dear() -> None:
+    """Whole seconds told a regression that batches cost 0.2 ms and requests half of theirs.
+
+    At a low rate, requests come one by one and caches are cold; at a high one, in larger batches.
+    Within each second iterations of all sizes show what a request costs.
+    """
+    fit = FrontFit()
+    rng = np.random.default_rng(3)
+    for second_number in range(120):
+        cold = second_number < 40
+        request_s, batch_s = (1.4e-4, 2e-5) if cold else (1e-4, 2e-5)
+        sums, requests, batches = IterationSums(), 0, 0
+        for size in (1 + rng.poisson(0.2 if cold else 1.5, 800)).tolist():
+            sums.add(size, 1, 0, request_s * size + batch_s)
+            requests, batches = requests + size, batches + 1
+        fit.observe(front_counts(requests, batches, iterations=sums), shares_cpu=False)
+    assert fit.measured().request_ms == pytest.approx(0.1, rel=0.1)
+    assert fit.measured().batch_ms == pytest.approx(0.02, abs=0.015)
 
 
 def test_noise_does_not_divide_what_cannot_be_told_apart() -> None:
@@ -191,7 +206,15 @@ def test_any_counts_give_valid_costs(seconds: list[tuple[int, int, float, float,
     for requests, batches, refused_share, cpu_s, busy_s in seconds:
         refused = int(refused_share * requests)
         fit.observe(
-            FrontCounts(1.0, requests, refused, batches, cpu_s, busy_s, cpu_s, 0.1, busy_s),
+            front_counts(
+                requests,
+                batches,
+                refused,
+                costs_s=(cpu_s, busy_s, cpu_s),
+                busy_s=busy_s,
+                busy_cpu_s=cpu_s,
+                other_cpu_s=0.1,
+            ),
             shares_cpu=False,
         )
         fit.revise()

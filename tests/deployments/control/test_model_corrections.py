@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from deployments.batcher.batch_record import BatchRecord
-from deployments.batcher.front_meter import FrontCounts
 from deployments.batcher.requests import StartReason
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.model_corrections import (
@@ -16,6 +15,7 @@ from deployments.control.model_corrections import (
 )
 from deployments.control.observations import Observations
 from policy.profile import Profile
+from tests.support.front_counts import front_counts
 
 PROFILE = Profile("m", "d", np.array([2.0, 3.0]))
 
@@ -70,8 +70,7 @@ def test_a_device_that_changes_all_the_time_is_refitted_ever_more_seldom() -> No
 
 def front_seconds(cost_ms: float) -> Observations:
     """Return a tick in which 1000 requests, in batches of two, cost the loop `cost_ms` each."""
-    busy_s = cost_ms
-    front = FrontCounts(1.0, 1000, 0, 500, busy_s, busy_s, busy_s, 0.0, 0.001)
+    front = front_counts(1000, 500, costs_s=(1e-3 * cost_ms, 0.0, 0.0))
     return Observations([], [], 0, [], front)
 
 
@@ -83,9 +82,8 @@ def test_the_front_is_measured_put_in_force_and_followed() -> None:
         if corrections.refit_profile():
             assert corrections.profile.front is not None
             in_force.append(corrections.profile.front.ms_per_request(2.0))
-    # Measured once, and revised once the average of all that it has seen is off by a quarter.
-    assert in_force[0] == pytest.approx(0.1, rel=0.1)
-    assert in_force[1:] == [pytest.approx(0.14, rel=0.15)]
+    # Measured once, and revised when the average of all that it has seen is off by a quarter.
+    assert in_force == [pytest.approx(cost, rel=0.1) for cost in (0.1, 0.14, 0.18)]
     newest = corrections.newest_profile.front
     assert newest is not None
     assert newest.ms_per_request(2.0) > in_force[-1]

@@ -90,17 +90,28 @@ def test_the_last_batches_are_kept_and_each_is_handed_over_once() -> None:
 
 def test_a_batch_that_the_event_loop_computed_is_left_out_of_what_it_spent() -> None:
     loop = VirtualLoop()
-    cpu = [0.0]
-    meter = FrontMeter(loop.call_soon, loop.call_later, thread_clock=lambda: cpu[0])
+    meter = FrontMeter(
+        loop.call_soon,
+        loop.call_later,
+        clock=lambda: loop.now_s,
+        thread_clock=lambda: loop.cpu_s,
+    )
     observer = ReplicaObserver(SLA, meter)
-    cpu[0] = 0.010
-    for on_loop, cpu_s in ((True, 0.004), (False, 0.5)):
-        observer.batch_ended(
-            BatchRecord(1, StartReason.FULL, 0, 0.0, 0.005, None, False, cpu_s, on_loop)
-        )
+
+    def read() -> None:
+        meter.request_read(loop.now_s)
+        loop.work(0.010)
+        for on_loop, cpu_s in ((True, 0.004), (False, 0.5)):
+            observer.batch_ended(
+                BatchRecord(1, StartReason.FULL, 0, 0.0, 0.005, None, False, cpu_s, on_loop)
+            )
+
+    loop.read_at(0.1, read)
+    loop.run_until(0.2)
     seen = observer.take([])
     assert seen.front is not None
-    assert (seen.front.batches, seen.front.cpu_s) == (2, pytest.approx(0.006))
+    assert (seen.front.batches, seen.front.busy_cpu_s) == (2, pytest.approx(0.006, abs=1e-5))
+    assert seen.front.working_cpu_s == pytest.approx(0.010, abs=1e-5)
 
 
 def test_batches_are_counted_by_the_meter_of_the_front_and_handed_over_with_the_rest() -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from autoscaler.reports import ReplicaReport
-from deployments.batcher.front_meter import FrontCounts
 from deployments.batcher.limits import ADMISSION_SHARE
 from deployments.config import parse_user_config
 from deployments.control import table_solver as solver
@@ -16,6 +15,7 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time.way import WayCosts
 from tests.support.emulated_service import emulated_service, until_solved
+from tests.support.front_counts import front_counts
 
 PROFILE = Profile.from_dict({"max_batch_size": 4, "latency_ms": {"per_request": 1.0, "fixed": 3.0}})
 
@@ -132,17 +132,7 @@ async def test_the_rate_under_the_sla_falls_to_what_the_event_loop_can_take(
         before = await solved(service)
         assert before.bottleneck == "device"
         assert service.explain()["front"]["request_ms"] is None
-        counts = FrontCounts(
-            duration_s=1.0,
-            requests=160,
-            refused=0,
-            batches=40,
-            cpu_s=0.8,
-            busy_s=0.8,
-            busy_cpu_s=0.8,
-            other_cpu_s=0.0,
-            longest_lag_s=0.02,
-        )
+        counts = front_counts(160, 40, costs_s=(0.005, 0.0, 0.0))
         monkeypatch.setattr(service.front_meter, "take", lambda: counts)
         for _ in range(2 * REVISE_EVERY):
             await service.tick()

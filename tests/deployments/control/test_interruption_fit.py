@@ -1,0 +1,72 @@
+"""When the interruptions of the model follow those measured."""
+
+import numpy as np
+import pytest
+
+from deployments.batcher.front_meter import FrontCounts
+from deployments.control.interruption_fit import InterruptionFit
+from tests.support.front_counts import front_counts
+
+
+def second(lengths_s: list[float], working_cpu_s: float = 0.6) -> FrontCounts:
+    return front_counts(1000, 500, working_cpu_s=working_cpu_s, interruptions_s=lengths_s)
+
+
+def fitted(
+    lengths_s: list[float], seconds: int = 30, foreign_share: float = 1.0
+) -> InterruptionFit:
+    fit = InterruptionFit()
+    for _ in range(seconds):
+        fit.observe(second(lengths_s), foreign_share)
+    return fit
+
+
+def test_share_and_lengths_are_those_seen() -> None:
+    rng = np.random.default_rng(1)
+    fit, held_up_s = InterruptionFit(), 0.0
+    for _ in range(30):
+        lengths_s = (1e-3 * rng.lognormal(-1, 1, size=200)).tolist()
+        held_up_s += sum(lengths_s)
+        fit.observe(second(lengths_s), 1.0)
+    found = fit.measured()
+    assert found is not None
+    assert found.share == pytest.approx(held_up_s / (held_up_s + 30 * 0.6), rel=0.05)
+    assert found.mean_ms == pytest.approx(1e3 * held_up_s / 6000, rel=0.02)
+    assert max(found.lengths_ms) > 10 * found.mean_ms
+
+
+def test_waits_that_the_model_has_as_work_do_not_count() -> None:
+    half, whole = (fitted([1e-3] * 100, foreign_share=share).measured() for share in (0.5, 1.0))
+    assert half is not None
+    assert whole is not None
+    assert half.share == pytest.approx(0.05 / 0.65, rel=0.05)
+    assert whole.share == pytest.approx(0.1 / 0.7, rel=0.05)
+
+
+def test_few_or_short_interruptions_do_not_matter() -> None:
+    assert fitted([1e-3] * 3).measured() is None
+    assert fitted([2e-5] * 100).measured() is None
+    assert InterruptionFit().measured() is None
+
+
+def test_they_are_forgotten() -> None:
+    fit = fitted([1e-3] * 100)
+    for _ in range(31):
+        fit.observe(second([]), 1.0)
+    assert fit.measured() is None
+
+
+def test_two_looks_in_a_row_must_find_them_wrong() -> None:
+    fit = fitted([1e-3] * 100)
+    assert [fit.revise() for _ in range(3)] == [False, True, False]
+    assert fit.interruptions == fit.measured()
+    for _ in range(30):
+        fit.observe(second([1.2e-3] * 100), 1.0)
+    assert not any(fit.revise() for _ in range(3))
+    for _ in range(30):
+        fit.observe(second([4e-3] * 100), 1.0)
+    assert [fit.revise() for _ in range(2)] == [False, True]
+    for _ in range(31):
+        fit.observe(second([]), 1.0)
+    assert [fit.revise() for _ in range(2)] == [False, True]
+    assert fit.interruptions is None

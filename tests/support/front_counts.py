@@ -1,0 +1,52 @@
+"""What a front did in a tick, made of equal iterations."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from deployments.batcher.front_meter import FrontCounts, IterationSums
+
+
+def front_counts(
+    requests: int,
+    batches: int,
+    refused: int = 0,
+    *,
+    costs_s: Sequence[float] = (0.0, 0.0, 0.0),
+    slowdown: float = 1.0,
+    **others: Any,
+) -> FrontCounts:
+    """Return a second with an iteration for each batch, over which the requests are spread.
+
+    Parameters
+    ----------
+    requests, batches, refused : int
+        Of the second.
+    costs_s : sequence of float
+        CPU time of a request that is answered, of a batch, and of a refusal.
+    slowdown : float
+        Wall time of the iterations over their CPU time.
+    **others
+        Further attributes of `FrontCounts`.
+    """
+    answered = requests - refused
+    parts = max(batches, 1)
+    iterations, cpu_s = IterationSums(), 0.0
+    for number in range(parts):
+        of_each = (
+            *(answered * (number + 1) // parts - answered * number // parts, int(batches > 0)),
+            refused * (number + 1) // parts - refused * number // parts,
+        )
+        if any(of_each):
+            work_s = sum(n * cost_s for n, cost_s in zip(of_each, costs_s, strict=True))
+            iterations.add(*of_each, work_s)
+            cpu_s += work_s
+    given: dict[str, Any] = {
+        "duration_s": 1.0,
+        "busy_s": slowdown * cpu_s,
+        "busy_cpu_s": cpu_s,
+        "other_cpu_s": 0.0,
+        "longest_lag_s": 0.002,
+        "working_cpu_s": cpu_s,
+    }
+    given["iterations"] = iterations
+    return FrontCounts(requests=requests, refused=refused, batches=batches, **{**given, **others})
