@@ -37,9 +37,18 @@ def test_the_tutorial_until_something_runs(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     assert shown_plan.strip() in run_block(plan, tmp_path, {})
     solved = run_block(solve, tmp_path, {})
-    assert [line for line in shown_policy.splitlines() if line not in solved] == []
+    # The optimum is flat: where the search ends depends on how a machine rounds.
+    assert _numbers(shown_policy) == pytest.approx(
+        {name: value for name, value in _numbers(solved).items() if name in shown_policy}, rel=0.002
+    )
     run_block(check, tmp_path, {})
     assert (tmp_path / "first.yaml").exists()
+
+
+def _numbers(table: str) -> dict[str, float]:
+    """Return the numbers of a table of two columns by their names."""
+    rows = re.findall(r"^│ (.+?) +│ +([\d.]+) │$", table, re.MULTILINE)
+    return {name: float(value) for name, value in rows}
 
 
 @pytest.mark.slow

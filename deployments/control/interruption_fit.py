@@ -63,7 +63,7 @@ class InterruptionFit:
         if share < self.MIN_SHARE:
             return None
         # Each stands for as many of them: the mean of those next to each other in length.
-        groups = np.array_split(np.sort(1e3 * lengths_s), _LENGTHS)
+        groups = np.array_split(np.sort(1e3 * lengths_s), min(_LENGTHS, lengths_s.size))
         means_ms = [float(f"{group.mean():.2g}") for group in groups]
         return Interruptions(float(f"{min(share, 0.99):.2g}"), tuple(means_ms))
 

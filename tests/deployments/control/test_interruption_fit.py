@@ -49,6 +49,13 @@ def test_few_or_short_interruptions_do_not_matter() -> None:
     assert InterruptionFit().measured() is None
 
 
+def test_a_few_more_than_matter_are_all_told() -> None:
+    lengths_s = [1e-3 * (1 + number) for number in range(InterruptionFit.MIN_SEEN)]
+    found = fitted(lengths_s, seconds=1).measured()
+    assert found is not None
+    assert found.lengths_ms == pytest.approx([1e3 * s for s in lengths_s])
+
+
 def test_they_are_forgotten() -> None:
     fit = fitted([1e-3] * 100)
     for _ in range(31):
