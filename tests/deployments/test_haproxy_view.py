@@ -256,6 +256,28 @@ async def test_what_requests_wait_until_they_are_read_is_told_by_questions(
     assert view.take_unread_ms() == pytest.approx(2 * [70, 50, 30, 10], abs=1e-3)
 
 
+async def test_the_way_has_a_sample_of_the_waits_without_what_a_question_costs_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All questions wait 0.3 ms to be accepted, and every fourth 5 ms more."""
+    path, view = tmp_path / "admin.sock", HaproxyView("-x7", tmp_path / "admin.sock")
+    monkeypatch.setattr("deployments.haproxy_view.time.time", lambda: 1000.0)
+    monkeypatch.setattr("deployments.haproxy_view.random.expovariate", lambda rate: 1.0)
+    answers = [
+        f"{info(500 * n, 75)}\n{activity(1000.0053 if n % 4 == 3 else 1000.0003)}\n"
+        f"{table(500 * n, 9)}"
+        for n in range(60)
+    ]
+    async with raw_haproxy(path, answers):
+        for number in range(60):
+            await view.look()
+            if number == 20:
+                assert view.way is not None
+                assert view.way.waits_ms == ()
+    assert view.way is not None
+    assert sorted(view.way.waits_ms) == pytest.approx([0.0] * 45 + [5.0] * 15, abs=1e-3)
+
+
 async def test_a_clock_that_is_set_back_delays_no_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

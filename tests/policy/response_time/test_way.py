@@ -35,6 +35,16 @@ def test_the_mean_is_that_of_pollaczek_and_khinchine(
     assert way_ms.min() >= balancer_ms * (1 - 1e-9)
 
 
+@settings(max_examples=25)
+@given(waits_ms=st.lists(st.floats(0, 20), min_size=1, max_size=50).map(tuple))
+def test_where_waits_were_seen_both_ways_wait_like_them(waits_ms: tuple[float, ...]) -> None:
+    way_ms = WayCosts(0.1, 0.9, waits_ms).values_ms(1.0)
+    mean_ms = float(np.mean(waits_ms))
+    assert way_ms.mean() == pytest.approx(0.1 + 2 * mean_ms, rel=0.1, abs=0.01)
+    assert way_ms.min() >= 0.1 + 2 * min(waits_ms) - 1e-9
+    assert way_ms.max() <= 0.1 + 2 * max(waits_ms) + 1e-9
+
+
 def test_a_balancer_that_takes_no_time_changes_nothing() -> None:
     replica = evaluate(Profile("m", "d", np.array([1.0])), ONE_BY_ONE, 500.0).response_times
     clients = ClientResponseTimes(replica, WayCosts(0.0, 0.5).values_ms(4.0))
