@@ -48,9 +48,11 @@ class RequestCounts:
     def turned_away(
         self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
     ) -> None:
-        """Count requests that were turned away, given their arrival times and rows."""
+        """Count requests that were turned away, given their arrival times and rows.
+
+        Not by the front's meter, which counts each when it is read.
+        """
         self._batcher.count_turned_away(refusal, requests, now_s)
-        self._front_meter.request_refused(len(requests))
         if refusal is Refusal.FULL:
             self.refused += len(requests)
         else:

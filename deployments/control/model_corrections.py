@@ -130,7 +130,8 @@ class ModelCorrections:
         rests, front_known = self._ticks < self._rest_until, self.profile.front is not None
         latency = None if rests else self._latency.revise()
         front = None if rests and front_known else self.front.revise()
-        interrupted = not rests and self.front.interruptions.revise()
+        # Without a front the model has nothing that they could hold up but the device.
+        interrupted = not rests and front_known and self.front.interruptions.revise()
         if latency is None and front is None and not interrupted:
             return False
         self.profile = replace(

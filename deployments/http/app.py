@@ -268,6 +268,7 @@ class InferenceApp:
                 if self.parses_too_late(len(body), arrival_s):
                     rows = claimed_rows(body, service.signature.max_rows)
                     refused = [(arrival_s, rows)]
+                    service.front_meter.request_refused()
                     service.count_turned_away(Refusal.FULL, refused, time.monotonic())
                     raise BusyError(FULL)
                 request = await self.turns.result(parse_in_turns(*how), len(body))

@@ -16,7 +16,7 @@ from deployments.http.turned_away import ERRORS, TurnedAway
 
 
 class _Told:
-    """What the answers to some HAProxies have in common: uvicorn's header lines, and a limit.
+    """Prepare what answers to HAProxies with the same limit share: header lines, and refusals.
 
     Parameters
     ----------

@@ -45,6 +45,8 @@ class TurnedAway:
                 self._scheduled = True
                 self._loop.call_soon(self._count)
         requests.append((arrival_s, rows))
+        # Now, as it is this iteration of the loop that the refusal costs.
+        self._app.service.front_meter.request_refused()
 
     def _count(self) -> None:
         self._scheduled = False

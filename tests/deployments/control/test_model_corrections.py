@@ -89,6 +89,21 @@ def test_the_front_is_measured_put_in_force_and_followed() -> None:
     assert newest.ms_per_request(2.0) > in_force[-1]
 
 
+def test_interruptions_are_adopted_with_a_front_only() -> None:
+    """Until a front is known, they would hold up the device in the model."""
+    for costs_s, known in (((0.0, 0.0, 0.0), False), ((2e-4, 0.0, 0.0), True)):
+        corrections = ModelCorrections(PROFILE)
+        for _ in range(90):
+            requests = 1000 if known else 0
+            front = front_counts(
+                requests, 500, costs_s=costs_s, working_cpu_s=0.3, interruptions_s=[1e-3] * 100
+            )
+            corrections.observe(Observations([], [], 0, [], front), 0.01)
+            corrections.refit_profile()
+        assert (corrections.profile.front is not None) is known
+        assert (corrections.profile.interruptions is not None) is known
+
+
 @pytest.mark.parametrize("shares_cpu", [True, False])
 def test_the_newest_profile_varies_as_the_batches_do(shares_cpu: bool) -> None:
     """Batches take 0.8 to 1.7 ms, by turns; the front takes 0.1 ms a request besides."""

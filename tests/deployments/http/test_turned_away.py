@@ -149,3 +149,16 @@ async def test_who_is_turned_away_is_what_has_no_room() -> None:
         refusal = service.turns_away(now_s, now_s)
         assert refusal is not None
         assert refusal.value == "full"
+
+
+async def test_the_front_counts_a_refusal_in_the_iteration_that_read_the_request() -> None:
+    """The rest is counted in the next one, where its cost would be taken for a request's."""
+    async with emulated_service(PROFILE, sla=SLA) as service:
+        loop = Loop()
+        hosted = hosted_on(service, loop)
+        hosted.turned_away.add(time.monotonic(), 1, lambda: info("a"), too_late=False)
+        assert service.front_meter.refused == 1
+        assert service.explain()["rows"]["refused"] == 0
+        loop.end_iteration()
+        assert service.front_meter.refused == 1
+        assert service.explain()["rows"]["refused"] == 1
