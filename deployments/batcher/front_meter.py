@@ -178,6 +178,8 @@ class FrontMeter:
         self._working_cpu_s = 0.0
         self._interruptions_s: list[float] = []
         self._iterations = IterationSums()
+        # CPU time of iterations without a request or batch, until one has a request.
+        self._parts_cpu_s = 0.0
         self._cpu_wait_taken_s = cpu_wait_clock()
         self._taken = (clock(), thread_clock(), process_clock(), 0, 0, 0)
 
@@ -202,6 +204,23 @@ class FrontMeter:
         if self.requests == self._requests_before:
             self._first_read_s = now_s
         self.requests += 1
+        since_s = self.readable_since_s(now_s)
+        self._note_work(now_s)
+        return since_s
+
+    def part_read(self, now_s: float) -> float:
+        """Note that more is read of a request that has been counted.
+
+        Parameters
+        ----------
+        now_s : float
+            Time, by `time.monotonic`.
+
+        Returns
+        -------
+        float
+            When it could first have been read, as `readable_since_s`.
+        """
         since_s = self.readable_since_s(now_s)
         self._note_work(now_s)
         return since_s
@@ -322,8 +341,15 @@ class FrontMeter:
         refused = self.refused - self._refused_before
         answered, batches = self._last_requests - refused, self.batches - self._batches_before
         self._refused_before, self._batches_before = self.refused, self.batches
-        if answered > 0 or batches or refused:
-            self._iterations.add(max(0, answered), batches, refused, front_cpu_s)
+        if answered > 0 or refused:
+            cpu_of_requests_s = front_cpu_s + self._parts_cpu_s
+            self._iterations.add(max(0, answered), batches, refused, cpu_of_requests_s)
+            self._parts_cpu_s = 0.0
+        elif batches:
+            self._iterations.add(0, batches, 0, front_cpu_s)
+        else:
+            # It read or parsed a part of a large body: that is a cost of requests as well.
+            self._parts_cpu_s += front_cpu_s
         self._working_cpu_s += length_cpu_s
         if length_s - length_cpu_s > INTERRUPTION_S:
             self._interruptions_s.append(length_s - length_cpu_s)

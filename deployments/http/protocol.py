@@ -177,7 +177,7 @@ class InferenceProtocol(AnsweringProtocol):
         assert self.hosted is not None
         now_s = time.monotonic()
         meter = self.hosted.app.service.front_meter
-        since_s = self._readable_since_s(now_s, meter.readable_since_s(now_s))
+        since_s = self._readable_since_s(now_s, meter.part_read(now_s))
         # A slow sender's time is not the replica's: only what could have been read sooner counts.
         self._arrival_s += max(0.0, since_s - self._last_read_s)
         self._last_read_s = now_s

@@ -67,6 +67,13 @@ class TimedProtocol(GuardedProtocol):
             arrival_s = self._readable_since_s(now_s, bound_s)
             self.scope[ARRIVAL] = arrival_s  # type: ignore[literal-required]
 
+    def on_body(self, body: bytes) -> None:
+        """Note that the loop is at work for a part of a body."""
+        super().on_body(body)
+        hosted = self.hosted
+        if hosted is not None and hosted.loop is self.loop:
+            hosted.app.service.front_meter.part_read(time.monotonic())
+
     def _expect_request(self, within_s: float) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(
             within_s, self.timeout_keep_alive_handler

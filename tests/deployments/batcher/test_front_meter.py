@@ -172,6 +172,38 @@ def test_the_sums_over_iterations_tell_requests_batches_and_refusals_apart() -> 
     assert costs_s == pytest.approx([0.001, 0.003, 0.0002], abs=1e-5)
 
 
+def test_what_reads_and_parses_a_large_body_in_parts_is_a_cost_of_requests() -> None:
+    """Each of ten requests takes 0.1 ms to begin, ten parts of 0.2 ms, and a batch of 0.5 ms."""
+    loop = VirtualLoop()
+    meter = meter_on(loop)
+
+    def begin() -> None:
+        meter.request_read(loop.now_s)
+        loop.work(0.0001)
+
+    def read_part() -> None:
+        meter.part_read(loop.now_s)
+        loop.work(0.0002)
+
+    def end_batch() -> None:
+        meter.batch_ended(loop.now_s)
+        loop.work(0.0005)
+
+    for number in range(10):
+        began_s = 0.1 * (number + 1)
+        loop.read_at(began_s, begin)
+        for part in range(10):
+            loop.read_at(began_s + 0.002 * (part + 1), read_part)
+        loop.read_at(began_s + 0.03, end_batch)
+    loop.run_until(2.0)
+    counts = meter.take()
+    assert counts.busy_cpu_s == pytest.approx(10 * (0.0001 + 10 * 0.0002 + 0.0005), rel=0.01)
+    sums = counts.iterations
+    # The parts of the last request are counted with the next one.
+    assert sums.cpu_s[0] / sums.products[0] == pytest.approx(0.0001 + 0.9 * 10 * 0.0002, rel=0.01)
+    assert sums.cpu_s[1] / sums.products[3] == pytest.approx(0.0005, rel=0.01)
+
+
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_on_real_loops_a_request_behind_work_was_readable_when_the_work_began(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
