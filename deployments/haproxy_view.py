@@ -53,7 +53,7 @@ _SAMPLE_LEAST, _SAMPLE_MOST = 50, 512
 #: Time after which what was seen of HAProxy's load counts for 1/e.
 _LOAD_MEMORY_S = 10.0
 #: HAProxy cannot be busier than this, as far as queueing is concerned.
-_MAX_UTILISATION = 0.99
+_MAX_UTILIZATION = 0.99
 #: Between two looks, on average.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0
 #: HAProxy is away for a moment when it is started again, and ends before the replicas do.
@@ -171,8 +171,8 @@ class _LoadMeter:
     def way(self) -> WayCosts | None:
         if self._requests < MIN_REQUESTS:
             return None
-        utilisation = min(self._busy_s / self._duration_s, _MAX_UTILISATION)
-        return WayCosts(1e3 * self._busy_s / self._requests, utilisation)
+        utilization = min(self._busy_s / self._duration_s, _MAX_UTILIZATION)
+        return WayCosts(1e3 * self._busy_s / self._requests, utilization)
 
     def observe(self, work: ProcessWork, now_s: float) -> None:
         before, self._before = self._before, (now_s, work.requests)

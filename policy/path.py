@@ -54,7 +54,7 @@ class PathCosts:
         ms_per_request = self.balancer_ms * self.replicas
         return 1e3 / ms_per_request if ms_per_request else math.inf
 
-    def utilisation(self, arrival_rate_per_s: float) -> float:
+    def utilization(self, arrival_rate_per_s: float) -> float:
         """Return the fraction of the time for which the balancer is at work.
 
         Parameters
@@ -75,8 +75,8 @@ class PathCosts:
         return 1e-3 * self.balancer_ms * self.replicas * arrival_rate_per_s
 
     @classmethod
-    def from_utilisation(
-        cls, balancer_ms: float, utilisation: float, arrival_rate_per_s: float
+    def from_utilization(
+        cls, balancer_ms: float, utilization: float, arrival_rate_per_s: float
     ) -> "PathCosts":
         """Return the costs with which a balancer is at work for this fraction of the time.
 
@@ -84,12 +84,12 @@ class PathCosts:
         ----------
         balancer_ms : float
             Time of the balancer per request, above 0.
-        utilisation : float
+        utilization : float
             Fraction of the time for which it is at work.
         arrival_rate_per_s : float
             Requests to each replica, above 0.
         """
-        return cls(balancer_ms, 1e3 * utilisation / (balancer_ms * arrival_rate_per_s))
+        return cls(balancer_ms, 1e3 * utilization / (balancer_ms * arrival_rate_per_s))
 
     @classmethod
     def from_dict(cls, content: object) -> "PathCosts":

@@ -11,7 +11,7 @@ Bottleneck = Literal["device", "front", "neither"]
 
 
 #: A balancer that is busier than this limits the replicas behind it.
-MAX_BALANCER_UTILISATION = 0.8
+MAX_BALANCER_UTILIZATION = 0.8
 
 
 def bottleneck(
@@ -36,6 +36,6 @@ def bottleneck(
     """
     if front.state.shares_cores:
         return "neither"
-    if way is not None and way.balancer_utilisation > MAX_BALANCER_UTILISATION:
+    if way is not None and way.balancer_utilization > MAX_BALANCER_UTILIZATION:
         return "neither"
     return profile.bottleneck(arrival_rate_per_s, front.mean_batch_size)

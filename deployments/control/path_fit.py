@@ -20,7 +20,7 @@ class PathFit:
 
     #: Relative error that is tolerated.
     TOLERANCE = 0.25
-    #: Below this utilisation a balancer is not judged: each request costs a balancer that sleeps
+    #: Below this utilization a balancer is not judged: each request costs a balancer that sleeps
     #: between them more, and hardly any waits for another.
     LEAST_JUDGED = 0.1
     #: Checks that pass after the n-th change before the next are n times the first number, at most
@@ -49,7 +49,7 @@ class PathFit:
         self._rests = max(0, self._rests - 1)
         if way is None or self._rests or not arrival_rate_per_s > 0:
             return False
-        if way.balancer_utilisation < self.LEAST_JUDGED:
+        if way.balancer_utilization < self.LEAST_JUDGED:
             self._was_off = False
             return False
         measured = _path(way, arrival_rate_per_s)
@@ -73,5 +73,5 @@ class PathFit:
 
 def _path(way: WayCosts, arrival_rate_per_s: float) -> PathCosts:
     """Return the costs to two digits: replicas that measure nearly the same share solutions."""
-    path = PathCosts.from_utilisation(way.balancer_ms, way.balancer_utilisation, arrival_rate_per_s)
+    path = PathCosts.from_utilization(way.balancer_ms, way.balancer_utilization, arrival_rate_per_s)
     return PathCosts(float(f"{path.balancer_ms:.2g}"), float(f"{path.replicas:.2g}"))

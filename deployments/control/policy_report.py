@@ -45,7 +45,7 @@ def policy_report(
         "predicted_ms": percentiles.predicted_ms,
         "balancer": {
             "request_ms": way and way.balancer_ms,
-            "utilisation": way and way.balancer_utilisation,
+            "utilization": way and way.balancer_utilization,
         },
         "predicted_for_clients_ms": percentiles.predicted_for_clients_ms,
         "measured_over_predicted": percentiles.measured_over_predicted,
@@ -64,7 +64,7 @@ def _front_report(front: FrontFit) -> dict[str, Any]:
         "batch_ms": costs and costs.batch_ms,
         "refuse_ms": front.refuse_ms,
         "shares_cpu": costs and costs.shares_cpu,
-        "utilisation": state.utilisation,
+        "utilization": state.utilization,
         "slowdown": state.slowdown,
         "interrupted": _interruption_report(front.interruptions.measured()),
         "lag_ms": 1e3 * state.lag_s,

@@ -241,7 +241,7 @@ def evaluate(
 def _way(path: PathCosts | None, arrival_rate_per_s: float) -> WayCosts | None:
     if path is None:
         return None
-    return WayCosts(path.balancer_ms, path.utilisation(arrival_rate_per_s))
+    return WayCosts(path.balancer_ms, path.utilization(arrival_rate_per_s))
 
 
 def _check(

@@ -36,7 +36,7 @@ class WayCosts:
     ----------
     balancer_ms : float
         Time of the balancer per request, there and back.
-    balancer_utilisation : float
+    balancer_utilization : float
         Fraction of the time for which it is at work, for this replica and others.
     waits_ms : tuple of float
         A sample of how long what comes at a random time waits until the balancer reads it; empty:
@@ -45,11 +45,11 @@ class WayCosts:
     Raises
     ------
     InvalidInputError
-        The time is negative or not finite, or the utilisation not from 0 to below 1.
+        The time is negative or not finite, or the utilization not from 0 to below 1.
     """
 
     balancer_ms: float
-    balancer_utilisation: float
+    balancer_utilization: float
     waits_ms: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -57,10 +57,10 @@ class WayCosts:
             raise InvalidInputError(
                 f"way: balancer_ms must be at least 0 and finite, not {self.balancer_ms:g}"
             )
-        if not 0 <= self.balancer_utilisation < 1:
+        if not 0 <= self.balancer_utilization < 1:
             raise InvalidInputError(
-                "way: balancer_utilisation must be at least 0 and below 1, not "
-                f"{self.balancer_utilisation:g}"
+                "way: balancer_utilization must be at least 0 and below 1, not "
+                f"{self.balancer_utilization:g}"
             )
 
     def values_ms(self, mean_batch_size: float) -> FloatArray:
@@ -72,7 +72,7 @@ class WayCosts:
             Of the requests that are answered together.
         """
         random = np.random.default_rng(_SEED)
-        one_way_ms, load = self.balancer_ms / 2, self.balancer_utilisation
+        one_way_ms, load = self.balancer_ms / 2, self.balancer_utilization
         time_ms = np.full(_DRAWS, self.balancer_ms)
         for _ in ("there", "back"):
             if self.waits_ms:

@@ -117,7 +117,7 @@ async def test_the_load_is_the_busy_time_by_its_requests(tmp_path: Path) -> None
                     assert view.way is None
             assert view.refused_elsewhere == pytest.approx(0.75)
     assert view.way is not None
-    assert view.way.balancer_utilisation == pytest.approx(0.25)
+    assert view.way.balancer_utilization == pytest.approx(0.25)
     assert view.way.balancer_ms == pytest.approx(0.5)
 
 

@@ -100,7 +100,7 @@ async def test_the_time_in_which_clients_think_is_not_counted(tmp_path: Path) ->
     assert means is not None
     assert 1e3 * ANSWERS_AFTER_S <= means.total_ms < 1e3 * (ANSWERS_AFTER_S + THINKS_S / 2)
     assert way is not None
-    assert way.balancer_utilisation < 0.5
+    assert way.balancer_utilization < 0.5
 
 
 @pytest.mark.parametrize(("status", "refused"), [(503, 1.0), (200, 0.0)])

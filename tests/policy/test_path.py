@@ -35,27 +35,27 @@ def test_the_balancer_is_busy_in_proportion_to_the_load(
     balancer_ms: float, replicas: float, share: float
 ) -> None:
     path = PathCosts(balancer_ms, replicas)
-    assert path.utilisation(share * path.capacity_per_s) == pytest.approx(share)
+    assert path.utilization(share * path.capacity_per_s) == pytest.approx(share)
     with pytest.raises(InfeasibleError, match="the balancer can pass"):
-        path.utilisation(1.01 * path.capacity_per_s)
+        path.utilization(1.01 * path.capacity_per_s)
 
 
 @given(
     balancer_ms=st.floats(1e-4, 10),
-    utilisation=st.floats(0.01, 0.99),
+    utilization=st.floats(0.01, 0.99),
     rate_per_s=st.floats(1, 1e5),
 )
-def test_costs_that_are_read_off_a_utilisation_give_it_again(
-    balancer_ms: float, utilisation: float, rate_per_s: float
+def test_costs_that_are_read_off_a_utilization_give_it_again(
+    balancer_ms: float, utilization: float, rate_per_s: float
 ) -> None:
-    path = PathCosts.from_utilisation(balancer_ms, utilisation, rate_per_s)
+    path = PathCosts.from_utilization(balancer_ms, utilization, rate_per_s)
     assert path.balancer_ms == balancer_ms
-    assert path.utilisation(rate_per_s) == pytest.approx(utilisation)
+    assert path.utilization(rate_per_s) == pytest.approx(utilization)
 
 
 def test_a_balancer_that_takes_no_time_keeps_up_with_everything() -> None:
     assert PathCosts(0.0).capacity_per_s == math.inf
-    assert PathCosts(0.0).utilisation(1e9) == 0.0
+    assert PathCosts(0.0).utilization(1e9) == 0.0
 
 
 @pytest.mark.parametrize("path", [None, PathCosts(0.05), PathCosts(0.05, 4.0)])

@@ -63,7 +63,7 @@ def test_other_processes_do_not_limit_an_idle_loop() -> None:
     assert bottleneck(profile(0.2), front, 1.0) == "device"
 
 
-@pytest.mark.parametrize(("utilisation", "expected"), [(0.7, "device"), (0.9, "neither")])
-def test_a_busy_balancer_limits_the_replicas_behind_it(utilisation: float, expected: str) -> None:
-    way = WayCosts(0.1, utilisation)
+@pytest.mark.parametrize(("utilization", "expected"), [(0.7, "device"), (0.9, "neither")])
+def test_a_busy_balancer_limits_the_replicas_behind_it(utilization: float, expected: str) -> None:
+    way = WayCosts(0.1, utilization)
     assert bottleneck(profile(0.2), fit(batches=1000), 1000.0, way) == expected

@@ -144,5 +144,5 @@ async def test_the_rate_under_the_sla_falls_to_what_the_event_loop_can_take(
         assert content["bottleneck"] == "front"
         front = content["front"]
         assert front["request_ms"] + front["batch_ms"] / 4 == pytest.approx(5.0, rel=0.05)
-        assert front["utilisation"] == pytest.approx(0.8)
+        assert front["utilization"] == pytest.approx(0.8)
         assert content["profile"]["front"]["request_ms"] == front["request_ms"]
