@@ -28,7 +28,7 @@ import numpy as np
 
 from deployments.haproxy.other_replicas import RefusedElsewhere
 from policy.errors import SojournError
-from policy.response_time.way import WayCosts
+from policy.response_time.way import BalancerLoad
 
 logger = logging.getLogger("sojourn.http")
 
@@ -168,11 +168,11 @@ class _LoadMeter:
         self._duration_s = self._busy_s = self._requests = 0.0
 
     @property
-    def way(self) -> WayCosts | None:
+    def load(self) -> BalancerLoad | None:
         if self._requests < MIN_REQUESTS:
             return None
         utilization = min(self._busy_s / self._duration_s, _MAX_UTILIZATION)
-        return WayCosts(1e3 * self._busy_s / self._requests, utilization)
+        return BalancerLoad(1e3 * self._busy_s / self._requests, utilization)
 
     def observe(self, work: ProcessWork, now_s: float) -> None:
         before, self._before = self._before, (now_s, work.requests)
@@ -245,18 +245,18 @@ class HaproxyView:
         self._elsewhere = RefusedElsewhere(server_ends_with)
 
     @property
-    def way(self) -> WayCosts | None:
-        """What HAProxy costs a request; None without enough requests in the last seconds.
+    def load(self) -> BalancerLoad | None:
+        """What a request costs HAProxy, and how busy it is; None without enough requests lately.
 
         It is reckoned over all of its requests, whichever replica answers them.
         """
-        way = self._load.way
-        if way is None or len(self._sample_ms) < _SAMPLE_LEAST:
-            return way
+        load = self._load.load
+        if load is None or len(self._sample_ms) < _SAMPLE_LEAST:
+            return load
         # A question waits to be accepted as well, even by an idle HAProxy; requests come on open
         # connections. HAProxy is idle more often than a quarter of the time.
         own_ms = float(np.percentile(self._sample_ms, 25))
-        return replace(way, waits_ms=tuple(max(0.0, ms - own_ms) for ms in self._sample_ms))
+        return replace(load, waits_ms=tuple(max(0.0, ms - own_ms) for ms in self._sample_ms))
 
     @property
     def refused_elsewhere(self) -> float:

@@ -36,7 +36,7 @@ from deployments.service_start import ServiceStart
 from deployments.threads import limit_threads, threads_in_use
 from deployments.warm_up import WarmUp
 from policy.profile import Profile
-from policy.response_time.way import WayCosts
+from policy.response_time.way import BalancerLoad
 
 logger = logging.getLogger("sojourn.service")
 
@@ -256,7 +256,7 @@ class InferenceService(BaseService):
     def compare_with_balancer(
         self,
         means: MeanTimes | None,
-        way: WayCosts | None = None,
+        balancer: BalancerLoad | None = None,
         refused_elsewhere: float = 0.0,
         unread_ms: Sequence[float] = (),
     ) -> None:
@@ -266,15 +266,15 @@ class InferenceService(BaseService):
         ----------
         means : MeanTimes or None
             Mean times of the latest requests; None: it has nothing new.
-        way : WayCosts, optional
-            What it costs a request; None: not known.
+        balancer : BalancerLoad, optional
+            Its load; None: not known.
         refused_elsewhere : float
             The share of their requests that the other replicas refuse.
         unread_ms : sequence of float
             How long requests wait there before it reads them, as a sample.
         """
         self.retries.refused_elsewhere = refused_elsewhere
-        self.controller.way = way
+        self.controller.balancer = balancer
         self.observer.balancer_wait.revise(
             means,
             refused=self.counts.take_refused(),

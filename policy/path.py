@@ -4,8 +4,8 @@ In a profile's file::
 
     "path": {"balancer_ms": 0.045}
 
-It holds for all arrival rates. At one of them it gives the costs of the way, which
-`policy.response_time.way` turns into time that clients wait.
+It holds for all arrival rates. At one of them it gives the balancer's load, which
+`policy.response_time.way` turns into time on the way.
 """
 
 import math

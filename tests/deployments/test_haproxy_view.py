@@ -114,11 +114,11 @@ async def test_the_load_is_the_busy_time_by_its_requests(tmp_path: Path) -> None
                 clock.return_value = float(second)
                 await view.look()
                 if second == 0:
-                    assert view.way is None
+                    assert view.load is None
             assert view.refused_elsewhere == pytest.approx(0.75)
-    assert view.way is not None
-    assert view.way.balancer_utilization == pytest.approx(0.25)
-    assert view.way.balancer_ms == pytest.approx(0.5)
+    assert view.load is not None
+    assert view.load.utilization == pytest.approx(0.25)
+    assert view.load.request_ms == pytest.approx(0.5)
 
 
 def test_each_node_has_a_folder_for_its_socket(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,10 +272,10 @@ async def test_the_way_has_a_sample_of_the_waits_without_what_a_question_costs_i
         for number in range(60):
             await view.look()
             if number == 20:
-                assert view.way is not None
-                assert view.way.waits_ms == ()
-    assert view.way is not None
-    assert sorted(view.way.waits_ms) == pytest.approx([0.0] * 45 + [5.0] * 15, abs=1e-3)
+                assert view.load is not None
+                assert view.load.waits_ms == ()
+    assert view.load is not None
+    assert sorted(view.load.waits_ms) == pytest.approx([0.0] * 45 + [5.0] * 15, abs=1e-3)
 
 
 async def test_a_clock_that_is_set_back_delays_no_question(

@@ -16,7 +16,7 @@ from policy.objective import ServiceLevelObjective
 from policy.path import PathCosts
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from policy.response_time.way import ClientResponseTimes, WayCosts
+from policy.response_time.way import BalancerLoad, ClientResponseTimes
 from policy.table_solving import solve_table
 
 ONE_BY_ONE = BatchingPolicy.from_control_limit(1, 1)
@@ -93,7 +93,7 @@ def test_response_times_are_those_of_the_replica_and_the_way(shares_cpu: bool) -
     policy, rate_per_s, path = BatchingPolicy.from_control_limit(2, 8), 4000.0, PathCosts(0.05, 2.0)
     replica = evaluate(profile, policy, rate_per_s)
     client = evaluate(replace(profile, path=path), policy, rate_per_s)
-    way_ms = WayCosts(0.05, 0.4).values_ms(replica.mean_batch_size)
+    way_ms = BalancerLoad(0.05, 0.4).way_ms(replica.mean_batch_size)
     expected = ClientResponseTimes(replica.response_times, way_ms)
     for percentile in (50, 99):
         expected_ms = expected.quantile(percentile / 100)
