@@ -9,11 +9,11 @@ It holds for all arrival rates. At one of them it gives the balancer's load, whi
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from policy.errors import InfeasibleError, InvalidInputError
+from policy.profile_parts import check_keys, check_number
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,7 @@ class PathCosts:
     def __post_init__(self) -> None:
         for name, least in (("balancer_ms", "at least 0"), ("replicas", "above 0")):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise InvalidInputError(f"path: {name} must be a number, not {value!r}")
+            check_number("path", name, value)
             in_range = value > 0 or (value == 0 and name == "balancer_ms")
             if not (math.isfinite(value) and in_range):
                 raise InvalidInputError(
@@ -101,14 +100,7 @@ class PathCosts:
             The content is not an object with `balancer_ms` and nothing else but `replicas`, or a
             value is out of range.
         """
-        if not isinstance(content, Mapping) or not (
-            {"balancer_ms"} <= set(content) <= {"balancer_ms", "replicas"}
-        ):
-            raise InvalidInputError(
-                "path: must be an object with the key balancer_ms, and replicas if not 1, "
-                f"not {content!r}"
-            )
-        return cls(**content)
+        return cls(**check_keys("path", content, ["balancer_ms"], optional=["replicas"]))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content for a profile file."""
