@@ -15,9 +15,13 @@ def test_a_part_has_all_its_keys_and_maybe_the_optional_ones(content: dict[str, 
 
 @pytest.mark.parametrize("content", [None, [], "ab", {}, {"a": 1}, {"a": 1, "b": 2, "d": 4}])
 def test_other_keys_are_refused_by_name(content: Any) -> None:
-    with pytest.raises(InvalidInputError, match=r"^part: must be an object with the keys a, b, and"):
+    with pytest.raises(
+        InvalidInputError, match=r"^part: must be an object with the keys a, b, and"
+    ):
         check_keys("part", content, ["a", "b"], optional=["c"])
-    with pytest.raises(InvalidInputError, match=r"^part: must be an object with the keys a, b, not"):
+    with pytest.raises(
+        InvalidInputError, match=r"^part: must be an object with the keys a, b, not"
+    ):
         check_keys("part", content, ["a", "b"])
 
 
