@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from deployments.batcher.core import BatcherCore, PolicySource
+from deployments.batcher.core import BatcherCore
 from deployments.batcher.limits import Limits
+from deployments.batcher.requests import PolicySource
 from deployments.config import UserConfig
 from deployments.control.background_solver import BackgroundSolver
 from deployments.control.bottleneck import Bottleneck, bottleneck

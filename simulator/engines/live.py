@@ -13,7 +13,8 @@ from itertools import chain, count
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.batcher.core import BatcherCore, Refusal, Request
+from deployments.batcher.core import BatcherCore
+from deployments.batcher.requests import Refusal, Request
 from simulator.engines.balancer import Balancer
 from simulator.engines.counters import FleetCounters
 from simulator.engines.interface import (

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from deployments.batcher.asyncio_batcher import LONGEST_TURN_S, Batcher
 from deployments.batcher.batch_record import BatchRecord
-from deployments.batcher.core import BatcherCore, StartReason
+from deployments.batcher.core import BatcherCore
 from deployments.batcher.limits import Limits
 from deployments.batcher.model_runner import PROBE_AFTER
 from deployments.batcher.placement import IN_A_ROW, BatchPlacement
+from deployments.batcher.requests import StartReason
 from deployments.batcher.submission import Outcome
 from deployments.errors import (
     BadRequestError,

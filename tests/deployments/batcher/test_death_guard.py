@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from deployments.batcher.asyncio_batcher import Batcher
-from deployments.batcher.core import BatcherCore, Request, StartReason
+from deployments.batcher.core import BatcherCore
 from deployments.batcher.death_journal import DeathJournal, digest_of
 from deployments.batcher.limits import Limits
 from deployments.batcher.placement import BatchPlacement
+from deployments.batcher.requests import Request, StartReason
 from deployments.errors import DeviceError, ReplicaDiedError
 from deployments.models.base import Model, TensorSpec
 from policy.batching_policy import BatchingPolicy
