@@ -20,7 +20,7 @@ from deployments.control.observations import Observations, ReplicaObserver
 from deployments.control.policy_controller import PolicyController
 from deployments.errors import RequestError
 from deployments.example_request import example_request
-from deployments.haproxy_view import MeanTimes
+from deployments.haproxy.admin_answers import MeanTimes
 from deployments.http.base_service import BaseService
 from deployments.http.body_budget import default_limit_bytes
 from deployments.http.inference_protocol import InferenceRequest
