@@ -7,8 +7,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from deployments.batcher.asyncio_batcher import TOO_LATE
 from deployments.batcher.requests import Refusal
+from deployments.batcher.unserved import TOO_LATE
 from deployments.errors import BusyError, DeadlineError, RequestError
 from deployments.http.app import FULL, InferenceApp
 from deployments.observability.request_info import RequestInfo
