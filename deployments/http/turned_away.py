@@ -60,6 +60,6 @@ class TurnedAway:
             arrival_s, count = requests[0][0], len(requests)
             app.service.count_turned_away(reason, requests, now_s)
             app.service.answers[error.status] += count
-            app.totals.failed(arrival_s, count)
-            app.log_failure(error.status, str(error), info, arrival_s, likewise=count - 1)
+            app.outcomes.totals.failed(arrival_s, count)
+            app.outcomes.log_failure(error.status, str(error), info, arrival_s, likewise=count - 1)
             requests.clear()
