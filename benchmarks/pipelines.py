@@ -286,7 +286,7 @@ def draw(path: Path, rows: list[Any]) -> None:
         measured = [row["measured_ms"][at] for row in rows]
         axes.plot(predicted, measured, "o", label=f"p{percentile:g}")
     top = 1.05 * max(row["measured_ms"][-1] for row in rows)
-    axes.plot([0, top], [0, top], color="grey", linewidth=0.8)
+    axes.plot([0, top], [0, top], color="gray", linewidth=0.8)
     axes.set_xlabel("predicted (ms)")
     axes.set_ylabel("measured (ms)")
     axes.legend()

@@ -1,18 +1,16 @@
 """HAProxy's view of a replica: how long the requests take that it answers, and how busy it is.
 
 A replica cannot see what waits in HAProxy, or what was refused and tried again. HAProxy measures
-the parts of it, as running means per server, and its own idle time; its admin socket tells them.
-Its mean of the total time is of no use: on a connection that is kept alive that begins with the
-end of the answer before, so it counts the time in which the client had nothing to ask.
+the parts of it, as running means per server, and its own idle time; its admin socket tells them
+(`deployments.haproxy.admin_answers`).
 
-Nor do its clocks count what a request waits until HAProxy reads it, because its thread is at work
+Its clocks do not count what a request waits until HAProxy reads it, because its thread is at work
 or waits for a CPU. But the questions to its admin socket wait for the same thread, and its answer
 says when that read them. So they are asked at random times (Poisson), which see what arriving
 requests see.
 """
 
 import asyncio
-import csv
 import logging
 import math
 import os
@@ -21,22 +19,26 @@ import re
 import socket
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from deployments.haproxy.admin_answers import (
+    MIN_REQUESTS,
+    HaproxyAnswerError,
+    MeanTimes,
+    ProcessWork,
+    ServerTimes,
+    means_since,
+    parse_process_work,
+    parse_server_times,
+)
 from deployments.haproxy.other_replicas import RefusedElsewhere
-from policy.errors import SojournError
-from policy.response_time.way import WayCosts
+from policy.response_time.way import BalancerLoad
 
 logger = logging.getLogger("sojourn.http")
 
-#: HAProxy's running means are plain ones up to so many requests; from there on, a request weighs
-#: 1/e after as many others. Its manual says 1024.
-MEAN_OVER_REQUESTS = 512
-#: Fewer new requests than this hardly move HAProxy's means, so they say nothing.
-MIN_REQUESTS = 100
 #: New requests until the next look, on average.
 LOOK_EVERY_REQUESTS = 128
 #: Where Ray puts the socket, unless the environment says otherwise.
@@ -53,111 +55,11 @@ _SAMPLE_LEAST, _SAMPLE_MOST = 50, 512
 #: Time after which what was seen of HAProxy's load counts for 1/e.
 _LOAD_MEMORY_S = 10.0
 #: HAProxy cannot be busier than this, as far as queueing is concerned.
-_MAX_UTILISATION = 0.99
+_MAX_UTILIZATION = 0.99
 #: Between two looks, on average.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0
 #: HAProxy is away for a moment when it is started again, and ends before the replicas do.
 WARN_AFTER_S = 15.0
-
-
-class HaproxyViewError(SojournError):
-    """HAProxy's admin socket cannot be read, or its answer is not understood."""
-
-
-@dataclass(frozen=True)
-class MeanTimes:
-    """What HAProxy measures of the requests that a server answers, on average.
-
-    Attributes
-    ----------
-    total_ms : float
-        From when a request is complete until its answer begins.
-    earlier_tries_ms : float
-        The part of it that is lost in earlier tries, which were refused.
-    """
-
-    total_ms: float
-    earlier_tries_ms: float
-
-
-@dataclass(frozen=True)
-class ProcessWork:
-    """What HAProxy says of itself.
-
-    Attributes
-    ----------
-    requests : int
-        Requests since it started.
-    idle_share : float
-        Fraction of the last half second that it waited for something to do.
-    """
-
-    requests: int
-    idle_share: float
-
-
-@dataclass(frozen=True)
-class ServerTimes:
-    """What HAProxy says of one server.
-
-    Attributes
-    ----------
-    requests : int
-        Requests sent to it since HAProxy started, tries again included.
-    means : MeanTimes
-        Running means.
-    """
-
-    requests: int
-    means: MeanTimes
-
-
-def parse_server_times(table: str, server_ends_with: str) -> ServerTimes | None:
-    """Return the times of a server from the answer to ``show stat``.
-
-    Parameters
-    ----------
-    table : str
-        CSV, its header line beginning with ``#``.
-    server_ends_with : str
-        How the server's name ends.
-
-    Returns
-    -------
-    ServerTimes or None
-        None if the table has no such server.
-
-    Raises
-    ------
-    HaproxyViewError
-        The table lacks a column, or a number is none.
-    """
-    try:
-        for row in csv.DictReader(table.removeprefix("# ").splitlines()):
-            if (row["svname"] or "").endswith(server_ends_with):
-                queue_ms, connect_ms, response_ms = (
-                    float(row[name] or 0) for name in ("qtime", "ctime", "rtime")
-                )
-                means = MeanTimes(queue_ms + connect_ms + response_ms, queue_ms)
-                return ServerTimes(int(row["stot"] or 0), means)
-    except (KeyError, ValueError) as error:
-        raise HaproxyViewError(f"HAProxy's statistics: not understood ({error!r})") from error
-    return None
-
-
-def parse_process_work(info: str) -> ProcessWork:
-    """Return what HAProxy says of itself, from the answer to ``show info``.
-
-    Raises
-    ------
-    HaproxyViewError
-        A line is missing, or a number is none.
-    """
-    lines = dict(line.split(": ", 1) for line in info.splitlines() if ": " in line)
-    try:
-        return ProcessWork(int(lines["CumReq"]), int(lines["Idle_pct"]) / 100)
-    except (KeyError, ValueError) as error:
-        raise HaproxyViewError(f"HAProxy's information: not understood ({error!r})") from error
 
 
 class _LoadMeter:
@@ -168,11 +70,11 @@ class _LoadMeter:
         self._duration_s = self._busy_s = self._requests = 0.0
 
     @property
-    def way(self) -> WayCosts | None:
+    def load(self) -> BalancerLoad | None:
         if self._requests < MIN_REQUESTS:
             return None
-        utilisation = min(self._busy_s / self._duration_s, _MAX_UTILISATION)
-        return WayCosts(1e3 * self._busy_s / self._requests, utilisation)
+        utilization = min(self._busy_s / self._duration_s, _MAX_UTILIZATION)
+        return BalancerLoad(1e3 * self._busy_s / self._requests, utilization)
 
     def observe(self, work: ProcessWork, now_s: float) -> None:
         before, self._before = self._before, (now_s, work.requests)
@@ -183,28 +85,6 @@ class _LoadMeter:
         self._duration_s = keep * self._duration_s + passed_s
         self._busy_s = keep * self._busy_s + (1 - work.idle_share) * passed_s
         self._requests = keep * self._requests + work.requests - before[1]
-
-
-def means_since(before: ServerTimes, now: ServerTimes) -> MeanTimes | None:
-    """Return the mean times of the requests between two looks; None if there were too few.
-
-    The i-th request takes HAProxy's mean 1/min(i, n) of the way to its own time, where n is
-    `MEAN_OVER_REQUESTS`. So of the mean before, a known share is kept; this solves for the rest.
-    """
-    requests = now.requests - before.requests
-    if requests < MIN_REQUESTS:
-        return None
-    most = MEAN_OVER_REQUESTS
-    kept = min(before.requests, most) / min(now.requests, most)
-    kept *= math.exp((max(before.requests, most) - max(now.requests, most)) / most)
-
-    def new(mean_before: float, mean_now: float) -> float:
-        return max(0.0, (mean_now - kept * mean_before) / (1 - kept))
-
-    return MeanTimes(
-        new(before.means.total_ms, now.means.total_ms),
-        new(before.means.earlier_tries_ms, now.means.earlier_tries_ms),
-    )
 
 
 def socket_path_on(node_id: str) -> Path:
@@ -245,18 +125,18 @@ class HaproxyView:
         self._elsewhere = RefusedElsewhere(server_ends_with)
 
     @property
-    def way(self) -> WayCosts | None:
-        """What HAProxy costs a request; None without enough requests in the last seconds.
+    def load(self) -> BalancerLoad | None:
+        """What a request costs HAProxy, and how busy it is; None without enough requests lately.
 
         It is reckoned over all of its requests, whichever replica answers them.
         """
-        way = self._load.way
-        if way is None or len(self._sample_ms) < _SAMPLE_LEAST:
-            return way
+        load = self._load.load
+        if load is None or len(self._sample_ms) < _SAMPLE_LEAST:
+            return load
         # A question waits to be accepted as well, even by an idle HAProxy; requests come on open
         # connections. HAProxy is idle more often than a quarter of the time.
         own_ms = float(np.percentile(self._sample_ms, 25))
-        return replace(way, waits_ms=tuple(max(0.0, ms - own_ms) for ms in self._sample_ms))
+        return replace(load, waits_ms=tuple(max(0.0, ms - own_ms) for ms in self._sample_ms))
 
     @property
     def refused_elsewhere(self) -> float:
@@ -279,7 +159,7 @@ class HaproxyView:
             now = parse_server_times("# pxname" + table, self._server)
             self._elsewhere.observe("# pxname" + table, time.monotonic())
             self._seen_s = time.monotonic()
-        except (HaproxyViewError, KeyError, ValueError) as error:
+        except (HaproxyAnswerError, KeyError, ValueError) as error:
             if not self._warned and time.monotonic() > self._seen_s + WARN_AFTER_S:
                 self._warned = True
                 logger.warning("waits in HAProxy are not seen: %s", error)
@@ -323,10 +203,10 @@ class HaproxyView:
             answer = await self._ask()
         except TimeoutError as error:
             self._note_wait(asked_s, asked_s + _TIMEOUT_S)
-            raise HaproxyViewError(f"{self._path}: {error!r}") from error
+            raise HaproxyAnswerError(f"{self._path}: {error!r}") from error
         except (OSError, UnicodeDecodeError) as error:
             self._note_wait(asked_s, None)
-            raise HaproxyViewError(f"{self._path}: {error!r}") from error
+            raise HaproxyAnswerError(f"{self._path}: {error!r}") from error
         read_at = _READ_AT.search(answer)
         if read_at is not None:
             self._note_wait(asked_s, float(read_at[1]))

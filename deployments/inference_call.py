@@ -8,7 +8,7 @@ from deployments.request_counts import RequestCounts
 
 
 class InferenceCall:
-    """A request that `InferenceService.infer_nowait` accepted.
+    """A request that `BatchedService.infer_nowait` accepted.
 
     Parameters
     ----------

@@ -234,7 +234,7 @@ class Replica:
                 first = self._repository.first
                 first.compare_with_balancer(
                     self._haproxy.take(),
-                    self._haproxy.way,
+                    self._haproxy.load,
                     self._haproxy.refused_elsewhere,
                     self._haproxy.take_unread_ms(),
                 )

@@ -267,9 +267,9 @@ REPLICA_INSTRUMENTS: tuple[ReplicaInstrument, ...] = (
         lambda s: s.controller.solver_failures,
     ),
     _gauge(
-        "front_utilisation_ratio",
+        "front_utilization_ratio",
         "Share of the time for which the event loop had work.",
-        lambda s: s.controller.front.state.utilisation,
+        lambda s: s.controller.front.state.utilization,
     ),
     _gauge(
         "loop_lag_seconds",

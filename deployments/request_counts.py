@@ -35,7 +35,8 @@ class RequestCounts:
         self.refused = 0
         self._refused_before = 0
         self._rows_at_balancer = 0
-        self._batcher = batcher
+        self._rows = batcher.rows
+        self._unserved = batcher.unserved
         self._observer = observer
         self._front_meter = front_meter
 
@@ -52,7 +53,7 @@ class RequestCounts:
 
         Not by the front's meter, which counts each when it is read.
         """
-        self._batcher.count_turned_away(refusal, requests, now_s)
+        self._unserved.turned_away(refusal, requests, now_s)
         if refusal is Refusal.FULL:
             self.refused += len(requests)
         else:
@@ -65,12 +66,12 @@ class RequestCounts:
         Raises
         ------
         RequestError
-            As in `Batcher.refuse_unread`; it is counted as well.
+            As in `Unserved.refused_unread`; it is counted as well.
         """
         now_s = time.monotonic()
         self._front_meter.request_refused()
         try:
-            self._batcher.refuse_unread(rows, now_s, arrival_s)
+            self._unserved.refused_unread(rows, now_s, arrival_s)
         except RequestError as error:
             self.failed(error, rows, arrival_s)
             raise
@@ -78,7 +79,7 @@ class RequestCounts:
 
     def refused_by_balancer(self, requests: int) -> int:
         """Count requests that never came here; return their rows, as many as others have."""
-        counted = self._batcher.rows
+        counted = self._rows
         came = counted.offered - self._rows_at_balancer
         rows = round(requests * max(1.0, came / max(1, self._front_meter.requests)))
         self._rows_at_balancer += rows

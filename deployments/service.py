@@ -2,46 +2,38 @@
 
 import asyncio
 import logging
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from deployments.batched_service import BatchedService
 from deployments.batcher.asyncio_batcher import Batcher
 from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.death_journal import DeathJournal
 from deployments.batcher.front_meter import FrontMeter
-from deployments.batcher.requests import Refusal
-from deployments.batcher.submission import Outcome, outputs_of
 from deployments.config import ModelConfig, UserConfig
 from deployments.control.observations import Observations, ReplicaObserver
 from deployments.control.policy_controller import PolicyController
-from deployments.errors import RequestError
 from deployments.example_request import example_request
-from deployments.haproxy_view import MeanTimes
-from deployments.http.base_service import BaseService
+from deployments.haproxy.admin_answers import MeanTimes
 from deployments.http.body_budget import default_limit_bytes
-from deployments.http.inference_protocol import InferenceRequest
-from deployments.http.json_guard import claimed_rows
-from deployments.http.signature import Signature, Tensors
-from deployments.inference_call import InferenceCall
+from deployments.http.signature import Signature
 from deployments.model_device import ModelDevice
 from deployments.models.base import Model
-from deployments.observability.request_info import RequestInfo
 from deployments.request_counts import RequestCounts
 from deployments.service_report import autoscaling_stats, policy_document
 from deployments.service_start import ServiceStart
 from deployments.threads import limit_threads, threads_in_use
 from deployments.warm_up import WarmUp
 from policy.profile import Profile
-from policy.response_time.way import WayCosts
+from policy.response_time.way import BalancerLoad
 
 logger = logging.getLogger("sojourn.service")
 
 
-class InferenceService(BaseService):
+class InferenceService(BatchedService):
     """One model behind its batcher; the `Service` of `deployments.http.app`.
 
     Call `configure` before anything else.
@@ -73,14 +65,10 @@ class InferenceService(BaseService):
         As above.
     device : ModelDevice
         Where batches run.
-    configured : bool
-        Whether a configuration is in force.
-    batcher, controller : Batcher, PolicyController
-        The batcher and what controls its policy; the first `configure` makes them, as the next two.
-    observer, counts : ReplicaObserver, RequestCounts
-        The counts of batches and answers, and what counts requests.
-    front_meter : FrontMeter
-        The meter of the event loop.
+    controller : PolicyController
+        Controls the batcher's policy; the first `configure` makes it, as the next.
+    observer : ReplicaObserver
+        The counts of batches and answers.
     standby : bool
         Whether this replica stands by.
     counting_since_s : float
@@ -89,11 +77,8 @@ class InferenceService(BaseService):
 
     platform = "python"
 
-    batcher: Batcher
     controller: PolicyController
     observer: ReplicaObserver
-    counts: RequestCounts
-    front_meter: FrontMeter
 
     def __init__(
         self,
@@ -119,10 +104,8 @@ class InferenceService(BaseService):
         self.signature = Signature(model.inputs, model.outputs, max_rows=1)
         self.max_body_bytes = 0
         self.receive_timeout_s = 0.0
-        self.configured = False
         self.standby = False
         self.counting_since_s = time.monotonic()
-        self._max_timeout_ms = math.inf
         self._model = model
         self._journals = journals
         self._profile = profile
@@ -256,7 +239,7 @@ class InferenceService(BaseService):
     def compare_with_balancer(
         self,
         means: MeanTimes | None,
-        way: WayCosts | None = None,
+        balancer: BalancerLoad | None = None,
         refused_elsewhere: float = 0.0,
         unread_ms: Sequence[float] = (),
     ) -> None:
@@ -266,15 +249,15 @@ class InferenceService(BaseService):
         ----------
         means : MeanTimes or None
             Mean times of the latest requests; None: it has nothing new.
-        way : WayCosts, optional
-            What it costs a request; None: not known.
+        balancer : BalancerLoad, optional
+            Its load; None: not known.
         refused_elsewhere : float
             The share of their requests that the other replicas refuse.
         unread_ms : sequence of float
             How long requests wait there before it reads them, as a sample.
         """
         self.retries.refused_elsewhere = refused_elsewhere
-        self.controller.way = way
+        self.controller.balancer = balancer
         self.observer.balancer_wait.revise(
             means,
             refused=self.counts.take_refused(),
@@ -282,110 +265,6 @@ class InferenceService(BaseService):
             unread_ms=unread_ms,
             way_ms=self.controller.user_config.autoscaler.settings().delays.way_ms,
         )
-
-    def turns_away(self, arrival_s: float, now_s: float) -> Refusal | None:
-        """Return why one more row cannot be answered in time, without counting it.
-
-        Raises
-        ------
-        DeviceError
-            The device is lost. The request is counted.
-        """
-        # Answers leave at the end of the loop's iteration, when all that is there has been read.
-        front_s = self.front_meter.time_left_s(now_s)
-        if self.batcher.make_room(1, now_s + front_s, arrival_s):
-            return None
-        if self.batcher.lost_reason is not None:
-            self.refuse(b"", arrival_s)
-        return self.batcher.core.refusal(1, now_s, arrival_s)
-
-    def count_turned_away(
-        self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
-    ) -> None:
-        """Count requests that were turned away, given their arrival times and rows."""
-        self.counts.turned_away(refusal, requests, now_s)
-
-    @property
-    def concurrency(self) -> int | None:
-        """Requests that the balancer should send at a time; None: as many as come."""
-        return self.batcher.core.limits.concurrency if self.configured else None
-
-    def count_refused_before(self, requests: int) -> None:
-        """Count requests that the balancer refused because of `concurrency`."""
-        self.retries.refused_finally += self.counts.refused_by_balancer(requests)
-
-    def refuse(self, body: bytes, arrival_s: float) -> None:
-        """Count the rows of a request that is refused before it is parsed.
-
-        Raises
-        ------
-        DeviceError
-            The device is lost.
-        DeadlineError
-            The request waited so long before it was read that no replica can answer it in time.
-        """
-        self.counts.refused_unread(claimed_rows(body, self.signature.max_rows), arrival_s)
-
-    async def infer(
-        self, request: InferenceRequest, arrival_s: float, info: RequestInfo | None = None
-    ) -> Tensors:
-        """Answer a checked request; cancelling the call gives it up.
-
-        Parameters and errors are those of `infer_nowait` and of its outcome.
-        """
-        return await outputs_of(
-            lambda on_done: self.infer_nowait(request, arrival_s, on_done, info)
-        )
-
-    def infer_nowait(
-        self,
-        request: InferenceRequest,
-        arrival_s: float,
-        on_done: Callable[[Outcome], None],
-        info: RequestInfo | None = None,
-    ) -> InferenceCall:
-        """Have a checked request answered.
-
-        Parameters
-        ----------
-        request : InferenceRequest
-        arrival_s : float
-            When it reached this process, by `time.monotonic`. Its deadline counts from here.
-        on_done : callable
-            Called once on the event loop, after this call has returned, with the outcome: the
-            model's outputs, each of shape ``(rows, ...)``, or a `RequestError`. It is not called if
-            the request is cancelled.
-        info : RequestInfo, optional
-            Its id, and what takes the times of its batches.
-
-        Returns
-        -------
-        InferenceCall
-            Its `cancel` gives the request up.
-
-        Raises
-        ------
-        RequestError
-            The request is refused at once, as in `Batcher.submit_nowait`.
-        """
-        deadline_ms = request.deadline_ms
-        deadline_ms = math.inf if deadline_ms is None else min(deadline_ms, self._max_timeout_ms)
-        call = InferenceCall(self.counts, request.rows, arrival_s, deadline_ms, on_done)
-        try:
-            call.submission = self.batcher.submit_nowait(
-                request.inputs,
-                request.rows,
-                arrival_s,
-                call.finish,
-                arrival_s + 1e-3 * deadline_ms,
-                request.priority,
-            )
-        except RequestError as error:
-            self.counts.failed(error, request.rows, arrival_s, deadline_ms)
-            raise
-        if info is not None:
-            call.submission.trace, call.submission.request_id = info.trace, info.request_id
-        return call
 
     def autoscaling_stats(self) -> dict[str, float]:
         """Return what the autoscaler is told of this replica: counters, gauges and settings."""

@@ -52,8 +52,8 @@ def image_cases(inputs: Sequence[Mapping[str, Any]], folder: Path) -> Iterator[d
     """Make one request per image file of a folder, in the order of their names.
 
     An input of BYTES takes the file as it is. A numeric one takes the pixels, resized to its
-    shape: (height, width) or (1, height, width) in grey, (3, height, width) or (height, width, 3)
-    in colour; fractions are from 0 to 1, whole numbers from 0 to 255.
+    shape: (height, width) or (1, height, width) in gray, (3, height, width) or (height, width, 3)
+    in color; fractions are from 0 to 1, whole numbers from 0 to 255.
 
     Parameters
     ----------

@@ -131,7 +131,7 @@ def _sections(
     sections: list[dict[str, Any]] = [
         {
             "heading": "Load and replicas" if replicas else "Load",
-            "caption": "Requests in each second. Grey: due, whether or not the service kept up."
+            "caption": "Requests in each second. Gray: due, whether or not the service kept up."
             + (
                 " Dashed: the rate that the autoscaler sized for. Below: the replicas it ordered."
                 if any(one["demand_per_s"] for one in service)

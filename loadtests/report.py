@@ -26,7 +26,7 @@ Mask = NDArray[np.bool_]
 
 
 def report(records: Records, schedule: Schedule, sla: SLAConfig) -> dict[str, Any]:
-    """Summarise a load test.
+    """Summarize a load test.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def report(records: Records, schedule: Schedule, sla: SLAConfig) -> dict[str, An
 
 
 def per_second(records: Records, schedule: Schedule, sla: SLAConfig) -> list[dict[str, Any]]:
-    """Summarise each second of a load test, by when requests were due.
+    """Summarize each second of a load test, by when requests were due.
 
     Returns
     -------

@@ -18,7 +18,7 @@ from monitoring.panels import (
 )
 
 _BY = "sum by (application, deployment)"
-#: What keeps the number of replicas from what the demand requires: each has a colour.
+#: What keeps the number of replicas from what the demand requires: each has a color.
 _CAUSES = {
     value: ("yes" if value else "no", color)
     for value, color in enumerate((GREEN, BLUE, YELLOW, ORANGE, RED))

@@ -33,7 +33,7 @@ _TAG = "sojourn"
 
 Panel = timeseries.Panel | stat.Panel | statetimeline.Panel | heatmap.Panel
 Steps = Sequence[tuple[float | None, str]]
-"""Colours of thresholds, each from a value on; the first has none."""
+"""Colors of thresholds, each from a value on; the first has none."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def states(
     about, *queries, span
         As of `lines`.
     names : mapping of int to (str, str)
-        The name and the colour of each value.
+        The name and the color of each value.
     """
     results = {
         str(value): models.ValueMappingResult(text=text, color=color)

@@ -191,7 +191,7 @@ def _stages() -> list[Any]:
                 "percentunit",
             ),
             Query(_rate("device_busy_seconds_total"), "device {{replica}}"),
-            Query(_gauge("front_utilisation_ratio"), "front {{replica}}"),
+            Query(_gauge("front_utilization_ratio"), "front {{replica}}"),
         ),
         lines(
             About(

@@ -7,11 +7,11 @@ hand-over and the wake-ups besides. In a profile's file::
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from policy.errors import InvalidInputError
+from policy.profile_parts import check_keys, check_number
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,7 @@ class FrontCosts:
     def __post_init__(self) -> None:
         for name in ("request_ms", "batch_ms"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise InvalidInputError(f"front: {name} must be a number, not {value!r}")
+            check_number("front", name, value)
             if not (math.isfinite(value) and value >= 0):
                 raise InvalidInputError(
                     f"front: {name} must be a finite number of at least 0, not {value:g}"
@@ -66,12 +65,7 @@ class FrontCosts:
         InvalidInputError
             The content is not an object with these keys, or a value is out of range.
         """
-        keys = [field.name for field in fields(cls)]
-        if not isinstance(content, Mapping) or set(content) != set(keys):
-            raise InvalidInputError(
-                f"front: must be an object with the keys {', '.join(keys)}, not {content!r}"
-            )
-        return cls(**content)
+        return cls(**check_keys("front", content, [field.name for field in fields(cls)]))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content for a profile file."""

@@ -10,11 +10,11 @@ requests than one lost in pieces of 0.1 ms.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from policy.errors import InvalidInputError
+from policy.profile_parts import check_keys, check_number
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,9 @@ class Interruptions:
     lengths_ms: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        numbers = (self.share, *self.lengths_ms)
-        if any(isinstance(n, bool) or not isinstance(n, int | float) for n in numbers):
-            raise InvalidInputError(
-                f"interruptions: share and lengths_ms must be numbers, not {numbers}"
-            )
+        check_number("interruptions", "share", self.share)
+        for length_ms in self.lengths_ms:
+            check_number("interruptions", "each of lengths_ms", length_ms)
         if not 0 <= self.share < 1:
             raise InvalidInputError(
                 f"interruptions: share must be at least 0 and below 1, not {self.share:g}"
@@ -79,16 +77,11 @@ class Interruptions:
         InvalidInputError
             The content is not an object with these keys, or a value is out of range.
         """
-        if (
-            not isinstance(content, Mapping)
-            or set(content) != {"share", "lengths_ms"}
-            or not isinstance(content["lengths_ms"], list | tuple)
-        ):
-            raise InvalidInputError(
-                "interruptions: must be an object with the keys share, lengths_ms (a list), not "
-                f"{content!r}"
-            )
-        return cls(content["share"], tuple(content["lengths_ms"]))
+        found = check_keys("interruptions", content, ["share", "lengths_ms"])
+        lengths_ms = found["lengths_ms"]
+        if not isinstance(lengths_ms, list | tuple):
+            raise InvalidInputError(f"interruptions: lengths_ms must be a list, not {lengths_ms!r}")
+        return cls(found["share"], tuple(lengths_ms))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content for a profile file."""

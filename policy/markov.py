@@ -12,7 +12,7 @@ with :math:`e` all ones and :math:`u` uniform. Since :math:`(I - P)\,e = 0`,
 
 `stationary_with_tail` serves the queues at batch starts, where no relative values are needed but
 the probabilities of long queues fall geometrically: one balance equation, which the others imply,
-gives way to the normalisation, which counts the tail.
+gives way to the normalization, which counts the tail.
 
 Source of M: Paige, Styan, Wachter, "Computation of the stationary distribution of a Markov chain",
 J. Stat. Comput. Simul. 4 (1975).

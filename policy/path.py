@@ -4,16 +4,16 @@ In a profile's file::
 
     "path": {"balancer_ms": 0.045}
 
-It holds for all arrival rates. At one of them it gives the costs of the way, which
-`policy.response_time.way` turns into time that clients wait.
+It holds for all arrival rates. At one of them it gives the balancer's load, which
+`policy.response_time.way` turns into time on the way.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from policy.errors import InfeasibleError, InvalidInputError
+from policy.profile_parts import check_keys, check_number
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,7 @@ class PathCosts:
     def __post_init__(self) -> None:
         for name, least in (("balancer_ms", "at least 0"), ("replicas", "above 0")):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise InvalidInputError(f"path: {name} must be a number, not {value!r}")
+            check_number("path", name, value)
             in_range = value > 0 or (value == 0 and name == "balancer_ms")
             if not (math.isfinite(value) and in_range):
                 raise InvalidInputError(
@@ -54,7 +53,7 @@ class PathCosts:
         ms_per_request = self.balancer_ms * self.replicas
         return 1e3 / ms_per_request if ms_per_request else math.inf
 
-    def utilisation(self, arrival_rate_per_s: float) -> float:
+    def utilization(self, arrival_rate_per_s: float) -> float:
         """Return the fraction of the time for which the balancer is at work.
 
         Parameters
@@ -75,8 +74,8 @@ class PathCosts:
         return 1e-3 * self.balancer_ms * self.replicas * arrival_rate_per_s
 
     @classmethod
-    def from_utilisation(
-        cls, balancer_ms: float, utilisation: float, arrival_rate_per_s: float
+    def from_utilization(
+        cls, balancer_ms: float, utilization: float, arrival_rate_per_s: float
     ) -> "PathCosts":
         """Return the costs with which a balancer is at work for this fraction of the time.
 
@@ -84,12 +83,12 @@ class PathCosts:
         ----------
         balancer_ms : float
             Time of the balancer per request, above 0.
-        utilisation : float
+        utilization : float
             Fraction of the time for which it is at work.
         arrival_rate_per_s : float
             Requests to each replica, above 0.
         """
-        return cls(balancer_ms, 1e3 * utilisation / (balancer_ms * arrival_rate_per_s))
+        return cls(balancer_ms, 1e3 * utilization / (balancer_ms * arrival_rate_per_s))
 
     @classmethod
     def from_dict(cls, content: object) -> "PathCosts":
@@ -101,14 +100,7 @@ class PathCosts:
             The content is not an object with `balancer_ms` and nothing else but `replicas`, or a
             value is out of range.
         """
-        if not isinstance(content, Mapping) or not (
-            {"balancer_ms"} <= set(content) <= {"balancer_ms", "replicas"}
-        ):
-            raise InvalidInputError(
-                "path: must be an object with the key balancer_ms, and replicas if not 1, "
-                f"not {content!r}"
-            )
-        return cls(**content)
+        return cls(**check_keys("path", content, ["balancer_ms"], optional=["replicas"]))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content for a profile file."""

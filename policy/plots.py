@@ -13,7 +13,7 @@ from policy.optimization import solve
 from policy.profile import Profile
 from policy.response_time.evaluation import Evaluation, evaluate
 
-BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#d55e00", "#009e73", "#cc3311", "#777777"
+BLUE, ORANGE, GREEN, RED, GRAY = "#0072b2", "#d55e00", "#009e73", "#cc3311", "#777777"
 _DEFAULT_PERCENTILE = 99.0
 
 
@@ -62,7 +62,7 @@ def draw_policy(axes: Axes, policy: BatchingPolicy) -> None:
     lengths = np.arange(max(len(policy.actions), size + 1) + max(2, size // 8))
     started = np.array([policy.batch_size(int(length)) for length in lengths])
     waits = started == 0
-    axes.plot(lengths, np.minimum(lengths, size), color=GREY, lw=1, ls=":", label="all that wait")
+    axes.plot(lengths, np.minimum(lengths, size), color=GRAY, lw=1, ls=":", label="all that wait")
     axes.plot(lengths[~waits], started[~waits], "o", color=BLUE, ms=4.5, label="start a batch")
     axes.plot(lengths[waits], started[waits], "o", mfc="white", color=ORANGE, ms=4.5, label="wait")
     axes.axvspan(-0.5, limit - 0.5, color=ORANGE, alpha=0.12, lw=0)
@@ -76,7 +76,7 @@ def draw_policy(axes: Axes, policy: BatchingPolicy) -> None:
         textcoords="axes fraction",
         ha="right",
         va="bottom",
-        arrowprops={"arrowstyle": "->", "color": GREY},
+        arrowprops={"arrowstyle": "->", "color": GRAY},
     )
     axes.set(
         title="What a free device does",
@@ -168,7 +168,7 @@ def draw_trade_off(
             for policy in _weighted(profile, rate)
         ]
         axes.plot(
-            *_columns(weighted), "--s", color=GREY, ms=3.5, lw=1, label="by queue length alone"
+            *_columns(weighted), "--s", color=GRAY, ms=3.5, lw=1, label="by queue length alone"
         )
     axes.plot(*_point(greedy, percentile), "D", color=ORANGE, ms=7, label="start whenever free")
     axes.plot(*_point(evaluation, percentile), "*", color=BLUE, ms=16, label="this policy")

@@ -271,7 +271,7 @@ class Profile:
                 f"{capacity_per_s:g} per second that the {stage} can serve"
             )
         if self.path is not None:
-            self.path.utilisation(arrival_rate_per_s)
+            self.path.utilization(arrival_rate_per_s)
         return arrival_rate_per_s / 1e3
 
     @classmethod

@@ -27,7 +27,7 @@ REQUIRED_ACCURACY = 0.97
 
 
 def shift(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Shift a batch by up to one pixel in each direction, as handwriting is not centred."""
+    """Shift a batch by up to one pixel in each direction, as handwriting is not centered."""
     padded = nn.functional.pad(images, (1, 1, 1, 1))
     down, right = torch.randint(0, 3, (2,), generator=generator).tolist()
     return padded[:, :, down : down + 8, right : right + 8]

@@ -1,18 +1,15 @@
 """Faults between a fleet and its autoscaler: lost reports, wrong clocks, an absent controller.
 
 They concern what an autoscaler is told. What happens to the replicas themselves is in
-`simulator.fleet.Failures`. `random_faults` draws a plan of both from a seed.
+`simulator.fleet.Failures`.
 """
 
 import math
 import zlib
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from autoscaler.reports import ReplicaReport
 from policy.errors import InvalidInputError
-from simulator.fleet import Failures
 
 #: Added to all times, so that no clock that is behind shows a time below 0.
 EPOCH_S = 1e6
@@ -83,42 +80,6 @@ class ReportFaults:
             skew_s = self.skew_s if _share_of(name, "skew") < self.skewed_share else 0.0
             through.append(replace(report, time_s=EPOCH_S + report.time_s + skew_s))
         return through
-
-
-def random_faults(seed: int, length_s: float, replicas: int) -> tuple[Failures, ReportFaults]:
-    """Draw a plan of faults: about one of each kind in `length_s`.
-
-    Parameters
-    ----------
-    seed : int
-    length_s : float
-        Length of the run.
-    replicas : int
-        Typical number of replicas; a full cluster has room for about as many.
-    """
-    random = np.random.default_rng(seed)
-
-    def span(longest_s: float) -> tuple[float, float]:
-        begin_s = random.uniform(0.1, 0.8) * length_s
-        return begin_s, begin_s + random.uniform(0.1, 1.0) * longest_s
-
-    def chance() -> bool:
-        return bool(random.random() < 0.5)
-
-    failures = Failures(
-        times_s=tuple(random.uniform(0, length_s, random.integers(0, 4)).tolist()),
-        failed_start_share=float(random.uniform(0, 0.5)) if chance() else 0.0,
-        full_cluster=((*span(600.0), int(replicas * random.uniform(0.5, 1.5))),)
-        if chance()
-        else (),
-    )
-    return failures, ReportFaults(
-        lost=((*span(900.0), float(random.choice([0.2, 0.5, 1.0]))),) if chance() else (),
-        skewed_share=float(random.choice([0.0, 0.3, 0.5])),
-        skew_s=float(random.choice([-60.0, -4.0, 2.0, 30.0])),
-        interval_s=int(random.choice([1, 1, 1, 10])),
-        controller_away=(span(900.0),) if chance() else (),
-    )
 
 
 def _share_of(name: str, salt: str) -> float:

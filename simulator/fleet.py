@@ -6,16 +6,12 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import count
 
-import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from policy.errors import InvalidInputError
 from simulator.engines.interface import Engine
 from simulator.standbys import StandbyPool, Standbys
 from simulator.start_time import StartTime
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

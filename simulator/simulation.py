@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autoscaler.reports import ReplicaReport
 from policy.errors import InvalidInputError
@@ -24,8 +23,6 @@ EngineName = Literal["compiled", "live"]
 ENGINES = {"compiled": CompiledEngine, "live": LiveEngine}
 #: Calls of `progress` in a run.
 PROGRESS_CALLS = 200
-
-FloatArray = NDArray[np.float64]
 
 
 def simulate(

@@ -3,7 +3,7 @@
 A family is tuned over its own grid (`simulator.autoscalers.choices`), whatever it is, Sojourn
 included. On a long load, a large grid runs on the busiest part first, and only what is near the
 goal there runs on the whole. The setting chosen is the cheapest that holds the goal's share of
-windows, or else the one that holds most. It and its neighbours on the frontier of cost and windows
+windows, or else the one that holds most. It and its neighbors on the frontier of cost and windows
 are then run on loads that nobody has tuned on, and so is the published setting.
 """
 
@@ -40,7 +40,7 @@ class Tuned:
     chosen : Choice
         The cheapest setting that held the goal on the tuning load, or else the one that held most.
     finalists : tuple of Choice
-        The chosen one and its neighbours on the frontier, the cheapest first; then the published
+        The chosen one and its neighbors on the frontier, the cheapest first; then the published
         one, if it is not among them.
     tuning : Score
         Of the chosen one, on the tuning load.

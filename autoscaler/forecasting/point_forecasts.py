@@ -75,10 +75,10 @@ def linear_trend(rates: FloatArray, required_rates: FloatArray, steps_ahead: int
         return last
     times = np.arange(n) - (n - 1) / 2
     spread = float(times @ times)
-    centred = rates - rates.mean()
-    mean = np.convolve(centred, np.full(n, 1 / n))[: rates.size]
-    slope = np.convolve(centred, times[::-1] / spread)[: rates.size]
-    squares = np.convolve(centred**2, np.ones(n))[: rates.size]
+    centered = rates - rates.mean()
+    mean = np.convolve(centered, np.full(n, 1 / n))[: rates.size]
+    slope = np.convolve(centered, times[::-1] / spread)[: rates.size]
+    squares = np.convolve(centered**2, np.ones(n))[: rates.size]
     residual = np.maximum(squares - n * mean**2 - spread * slope**2, 0.0)
     error = np.sqrt(residual / (n - 2) / spread)
     certain = np.maximum(slope - 2 * error, 0.0)

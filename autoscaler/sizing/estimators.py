@@ -63,7 +63,7 @@ class Estimator(Protocol[P_co]):
 
 @dataclass(frozen=True)
 class FullBatchEstimator:
-    """A replica modelled as one server that works in full batches and refuses while it is busy.
+    """A replica modeled as one server that works in full batches and refuses while it is busy.
 
     The service rate is that of full batches, and every request takes the time of a full batch. So
     Theorem 2 of RAND has a closed form: if m tries fit into the response time, the service level is

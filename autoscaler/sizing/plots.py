@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from autoscaler.sizing.estimators import Prediction
 from policy.objective import ServiceLevelObjective
 
-BLUE, ORANGE, RED, GREY = "#0072b2", "#d55e00", "#cc3311", "#777777"
+BLUE, ORANGE, RED, GRAY = "#0072b2", "#d55e00", "#cc3311", "#777777"
 
 
 def save_plan(
@@ -59,7 +59,7 @@ def save_plan(
         axes[2].plot(numbers, watts, "o-", color=ORANGE)
         axes[2].set(ylabel="mean power of all replicas, W")
     for panel in axes:
-        panel.axvline(chosen, color=GREY, linewidth=1, label=f"{chosen} replicas")
+        panel.axvline(chosen, color=GRAY, linewidth=1, label=f"{chosen} replicas")
         panel.set(xlabel="replicas", xlim=(numbers[0] - 0.5, numbers[-1] + 0.5))
         panel.xaxis.get_major_locator().set_params(integer=True)
         panel.grid(alpha=0.3)

@@ -27,7 +27,7 @@ from policy.errors import InvalidInputError
 
 FloatArray = NDArray[np.float64]
 Cdf = Callable[[FloatArray], FloatArray]
-"""A vectorised distribution function of a time in ms; called with times of at least 0 only."""
+"""A vectorized distribution function of a time in ms; called with times of at least 0 only."""
 
 # Relative tolerance, so that rounding does not lose a try that fits exactly.
 _ROUNDING = 1e-9

@@ -1,7 +1,7 @@
 """Correct the SLA rate of a replica's model by the share of late requests that is measured.
 
 Each replica reports its SLA rate: the highest arrival rate at which it keeps the SLA, according to
-its profile and Poisson arrivals. A device with a slower tail, or one shared with a noisy neighbour,
+its profile and Poisson arrivals. A device with a slower tail, or one shared with a noisy neighbor,
 sustains less. The correction is the factor on the rate at which the model would have predicted
 what was measured.
 

@@ -143,7 +143,7 @@ def main(quick: bool, as_json: bool, model: str | None) -> None:
         late_ms = (row[key].get("99") for key in ("sent_late_ms", "read_late_ms"))
         print("{:>15}{:>7}".format(*map(_in_ms, late_ms)), end="")
         print(f"{row['late_share']:15.1%}{row['replica_late_share']:9.1%}", end="")
-        print(f"{row['refused_share']:9.1%}{row['balancer']['utilisation'] or 0:10.0%}", end="")
+        print(f"{row['refused_share']:9.1%}{row['balancer']['utilization'] or 0:10.0%}", end="")
         print(f"  {row['bottleneck']}{'' if row['prediction_holds'] else ': it does not hold'}")
     print("percentiles: predicted by the replica / measured from the request's first byte until")
     print("the answer is in the client's socket; the client's own delays are 99th percentiles")

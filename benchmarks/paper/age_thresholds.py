@@ -6,7 +6,7 @@ Under an SLA we search a control limit and a max wait: below the limit the devic
 oldest request has waited for one time, the same at all queue lengths. Here each queue length has a
 time of its own. The search starts at our policy, or where the oldest request has just so much time
 left that its batch can be answered in time, whichever is better. It changes the times of a few
-neighbouring lengths at random, on simulated arrivals, and keeps what lowers the power with no more
+neighboring lengths at random, on simulated arrivals, and keeps what lowers the power with no more
 requests late than under our policy. It sees the arrivals that it is judged by, so it saves more
 than it would on others. What it cannot save, a bound on the power (`benchmarks.paper.power_bounds`)
 owes to the knowledge of the future.

@@ -15,7 +15,6 @@ from typing import Any
 import click
 import numba
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaincinv
 
 from benchmarks.arguments import json_option, quick_option
@@ -31,8 +30,6 @@ from policy.response_time.evaluation import evaluate
 from policy.table_solving import solve_table
 from sojourn.output import print_json, print_table, say
 from tests.support.single_device import simulate
-
-FloatArray = NDArray[np.float64]
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 PERCENTILE_NAMES = tuple(f"{percentile:g}" for percentile in PERCENTILES)

@@ -129,9 +129,9 @@ def compare(replicas: int, traffic_intensity: float, retry_delay_ms: float, requ
 def plot(rows: list[Row], path: Path) -> None:
     """Draw how far Theorem 2 is too hopeful, over the number of replicas."""
     figure, panels = plt.subplots(1, len(RETRY_DELAYS_MS), figsize=(14, 3.4), sharey=True)
-    colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(INTENSITIES)))
+    colors = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(INTENSITIES)))
     for panel, delay_ms in zip(panels, RETRY_DELAYS_MS, strict=True):
-        for intensity, colour in zip(INTENSITIES, colours, strict=True):
+        for intensity, color in zip(INTENSITIES, colors, strict=True):
             mine = [
                 row
                 for row in rows
@@ -142,7 +142,7 @@ def plot(rows: list[Row], path: Path) -> None:
                 numbers,
                 [100 * row.hopeful for row in mine],
                 "o-",
-                color=colour,
+                color=color,
                 label=f"ρ = {intensity:g}",
             )
         panel.set(

@@ -4,7 +4,7 @@
         [--judges N] [--only WORD] [--jobs N] [--out FILE] [--page FILE] [--plots DIR]
 
 Each family of `simulator.autoscalers.choices`, Sojourn included, is tuned over its own grid on one
-part of each trace. The cheapest setting that holds 99% of the minutes, and its neighbours on the
+part of each trace. The cheapest setting that holds 99% of the minutes, and its neighbors on the
 frontier, are judged on parts that nobody was tuned on. Start times are lognormal, a fiftieth of the
 starts fail, and nobody but the oracle knows either. Traces are superposed (their rate smoothed,
 Poisson arrivals) at start times of 60, 10 and 300 s, and as they are at 60 s.

@@ -212,7 +212,7 @@ def plot(days: list[Day], path: Path) -> None:
     held, cost = figure.subplots(1, 2)
     numbers = [day.day for day in days]
     held.plot(numbers, [100 * day.compliant for day in days], marker="o")
-    held.axhline(99, linestyle="--", linewidth=1, color="grey")
+    held.axhline(99, linestyle="--", linewidth=1, color="gray")
     held.set_ylabel("minutes that comply, %")
     cost.plot(numbers, [day.over_oracle for day in days], marker="o")
     cost.set_ylabel("cost over the oracle's")

@@ -10,10 +10,10 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from deployments.batcher.batch_record import BatchRecord
-from deployments.batcher.core import Batch, BatcherCore, Refusal, Request, StartReason
+from deployments.batcher.core import BatcherCore
 from deployments.batcher.death_guard import DeathGuard
 from deployments.batcher.death_journal import DeathJournal
 from deployments.batcher.delivery import deliver_failure, deliver_outputs, trace_batch
@@ -22,11 +22,12 @@ from deployments.batcher.loop_run import run_on_loop
 from deployments.batcher.model_errors import ModelErrors
 from deployments.batcher.model_runner import BatchRun, DeviceLostError, Failure, ModelRunner
 from deployments.batcher.placement import BatchPlacement
+from deployments.batcher.requests import Batch, StartReason
 from deployments.batcher.row_counts import RowCounts
 from deployments.batcher.shapes import Tensors
-from deployments.batcher.submission import Outcome, Submission, outputs_of, submission_of
+from deployments.batcher.submission import Outcome, Submission, submission_of
+from deployments.batcher.unserved import Unserved
 from deployments.batcher.wake_timer import WakeTimer
-from deployments.errors import BusyError, CrowdedOutError, DeadlineError, DeviceError, RequestError
 from deployments.models.base import Model
 
 logger = logging.getLogger("sojourn.batcher")
@@ -34,8 +35,6 @@ logger = logging.getLogger("sojourn.batcher")
 #: How long the event loop may run full batches, one after the other, before it reads again. After a
 #: poll that returned hundreds of requests, one batch a turn would leave most of them too late.
 LONGEST_TURN_S = 0.01
-
-TOO_LATE = "the request cannot be answered within the SLA's response time"
 
 
 class Batcher:
@@ -69,6 +68,8 @@ class Batcher:
         Batches started.
     rows : RowCounts
         What became of the rows that reached this batcher.
+    unserved : Unserved
+        Answers and counts the requests that get no outputs.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Batcher:
         self.lost_reason: str | None = None
         self.starts: Counter[StartReason] = Counter()
         self.rows = RowCounts()
+        self.unserved = Unserved(core, self.rows)
         self._model = model
         self._on_batch = on_batch
         self._deaths = DeathGuard(core, journal, idempotent=model.idempotent)
@@ -99,24 +101,6 @@ class Batcher:
         self._advancing = False
         self._runner = ModelRunner(model)
         self._device = DeviceThread(self._runner, self._finish, self.lose_device, prepare_thread)
-
-    async def submit(
-        self,
-        inputs: Tensors,
-        rows: int,
-        arrival_s: float,
-        deadline_s: float = math.inf,
-        priority: int = 0,
-    ) -> Tensors:
-        """Queue a request and return its outputs; cancelling the call gives the request up.
-
-        Parameters and errors are those of `submit_nowait` and of its outcome.
-        """
-        return await outputs_of(
-            lambda on_done: self.submit_nowait(
-                inputs, rows, arrival_s, on_done, deadline_s, priority
-            )
-        )
 
     def submit_nowait(
         self,
@@ -174,7 +158,7 @@ class Batcher:
             self.make_room(rows, time.monotonic(), arrival_s)
         refusal = self.core.arrive(time.monotonic(), submission)
         if refusal is not None:
-            raise self._refuse(refusal, rows)
+            raise self.unserved.refused(refusal, rows)
         # A busy device cannot start a batch.
         if not self.core.device_busy:
             self.advance()
@@ -203,22 +187,6 @@ class Batcher:
         self._advance_now()
         return self.core.has_room(rows, now_s, arrival_s)
 
-    def _refuse(self, refusal: Refusal, rows: int) -> RequestError:
-        """Count a refused request, and return the error for its sender."""
-        if self.lost_reason is not None:
-            self.rows.refused += rows
-            return DeviceError(self.lost_reason)
-        self.rows.turned_away(refusal, rows)
-        if refusal is Refusal.HOPELESS:
-            return DeadlineError("the request's deadline is shorter than its own processing time")
-        if refusal is Refusal.EXPIRED:
-            return DeadlineError(TOO_LATE)
-        if refusal is Refusal.DEADLINE:
-            return BusyError("this replica cannot answer before the request's deadline")
-        return BusyError(
-            f"this replica is full: {self.core.queue_length} rows are waiting; try again later"
-        )
-
     def _give_up(self, submission: Submission) -> None:
         self.rows.cancelled += submission.rows
         self.core.cancel(submission)
@@ -226,32 +194,8 @@ class Batcher:
 
     def _on_deadline(self, submission: Submission) -> None:
         submission.deadline_timer = None
-        self._miss_deadline(submission)
+        self.unserved.too_late(submission)
         self.advance()
-
-    def _miss_deadline(self, request: Request, message: str | None = None) -> None:
-        """Answer `request` with a `DeadlineError`: its deadline passed or cannot be met.
-
-        The status is 504, and not the 503 of a refusal: HAProxy would try another replica, too
-        late.
-        """
-        submission = submission_of(request)
-        if submission.done:
-            return
-        self.core.cancel(request)
-        self.rows.dropped(request)
-        if request.deadline_s < math.inf:
-            message = message or "the request's deadline cannot be met"
-        submission.finish(DeadlineError(message or TOO_LATE))
-
-    def _crowd_out(self, request: Request) -> None:
-        """Answer a suspected request with a `CrowdedOutError`."""
-        submission = submission_of(request)
-        if not submission.done:
-            self.rows.refused += request.rows
-            submission.finish(
-                CrowdedOutError("the batch failed and the retry queue is full; try again later")
-            )
 
     def expire(self, oldest_s: float) -> None:
         """Answer all requests that arrived before `oldest_s`: their time is over.
@@ -261,35 +205,8 @@ class Batcher:
         running = self._batch.slices if self._batch is not None else ()
         for request in {*self.core.requests(), *(part.request for part in running)}:
             if request.arrival_s < oldest_s and not request.cancelled:
-                self._miss_deadline(request, "the request was not answered in time")
+                self.unserved.too_late(request, "the request was not answered in time")
         self.advance()
-
-    def refuse_unread(self, rows: int, now_s: float, arrival_s: float) -> None:
-        """Count a request for which there was no room, so that it was not parsed.
-
-        Raises
-        ------
-        DeviceError
-            The device is lost.
-        DeadlineError
-            No replica can answer the request in time any more.
-        """
-        self.rows.arrived(rows, arrival_s)
-        refusal = self.core.refuse(rows, now_s, arrival_s)
-        if refusal is not Refusal.FULL or self.lost_reason is not None:
-            raise self._refuse(refusal, rows)
-        self.rows.refused += rows
-
-    def count_turned_away(
-        self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
-    ) -> None:
-        """Count requests that `BatcherCore.refusal` kept out, by their arrival times and rows."""
-        total = 0
-        for arrival_s, rows in requests:
-            self.rows.arrived(rows, arrival_s)
-            total += rows
-        self.core.count_refused(refusal, total, now_s)
-        self.rows.turned_away(refusal, total)
 
     def refresh(self) -> None:
         """Learn of other replicas on this machine; to be called every second or so."""
@@ -326,8 +243,7 @@ class Batcher:
                 error = self._deaths.device_lost(part.request, reason)
                 submission_of(part.request).finish(error)
             self._batch = None
-        for request in waiting:
-            submission_of(request).finish(DeviceError(reason))
+        self.unserved.device_lost(reason, waiting)
         self.advance()
 
     async def drain(self) -> None:
@@ -377,9 +293,9 @@ class Batcher:
         """Start a batch if the core has one; return whether this thread ran it."""
         batch = self._deaths.next_batch(time.monotonic())
         while self.core.deadline_missed:
-            self._miss_deadline(self.core.deadline_missed.pop())
+            self.unserved.too_late(self.core.deadline_missed.pop())
         while self.core.crowded_out:
-            self._crowd_out(self.core.crowded_out.pop())
+            self.unserved.crowded_out(self.core.crowded_out.pop())
         if batch is None:
             return False
         self.starts[batch.reason] += 1

@@ -42,16 +42,6 @@ from deployments.batcher.requests import (
 )
 from policy.batching_policy import BatchingPolicy
 
-__all__ = [
-    "Batch",
-    "BatcherCore",
-    "PolicySource",
-    "Refusal",
-    "Request",
-    "Slice",
-    "StartReason",
-]
-
 # To meet a deadline, a batch starts earlier than it must by this much, or by this share of its
 # latency if that is more: timers fire late, and batch latency varies.
 _SLACK_MS = 2.0
@@ -286,7 +276,9 @@ class BatcherCore:
             size, reason = self._ordinary_batch(now_s, policy)
             under_test = 0
             if self._bisection and not (size and self._failed.test_failed):
-                slices, under_test = self._take_test(now_s, policy.max_batch_size)
+                slices, under_test = self._failed.take_test(
+                    now_s, policy.max_batch_size, self.limits, self._take, self._miss_deadline
+                )
                 reason = StartReason.SEARCH
             elif size:
                 # The whole queue decides when; the oldest request's kind, what the batch holds.
@@ -318,38 +310,6 @@ class BatcherCore:
         if self._draining:
             return size, StartReason.DRAIN
         return size, StartReason.AGAIN if again else StartReason.MAX_WAIT
-
-    def _take_test(self, now_s: float, max_rows: int) -> tuple[list[Slice], int]:
-        """Take the next slices to test, and fill up their batch from the queue.
-
-        Returns
-        -------
-        slices : list of Slice
-            Empty if every slice to test was cancelled or would be too late.
-        under_test : int
-            Number of slices, from the first, that are tested.
-        """
-        suspects, is_last_suspect = self._bisection.next_test(max_rows)
-        size = sum(part.rows for part in suspects)
-        kind = suspects[0].request.kind if suspects else None  # they come from one batch
-        # The last suspect runs alone: a row that filled up its batch might be the culprit instead.
-        if suspects and not is_last_suspect:
-            size = max(size, min(max_rows, size + self._queue.rows_of(kind)))
-        done_s = now_s + 1e-3 * self.limits.batch_latency_ms(size)
-        oldest_s = done_s - 1e-3 * self.limits.answer_within_ms
-        tested = []
-        for part in suspects:
-            if part.request.deadline_s < done_s or part.request.arrival_s < oldest_s:
-                self._miss_deadline(part.request)
-            else:
-                tested.append(part)
-        if len(tested) < len(suspects):
-            self._bisection.test_incomplete()
-        if not tested:
-            self._bisection.test_passed()
-            return [], 0
-        size -= sum(part.rows for part in tested)
-        return tested + self._take(size, done_s, kind), len(tested)
 
     def _take(self, size: int, done_s: float, kind: Hashable) -> list[Slice]:
         """Take `size` rows of a kind off the queue; drop requests that `done_s` is too late for."""

@@ -7,9 +7,10 @@ and returns to the head of the queue, together with the rows that filled the bat
 only if it fails alone.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 
 from deployments.batcher.bisection import BatchBisection
+from deployments.batcher.limits import Limits
 from deployments.batcher.request_queue import RequestQueue
 from deployments.batcher.requests import Batch, Request, Slice, StartReason
 
@@ -87,6 +88,56 @@ class FailedBatches:
         for request in crowded_out:
             self.cancel(request)
         return failed, crowded_out
+
+    def take_test(
+        self,
+        now_s: float,
+        max_rows: int,
+        limits: Limits,
+        fill_up: Callable[[int, float, Hashable], list[Slice]],
+        miss_deadline: Callable[[Request], None],
+    ) -> tuple[list[Slice], int]:
+        """Take the next slices to test, and fill up their batch from the queue.
+
+        Parameters
+        ----------
+        now_s : float
+        max_rows : int
+            Largest batch under the policy in force.
+        limits : Limits
+        fill_up : callable
+            Takes rows off the queue: how many, when they will be done in seconds, and their kind.
+        miss_deadline : callable
+            Gives up a request that the batch would answer too late.
+
+        Returns
+        -------
+        slices : list of Slice
+            Empty if every slice to test was cancelled or would be too late.
+        under_test : int
+            Number of slices, from the first, that are tested.
+        """
+        suspects, is_last_suspect = self.bisection.next_test(max_rows)
+        size = sum(part.rows for part in suspects)
+        kind = suspects[0].request.kind if suspects else None  # they come from one batch
+        # The last suspect runs alone: a row that filled up its batch might be the culprit instead.
+        if suspects and not is_last_suspect:
+            size = max(size, min(max_rows, size + self._queue.rows_of(kind)))
+        done_s = now_s + 1e-3 * limits.batch_latency_ms(size)
+        oldest_s = done_s - 1e-3 * limits.answer_within_ms
+        tested = []
+        for part in suspects:
+            if part.request.deadline_s < done_s or part.request.arrival_s < oldest_s:
+                miss_deadline(part.request)
+            else:
+                tested.append(part)
+        if len(tested) < len(suspects):
+            self.bisection.test_incomplete()
+        if not tested:
+            self.bisection.test_passed()
+            return [], 0
+        size -= sum(part.rows for part in tested)
+        return tested + fill_up(size, done_s, kind), len(tested)
 
     def _requeue(self, slices: Sequence[Slice], largest_batch: int) -> None:
         """Put `slices` at the head of the queue; have those that failed too often tested."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.haproxy_view import MeanTimes
+from deployments.haproxy.admin_answers import MeanTimes
 
 #: Looks without news after which what was seen before says nothing any more.
 _FORGET_AFTER = 10

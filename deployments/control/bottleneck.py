@@ -4,18 +4,21 @@ from typing import Literal
 
 from deployments.control.front_fit import FrontFit
 from policy.profile import Profile
-from policy.response_time.way import WayCosts
+from policy.response_time.way import BalancerLoad
 
 #: One of `autoscaler.reports.BOTTLENECKS`.
 Bottleneck = Literal["device", "front", "neither"]
 
 
 #: A balancer that is busier than this limits the replicas behind it.
-MAX_BALANCER_UTILISATION = 0.8
+MAX_BALANCER_UTILIZATION = 0.8
 
 
 def bottleneck(
-    profile: Profile, front: FrontFit, arrival_rate_per_s: float, way: WayCosts | None = None
+    profile: Profile,
+    front: FrontFit,
+    arrival_rate_per_s: float,
+    balancer: BalancerLoad | None = None,
 ) -> Bottleneck:
     """Return what limits a replica, at a load and with the batches of the last minutes.
 
@@ -25,8 +28,8 @@ def bottleneck(
         The profile in force.
     front : FrontFit
     arrival_rate_per_s : float
-    way : WayCosts, optional
-        What the balancer costs a request; None: not known.
+    balancer : BalancerLoad, optional
+        None: not known.
 
     Returns
     -------
@@ -36,6 +39,6 @@ def bottleneck(
     """
     if front.state.shares_cores:
         return "neither"
-    if way is not None and way.balancer_utilisation > MAX_BALANCER_UTILISATION:
+    if balancer is not None and balancer.utilization > MAX_BALANCER_UTILIZATION:
         return "neither"
     return profile.bottleneck(arrival_rate_per_s, front.mean_batch_size)

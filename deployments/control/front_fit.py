@@ -50,7 +50,7 @@ class FrontFit:
     MIN_SECONDS, MIN_REQUESTS = 5.0, 100.0
     #: Relative error of the time per request that is tolerated.
     TOLERANCE = 0.25
-    #: Below this utilisation, costs that are known are not judged: with cold caches each request
+    #: Below this utilization, costs that are known are not judged: with cold caches each request
     #: costs more, and it does not matter.
     LEAST_JUDGED = 0.05
 
@@ -151,7 +151,7 @@ class FrontFit:
             return None
         measured, front = self.measured(), self.front
         if front is not None and front.shares_cpu == measured.shares_cpu:
-            if self.state.utilisation < self.LEAST_JUDGED:
+            if self.state.utilization < self.LEAST_JUDGED:
                 return None
             ratio = measured.ms_per_request(batch_size) / max(
                 front.ms_per_request(batch_size), 1e-9

@@ -23,7 +23,7 @@ MEASURED_PERCENTILES = (5.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0)
 
 @dataclass(frozen=True)
 class _SizeGroup:
-    """The latest batches of neighbouring sizes.
+    """The latest batches of neighboring sizes.
 
     Attributes
     ----------
@@ -55,9 +55,9 @@ class _SizeGroup:
 class LatencyRefit:
     """Detect that a profile's latency is wrong, and refit it to the latest batches.
 
-    Batch sizes with few recent batches are judged together with their neighbours: a busy device
+    Batch sizes with few recent batches are judged together with their neighbors: a busy device
     runs a hundred sizes, each of them seldom. Sizes without recent batches are scaled by the same
-    factor as their neighbours, so a device that became twice as slow is taken to be so at every
+    factor as their neighbors, so a device that became twice as slow is taken to be so at every
     size. The profile is refitted only if some group of sizes is off by more than `TOLERANCE` in two
     successive calls of `revise`, by more than chance, so noise changes nothing.
 
@@ -138,7 +138,7 @@ class LatencyRefit:
         )
 
     def _groups(self, sizes: NDArray[np.int64], ratios: FloatArray) -> list[_SizeGroup]:
-        """Divide the batches into at most `MAX_GROUPS` groups of neighbouring sizes.
+        """Divide the batches into at most `MAX_GROUPS` groups of neighboring sizes.
 
         Each has `MIN_BATCHES` or more, if there are as many in all.
         """
@@ -171,7 +171,7 @@ def _median_ratios(percentiles: FloatArray, ratios: FloatArray) -> FloatArray:
 
 
 def _refit_ms(latency_ms: FloatArray, groups: list[_SizeGroup]) -> FloatArray:
-    """Return latencies scaled to the groups' medians, by the neighbours' factors between them.
+    """Return latencies scaled to the groups' medians, by the neighbors' factors between them.
 
     The logarithm of the factor is interpolated linearly; isotonic regression then restores a
     latency that never decreases with the batch size.

@@ -15,8 +15,8 @@ from deployments.batcher.front_meter import FrontCounts
 
 #: Time after which a second's waits count for 1/e.
 _MEMORY_S = 10.0
-#: Least utilisation of a loop that is said to be held up, and share of its work that it waits.
-_MIN_UTILISATION, _FOREIGN_SHARE = 0.2, 1 / 3
+#: Least utilization of a loop that is said to be held up, and share of its work that it waits.
+_MIN_UTILIZATION, _FOREIGN_SHARE = 0.2, 1 / 3
 #: A loop that gets less of a CPU than this allows is not slow but stopped.
 _MAX_SLOWDOWN = 100.0
 
@@ -27,7 +27,7 @@ class LoopState:
 
     Attributes
     ----------
-    utilisation : float
+    utilization : float
         Fraction of the time for which the loop had work.
     slowdown : float
         Wall time over CPU time of that work, at least 1.
@@ -42,7 +42,7 @@ class LoopState:
         The longest that the loop kept anything waiting in the last tick.
     """
 
-    utilisation: float = 0.0
+    utilization: float = 0.0
     slowdown: float = 1.0
     foreign_slowdown: float = 1.0
     foreign_wait_share: float = 0.0
@@ -52,7 +52,7 @@ class LoopState:
     @property
     def shares_cores(self) -> bool:
         """Whether the loop is held up mainly by other processes on its cores."""
-        return self.utilisation >= _MIN_UTILISATION and self.foreign_wait_share >= _FOREIGN_SHARE
+        return self.utilization >= _MIN_UTILIZATION and self.foreign_wait_share >= _FOREIGN_SHARE
 
 
 class LoopWaits:
@@ -77,7 +77,7 @@ class LoopWaits:
         self._sums_s += (counts.duration_s, counts.busy_s, counts.busy_cpu_s, foreign_s)
         duration_s, busy_s, busy_cpu_s, foreign_s = self._sums_s.tolist()
         self.state = LoopState(
-            utilisation=min(1.0, busy_s / duration_s) if duration_s else 0.0,
+            utilization=min(1.0, busy_s / duration_s) if duration_s else 0.0,
             slowdown=_slowdown(busy_s, busy_cpu_s),
             foreign_slowdown=_slowdown(busy_cpu_s + foreign_s, busy_cpu_s),
             foreign_wait_share=foreign_s / busy_s if busy_s else 0.0,

@@ -13,7 +13,7 @@ from policy.burstiness import COUNT_WINDOW_S, DispersionMeter
 from policy.front import FrontCosts
 from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
-from policy.response_time.way import WayCosts
+from policy.response_time.way import BalancerLoad
 
 #: Ticks between checks of the profile. Two successive checks must find it wrong.
 REVISE_EVERY = 3
@@ -148,19 +148,19 @@ class ModelCorrections:
             self._rest_until = self._ticks + rest
         return True
 
-    def refit_path(self, way: WayCosts | None, arrival_rate_per_s: float) -> bool:
+    def refit_path(self, balancer: BalancerLoad | None, arrival_rate_per_s: float) -> bool:
         """Adopt what requests cost the balancer if a check is due; return whether it changed.
 
         Parameters
         ----------
-        way : WayCosts or None
+        balancer : BalancerLoad or None
             As measured by now; None if it is not known.
         arrival_rate_per_s : float
             Rows that arrive at this replica.
         """
         if self._ticks % REVISE_EVERY or self.front.state.shares_cores:
             return False  # others' work on HAProxy's cores is none of its own
-        if not self._path.revise(way, arrival_rate_per_s):
+        if not self._path.revise(balancer, arrival_rate_per_s):
             return False
         self.profile = replace(self.profile, path=self._path.path)
         return True

@@ -1,7 +1,7 @@
 """Follow what requests cost the balancer, for the load that a replica takes under its SLA."""
 
 from policy.path import PathCosts
-from policy.response_time.way import WayCosts
+from policy.response_time.way import BalancerLoad
 
 
 class PathFit:
@@ -20,7 +20,7 @@ class PathFit:
 
     #: Relative error that is tolerated.
     TOLERANCE = 0.25
-    #: Below this utilisation a balancer is not judged: each request costs a balancer that sleeps
+    #: Below this utilization a balancer is not judged: each request costs a balancer that sleeps
     #: between them more, and hardly any waits for another.
     LEAST_JUDGED = 0.1
     #: Checks that pass after the n-th change before the next are n times the first number, at most
@@ -33,26 +33,26 @@ class PathFit:
         self._changes = 0
         self._rests = 0
 
-    def revise(self, way: WayCosts | None, arrival_rate_per_s: float) -> bool:
+    def revise(self, balancer: BalancerLoad | None, arrival_rate_per_s: float) -> bool:
         """Take in what is measured; return whether `path` changed.
 
         Two checks in a row must find it wrong.
 
         Parameters
         ----------
-        way : WayCosts or None
+        balancer : BalancerLoad or None
             None: not known.
         arrival_rate_per_s : float
             At which it was measured. The balancer's load for others is taken to rise and fall with
             it.
         """
         self._rests = max(0, self._rests - 1)
-        if way is None or self._rests or not arrival_rate_per_s > 0:
+        if balancer is None or self._rests or not arrival_rate_per_s > 0:
             return False
-        if way.balancer_utilisation < self.LEAST_JUDGED:
+        if balancer.utilization < self.LEAST_JUDGED:
             self._was_off = False
             return False
-        measured = _path(way, arrival_rate_per_s)
+        measured = _path(balancer, arrival_rate_per_s)
         is_off = self.path is None or not (
             self._is_near(measured.balancer_ms, self.path.balancer_ms)
             and self._is_near(measured.capacity_per_s, self.path.capacity_per_s)
@@ -71,7 +71,7 @@ class PathFit:
         return believed / most <= measured <= believed * most
 
 
-def _path(way: WayCosts, arrival_rate_per_s: float) -> PathCosts:
+def _path(balancer: BalancerLoad, arrival_rate_per_s: float) -> PathCosts:
     """Return the costs to two digits: replicas that measure nearly the same share solutions."""
-    path = PathCosts.from_utilisation(way.balancer_ms, way.balancer_utilisation, arrival_rate_per_s)
+    path = PathCosts.from_utilization(balancer.request_ms, balancer.utilization, arrival_rate_per_s)
     return PathCosts(float(f"{path.balancer_ms:.2g}"), float(f"{path.replicas:.2g}"))

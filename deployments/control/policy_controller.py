@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from deployments.batcher.core import BatcherCore, PolicySource
+from deployments.batcher.core import BatcherCore
 from deployments.batcher.limits import Limits
+from deployments.batcher.requests import PolicySource
 from deployments.config import UserConfig
 from deployments.control.background_solver import BackgroundSolver
 from deployments.control.bottleneck import Bottleneck, bottleneck
@@ -26,7 +27,7 @@ from deployments.control.table_solver import work_conserving_table
 from policy.burstiness import COUNT_WINDOW_S
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.response_time.way import WayCosts
+from policy.response_time.way import BalancerLoad
 from policy.table import PolicyTable
 
 logger = logging.getLogger("sojourn.policy")
@@ -63,8 +64,8 @@ class PolicyController:
         Response times, measured and predicted.
     profiled_full_batch_ms : float
         Time of the largest batch by the initial profile.
-    way : WayCosts or None
-        What the balancer costs a request, for predictions; None: not known. Assign it.
+    balancer : BalancerLoad or None
+        The balancer's load, for predictions; None: not known. Assign it.
 
     Raises
     ------
@@ -77,7 +78,7 @@ class PolicyController:
     ) -> None:
         self.user_config = user_config
         self.sla_at_replica = user_config.sla_at_replica()
-        self.way: WayCosts | None = None
+        self.balancer: BalancerLoad | None = None
         self._on_change = on_change
         self._corrections = ModelCorrections(profile)
         self.profiled_full_batch_ms = float(profile.latency_ms[-1])
@@ -111,7 +112,7 @@ class PolicyController:
     def bottleneck(self) -> Bottleneck:
         """What limits this replica at its present load."""
         rate_per_s = self.core.arrival_rate.per_s(time.monotonic())
-        return bottleneck(self.profile, self.front, rate_per_s, self.way)
+        return bottleneck(self.profile, self.front, rate_per_s, self.balancer)
 
     @property
     def sla_capacity(self) -> SlaCapacity:
@@ -206,13 +207,18 @@ class PolicyController:
             self._use(self.core.table)
             self._solver.reduce_capacity(self.profile.capacity_per_s / capacity_per_s)
             self._solve()
-        elif self._corrections.refit_path(self.way, self.core.arrival_rate.per_s(time.monotonic())):
+        elif self._corrections.refit_path(
+            self.balancer, self.core.arrival_rate.per_s(time.monotonic())
+        ):
             self._solve()
         elif self._solver.table is not None and self._corrections.update_index_of_dispersion():
             self._use_solved_table()
         self._revise_burst_policy(seen.arrival_counts)
         await self.percentiles.tick(
-            seen.response_times_s, lambda: self._corrections.newest_profile, self.core, self.way
+            seen.response_times_s,
+            lambda: self._corrections.newest_profile,
+            self.core,
+            self.balancer,
         )
 
     def explain(self) -> dict[str, Any]:
@@ -222,7 +228,7 @@ class PolicyController:
             self._solver,
             self._corrections,
             self.percentiles,
-            self.way,
+            self.balancer,
             time.monotonic(),
         )
         return {**report, "bursts": self._bursts.report()}

@@ -9,7 +9,7 @@ from deployments.control.front_fit import FrontFit
 from deployments.control.model_corrections import ModelCorrections
 from deployments.control.response_times import ResponseTimePercentiles
 from policy.interruptions import Interruptions
-from policy.response_time.way import WayCosts
+from policy.response_time.way import BalancerLoad
 
 
 def policy_report(
@@ -17,14 +17,14 @@ def policy_report(
     solver: BackgroundSolver,
     corrections: ModelCorrections,
     percentiles: ResponseTimePercentiles,
-    way: WayCosts | None,
+    balancer: BalancerLoad | None,
     now_s: float,
 ) -> dict[str, Any]:
     """Return the policy in force at `now_s` (`time.monotonic`), as JSON-ready fields."""
     policy = core.policy(now_s)
     curve = solver.sla_capacity.curve
     arrival_rate_per_s = core.arrival_rate.per_s(now_s)
-    limiting = bottleneck(corrections.profile, corrections.front, arrival_rate_per_s, way)
+    limiting = bottleneck(corrections.profile, corrections.front, arrival_rate_per_s, balancer)
     return {
         "table": "solving" if solver.in_progress else "failed" if solver.error else "solved",
         "solver": solver.report(),
@@ -44,8 +44,8 @@ def policy_report(
         "measured_ms": percentiles.measured_ms,
         "predicted_ms": percentiles.predicted_ms,
         "balancer": {
-            "request_ms": way and way.balancer_ms,
-            "utilisation": way and way.balancer_utilisation,
+            "request_ms": balancer and balancer.request_ms,
+            "utilization": balancer and balancer.utilization,
         },
         "predicted_for_clients_ms": percentiles.predicted_for_clients_ms,
         "measured_over_predicted": percentiles.measured_over_predicted,
@@ -64,7 +64,7 @@ def _front_report(front: FrontFit) -> dict[str, Any]:
         "batch_ms": costs and costs.batch_ms,
         "refuse_ms": front.refuse_ms,
         "shares_cpu": costs and costs.shares_cpu,
-        "utilisation": state.utilisation,
+        "utilization": state.utilization,
         "slowdown": state.slowdown,
         "interrupted": _interruption_report(front.interruptions.measured()),
         "lag_ms": 1e3 * state.lag_s,

@@ -16,7 +16,7 @@ from policy.front import FrontCosts
 from policy.profile import Profile
 from policy.response_time.distribution import ResponseTimeDistribution
 from policy.response_time.evaluation import evaluate
-from policy.response_time.way import ClientResponseTimes, WayCosts
+from policy.response_time.way import BalancerLoad, ClientResponseTimes
 
 logger = logging.getLogger("sojourn.policy")
 
@@ -68,7 +68,7 @@ class ResponseTimePercentiles:
         response_times_s: Sequence[float],
         profile: Callable[[], Profile],
         core: BatcherCore,
-        way: WayCosts | None = None,
+        balancer: BalancerLoad | None = None,
     ) -> None:
         """Measure one tick's percentiles; predict new ones after `PREDICT_EVERY` ticks or more.
 
@@ -79,7 +79,7 @@ class ResponseTimePercentiles:
         profile : callable
             Returns the model to predict by.
         core : BatcherCore
-        way : WayCosts, optional
+        balancer : BalancerLoad, optional
             None: not known.
         """
         if response_times_s:
@@ -89,7 +89,7 @@ class ResponseTimePercentiles:
                 self._compare()
         self._ticks += 1
         if self._ticks >= self._predict_at:
-            took_s = await self._predict(profile(), core, way)
+            took_s = await self._predict(profile(), core, balancer)
             self._predict_at = self._ticks + max(PREDICT_EVERY, math.ceil(REST_FACTOR * took_s))
 
     @property
@@ -110,7 +110,9 @@ class ResponseTimePercentiles:
             known = before.get(percentile, ratio)
             self.measured_over_predicted[percentile] = known**keep * ratio ** (1 - keep)
 
-    async def _predict(self, profile: Profile, core: BatcherCore, way: WayCosts | None) -> float:
+    async def _predict(
+        self, profile: Profile, core: BatcherCore, balancer: BalancerLoad | None
+    ) -> float:
         """Predict percentiles if that is possible; return the CPU time that it took, in seconds."""
         self.predicted_ms, self.predicted_for_clients_ms = {}, {}
         self._predictable = False
@@ -127,7 +129,7 @@ class ResponseTimePercentiles:
             policy = replace(policy, max_wait_ms=longest_wait_ms)
         try:
             values_ms, for_clients_ms, took_s = await asyncio.to_thread(
-                _percentiles_ms, profile, policy, rate_per_s, way
+                _percentiles_ms, profile, policy, rate_per_s, balancer
             )
         except SojournError as error:
             logger.info("no prediction: %s", error)
@@ -141,7 +143,7 @@ class ResponseTimePercentiles:
 
 
 def _percentiles_ms(
-    profile: Profile, policy: BatchingPolicy, rate_per_s: float, way: WayCosts | None
+    profile: Profile, policy: BatchingPolicy, rate_per_s: float, balancer: BalancerLoad | None
 ) -> tuple[list[float] | None, list[float] | None, float]:
     """Return the percentiles at the replica, those at clients, and the CPU time in seconds."""
     began_s = time.thread_time()
@@ -149,8 +151,8 @@ def _percentiles_ms(
         return None, None, time.thread_time() - began_s
     predicted = evaluate(replace(profile, path=None), policy, rate_per_s)
     replica, clients = predicted.response_times, None
-    if way is not None:
-        way_ms = way.values_ms(predicted.mean_batch_size)
+    if balancer is not None:
+        way_ms = balancer.way_ms(predicted.mean_batch_size)
         clients = _quantiles_ms(ClientResponseTimes(replica, way_ms))
     return _quantiles_ms(replica), clients, time.thread_time() - began_s
 

@@ -5,7 +5,7 @@ class WaitCorrection:
     """Keep the SLA on measured response times, by shortening the policy's waits.
 
     The policy's waits come from a model. Where the world is worse than the model (bursts, a noisy
-    neighbour), more requests are late than the SLA allows, and waits shrink until it holds again.
+    neighbor), more requests are late than the SLA allows, and waits shrink until it holds again.
     They grow back slowly while at most half of the allowed requests are late.
 
     Attributes

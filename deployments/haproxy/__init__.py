@@ -1,1 +1,1 @@
-"""HAProxy kept alive: a supervisor that Ray starts in HAProxy's place, and what it changes."""
+"""HAProxy kept alive by a supervisor that Ray starts in its place, and what HAProxy tells."""

@@ -1,4 +1,4 @@
-"""One HAProxy process: started, watched and signalled."""
+"""One HAProxy process: started, watched and signaled."""
 
 import os
 import signal

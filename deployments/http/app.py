@@ -5,7 +5,6 @@ on neither Ray nor the model, only on a `Service`.
 """
 
 import asyncio
-import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from deployments.access.control import OPERATIONS, scope_of
 from deployments.batcher.requests import Refusal
 from deployments.console.planning import ModelPlanning, Planning
-from deployments.errors import BusyError, ModelError, RequestError
+from deployments.errors import BusyError, RequestError
 from deployments.haproxy import only_replica
 from deployments.haproxy.concurrency_limit import (
     BALANCER_HEADER,
@@ -26,18 +25,18 @@ from deployments.haproxy.concurrency_limit import (
     refused_before,
 )
 from deployments.haproxy.limit_shares import LimitShares
-from deployments.http.answers import BINARY, JSON, Answer, check_method, error_answer
+from deployments.http.answers import Answer, check_method
 from deployments.http.asgi import lifespan, path_of
 from deployments.http.compression import accepted_coding, compressed, pays
 from deployments.http.console import EVENTS, Console
 from deployments.http.disconnects import DisconnectWatch
-from deployments.http.inference_protocol import InferenceRequest, parse_in_turns, parse_request
+from deployments.http.inference_protocol import parse_in_turns, parse_request
 from deployments.http.json_guard import claimed_rows
 from deployments.http.large_json import IN_TURNS_FROM_BYTES
+from deployments.http.outcomes import Outcomes
 from deployments.http.request import (
     ACCEPT_ENCODING,
     AUTHORIZATION,
-    HEADER_LENGTH,
     MAX_REQUEST_ID_BYTES,
     REQUEST_ID,
     check_single_valued,
@@ -48,16 +47,10 @@ from deployments.http.request import (
     read_timeout_ms,
 )
 from deployments.http.resources import Resources
-from deployments.http.response_encoding import encode_response
 from deployments.http.service_interface import Service
-from deployments.http.signature import Tensors
 from deployments.http.turns import Turns
-from deployments.observability.inference_statistics import RequestTotals
 from deployments.observability.request_ids import RequestIds
 from deployments.observability.request_info import TRACEPARENT, RequestInfo
-from deployments.observability.request_log import RequestLog
-
-logger = logging.getLogger("sojourn.http")
 
 #: Key of a scope: when the request could first have been read, by `time.monotonic`.
 ARRIVAL = "sojourn.arrival_s"
@@ -96,10 +89,10 @@ class InferenceApp:
         Header fields with which a request has to come to the app itself, in lower case.
     limit_shares : LimitShares
         What each HAProxy that sends requests is told of `concurrency`.
+    outcomes : Outcomes
+        Answers, counts and logs the outcomes of inference requests.
     request_ids : RequestIds
         Makes ids for requests that have none.
-    totals : RequestTotals
-        The inference requests that were answered.
     turns : Turns
         Runs what would keep other requests waiting.
     """
@@ -119,13 +112,13 @@ class InferenceApp:
             *(self.reports, autoscaler, replica or f"process {os.getpid()}", self.planning())
         )
         self.infer_path = f"/v2/models/{service.model_name}/infer"
-        self.totals = RequestTotals()
-        self.limit_shares = LimitShares(lambda: self.concurrency, lambda: self.totals.held_s)
-        self._resources = Resources(service, server_version, autoscaler, self.totals, more)
+        self.outcomes = Outcomes(service.model_name)
+        totals = self.outcomes.totals
+        self.limit_shares = LimitShares(lambda: self.concurrency, lambda: totals.held_s)
+        self._resources = Resources(service, server_version, autoscaler, totals, more)
         self._watch = DisconnectWatch()
         self.turns = Turns()
         self.request_ids = RequestIds()
-        self._request_log = RequestLog(service.model_name)
 
     def use(self, service: Service) -> None:
         """Answer requests that begin from now on by another service of the same model."""
@@ -175,7 +168,7 @@ class InferenceApp:
             # The client disconnected or the server is shutting down: nobody waits for an answer.
             return
         except Exception as error:
-            status, body, headers = self.failure(error, info, arrival_s)
+            status, body, headers = self.outcomes.failure(error, info, arrival_s)
         self.service.answers[status] += 1
         headers.append((b"content-length", b"%d" % len(body)))
         headers.append((REQUEST_ID, info.request_id))
@@ -207,7 +200,7 @@ class InferenceApp:
         try:
             answer = await self._infer(scope, fields, receive, arrival_s, info)
         except RequestError:
-            self.totals.failed(arrival_s)
+            self.outcomes.totals.failed(arrival_s)
             raise
         coding = accepted_coding(fields.get(ACCEPT_ENCODING, b"identity"))
         if coding is not None and pays(answer):
@@ -282,7 +275,7 @@ class InferenceApp:
             status = 500
             try:
                 outputs = await service.infer(request, arrival_s, info)
-                answer = self.success(request, outputs, service, arrival_s)
+                answer = self.outcomes.success(request, outputs, service, arrival_s)
                 status = answer[0]
             except RequestError as error:
                 status = error.status
@@ -310,67 +303,6 @@ class InferenceApp:
     def _check_room(self, body: bytes, arrival_s: float) -> None:
         if not self.service.has_room(body, arrival_s):
             raise BusyError(FULL)
-
-    def success(
-        self, request: InferenceRequest, outputs: Tensors, service: Service, arrival_s: float
-    ) -> Answer:
-        """Return the answer with the outputs that a service computed, and count the request.
-
-        Raises
-        ------
-        RequestError
-            The outputs cannot be encoded.
-        """
-        try:
-            body, length = encode_response(
-                service.model_name, service.model_version, request, outputs
-            )
-        except RequestError:
-            raise
-        except Exception:
-            logger.exception("failed to encode the model's outputs")
-            raise ModelError("the model returned outputs that cannot be encoded") from None
-        self.totals.answered(request.rows, arrival_s)
-        if length is None:
-            return 200, body, [JSON]
-        return 200, body, [BINARY, (HEADER_LENGTH, b"%d" % length)]
-
-    def failure(
-        self, error: Exception, info: RequestInfo | None = None, arrival_s: float = 0.0
-    ) -> Answer:
-        """Return the answer to a request that failed; only a `RequestError` is explained.
-
-        Parameters
-        ----------
-        error : Exception
-        info : RequestInfo, optional
-            The request; if given, its failure is logged.
-        arrival_s : float
-            When it arrived, by `time.monotonic`.
-        """
-        if not isinstance(error, RequestError):
-            logger.error("internal error while answering a request", exc_info=error)
-            error = ModelError("internal error while answering this request")
-        if info is not None:
-            self.log_failure(error.status, str(error), info, arrival_s)
-        return error_answer(error)
-
-    def log_failure(
-        self, status: int, error: str, info: RequestInfo, arrival_s: float, *, likewise: int = 0
-    ) -> None:
-        """Log a request that was refused or failed; too many lines are left out.
-
-        So are those of `likewise` further requests.
-        """
-        self._request_log.failed(
-            status,
-            error,
-            info.request_id,
-            arrival_s,
-            token=info.token,
-            traceparent=info.traceparent,
-            likewise=likewise,
-        )
 
 
 def takes_turns(body: bytes, header_length: int | None) -> bool:

@@ -9,6 +9,7 @@ from deployments.haproxy.concurrency_limit import limit_header
 from deployments.haproxy.only_replica import status_on_wire
 from deployments.http.answers import Answer, error_answer
 from deployments.http.app import InferenceApp
+from deployments.http.outcomes import Outcomes
 from deployments.http.refusals import RefusalPacer
 from deployments.http.request import Headers
 from deployments.http.request_head import RequestHeads
@@ -62,6 +63,7 @@ class HostedApp:
     loop: asyncio.AbstractEventLoop
     root_path: str = ""
     heads: RequestHeads = field(init=False)
+    outcomes: Outcomes = field(init=False)
     pacer: RefusalPacer = field(init=False)
     turned_away: TurnedAway = field(init=False)
     _default_headers: Headers | None = field(default=None, init=False)
@@ -72,6 +74,7 @@ class HostedApp:
     def __post_init__(self) -> None:
         path = (self.root_path + self.app.infer_path).encode()
         self.heads = RequestHeads(path, self.app.unusual_fields)
+        self.outcomes = self.app.outcomes
         self.pacer = RefusalPacer(self.loop, self.app.service.front_meter)
         self.turned_away = TurnedAway(self.app, self.loop)
 

@@ -269,8 +269,8 @@ class InferenceProtocol(AnsweringProtocol):
     def _refuse(self, error: Exception) -> None:
         """Answer with an error, once there is time for it."""
         assert self.hosted is not None
-        self.hosted.app.totals.failed(self._arrival_s)
-        answer = self.hosted.app.failure(error, self._info, self._arrival_s)
+        self.hosted.outcomes.totals.failed(self._arrival_s)
+        answer = self.hosted.outcomes.failure(error, self._info, self._arrival_s)
         self._end_trace(answer[0])
         start, end = self._encoded(answer)
         self.hosted.pacer.add(self, start, end, too_late=isinstance(error, DeadlineError))
@@ -280,14 +280,14 @@ class InferenceProtocol(AnsweringProtocol):
         assert self.hosted is not None
         assert self._request is not None
         assert self._service is not None
-        app = self.hosted.app
+        outcomes = self.hosted.outcomes
         try:
             if isinstance(outcome, RequestError):
                 raise outcome
-            answer = app.success(self._request, outcome, self._service, self._arrival_s)
+            answer = outcomes.success(self._request, outcome, self._service, self._arrival_s)
         except Exception as error:
-            app.totals.failed(self._arrival_s)
-            answer = app.failure(error, self._info, self._arrival_s)
+            outcomes.totals.failed(self._arrival_s)
+            answer = outcomes.failure(error, self._info, self._arrival_s)
         self._end_trace(answer[0])
         self._request = self._call = None
         self._send(answer)

@@ -7,8 +7,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from deployments.batcher.asyncio_batcher import TOO_LATE
 from deployments.batcher.requests import Refusal
+from deployments.batcher.unserved import TOO_LATE
 from deployments.errors import BusyError, DeadlineError, RequestError
 from deployments.http.app import FULL, InferenceApp
 from deployments.observability.request_info import RequestInfo
@@ -60,6 +60,6 @@ class TurnedAway:
             arrival_s, count = requests[0][0], len(requests)
             app.service.count_turned_away(reason, requests, now_s)
             app.service.answers[error.status] += count
-            app.totals.failed(arrival_s, count)
-            app.log_failure(error.status, str(error), info, arrival_s, likewise=count - 1)
+            app.outcomes.totals.failed(arrival_s, count)
+            app.outcomes.log_failure(error.status, str(error), info, arrival_s, likewise=count - 1)
             requests.clear()

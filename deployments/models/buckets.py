@@ -344,7 +344,7 @@ def measure_batch_time(
         )
 
     begin_s = clock_s()
-    run(*cheapest)  # the first batch includes one-time initialisation
+    run(*cheapest)  # the first batch includes one-time initialization
     measure(cheapest)
     for point in others:
         if clock_s() - begin_s + upper_bound_s(point) <= budget_s / 2:

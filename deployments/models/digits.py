@@ -1,4 +1,4 @@
-"""A small convolutional network, with its weights, that recognises handwritten digits."""
+"""A small convolutional network, with its weights, that recognizes handwritten digits."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,7 +46,7 @@ def make_network() -> nn.Sequential:
 
 
 class Digits(Model):
-    """Recognises handwritten digits of 8 × 8 pixels.
+    """Recognizes handwritten digits of 8 × 8 pixels.
 
     ``scripts/train_digits.py`` trained it on the digits that scikit-learn bundles.
 

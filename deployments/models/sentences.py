@@ -56,7 +56,7 @@ EXAMPLES = (
     "My card was charged twice for the same order last night.",
     "What is the difference between a latent and a chronic infection?",
     "Shares in the carmaker fell by four percent after it cut its forecast for the year.",
-    "We moved the meeting to Thursday at ten, since half of the team is travelling on Wednesday.",
+    "We moved the meeting to Thursday at ten, since half of the team is traveling on Wednesday.",
     "The update fixed the crash on start, but now the app shows yesterday's messages as unread.",
     "Is the two-year guarantee valid if the battery was replaced by a workshop that is not on "
     "your list?",

@@ -108,7 +108,7 @@ def runs_on_the_cpu(model: Model, batch_size: int) -> bool:
 
 
 def fit_costs(rows: Sequence[LoopWork], *, shares_cpu: bool) -> FrontCosts:
-    """Fit the CPU time to requests and batches, minimising the squared relative errors.
+    """Fit the CPU time to requests and batches, minimizing the squared relative errors.
 
     Of the intervals with batches of one size, the one of median cost counts: others were disturbed.
     """

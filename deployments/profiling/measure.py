@@ -172,7 +172,7 @@ def fit_table(
     """Fit a non-decreasing table to values measured at some batch sizes.
 
     The fit is a line if that comes within `LINE_TOLERANCE` of every value; the line has no negative
-    coefficient and minimises the squared relative errors. Otherwise the fit is the isotonic
+    coefficient and minimizes the squared relative errors. Otherwise the fit is the isotonic
     regression, interpolated linearly between the measured sizes.
 
     Parameters

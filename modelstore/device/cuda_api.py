@@ -2,7 +2,7 @@
 
 The names are those that the library exports: cuda.h maps some to a version of its own, such as
 ``cuMemAlloc_v2``. Our own few declarations, and not NVIDIA's Python package: that is 12 MB under a
-licence of its own, which every machine without a GPU would have to install.
+license of its own, which every machine without a GPU would have to install.
 """
 
 import ctypes

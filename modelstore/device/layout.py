@@ -46,12 +46,12 @@ def offsets(data_begin: int, entries: Sequence[TensorEntry]) -> list[int]:
 
 
 def pieces(data_begin: int, entries: Sequence[TensorEntry]) -> list[Piece]:
-    """Return what to copy where, in the order of both; neighbours are joined."""
+    """Return what to copy where, in the order of both; neighbors are joined."""
     found = [Piece(0, 0, data_begin)]
     for entry, offset in zip(entries, offsets(data_begin, entries), strict=False):
         last, size_bytes = found[-1], entry.end - entry.begin
         if offset == last.device_offset + last.size_bytes:
-            # The file has no gaps, so that they are neighbours there, too.
+            # The file has no gaps, so that they are neighbors there, too.
             found[-1] = Piece(last.file_offset, last.device_offset, last.size_bytes + size_bytes)
         elif size_bytes:
             found.append(Piece(entry.begin, offset, size_bytes))

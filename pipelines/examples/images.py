@@ -50,10 +50,10 @@ def decode(item: Mapping[str, bytes]) -> dict[str, Any]:
                     f"the image has {image.width} x {image.height} pixels, at most 4096 x 4096 "
                     "are allowed"
                 )
-            grey = image.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
+            gray = image.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
     except (binascii.Error, UnidentifiedImageError, OSError, ValueError) as error:
         raise BadRequestError("the image must be a PNG or JPEG file, or its base64") from error
-    pixels = np.asarray(grey, np.float32) / 255
+    pixels = np.asarray(gray, np.float32) / 255
     if np.median(pixels) > 0.5:
         pixels = 1 - pixels  # the ground is light
     return {"image": _PIXEL_MAX * pixels}

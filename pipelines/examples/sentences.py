@@ -115,7 +115,7 @@ class Nearest:
             raise InvalidInputError("nearest: labels must be given, each with an example")
         tokenize, encode = Tokenize(), Encode()
         self._labels = [*labels]
-        self._centres = np.stack(
+        self._centers = np.stack(
             [
                 np.mean(encode.predict(tokenize.predict(_items(texts))), axis=0)
                 for texts in labels.values()
@@ -124,7 +124,7 @@ class Nearest:
 
     def predict(self, embedding: NDArray[np.float32]) -> dict[str, Any]:
         """Return the ``label``, and its ``score``, at most 1."""
-        scores = self._centres @ embedding
+        scores = self._centers @ embedding
         best = int(np.argmax(scores))
         return {"label": self._labels[best].encode(), "score": scores[best]}
 

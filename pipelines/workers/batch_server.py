@@ -8,7 +8,6 @@ that the replica is taken, so that they prefer a free one.
 
 import contextlib
 import hashlib
-import logging
 import math
 import os
 import selectors
@@ -23,8 +22,6 @@ from modelstore.private_folder import make_private
 from pipelines.workers.arena import Arena
 from pipelines.workers.child import BATCH, MESSAGE, START, run_batch
 from pipelines.workers.predictor import Predictor
-
-logger = logging.getLogger("sojourn.pipelines")
 
 #: Further kinds of messages: a batch that came too late; another pipeline has the replica; it is
 #: free again; it takes no further batches.

@@ -50,7 +50,7 @@ from policy.response_time.random_response import RandomTimesResponse
 from policy.response_time.table_chain import TableChain, TableQueue
 from policy.response_time.table_response import TableResponse
 from policy.response_time.tandem import Overload, TandemSample
-from policy.response_time.way import ClientResponseTimes, WayCosts
+from policy.response_time.way import BalancerLoad, ClientResponseTimes
 
 FloatArray = NDArray[np.float64]
 
@@ -83,14 +83,14 @@ class Evaluation:
     full_probability: float
     device_busy_fraction: float
     _chain: ControlLimitChain | RandomTimesChain | TableChain | TandemSample | Overload
-    _way: WayCosts | None = None
+    _balancer: BalancerLoad | None = None
 
     @cached_property
     def response_times(self) -> ResponseTimeDistribution:
         """The distribution; computed on first use, which takes most of the time."""
-        if self._way is None:
+        if self._balancer is None:
             return self._replica_response_times()
-        way_ms = self._way.values_ms(self.mean_batch_size)
+        way_ms = self._balancer.way_ms(self.mean_batch_size)
         return ClientResponseTimes(self._replica_response_times(), way_ms)
 
     def _replica_response_times(self) -> ResponseTimeDistribution:
@@ -198,7 +198,7 @@ def evaluate(
     """
     profile = profile.serial()
     _check(profile, batching_policy, arrival_rate_per_s, waiting_room)
-    way = _way(profile.path, arrival_rate_per_s)
+    balancer = _balancer_load(profile.path, arrival_rate_per_s)
     size = batching_policy.max_batch_size
     times = profile.latency_ms[:size]
     arrivals_per_ms, quantiles = 1e-3 * arrival_rate_per_s, profile.latency_quantiles
@@ -234,14 +234,14 @@ def evaluate(
         / (chain.refused_per_start + chain.served_per_start),
         device_busy_fraction=busy_fraction,
         _chain=chain,
-        _way=way,
+        _balancer=balancer,
     )
 
 
-def _way(path: PathCosts | None, arrival_rate_per_s: float) -> WayCosts | None:
+def _balancer_load(path: PathCosts | None, arrival_rate_per_s: float) -> BalancerLoad | None:
     if path is None:
         return None
-    return WayCosts(path.balancer_ms, path.utilisation(arrival_rate_per_s))
+    return BalancerLoad(path.balancer_ms, path.utilization(arrival_rate_per_s))
 
 
 def _check(

@@ -29,14 +29,14 @@ _SEED = 20220902
 
 
 @dataclass(frozen=True)
-class WayCosts:
-    """What a request's way costs.
+class BalancerLoad:
+    """What a request costs the balancer, and how busy that is.
 
     Attributes
     ----------
-    balancer_ms : float
+    request_ms : float
         Time of the balancer per request, there and back.
-    balancer_utilisation : float
+    utilization : float
         Fraction of the time for which it is at work, for this replica and others.
     waits_ms : tuple of float
         A sample of how long what comes at a random time waits until the balancer reads it; empty:
@@ -45,25 +45,24 @@ class WayCosts:
     Raises
     ------
     InvalidInputError
-        The time is negative or not finite, or the utilisation not from 0 to below 1.
+        The time is negative or not finite, or the utilization not from 0 to below 1.
     """
 
-    balancer_ms: float
-    balancer_utilisation: float
+    request_ms: float
+    utilization: float
     waits_ms: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if not 0 <= self.balancer_ms < np.inf:
+        if not 0 <= self.request_ms < np.inf:
             raise InvalidInputError(
-                f"way: balancer_ms must be at least 0 and finite, not {self.balancer_ms:g}"
+                f"balancer: request_ms must be at least 0 and finite, not {self.request_ms:g}"
             )
-        if not 0 <= self.balancer_utilisation < 1:
+        if not 0 <= self.utilization < 1:
             raise InvalidInputError(
-                "way: balancer_utilisation must be at least 0 and below 1, not "
-                f"{self.balancer_utilisation:g}"
+                f"balancer: utilization must be at least 0 and below 1, not {self.utilization:g}"
             )
 
-    def values_ms(self, mean_batch_size: float) -> FloatArray:
+    def way_ms(self, mean_batch_size: float) -> FloatArray:
         """Return equally likely times on the way, ascending, shape (64,).
 
         Parameters
@@ -72,8 +71,8 @@ class WayCosts:
             Of the requests that are answered together.
         """
         random = np.random.default_rng(_SEED)
-        one_way_ms, load = self.balancer_ms / 2, self.balancer_utilisation
-        time_ms = np.full(_DRAWS, self.balancer_ms)
+        one_way_ms, load = self.request_ms / 2, self.utilization
+        time_ms = np.full(_DRAWS, self.request_ms)
         for _ in ("there", "back"):
             if self.waits_ms:
                 time_ms += random.choice(self.waits_ms, _DRAWS)

@@ -2,7 +2,8 @@
 
 It processes one event after the other, with a single queue of events for the whole fleet, in plain
 Python. It is slow, easy to follow, and supports whatever the core supports. The compiled engine is
-held equal to it; `simulator.engines.kernel` has the same steps under the same names.
+held equal to it; `simulator.engines.kernel` has the same steps under the same names, those of
+`simulator.engines.live_records` included.
 """
 
 import heapq
@@ -13,7 +14,8 @@ from itertools import chain, count
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.batcher.core import BatcherCore, Refusal, Request
+from deployments.batcher.core import BatcherCore
+from deployments.batcher.requests import Refusal, Request
 from simulator.engines.balancer import Balancer
 from simulator.engines.counters import FleetCounters
 from simulator.engines.interface import (
@@ -22,7 +24,8 @@ from simulator.engines.interface import (
     ReplicaCounters,
     ReplicaModel,
 )
-from simulator.engines.kernel import ANSWER_WAIT, bin_of, draw_ratio, random_bits
+from simulator.engines.kernel import ANSWER_WAIT, draw_ratio, random_bits
+from simulator.engines.live_records import LiveRecords
 from simulator.engines.live_replica import EventKind, LiveReplica, Message
 from simulator.engines.refusals_seen import RefusalsSeen
 
@@ -62,13 +65,10 @@ class LiveEngine:
         log_requests: bool = False,
     ) -> None:
         self._model = model
-        self._at_client, self._at_replica = model.objective, model.objective_at_replica
-        self._reply_delay_s = 1e-3 * model.delays.reply_delay_ms
-        self._counters = counters
+        self._records = LiveRecords(model, counters, log_requests=log_requests)
         self._balancer = Balancer(model.routing, seed)
         self._refusals_seen = RefusalsSeen()
         self._batch_seeds = np.array([batch_seed], np.uint64)
-        self._log: list[AnsweredRequest] | None = [] if log_requests else None
         self._replicas: dict[int, LiveReplica] = {}
         self._ready: list[LiveReplica] = []
         self._events: list[_Event] = []
@@ -80,10 +80,6 @@ class LiveEngine:
         self._in_flight = 0
         self._ongoing_s = 0.0
         self._now_s = 0.0
-        self.refused = 0
-        self._batches = 0
-        self._devices_busy_s = 0.0
-        self._fronts_busy_s = 0.0
 
     def add(self, slot: int, now_s: float) -> None:
         """Put a new, empty replica into a slot."""
@@ -173,7 +169,7 @@ class LiveEngine:
             now_s += max(1e-3, 1e-3 * self._model.delays.try_ms)
             self.advance(now_s)
         for _, message in self._held:
-            self._give_up(message)
+            self._records.give_up(message)
         for slot, replica in self._replicas.items():
             if replica.core.queue_length:
                 self.drain(slot, now_s)
@@ -188,13 +184,18 @@ class LiveEngine:
         ongoing_s, self._ongoing_s = self._ongoing_s, 0.0
         return ongoing_s
 
+    @property
+    def refused(self) -> int:
+        """Requests refused by every try."""
+        return self._records.refused
+
     def work(self) -> FleetWork:
         """Return what all replicas have done so far."""
-        return FleetWork(self._batches, self._devices_busy_s, self._fronts_busy_s)
+        return self._records.work()
 
     def request_log(self) -> list[AnsweredRequest]:
         """Return the answered requests by the time they were sent; empty without a log."""
-        return sorted(self._log or [])
+        return self._records.request_log()
 
     def _schedule(
         self, at_s: float, kind: EventKind, subject: Message | _DeviceEvent | LiveReplica
@@ -238,7 +239,7 @@ class LiveEngine:
                 work_s = 1e-3 * self._model.refuse_ms
         replica.front_event_s = now_s + work_s
         self._schedule(replica.front_event_s, EventKind.FRONT, replica)
-        self._fronts_busy_s += work_s
+        self._records.fronts_busy_s += work_s
 
     def _front_event(self, now_s: float, replica: LiveReplica) -> None:
         """End what the front does: a batch is answered, a request handed on or refused."""
@@ -248,7 +249,7 @@ class LiveEngine:
         message = work[0]
         if message.batch_size:
             for message in work:
-                self._answer(now_s, replica, message)
+                self._records.answer(now_s, replica, message)
         else:
             replica.unread -= 1
             self._in_flight -= 1
@@ -287,7 +288,7 @@ class LiveEngine:
         """Refuse a request: it is tried elsewhere, unless that would be too late."""
         replica.offered += 1
         if refusal is Refusal.EXPIRED:
-            self._give_up(message)
+            self._records.give_up(message)
             replica.expired += 1
             replica.late += 1
             return
@@ -296,19 +297,15 @@ class LiveEngine:
         if self._ready != [replica] and replica.retries.take(1):
             self._retry(now_s, message, replica.slot)
         else:
-            self._give_up(message)
+            self._records.give_up(message)
 
     def _retry(self, now_s: float, message: Message, avoid: int | None) -> None:
         """Schedule another try, or give the request up."""
         if message.tries > self._model.retries:
-            self._give_up(message)
+            self._records.give_up(message)
             return
         message.avoid = avoid
         self._schedule(now_s + 1e-3 * self._model.delays.try_ms, EventKind.RETRY, message)
-
-    def _give_up(self, message: Message) -> None:
-        self._counters.refused[int(message.sent_s)] += 1
-        self.refused += 1
 
     def _decide(self, now_s: float, replica: LiveReplica) -> None:
         """Start a batch on a free device if the core says so, or schedule the next decision."""
@@ -318,14 +315,8 @@ class LiveEngine:
         replica.batch = batch
         if batch is not None:
             batch_s = self._batch_s(batch.size, replica)
-            self._batches += 1
-            self._devices_busy_s += batch_s
+            self._records.batch_started(now_s, batch.size, batch_s)
             self._schedule(now_s + batch_s, EventKind.DEVICE, (replica, replica.decision))
-            if self._model.energy_mj is not None:
-                energy_j = self._counters.energy_j
-                second = min(int(now_s), energy_j.size - 1)
-                energy_j[second] += 1e-3 * self._model.energy_mj[batch.size - 1]
-                energy_j[second] -= self._model.idle_power_w * batch_s
         elif replica.core.wake_at_s is not None:
             due_s = replica.core.wake_at_s
             self._schedule(due_s, EventKind.DEVICE, (replica, replica.decision))
@@ -348,7 +339,7 @@ class LiveEngine:
         self._count_ongoing(now_s, replica)
         replica.core.deadline_missed.clear()
         for _ in range(expired):
-            self._give_up(replica.messages.popleft())
+            self._records.give_up(replica.messages.popleft())
         replica.expired += expired
         replica.late += expired
 
@@ -365,24 +356,11 @@ class LiveEngine:
             message = replica.messages.popleft()
             message.batch_size = size
             if self._model.front is None:
-                self._answer(now_s, replica, message)
+                self._records.answer(now_s, replica, message)
             else:
                 answered.append(message)
         if answered:
             self._join_front(now_s, replica, answered)
-
-    def _answer(self, now_s: float, replica: LiveReplica, message: Message) -> None:
-        """Answer a request."""
-        response_ms = 1e3 * (now_s + self._reply_delay_s - message.sent_s)
-        self._counters.histogram[bin_of(response_ms)] += 1
-        if not self._at_client.is_late(response_ms):
-            self._counters.in_time[int(message.sent_s)] += 1
-        if self._at_replica.is_late(1e3 * (now_s - message.reached_s)):
-            replica.late += 1
-        replica.completed += 1
-        if self._log is not None:
-            size, tries = message.batch_size, message.tries
-            self._log.append(AnsweredRequest(message.sent_s, response_ms, size, tries))
 
     def _count_ongoing(self, now_s: float, replica: LiveReplica) -> None:
         """Add the time that requests have spent in a replica since this was last called."""

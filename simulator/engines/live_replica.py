@@ -8,7 +8,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.batcher.core import Batch, BatcherCore
+from deployments.batcher.core import BatcherCore
+from deployments.batcher.requests import Batch
 from deployments.http.retry_budget import RetryBudget
 from simulator.engines.interface import ReplicaCounters
 

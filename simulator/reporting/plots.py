@@ -245,7 +245,7 @@ def _rows(
 
 
 def _colors(comparison: Comparison) -> list[str]:
-    """Return a colour for each run; the oracle has its own."""
+    """Return a color for each run; the oracle has its own."""
     colors, used = [], 0
     for run in comparison.runs:
         oracle = comparison.is_oracle(run.name)
@@ -304,7 +304,7 @@ def _level_axis(axes: Axes, percentile: float, best: float) -> None:
 
 
 def _add_legend_entry(axes: Axes, text: str, color: str) -> None:
-    """Add a name in its colour to the legend, which stands above the axes without a box."""
+    """Add a name in its color to the legend, which stands above the axes without a box."""
     axes.plot([], [], "s", color=color, label=text)
     longest = max(len(str(line.get_label())) for line in axes.lines if _is_named(line))
     axes.legend(

@@ -165,7 +165,7 @@ def _predicted_and_simulated(
 
 def _sections(comparison: Comparison, predicted: Predicted | None) -> list[_Section]:
     oracle = comparison.oracle and comparison.label(comparison.oracle)
-    behind = f" Grey: the replicas of {oracle}." if oracle else ""
+    behind = f" Gray: the replicas of {oracle}." if oracle else ""
     sized = any(np.isfinite(run.forecast_per_s).any() for run in comparison.runs)
     pictures = [
         (
@@ -176,7 +176,7 @@ def _sections(comparison: Comparison, predicted: Predicted | None) -> list[_Sect
         (
             "The load and its forecasts" if sized else "The load",
             plots.load(comparison),
-            "Grey: requests that clients sent."
+            "Gray: requests that clients sent."
             + (" Lines: the arrival rates that autoscalers sized for." if sized else ""),
         ),
         (

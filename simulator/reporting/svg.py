@@ -1,6 +1,6 @@
-"""Figures as SVG that takes its colours and its font from the surrounding page.
+"""Figures as SVG that takes its colors and its font from the surrounding page.
 
-matplotlib writes fixed colours. The colours of the palette are placeholders that are replaced by
+matplotlib writes fixed colors. The colors of the palette are placeholders that are replaced by
 CSS variables, so that one picture is readable on a light and on a dark page.
 """
 

@@ -15,7 +15,7 @@ from simulator.reporting.report import Setting, environment, write_page
 from simulator.reporting.svg import BAD, FAINT, SERIES, to_svg
 from simulator.tuning import GOAL, Tournament, Tuned, frontier
 
-#: Families that are drawn without a colour of their own share the last one.
+#: Families that are drawn without a color of their own share the last one.
 _MARKERS = "osD^vP*X<>"
 _TICKS = (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.5, 1.75, 2, 2.5, 3, 4, 5, 7, 10, 15, 20, 30)
 _SHARES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
@@ -98,9 +98,9 @@ def draw_frontiers(
     bound : float
         The bound, relative to the oracle's replica-seconds.
     colors : sequence of str
-        Colours of the families; the last one serves all that remain.
+        Colors of the families; the last one serves all that remain.
     goal : str
-        Colour of the lines that mark the goal and the bound.
+        Color of the lines that mark the goal and the bound.
     """
     scores = [score for tuned in families for score in tuned.judged[judge]]
     least = min((1 - s.held for s in scores if s.held < 1), default=0.01) / 2

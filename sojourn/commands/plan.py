@@ -194,7 +194,7 @@ def command(
                 "estimator": estimator,
                 "theorem_error_bound": theorem_error,
                 "bottleneck": bottleneck,
-                "haproxy_utilisation": _haproxy_utilisation(profile, arrival_rate / replicas),
+                "haproxy_utilization": _haproxy_utilization(profile, arrival_rate / replicas),
                 "standbys": standbys,
                 "cpus_note": cpus_note,
             }
@@ -250,19 +250,19 @@ def _shared_path(profile: Profile, replicas_per_node: int | None) -> Profile:
     return replace(profile, path=replace(profile.path, replicas=replicas_per_node))
 
 
-def _haproxy_utilisation(profile: Profile, rate_per_s: float) -> float | None:
+def _haproxy_utilization(profile: Profile, rate_per_s: float) -> float | None:
     """Return how busy a node's HAProxy is at a rate per replica; None if it is not known."""
     if profile.path is None or rate_per_s >= profile.path.capacity_per_s:
         return None
-    return profile.path.utilisation(rate_per_s)
+    return profile.path.utilization(rate_per_s)
 
 
 def _way_note(profile: Profile, estimator: str, rate_per_s: float) -> str:
     """Say whose response times these are."""
-    utilisation = _haproxy_utilisation(profile, rate_per_s)
-    if estimator == "rand" or utilisation is None:
+    utilization = _haproxy_utilization(profile, rate_per_s)
+    if estimator == "rand" or utilization is None:
         return "response times end at the replica: what HAProxy costs is not counted"
-    return f"response times are those of clients, through a HAProxy that is {utilisation:.0%} busy"
+    return f"response times are those of clients, through a HAProxy that is {utilization:.0%} busy"
 
 
 def _cpus_note(profile: Profile, num_cpus: float) -> str | None:

@@ -160,8 +160,8 @@ def _rows(snapshot: Mapping[str, Any]) -> list[list[Text | str]]:
             _number(each["completed_per_s"]),
             f"{_number(each['queue_length'])}/{_number(each['control_limit'])}",
             _number(each["mean_batch_size"]),
-            _percent(each["device_utilisation"]),
-            _percent(each["front_utilisation"]),
+            _percent(each["device_utilization"]),
+            _percent(each["front_utilization"]),
             Text(
                 each["bottleneck"] or _UNKNOWN,
                 style="yellow" if each["bottleneck"] == "neither" else "",

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -11,96 +10,14 @@ from unittest import mock
 
 import pytest
 
+from deployments.haproxy.admin_answers import MeanTimes
 from deployments.haproxy_view import (
     LONGEST_PAUSE_S,
-    MEAN_OVER_REQUESTS,
     SHORTEST_PAUSE_S,
     HaproxyView,
-    HaproxyViewError,
-    MeanTimes,
-    ProcessWork,
-    ServerTimes,
-    means_since,
-    parse_process_work,
-    parse_server_times,
     socket_path_on,
 )
-
-#: The columns that matter, of the hundred that HAProxy 2.8 prints.
-HEADER = "# pxname,svname,stot,qtime,ctime,rtime,ttime,bck,wretr,hrsp_5xx,"
-
-
-#: HAProxy's total time, which counts how long clients had nothing to ask.
-WITH_IDLE_CLIENTS_MS = 5000
-
-
-def table(requests: int, total_ms: int, earlier_tries_ms: int = 0) -> str:
-    connect_ms = min(1, total_ms - earlier_tries_ms)
-    response_ms = total_ms - earlier_tries_ms - connect_ms
-    times_ms = f"{earlier_tries_ms},{connect_ms},{response_ms},{WITH_IDLE_CLIENTS_MS}"
-    return (
-        f"{HEADER}\n"
-        f"http-a,SERVE_REPLICA__a-Replica-x7,{requests},{times_ms},0,0,0,\n"
-        f"http-a,SERVE_REPLICA__a-Replica-other,{requests},0,1,2,3,0,{requests // 4},"
-        f"{requests // 2},\n\n"
-    )
-
-
-def info(requests: int = 0, idle_percent: int = 100) -> str:
-    """Return the lines that matter, among others, of HAProxy's information."""
-    return f"Name: HAProxy\nPid: 7\nCumReq: {requests}\nIdle_pct: {idle_percent}\nnode: vm\n"
-
-
-def activity(read_at_s: float) -> str:
-    """Return the lines that matter, among others, of HAProxy's activity."""
-    return f"thread_id: 1 (1..1)\ndate_now: {read_at_s:.6f}\nloops: 1\n"
-
-
-def times(requests: int, total_ms: float, earlier_tries_ms: float = 0.0) -> ServerTimes:
-    return ServerTimes(requests, MeanTimes(total_ms, earlier_tries_ms))
-
-
-def test_the_server_is_found_by_the_end_of_its_name() -> None:
-    assert parse_server_times(table(1000, 43, 40), "-x7") == times(1000, 43.0, 40.0)
-    assert parse_server_times(table(1000, 43, 40), "-gone") is None
-
-
-def test_a_server_without_requests_has_empty_columns() -> None:
-    text = f"{HEADER}\nhttp-a,r-x7,0,,,,,0,,,\n"
-    assert parse_server_times(text, "-x7") == times(0, 0.0)
-
-
-@pytest.mark.parametrize("text", ["# pxname,svname\na,r-x7\n", f"{HEADER}\na,r-x7,many,0,0,0,0,\n"])
-def test_a_table_of_another_form_is_refused(text: str) -> None:
-    with pytest.raises(HaproxyViewError, match="not understood"):
-        parse_server_times(text, "-x7")
-
-
-@pytest.mark.parametrize("requests", [100, 500, 5000])
-@pytest.mark.parametrize("before", [0, 7, 450, 3000])
-def test_the_mean_of_the_new_requests_is_recovered_from_the_running_mean(
-    requests: int, before: int
-) -> None:
-    """A HAProxy that has just started has a plain mean of its few requests."""
-    begin = (10.0, 90.0) if before else (0.0, 0.0)
-    total, earlier = begin
-    for number in range(before + 1, before + requests + 1):
-        total += (250.0 - total) / min(number, MEAN_OVER_REQUESTS)
-        earlier += (30.0 - earlier) / min(number, MEAN_OVER_REQUESTS)
-    found = means_since(times(before, *begin), times(before + requests, total, earlier))
-    assert found is not None
-    assert math.isclose(found.total_ms, 250.0, rel_tol=2e-3)
-    assert math.isclose(found.earlier_tries_ms, 30.0, rel_tol=5e-3)
-
-
-def test_the_work_of_the_process_is_read() -> None:
-    assert parse_process_work(info(12, 95)) == ProcessWork(12, 0.95)
-
-
-@pytest.mark.parametrize("text", ["", "CumReq: 12\n", "CumReq: many\nIdle_pct: 5\n"])
-def test_information_of_another_form_is_refused(text: str) -> None:
-    with pytest.raises(HaproxyViewError, match="not understood"):
-        parse_process_work(text)
+from tests.support.haproxy_answers import activity, info, table
 
 
 async def test_the_load_is_the_busy_time_by_its_requests(tmp_path: Path) -> None:
@@ -114,20 +31,16 @@ async def test_the_load_is_the_busy_time_by_its_requests(tmp_path: Path) -> None
                 clock.return_value = float(second)
                 await view.look()
                 if second == 0:
-                    assert view.way is None
+                    assert view.load is None
             assert view.refused_elsewhere == pytest.approx(0.75)
-    assert view.way is not None
-    assert view.way.balancer_utilisation == pytest.approx(0.25)
-    assert view.way.balancer_ms == pytest.approx(0.5)
+    assert view.load is not None
+    assert view.load.utilization == pytest.approx(0.25)
+    assert view.load.request_ms == pytest.approx(0.5)
 
 
 def test_each_node_has_a_folder_for_its_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_SERVE_HAPROXY_SOCKET_PATH", "/run/ha/admin.sock")
     assert socket_path_on("ab12") == Path("/run/ha/ab12/admin.sock")
-
-
-def test_a_few_requests_say_nothing() -> None:
-    assert means_since(times(0, 1), times(99, 50)) is None
 
 
 def haproxy(path: Path, answers: list[str]) -> AbstractAsyncContextManager[None]:
@@ -256,7 +169,7 @@ async def test_what_requests_wait_until_they_are_read_is_told_by_questions(
     assert view.take_unread_ms() == pytest.approx(2 * [70, 50, 30, 10], abs=1e-3)
 
 
-async def test_the_way_has_a_sample_of_the_waits_without_what_a_question_costs_itself(
+async def test_the_load_has_a_sample_of_the_waits_without_what_a_question_costs_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All questions wait 0.3 ms to be accepted, and every fourth 5 ms more."""
@@ -272,10 +185,10 @@ async def test_the_way_has_a_sample_of_the_waits_without_what_a_question_costs_i
         for number in range(60):
             await view.look()
             if number == 20:
-                assert view.way is not None
-                assert view.way.waits_ms == ()
-    assert view.way is not None
-    assert sorted(view.way.waits_ms) == pytest.approx([0.0] * 45 + [5.0] * 15, abs=1e-3)
+                assert view.load is not None
+                assert view.load.waits_ms == ()
+    assert view.load is not None
+    assert sorted(view.load.waits_ms) == pytest.approx([0.0] * 45 + [5.0] * 15, abs=1e-3)
 
 
 async def test_a_clock_that_is_set_back_delays_no_question(

@@ -66,8 +66,8 @@ async def test_a_flush_sets_the_gauges_without_explaining_the_policy(
             ("front",): [0.0],
             ("neither",): [0.0],
         }
-        (utilisation,) = recorded["sojourn_front_utilisation_ratio"].values[()]
-        assert 0 <= utilisation <= 1
+        (utilization,) = recorded["sojourn_front_utilization_ratio"].values[()]
+        assert 0 <= utilization <= 1
         assert recorded["sojourn_answers_total"].values == {("200",): [1]}
 
 

@@ -100,16 +100,6 @@ async def test_a_replica_reports_for_how_long_its_counters_have_counted(
         monkeypatch.undo()
 
 
-async def test_a_request_that_cannot_be_in_time_is_not_begun() -> None:
-    async with emulated_service(PROFILE, sla={"response_time_ms": 20_000}) as service:
-        with pytest.raises(DeadlineError, match="within the SLA's response time") as caught:
-            await infer(service, rows=3, sent_s_ago=20.0)
-        assert caught.value.status == 504
-        rows, stats = service.explain()["rows"], service.autoscaling_stats()
-        assert (rows["completed"], rows["expired"], rows["deadline_missed"]) == (0, 3, 0)
-        assert rows["late"] == stats["late_total"] == stats["answered_total"] == 3
-
-
 async def test_the_batch_size_limit_follows_from_the_sla_unless_it_is_set() -> None:
     linear = Profile("m", "d", 0.4 + 7.8 * np.arange(1, 33))
     sla = {"response_time_ms": 200}
@@ -250,16 +240,6 @@ def test_every_thread_that_computes_is_limited_to_the_replicas_cpus() -> None:
     on_main_thread, on_device_thread = json.loads(output)
     assert on_main_thread
     assert set(on_main_thread) == set(on_device_thread) == {1}
-
-
-async def test_a_deadline_beyond_the_time_limit_is_cut() -> None:
-    profile = Profile.from_dict(
-        {"max_batch_size": 1, "latency_ms": {"per_request": 50, "fixed": 0}}
-    )
-    limits = {"max_timeout_ms": 20, "late": "serve"}
-    async with emulated_service(profile, limits=limits) as service:
-        with pytest.raises(DeadlineError, match="shorter than its own processing time"):
-            await infer(service, deadline_ms=1e6)
 
 
 async def test_what_is_not_answered_within_the_time_limit_is_given_up_at_a_tick() -> None:

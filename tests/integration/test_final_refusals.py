@@ -97,7 +97,7 @@ async def ask(port: int, number: int, began_s: float, seen: list[tuple[float, in
 async def overload(
     folder: Path, *, per_s: tuple[float, float], learns: bool
 ) -> tuple[float, Counter[int]]:
-    """Return the tries per request and what clients were told, once the replicas have learnt."""
+    """Return the tries per request and what clients were told, once the replicas have learned."""
     port, socket = free_port(), folder / "admin.sock"
     ports = {"r0-front": free_port(), "r1-front": free_port()}
     replicas = [

@@ -96,11 +96,11 @@ async def test_the_time_in_which_clients_think_is_not_counted(tmp_path: Path) ->
             await view.look()
             await asyncio.gather(*(_ask_and_think(port, ROUNDS) for _ in range(CONNECTIONS)))
             await view.look()
-    means, way = view.take(), view.way
+    means, load = view.take(), view.load
     assert means is not None
     assert 1e3 * ANSWERS_AFTER_S <= means.total_ms < 1e3 * (ANSWERS_AFTER_S + THINKS_S / 2)
-    assert way is not None
-    assert way.balancer_utilisation < 0.5
+    assert load is not None
+    assert load.utilization < 0.5
 
 
 @pytest.mark.parametrize(("status", "refused"), [(503, 1.0), (200, 0.0)])

@@ -73,8 +73,8 @@ def test_pixels_are_resized_to_the_shape(folder):
     assert red["inputs"][0]["shape"] == [1, 3, 2, 2]
     _, last = image_cases([spec("UINT8", -1, 2, 1, 3)], folder)
     assert last["inputs"][0]["data"] == [255, 0, 0] * 2
-    grey, _ = image_cases([spec("UINT8", -1, 5, 5)], folder)
-    assert grey["inputs"][0]["data"] == [51] * 25
+    gray, _ = image_cases([spec("UINT8", -1, 5, 5)], folder)
+    assert gray["inputs"][0]["data"] == [51] * 25
 
 
 def test_bytes_take_the_file_and_are_sent_raw(folder):

@@ -333,16 +333,16 @@ def test_memory_of_evicted_models_is_given_back(tmp_path, remote):
 
 
 def test_a_model_is_not_evicted_while_it_is_opened(tmp_path, remote):
-    with http_files(remote) as (url, behaviour):
-        behaviour.hang = threading.Event()
+    with http_files(remote) as (url, behavior):
+        behavior.hang = threading.Event()
         with manager_thread(settings_for(tmp_path, remote=url)) as store:
             loaded = []
             opening = threading.Thread(target=lambda: loaded.append(load(store)))
             opening.start()
-            wait_until(lambda: behaviour.hanging)
+            wait_until(lambda: behavior.hanging)
             with pytest.raises(InUseError):
                 ask("evict", "m", store, disk=True)
-            behaviour.hang.set()
+            behavior.hang.set()
             opening.join(30)
             assert right(loaded[0])
 
@@ -379,14 +379,14 @@ def test_a_client_killed_while_it_holds_a_model_gives_it_back(tmp_path, remote):
 
 @pytest.mark.slow
 def test_a_client_killed_while_it_waits_leaves_nothing(tmp_path, remote):
-    with http_files(remote) as (url, behaviour):
-        behaviour.hang = threading.Event()
+    with http_files(remote) as (url, behavior):
+        behavior.hang = threading.Event()
         with manager_thread(settings_for(tmp_path, remote=url)) as store:
             with holder_process(store) as process:
-                wait_until(lambda: behaviour.hanging)
+                wait_until(lambda: behavior.hanging)
                 process.send_signal(signal.SIGKILL)
                 wait_until(lambda: stats(store)["waiting"] == 0)
-            behaviour.hang.set()
+            behavior.hang.set()
             wait_until(lambda: stats(store)["tiers"]["disk"]["blobs"] == 1)
             wait_until(lambda: len(stats(store)["copies"]) == 1)
             assert stats(store)["tiers"]["host"]["used_bytes"] == 0
@@ -415,8 +415,8 @@ def test_a_killed_manager_leaves_its_clients_their_weights_and_a_new_one_works_o
 
 @pytest.mark.slow
 def test_a_manager_killed_during_a_fetch_serves_no_wrong_byte_afterwards(tmp_path, remote):
-    with http_files(remote) as (url, behaviour):
-        behaviour.hang = threading.Event()
+    with http_files(remote) as (url, behavior):
+        behavior.hang = threading.Event()
         with ManagerProcess(settings_for(tmp_path, remote=url)) as manager:
             store = manager.settings.socket
             errors = []
@@ -429,11 +429,11 @@ def test_a_manager_killed_during_a_fetch_serves_no_wrong_byte_afterwards(tmp_pat
 
             waiting = threading.Thread(target=wait)
             waiting.start()
-            wait_until(lambda: behaviour.hanging)
+            wait_until(lambda: behavior.hanging)
             manager.kill()
             waiting.join(30)
             assert len(errors) == 1
-            behaviour.hang.set()
+            behavior.hang.set()
             manager.start()
             assert right(load(store))
 
@@ -442,8 +442,8 @@ def test_a_manager_killed_during_a_fetch_serves_no_wrong_byte_afterwards(tmp_pat
 @pytest.mark.parametrize("clients", [50, pytest.param(1000, marks=pytest.mark.slow)])
 def test_many_clients_are_one_fetch_and_one_copy(tmp_path, remote, clients):
     allow_many_clients()
-    with http_files(remote) as (url, behaviour):
-        behaviour.hang = threading.Event()
+    with http_files(remote) as (url, behavior):
+        behavior.hang = threading.Event()
         with manager_thread(settings_for(tmp_path, remote=url)) as store:
             results = []
 
@@ -454,7 +454,7 @@ def test_many_clients_are_one_fetch_and_one_copy(tmp_path, remote, clients):
             for thread in threads:
                 thread.start()
             wait_until(lambda: stats(store)["waiting"] == clients)
-            behaviour.hang.set()
+            behavior.hang.set()
             for thread in threads:
                 thread.join(60)
             assert stats(store)["leases"] == clients

@@ -47,15 +47,15 @@ def load(tmp_path, url):
 
 
 def test_http_in_pieces(tmp_path, http):
-    url, behaviour = http
+    url, behavior = http
     state = load(tmp_path, url)
     assert (state["weight"].numpy() == weights(1, floats=20_000)["weight"]).all()
-    assert len(behaviour.ranges) > 5
-    assert max(last - first + 1 for first, last in behaviour.ranges) <= 10_000
+    assert len(behavior.ranges) > 5
+    assert max(last - first + 1 for first, last in behavior.ranges) <= 10_000
 
 
 def test_a_broken_download_is_resumed_where_it_broke_off(tmp_path, http):
-    url, behaviour = http
+    url, behavior = http
     partial = tmp_path / "disk" / "partial"
 
     def interrupted(offset):
@@ -73,9 +73,9 @@ def test_a_broken_download_is_resumed_where_it_broke_off(tmp_path, http):
     [kept] = partial.iterdir()
     received = kept.stat().st_size
     assert received > 0
-    behaviour.ranges.clear()
+    behavior.ranges.clear()
     disk.fetch(blob, lambda offset: ObjectRemote(url).read(NAME, FILE, offset), lambda done: None)
-    assert behaviour.ranges[0][0] == received
+    assert behavior.ranges[0][0] == received
     assert disk.verify(blob)
     disk.close()
 
@@ -83,36 +83,36 @@ def test_a_broken_download_is_resumed_where_it_broke_off(tmp_path, http):
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["500", "cut", "hang"])
 def test_a_remote_that_fails_is_an_error_and_works_again_later(tmp_path, http, fault):
-    url, behaviour = http
+    url, behavior = http
     if fault == "500":
-        behaviour.status = 500
+        behavior.status = 500
     elif fault == "cut":
-        behaviour.cut_after = 0  # else the retries would complete the file, bit by bit
+        behavior.cut_after = 0  # else the retries would complete the file, bit by bit
     else:
-        behaviour.hang = threading.Event()
+        behavior.hang = threading.Event()
     with manager_thread(settings_for(tmp_path, remote=url)) as store:
         with pytest.raises(FetchError):
             modelstore.load_state_dict("m", socket_path=store)
         assert cached_blobs(tmp_path) == []
         assert ask("stats", socket_path=store)["tiers"]["host"]["used_bytes"] == 0
-        behaviour.status = behaviour.cut_after = None
-        if behaviour.hang is not None:
-            behaviour.hang.set()
+        behavior.status = behavior.cut_after = None
+        if behavior.hang is not None:
+            behavior.hang.set()
         assert modelstore.load_state_dict("m", socket_path=store).keys() == {"weight", "bias"}
 
 
 def test_a_remote_that_lies_about_the_length_is_refused(tmp_path, http):
-    url, behaviour = http
-    behaviour.announced_extra = 7
+    url, behavior = http
+    behavior.announced_extra = 7
     with pytest.raises(StoreError):
         load(tmp_path, url)
     assert cached_blobs(tmp_path) == []
 
 
 def test_a_file_that_changes_midway_is_refused(tmp_path, http, folder):
-    url, behaviour = http
-    behaviour.replacement = bytes(len((folder / FILE).read_bytes()))
-    behaviour.replace_after = 3
+    url, behavior = http
+    behavior.replacement = bytes(len((folder / FILE).read_bytes()))
+    behavior.replace_after = 3
     with pytest.raises(FetchError):
         load(tmp_path, url)
     assert cached_blobs(tmp_path) == []

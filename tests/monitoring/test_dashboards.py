@@ -15,7 +15,7 @@ from deployments.replica_instruments import REPLICA_INSTRUMENTS
 from monitoring.render import render
 from pipelines.serving.metrics import PIPELINE_INSTRUMENTS
 from tests.support.dashboards import BOARDS, FOLDER, QUERIES, PanelQuery, panels
-from tests.support.exposed_catalogue import APPLICATION, RAY_LABELS, exposed, store_instruments
+from tests.support.exposed_catalog import APPLICATION, RAY_LABELS, exposed, store_instruments
 from tests.support.prometheus import Prometheus
 from tests.support.readme import ROOT
 from tests.support.services import wait_for
@@ -32,7 +32,7 @@ RULES = [
 RECORDED = {rule["record"] for rule in RULES if "record" in rule}
 ALERTS = [rule["alert"] for rule in RULES if "alert" in rule]
 #: The labels of each metric.
-CATALOGUE = (
+CATALOG = (
     {
         f"ray_{given.name}": {*given.labels, *RAY_LABELS}
         for given in (*REPLICA_INSTRUMENTS, *PIPELINE_INSTRUMENTS)
@@ -68,17 +68,17 @@ def test_the_files_are_what_the_boards_render() -> None:
 def test_a_query_asks_for_metrics_and_labels_that_exist(query: PanelQuery) -> None:
     used = metrics_of(query.expr)
     assert used
-    assert used <= CATALOGUE.keys()
+    assert used <= CATALOG.keys()
     for name, selector in SELECTED.findall(query.expr):
         base = re.sub("_(bucket|count)$", "", name)
-        known = CATALOGUE.get(name) or CATALOGUE[base] | {"le"}
+        known = CATALOG.get(name) or CATALOG[base] | {"le"}
         assert set(re.findall(r"(\w+)=", selector)) <= known
     grouped = [
         name.strip()
         for names in re.findall(r"\bby \(([^)]*)\)", query.expr)
         for name in names.split(",")
     ]
-    everywhere = set.union(*(CATALOGUE[name] for name in used)) | {"le"}
+    everywhere = set.union(*(CATALOG[name] for name in used)) | {"le"}
     assert set(grouped) <= everywhere
     assert set(re.findall(r"\{\{(\w+)\}\}", query.legend)) <= {*grouped} | {"deployment"}
 

@@ -29,9 +29,9 @@ def test_stationary_probabilities_are_those_of_gth_elimination(states):
 def test_relative_values_solve_the_poisson_equation():
     chain, cost = random_chain(30, seed=1), np.random.default_rng(2).random(30)
     equations = ChainEquations(np.eye(30) - chain)
-    centred = cost - equations.stationary() @ cost
-    values = equations.relative_values(centred)
-    assert_allclose(values - chain @ values, centred, atol=1e-13)
+    centered = cost - equations.stationary() @ cost
+    values = equations.relative_values(centered)
+    assert_allclose(values - chain @ values, centered, atol=1e-13)
     assert abs(values.mean()) < 1e-13
 
 

@@ -16,7 +16,7 @@ from policy.objective import ServiceLevelObjective
 from policy.path import PathCosts
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from policy.response_time.way import ClientResponseTimes, WayCosts
+from policy.response_time.way import BalancerLoad, ClientResponseTimes
 from policy.table_solving import solve_table
 
 ONE_BY_ONE = BatchingPolicy.from_control_limit(1, 1)
@@ -35,27 +35,27 @@ def test_the_balancer_is_busy_in_proportion_to_the_load(
     balancer_ms: float, replicas: float, share: float
 ) -> None:
     path = PathCosts(balancer_ms, replicas)
-    assert path.utilisation(share * path.capacity_per_s) == pytest.approx(share)
+    assert path.utilization(share * path.capacity_per_s) == pytest.approx(share)
     with pytest.raises(InfeasibleError, match="the balancer can pass"):
-        path.utilisation(1.01 * path.capacity_per_s)
+        path.utilization(1.01 * path.capacity_per_s)
 
 
 @given(
     balancer_ms=st.floats(1e-4, 10),
-    utilisation=st.floats(0.01, 0.99),
+    utilization=st.floats(0.01, 0.99),
     rate_per_s=st.floats(1, 1e5),
 )
-def test_costs_that_are_read_off_a_utilisation_give_it_again(
-    balancer_ms: float, utilisation: float, rate_per_s: float
+def test_costs_that_are_read_off_a_utilization_give_it_again(
+    balancer_ms: float, utilization: float, rate_per_s: float
 ) -> None:
-    path = PathCosts.from_utilisation(balancer_ms, utilisation, rate_per_s)
+    path = PathCosts.from_utilization(balancer_ms, utilization, rate_per_s)
     assert path.balancer_ms == balancer_ms
-    assert path.utilisation(rate_per_s) == pytest.approx(utilisation)
+    assert path.utilization(rate_per_s) == pytest.approx(utilization)
 
 
 def test_a_balancer_that_takes_no_time_keeps_up_with_everything() -> None:
     assert PathCosts(0.0).capacity_per_s == math.inf
-    assert PathCosts(0.0).utilisation(1e9) == 0.0
+    assert PathCosts(0.0).utilization(1e9) == 0.0
 
 
 @pytest.mark.parametrize("path", [None, PathCosts(0.05), PathCosts(0.05, 4.0)])
@@ -93,7 +93,7 @@ def test_response_times_are_those_of_the_replica_and_the_way(shares_cpu: bool) -
     policy, rate_per_s, path = BatchingPolicy.from_control_limit(2, 8), 4000.0, PathCosts(0.05, 2.0)
     replica = evaluate(profile, policy, rate_per_s)
     client = evaluate(replace(profile, path=path), policy, rate_per_s)
-    way_ms = WayCosts(0.05, 0.4).values_ms(replica.mean_batch_size)
+    way_ms = BalancerLoad(0.05, 0.4).way_ms(replica.mean_batch_size)
     expected = ClientResponseTimes(replica.response_times, way_ms)
     for percentile in (50, 99):
         expected_ms = expected.quantile(percentile / 100)

@@ -19,7 +19,7 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from simulator.arrivals import WithinSecond
 from simulator.autoscalers.sojourn import SojournAutoscaler
-from simulator.faults import EPOCH_S, ReportFaults, random_faults
+from simulator.faults import EPOCH_S, ReportFaults
 from simulator.fleet import Failures
 from simulator.scenario import Scenario
 from simulator.simulation import Simulation
@@ -75,6 +75,36 @@ def run(levels, failures, faults, seed):
 
 def replace_counts(scenario, counts):
     return replace(scenario, counts=counts.astype(float))
+
+
+def random_faults(seed, length_s, replicas):
+    """Draw a plan of faults from a seed: about one of each kind in `length_s`.
+
+    A full cluster has room for about as many as `replicas`.
+    """
+    random = np.random.default_rng(seed)
+
+    def span(longest_s):
+        begin_s = random.uniform(0.1, 0.8) * length_s
+        return begin_s, begin_s + random.uniform(0.1, 1.0) * longest_s
+
+    def chance():
+        return bool(random.random() < 0.5)
+
+    failures = Failures(
+        times_s=tuple(random.uniform(0, length_s, random.integers(0, 4)).tolist()),
+        failed_start_share=float(random.uniform(0, 0.5)) if chance() else 0.0,
+        full_cluster=((*span(600.0), int(replicas * random.uniform(0.5, 1.5))),)
+        if chance()
+        else (),
+    )
+    return failures, ReportFaults(
+        lost=((*span(900.0), float(random.choice([0.2, 0.5, 1.0]))),) if chance() else (),
+        skewed_share=float(random.choice([0.0, 0.3, 0.5])),
+        skew_s=float(random.choice([-60.0, -4.0, 2.0, 30.0])),
+        interval_s=int(random.choice([1, 1, 1, 10])),
+        controller_away=(span(900.0),) if chance() else (),
+    )
 
 
 @pytest.mark.slow

@@ -232,8 +232,8 @@ def test_routing_by_load_answers_sooner_than_random_routing():
         rate_per_s = 0.85 * 20 * ONE_BY_ONE.capacity_per_s
         policy = BatchingPolicy.from_control_limit(1, 1)
         found = list(runs(ONE_BY_ONE, policy, rate_per_s, 6, 20, routing=routing))
-        centres = (found[0].bin_edges_ms[1:] + found[0].bin_edges_ms[:-1]) / 2
-        return sum(run.histogram @ centres for run in found) / sum(
+        centers = (found[0].bin_edges_ms[1:] + found[0].bin_edges_ms[:-1]) / 2
+        return sum(run.histogram @ centers for run in found) / sum(
             run.histogram.sum() for run in found
         )
 

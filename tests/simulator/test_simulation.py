@@ -93,9 +93,9 @@ def test_the_views_agree_with_the_run():
     assert_array_equal([view.offered for view in views], run.offered)
     assert sum(view.refused for view in views) == run.refused.sum()
     # Little's law: mean number in the replicas = arrival rate times mean time in them.
-    centres_ms = (run.bin_edges_ms[1:] + run.bin_edges_ms[:-1]) / 2
+    centers_ms = (run.bin_edges_ms[1:] + run.bin_edges_ms[:-1]) / 2
     network_ms = 0.5
-    mean_ms = run.histogram @ centres_ms / run.histogram.sum() - network_ms
+    mean_ms = run.histogram @ centers_ms / run.histogram.sum() - network_ms
     inside = np.mean([view.ongoing for view in views])
     assert inside == pytest.approx(1.5 * mean_ms, rel=0.02)
 

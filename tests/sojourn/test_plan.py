@@ -235,10 +235,10 @@ def test_replicas_that_share_a_haproxy_are_limited_by_it(capsys, tmp_path):
     file = with_path(tmp_path, balancer_ms=0.25)
     alone = plan(capsys, profile=file, rate=6000)
     assert alone["replicas"] >= plan(capsys, rate=6000)["replicas"]
-    assert alone["haproxy_utilisation"] == pytest.approx(0.25e-3 * 6000 / alone["replicas"])
+    assert alone["haproxy_utilization"] == pytest.approx(0.25e-3 * 6000 / alone["replicas"])
     shared = plan(capsys, "--replicas-per-node", "3", profile=file, rate=6000)
     assert shared["replicas"] > alone["replicas"]
-    assert shared["haproxy_utilisation"] < 1
+    assert shared["haproxy_utilization"] < 1
 
 
 @pytest.mark.slow
@@ -247,7 +247,7 @@ def test_it_is_said_whose_response_times_these_are(capsys, tmp_path):
     assert "what HAProxy costs is not counted" in capsys.readouterr().out
     assert main(arguments(rate=1000, profile=with_path(tmp_path, balancer_ms=0.1))) == 0
     assert "those of clients, through a HAProxy that is 10% busy" in capsys.readouterr().out
-    assert plan(capsys, rate=1000)["haproxy_utilisation"] is None
+    assert plan(capsys, rate=1000)["haproxy_utilization"] is None
 
 
 @pytest.mark.slow

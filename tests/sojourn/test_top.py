@@ -39,7 +39,7 @@ def policy(replica="a", answered=0, late=0, refused=0, energy_j=0.0, **more):
         "control_limit": 8,
         "longest_wait_ms": 12.0,
         "bottleneck": "device",
-        "front": {"utilisation": 0.2},
+        "front": {"utilization": 0.2},
         "measured_ms": {"50": 20.0, "95": 50.0, "99": 80.0},
         "predicted_ms": {"50": 22.0, "95": 55.0, "99": 90.0},
         "last_batches": [{"size": size} for size in (1, 4, 7)],
@@ -316,7 +316,7 @@ def test_the_same_as_json(service, capsys):
     (replica,) = snapshot["replicas"]
     assert replica["control_limit"] >= 1
     assert replica["completed_per_s"] == snapshot["completed_per_s"] > 0
-    assert 0 < replica["device_utilisation"] < 1
+    assert 0 < replica["device_utilization"] < 1
     # The profile tells the energy of batches.
     assert snapshot["power_w"] > 0
     assert 0 <= snapshot["in_time"] <= 1

@@ -3,8 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from deployments.batcher.core import Batch, BatcherCore
+from deployments.batcher.core import BatcherCore
 from deployments.batcher.limits import Limits
+from deployments.batcher.requests import Batch
 from policy.batching_policy import BatchingPolicy
 
 

@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 
-class Behaviour:
+class Behavior:
     """What the server does wrong; a test may change it while the server runs.
 
     Attributes
@@ -38,23 +38,23 @@ class Behaviour:
 
 @contextmanager
 def http_files(root: Path):
-    """Serve a folder on localhost; yield its URL and its behaviour."""
-    behaviour = Behaviour()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(root, behaviour))
+    """Serve a folder on localhost; yield its URL and its behavior."""
+    behavior = Behavior()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(root, behavior))
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", behaviour
+        yield f"http://127.0.0.1:{server.server_port}", behavior
     finally:
-        if behaviour.hang is not None:
-            behaviour.hang.set()
+        if behavior.hang is not None:
+            behavior.hang.set()
         server.shutdown()
         thread.join()
         server.server_close()
 
 
-def _handler(root: Path, behaviour: Behaviour):
+def _handler(root: Path, behavior: Behavior):
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -73,16 +73,16 @@ def _handler(root: Path, behaviour: Behaviour):
             if not path.is_file():
                 self.send_error(404)
                 return
-            if weights and with_body and behaviour.hang is not None:
-                behaviour.hanging += 1
-                behaviour.hang.wait(60)
-            if weights and with_body and behaviour.status is not None:
-                self.send_error(behaviour.status)
+            if weights and with_body and behavior.hang is not None:
+                behavior.hanging += 1
+                behavior.hang.wait(60)
+            if weights and with_body and behavior.status is not None:
+                self.send_error(behavior.status)
                 return
             body, tag = path.read_bytes(), '"1"'
-            changed = len(behaviour.ranges) >= behaviour.replace_after
-            if weights and behaviour.replacement is not None and changed:
-                body, tag = behaviour.replacement, '"2"'
+            changed = len(behavior.ranges) >= behavior.replace_after
+            if weights and behavior.replacement is not None and changed:
+                body, tag = behavior.replacement, '"2"'
             if self.headers.get("If-Match", tag) != tag:
                 self.send_error(412)
                 return
@@ -100,17 +100,17 @@ def _handler(root: Path, behaviour: Behaviour):
             else:
                 self.send_response(200)
             if weights and with_body:
-                behaviour.ranges.append((first, last))
+                behavior.ranges.append((first, last))
             length = last - first + 1
-            extra = behaviour.announced_extra if weights and not with_body else 0
+            extra = behavior.announced_extra if weights and not with_body else 0
             self.send_header("Content-Length", str(length + extra))
             self.send_header("ETag", tag)
             self.send_header("Last-Modified", "Sun, 22 Nov 2026 00:00:00 GMT")
             self.end_headers()
             if with_body:
                 part = body[first : last + 1]
-                if weights and behaviour.cut_after is not None:
-                    part = part[: behaviour.cut_after]
+                if weights and behavior.cut_after is not None:
+                    part = part[: behavior.cut_after]
                     self.close_connection = True
                 self.wfile.write(part)
 

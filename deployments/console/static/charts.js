@@ -1,4 +1,4 @@
-// Small charts as SVG. Series differ in colour, in dash and by name; a cursor moves by mouse and keyboard.
+// Small charts as SVG. Series differ in color, in dash and by name; a cursor moves by mouse and keyboard.
 
 import { clock, draw, make, number } from "./format.js";
 

@@ -10,7 +10,7 @@ from benchmarks.peers.machine import machine_use
 #: Burns CPU time in a child process, which counts as the server's, too; then waits.
 SERVER = r"""
 import subprocess, sys
-burn = "import time\nwhile time.process_time() < 0.3: pass\nprint('burnt', flush=True); input()"
+burn = "import time\nwhile time.process_time() < 0.3: pass\nprint('burned', flush=True); input()"
 child = subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE)
 input()
 """
@@ -23,7 +23,7 @@ def test_the_cpu_time_of_a_servers_processes_is_counted() -> None:
         assert server.stdin is not None
         assert server.stdout is not None
         with machine_use(server.pid) as used:
-            assert server.stdout.readline() == b"burnt\n"
+            assert server.stdout.readline() == b"burned\n"
         server.stdin.close()
     assert set(used.server_cpu_s) == {"rest"}
     assert used.server_cpu_s["rest"] >= 0.25

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from deployments.batcher.asyncio_batcher import LONGEST_TURN_S, Batcher
 from deployments.batcher.batch_record import BatchRecord
-from deployments.batcher.core import BatcherCore, StartReason
+from deployments.batcher.core import BatcherCore
 from deployments.batcher.limits import Limits
 from deployments.batcher.model_runner import PROBE_AFTER
 from deployments.batcher.placement import IN_A_ROW, BatchPlacement
+from deployments.batcher.requests import StartReason
 from deployments.batcher.submission import Outcome
 from deployments.errors import (
     BadRequestError,
@@ -32,6 +33,7 @@ from deployments.errors import (
 from deployments.models.base import Model, TensorSpec
 from policy.batching_policy import BatchingPolicy
 from tests.support.batcher_core import FixedPolicy
+from tests.support.batcher_requests import submit
 from tests.support.device_thread import end_device_thread
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -112,7 +114,7 @@ async def running(
 def ask(batcher: Batcher, *values: float, arrival_s: float | None = None) -> asyncio.Task[Arrays]:
     inputs = {"x": np.array(values)}
     arrival_s = time.monotonic() if arrival_s is None else arrival_s
-    return asyncio.ensure_future(batcher.submit(inputs, len(values), arrival_s))
+    return asyncio.ensure_future(submit(batcher, inputs, len(values), arrival_s))
 
 
 async def until_busy(batcher: Batcher) -> None:
@@ -457,10 +459,10 @@ async def test_a_request_whose_deadline_passes_is_answered_at_once_and_not_compu
         now_s = time.monotonic()
         inputs = {"x": np.array([2.0])}
         with pytest.raises(DeadlineError):
-            await batcher.submit(inputs, 1, now_s, deadline_s=now_s + 0.01)
+            await submit(batcher, inputs, 1, now_s, deadline_s=now_s + 0.01)
         assert time.monotonic() >= now_s + 0.01
         with pytest.raises(DeadlineError, match="shorter than its own processing time"):
-            await batcher.submit(inputs, 1, now_s, deadline_s=now_s)
+            await submit(batcher, inputs, 1, now_s, deadline_s=now_s)
         model.gate.set()
         await first
         assert (batcher.rows.deadline_missed, batcher.rows.refused) == (2, 0)
@@ -598,7 +600,7 @@ async def test_rows_of_different_lengths_wait_together(
     rows = [[1.0, 2.0], [3.0, 4.0, 5.0], [6.0, 7.0], [8.0]]
     async with running(model, control_limit=4, max_wait_ms=5_000.0, on_loop=on_loop) as batcher:
         asked = [
-            asyncio.ensure_future(batcher.submit({"x": np.array([row])}, 1, time.monotonic()))
+            asyncio.ensure_future(submit(batcher, {"x": np.array([row])}, 1, time.monotonic()))
             for row in rows
         ]
         await asked[0]
@@ -614,9 +616,9 @@ async def test_a_cut_request_whose_rows_have_outputs_of_different_shapes_fails_a
     model.answer = lambda x: np.repeat(x, len(x), axis=1)
     async with running(model, max_batch_size=2) as batcher:
         inputs = {"x": np.array([[1.0], [2.0], [3.0]])}
-        cut = asyncio.ensure_future(batcher.submit(inputs, 3, time.monotonic()))
+        cut = asyncio.ensure_future(submit(batcher, inputs, 3, time.monotonic()))
         whole = asyncio.ensure_future(
-            batcher.submit({"x": np.array([[4.0, 5.0]])}, 1, time.monotonic())
+            submit(batcher, {"x": np.array([[4.0, 5.0]])}, 1, time.monotonic())
         )
         with pytest.raises(ModelError, match="outputs of different shapes; send fewer"):
             await cut

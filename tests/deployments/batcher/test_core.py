@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployments.batcher.core import BatcherCore, Refusal, Request, StartReason
+from deployments.batcher.core import BatcherCore
 from deployments.batcher.limits import Limits
+from deployments.batcher.requests import Refusal, Request, StartReason
 from policy.batching_policy import BatchingPolicy
 from tests.support.batcher_core import FixedPolicy, contents, make_core
 

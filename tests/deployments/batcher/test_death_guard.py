@@ -15,14 +15,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from deployments.batcher.asyncio_batcher import Batcher
-from deployments.batcher.core import BatcherCore, Request, StartReason
+from deployments.batcher.core import BatcherCore
 from deployments.batcher.death_journal import DeathJournal, digest_of
 from deployments.batcher.limits import Limits
 from deployments.batcher.placement import BatchPlacement
+from deployments.batcher.requests import Request, StartReason
 from deployments.errors import DeviceError, ReplicaDiedError
 from deployments.models.base import Model, TensorSpec
 from policy.batching_policy import BatchingPolicy
 from tests.support.batcher_core import FixedPolicy, make_core
+from tests.support.batcher_requests import submit
 from tests.support.journal_peer import Peer
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -73,7 +75,7 @@ async def replica(model: Squares, directory: Path) -> AsyncIterator[Batcher]:
 async def ask(batcher: Batcher, *values: float) -> list[Any]:
     """Return the outcomes of requests of one row each, sent at once."""
     return await asyncio.gather(
-        *(batcher.submit({"x": np.array([value])}, 1, time.monotonic()) for value in values),
+        *(submit(batcher, {"x": np.array([value])}, 1, time.monotonic()) for value in values),
         return_exceptions=True,
     )
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.sizing.try_delays import TryDelays
-from deployments.batcher.core import Batch, BatcherCore, Refusal, Request, StartReason
+from deployments.batcher.core import BatcherCore
 from deployments.batcher.limits import limits_for
+from deployments.batcher.requests import Batch, Refusal, Request, StartReason
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from tests.support.batcher_core import contents, make_core

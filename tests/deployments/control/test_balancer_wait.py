@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from deployments.control.balancer_wait import BalancerWait
-from deployments.haproxy_view import MeanTimes
+from deployments.haproxy.admin_answers import MeanTimes
 
 
 def revise(

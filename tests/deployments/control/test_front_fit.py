@@ -219,5 +219,5 @@ def test_any_counts_give_valid_costs(seconds: list[tuple[int, int, float, float,
         )
         fit.revise()
         assert fit.measured().request_ms >= 0  # FrontCosts has checked the rest
-        assert 0 <= fit.state.utilisation <= 1
+        assert 0 <= fit.state.utilization <= 1
         assert fit.state.slowdown >= 1

@@ -56,7 +56,7 @@ def test_a_loop_with_little_work_is_not_held_up() -> None:
     assert not found.shares_cores
 
 
-def test_a_neighbour_that_ended_is_forgotten_within_a_minute() -> None:
+def test_a_neighbor_that_ended_is_forgotten_within_a_minute() -> None:
     waits = LoopWaits()
     for second in range(90):
         busy_s = 0.9 if second < 30 else 0.3
@@ -72,6 +72,6 @@ def test_any_times_give_a_valid_state(
     waits = LoopWaits()
     waits.observe(FrontCounts(duration_s, 1, 0, 1, busy_s, cpu_s, other_cpu_s, 0.0))
     found = waits.state
-    assert 0 <= found.utilisation <= 1
+    assert 0 <= found.utilization <= 1
     assert 1 <= found.foreign_slowdown <= max(found.slowdown, 1 + 1e-9) <= 100 + 1e-6
     assert 0 <= found.foreign_wait_share <= 1

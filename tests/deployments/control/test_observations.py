@@ -8,7 +8,7 @@ from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.front_meter import FrontMeter
 from deployments.batcher.requests import StartReason
 from deployments.control.observations import BATCHES_SHOWN, Observations, ReplicaObserver
-from deployments.haproxy_view import MeanTimes
+from deployments.haproxy.admin_answers import MeanTimes
 from policy.objective import ServiceLevelObjective
 from tests.support.virtual_loop import VirtualLoop
 

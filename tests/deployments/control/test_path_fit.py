@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from deployments.control.path_fit import PathFit
 from policy.path import PathCosts
-from policy.response_time.way import WayCosts
+from policy.response_time.way import BalancerLoad
 
-BUSY = WayCosts(0.05, 0.4)
+BUSY = BalancerLoad(0.05, 0.4)
 
 
 @given(balancer_ms=st.floats(1e-3, 1), load=st.floats(0.1, 0.99), rate_per_s=st.floats(10, 10_000))
@@ -18,7 +18,7 @@ def test_the_path_has_the_balancer_as_busy_as_it_was_seen(
     balancer_ms: float, load: float, rate_per_s: float
 ) -> None:
     fit = PathFit()
-    changed = [fit.revise(WayCosts(balancer_ms, load), rate_per_s) for _ in range(2)]
+    changed = [fit.revise(BalancerLoad(balancer_ms, load), rate_per_s) for _ in range(2)]
     assert changed == [False, True]
     assert fit.path is not None
     assert fit.path.balancer_ms == pytest.approx(balancer_ms, rel=0.05)
@@ -27,14 +27,14 @@ def test_the_path_has_the_balancer_as_busy_as_it_was_seen(
 
 def test_one_odd_look_changes_nothing() -> None:
     fit = PathFit(PathCosts(0.02))
-    assert not any(fit.revise(way, 2000.0) for way in (BUSY, WayCosts(0.02, 0.04), BUSY))
+    assert not any(fit.revise(load, 2000.0) for load in (BUSY, BalancerLoad(0.02, 0.04), BUSY))
     assert fit.path == PathCosts(0.02)
 
 
 def test_small_deviations_and_an_idle_balancer_are_let_be() -> None:
     fit = PathFit(PathCosts(0.05, 4.0))
-    near, idle = WayCosts(0.06, 0.45), WayCosts(0.2, 0.05)
-    assert not any(fit.revise(way, 2000.0) for way in (near, near, near, idle, idle))
+    near, idle = BalancerLoad(0.06, 0.45), BalancerLoad(0.2, 0.05)
+    assert not any(fit.revise(load, 2000.0) for load in (near, near, near, idle, idle))
 
 
 def test_what_is_not_known_is_not_adopted() -> None:
@@ -47,7 +47,7 @@ def test_it_rests_longer_after_each_change() -> None:
     fit = PathFit()
     # It costs more each time it is looked at.
     changes = [
-        check for check in range(200) if fit.revise(WayCosts(0.01 * 1.1**check, 0.5), 1000.0)
+        check for check in range(200) if fit.revise(BalancerLoad(0.01 * 1.1**check, 0.5), 1000.0)
     ]
     rests = [after - before for before, after in itertools.pairwise(changes)]
     assert len(rests) >= 3

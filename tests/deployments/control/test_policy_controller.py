@@ -13,7 +13,7 @@ from deployments.service import InferenceService
 from policy.load_lateness import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.response_time.way import WayCosts
+from policy.response_time.way import BalancerLoad
 from tests.support.emulated_service import emulated_service, until_solved
 from tests.support.front_counts import front_counts
 
@@ -113,7 +113,7 @@ async def test_the_rate_under_the_sla_falls_to_what_the_balancer_can_pass(
     """It was half busy at 100 requests/s, so it passes 200; the device takes 571."""
     async with emulated_service(PROFILE, sla={"response_time_ms": 100}) as service:
         before = await solved(service)
-        service.controller.way = WayCosts(5.0, 0.5)
+        service.controller.balancer = BalancerLoad(5.0, 0.5)
         monkeypatch.setattr(service.batcher.core.arrival_rate, "per_s", lambda now_s: 100.0)
         for _ in range(2 * REVISE_EVERY):
             await service.tick()
@@ -144,5 +144,5 @@ async def test_the_rate_under_the_sla_falls_to_what_the_event_loop_can_take(
         assert content["bottleneck"] == "front"
         front = content["front"]
         assert front["request_ms"] + front["batch_ms"] / 4 == pytest.approx(5.0, rel=0.05)
-        assert front["utilisation"] == pytest.approx(0.8)
+        assert front["utilization"] == pytest.approx(0.8)
         assert content["profile"]["front"]["request_ms"] == front["request_ms"]

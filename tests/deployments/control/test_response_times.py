@@ -14,7 +14,7 @@ from deployments.control.response_times import (
 from policy.batching_policy import BatchingPolicy
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from policy.response_time.way import WayCosts
+from policy.response_time.way import BalancerLoad
 from tests.support.batcher_core import FixedPolicy
 
 PROFILE = Profile("m", "d", np.array([4.0, 5.0, 6.0, 7.0]))
@@ -150,11 +150,11 @@ async def test_measured_percentiles_stay_over_a_tick_without_answers(
 
 async def test_clients_also_wait_for_the_balancer(monkeypatch: pytest.MonkeyPatch) -> None:
     percentiles, core = ResponseTimePercentiles(), core_at(100.0, LIMIT_2, monkeypatch)
-    for way in (WayCosts(2.0, 0.0), None):
+    for balancer in (BalancerLoad(2.0, 0.0), None):
         for _ in range(PREDICT_EVERY):
-            await percentiles.tick([], lambda: PROFILE, core, way)
+            await percentiles.tick([], lambda: PROFILE, core, balancer)
         expected_ms = {p: ms + 2.0 for p, ms in percentiles.predicted_ms.items()}
         for percentile, clients_ms in percentiles.predicted_for_clients_ms.items():
             # Answers to batches of up to four come to the balancer together.
             assert expected_ms[percentile] <= clients_ms <= expected_ms[percentile] + 3.0
-        assert bool(percentiles.predicted_for_clients_ms) == (way is not None)
+        assert bool(percentiles.predicted_for_clients_ms) == (balancer is not None)

@@ -22,7 +22,7 @@ from tests.support.doubles_service import PROFILE, USER_CONFIG, listening
 
 
 class Shouts(Model):
-    """Doubles numbers, inverts flags and capitalises text."""
+    """Doubles numbers, inverts flags and capitalizes text."""
 
     inputs = (
         TensorSpec("half", "FP16", (2,)),

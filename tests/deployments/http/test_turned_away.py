@@ -47,7 +47,7 @@ def hosted_on(service: InferenceService, loop: Loop) -> HostedApp:
 
 def counts_of(service: InferenceService, hosted: HostedApp) -> dict[str, Any]:
     rows, stats = service.explain()["rows"], service.autoscaling_stats()
-    described = hosted.app.totals.describe("m", "1", service.batch_totals)
+    described = hosted.outcomes.totals.describe("m", "1", service.batch_totals)
     return {
         "rows": rows,
         "refused_requests": service.counts.refused,
@@ -82,7 +82,7 @@ async def test_together_they_count_as_one_after_the_other(*, too_late: bool) -> 
             except DeadlineError as raised:
                 error = raised
             one.answers[error.status] += 1
-            alone.app.totals.failed(arrival_s)
+            alone.outcomes.totals.failed(arrival_s)
             hosted.turned_away.add(arrival_s, rows, lambda: info("a"), too_late=too_late)
         assert counts_of(each, hosted)["rows"]["offered"] == 0
         loop.end_iteration()

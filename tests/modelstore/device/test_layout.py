@@ -50,7 +50,7 @@ def test_a_copy_by_windows_puts_each_byte_where_it_belongs(file, window_bytes):
         assert device[place:][: entry.end - entry.begin] == content[entry.begin : entry.end]
 
 
-def test_neighbours_are_copied_together():
+def test_neighbors_are_copied_together():
     sizes = [512, 256, 100, 4]
     joined = pieces(256, entries_of(256, sizes))
     assert [piece.size_bytes for piece in joined] == [256 + 512 + 256 + 100, 4]

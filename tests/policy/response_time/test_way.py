@@ -12,7 +12,7 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from policy.response_time.way import ClientResponseTimes, WayCosts
+from policy.response_time.way import BalancerLoad, ClientResponseTimes
 
 ONE_BY_ONE = BatchingPolicy.from_control_limit(1, 1)
 
@@ -26,7 +26,7 @@ ONE_BY_ONE = BatchingPolicy.from_control_limit(1, 1)
 def test_the_mean_is_that_of_pollaczek_and_khinchine(
     balancer_ms: float, load: float, batch_size: float
 ) -> None:
-    way_ms = WayCosts(balancer_ms, load).values_ms(batch_size)
+    way_ms = BalancerLoad(balancer_ms, load).way_ms(batch_size)
     one_way_ms = balancer_ms / 2
     wait_ms = load * one_way_ms / (2 * (1 - load))
     answers_before = np.floor(np.linspace(0, batch_size, 10_000, endpoint=False)).mean()
@@ -38,7 +38,7 @@ def test_the_mean_is_that_of_pollaczek_and_khinchine(
 @settings(max_examples=25)
 @given(waits_ms=st.lists(st.floats(0, 20), min_size=1, max_size=50).map(tuple))
 def test_where_waits_were_seen_both_ways_wait_like_them(waits_ms: tuple[float, ...]) -> None:
-    way_ms = WayCosts(0.1, 0.9, waits_ms).values_ms(1.0)
+    way_ms = BalancerLoad(0.1, 0.9, waits_ms).way_ms(1.0)
     mean_ms = float(np.mean(waits_ms))
     assert way_ms.mean() == pytest.approx(0.1 + 2 * mean_ms, rel=0.1, abs=0.01)
     assert way_ms.min() >= 0.1 + 2 * min(waits_ms) - 1e-9
@@ -47,7 +47,7 @@ def test_where_waits_were_seen_both_ways_wait_like_them(waits_ms: tuple[float, .
 
 def test_a_balancer_that_takes_no_time_changes_nothing() -> None:
     replica = evaluate(Profile("m", "d", np.array([1.0])), ONE_BY_ONE, 500.0).response_times
-    clients = ClientResponseTimes(replica, WayCosts(0.0, 0.5).values_ms(4.0))
+    clients = ClientResponseTimes(replica, BalancerLoad(0.0, 0.5).way_ms(4.0))
     for share in (0.5, 0.95, 0.99):
         assert clients.quantile(share) == pytest.approx(replica.quantile(share), rel=1e-6)
     assert clients.mean_ms == replica.mean_ms
@@ -83,7 +83,7 @@ def test_percentiles_are_those_of_a_simulation_of_both(
     balancer_ms = balancer_load / rate_per_ms
     profile = Profile("m", "d", np.array([service_ms]))
     replica = evaluate(profile, ONE_BY_ONE, 1e3 * rate_per_ms).response_times
-    clients = ClientResponseTimes(replica, WayCosts(balancer_ms, balancer_load).values_ms(1.0))
+    clients = ClientResponseTimes(replica, BalancerLoad(balancer_ms, balancer_load).way_ms(1.0))
     simulated = simulated_ms(rate_per_ms, balancer_ms / 2, service_ms)
     for percentile in (50, 95, 99):
         expected_ms = float(np.percentile(simulated, percentile))
@@ -92,5 +92,5 @@ def test_percentiles_are_those_of_a_simulation_of_both(
 
 @pytest.mark.parametrize("costs", [(-1.0, 0.1), (math.inf, 0.1), (1.0, 1.0), (1.0, -0.1)])
 def test_costs_out_of_range_are_refused(costs: tuple[float, float]) -> None:
-    with pytest.raises(InvalidInputError, match=r"^way: balancer_"):
-        WayCosts(*costs)
+    with pytest.raises(InvalidInputError, match=r"^balancer: "):
+        BalancerLoad(*costs)

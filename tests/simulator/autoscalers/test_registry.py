@@ -67,7 +67,7 @@ def test_static_is_sized_for_the_busiest_second() -> None:
     assert made("static:7") == FixedFleet(7)
 
 
-def test_a_choice_is_labelled_with_its_value() -> None:
+def test_a_choice_is_labeled_with_its_value() -> None:
     stock, tuned = choose("ray, ray:16")
     assert (stock.name, stock.label) == ("ray", "Ray's default")
     assert (tuned.name, tuned.label) == ("ray:16", "Ray at 16")

@@ -94,8 +94,8 @@ def test_references_within_a_picture_have_targets(whole):
     assert set(targets) <= set(page.ids)
 
 
-def test_every_colour_of_a_picture_is_a_variable_of_the_page(whole):
-    """A fixed colour would be invisible on a light or on a dark page."""
+def test_every_color_of_a_picture_is_a_variable_of_the_page(whole):
+    """A fixed color would be invisible on a light or on a dark page."""
     pictures = "".join(re.findall(r"<svg.*?</svg>", whole, flags=re.DOTALL))
     colors = set(re.findall(r"#[0-9a-f]{6}\b", pictures))
     assert colors <= {"#ffffff"}, colors
@@ -179,7 +179,7 @@ def test_a_run_may_have_no_answers():
 
 
 @pytest.mark.slow
-def test_there_may_be_more_autoscalers_than_colours():
+def test_there_may_be_more_autoscalers_than_colors():
     oracle = run("oracle")
     text = render(Comparison((*(run(f"a{n}") for n in range(12)), oracle), oracle), SETTING)
     assert Page(text).open == []

@@ -1,4 +1,4 @@
-"""Every metric of the catalogue with made-up values, as Prometheus would scrape them."""
+"""Every metric of the catalog with made-up values, as Prometheus would scrape them."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -43,7 +43,7 @@ LABELS: Mapping[str, tuple[str, ...]] = {
 RAY_LABELS = ("application", "deployment", "replica")
 
 
-class Catalogue(Collector):
+class Catalog(Collector):
     """The metrics of two replicas, of the autoscaler and of a model store.
 
     Parameters
@@ -108,9 +108,9 @@ def _store_labels(name: str) -> tuple[str, ...]:
 
 @contextmanager
 def exposed(values: Mapping[str, float]) -> Iterator[str]:
-    """Serve the catalogue; yield its ``HOST:PORT``."""
+    """Serve the catalog; yield its ``HOST:PORT``."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Catalogue(values))
+    registry.register(Catalog(values))
     server, thread = start_http_server(0, "127.0.0.1", registry)
     try:
         yield f"127.0.0.1:{server.server_port}"

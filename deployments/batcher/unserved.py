@@ -1,0 +1,106 @@
+"""Requests that the batcher gives no outputs: what their senders are told, and what they count as.
+
+They are refused before or after they are parsed, or let in and given up: for their deadline, for
+want of room after their batch failed, or because the device is lost.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from deployments.batcher.core import BatcherCore
+from deployments.batcher.requests import Refusal, Request
+from deployments.batcher.row_counts import RowCounts
+from deployments.batcher.submission import submission_of
+from deployments.errors import BusyError, CrowdedOutError, DeadlineError, DeviceError, RequestError
+
+TOO_LATE = "the request cannot be answered within the SLA's response time"
+
+
+class Unserved:
+    """Answers and counts the requests that get no outputs.
+
+    Parameters
+    ----------
+    core : BatcherCore
+        Where they wait, and where those refused count as load.
+    rows : RowCounts
+        Takes their rows.
+    """
+
+    def __init__(self, core: BatcherCore, rows: RowCounts) -> None:
+        self._core = core
+        self._rows = rows
+        self._lost_reason: str | None = None
+
+    def refused(self, refusal: Refusal, rows: int) -> RequestError:
+        """Count a request that the core refused, and return the error for its sender."""
+        if self._lost_reason is not None:
+            self._rows.refused += rows
+            return DeviceError(self._lost_reason)
+        self._rows.turned_away(refusal, rows)
+        if refusal is Refusal.HOPELESS:
+            return DeadlineError("the request's deadline is shorter than its own processing time")
+        if refusal is Refusal.EXPIRED:
+            return DeadlineError(TOO_LATE)
+        if refusal is Refusal.DEADLINE:
+            return BusyError("this replica cannot answer before the request's deadline")
+        return BusyError(
+            f"this replica is full: {self._core.queue_length} rows are waiting; try again later"
+        )
+
+    def refused_unread(self, rows: int, now_s: float, arrival_s: float) -> None:
+        """Count a request for which there was no room, so that it was not parsed.
+
+        Raises
+        ------
+        DeviceError
+            The device is lost.
+        DeadlineError
+            No replica can answer the request in time any more.
+        """
+        self._rows.arrived(rows, arrival_s)
+        refusal = self._core.refuse(rows, now_s, arrival_s)
+        if refusal is not Refusal.FULL or self._lost_reason is not None:
+            raise self.refused(refusal, rows)
+        self._rows.refused += rows
+
+    def turned_away(
+        self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
+    ) -> None:
+        """Count requests that `BatcherCore.refusal` kept out, by their arrival times and rows."""
+        total = 0
+        for arrival_s, rows in requests:
+            self._rows.arrived(rows, arrival_s)
+            total += rows
+        self._core.count_refused(refusal, total, now_s)
+        self._rows.turned_away(refusal, total)
+
+    def too_late(self, request: Request, message: str | None = None) -> None:
+        """Answer `request` with a `DeadlineError`: its deadline passed or cannot be met.
+
+        The status is 504, and not the 503 of a refusal: HAProxy would try another replica, too
+        late.
+        """
+        submission = submission_of(request)
+        if submission.done:
+            return
+        self._core.cancel(request)
+        self._rows.dropped(request)
+        if request.deadline_s < math.inf:
+            message = message or "the request's deadline cannot be met"
+        submission.finish(DeadlineError(message or TOO_LATE))
+
+    def crowded_out(self, request: Request) -> None:
+        """Answer a suspected request with a `CrowdedOutError`."""
+        submission = submission_of(request)
+        if not submission.done:
+            self._rows.refused += request.rows
+            submission.finish(
+                CrowdedOutError("the batch failed and the retry queue is full; try again later")
+            )
+
+    def device_lost(self, reason: str, waiting: Iterable[Request]) -> None:
+        """Answer the requests that wait, and all that come from now on, with a `DeviceError`."""
+        self._lost_reason = reason
+        for request in waiting:
+            submission_of(request).finish(DeviceError(reason))

@@ -1,0 +1,44 @@
+"""The parts of a profile's file that are objects of a few keys: their keys and numbers checked."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from policy.errors import InvalidInputError
+
+
+def check_keys(
+    part: str, content: object, keys: Collection[str], optional: Collection[str] = ()
+) -> Mapping[str, Any]:
+    """Return the content of a part if it is an object with these keys.
+
+    Parameters
+    ----------
+    part : str
+        The part's key in the profile, for the error.
+    content : object
+    keys, optional : collection of str
+        The keys that it must have, and those that it may have besides.
+
+    Raises
+    ------
+    InvalidInputError
+        It is not.
+    """
+    if isinstance(content, Mapping) and set(keys) <= set(content) <= {*keys, *optional}:
+        return content
+    besides = f", and optionally {', '.join(optional)}" if optional else ""
+    raise InvalidInputError(
+        f"{part}: must be an object with the keys {', '.join(keys)}{besides}, not {content!r}"
+    )
+
+
+def check_number(part: str, key: str, value: object) -> None:
+    """Check that a value of a part is a number.
+
+    Raises
+    ------
+    InvalidInputError
+        It is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidInputError(f"{part}: {key} must be a number, not {value!r}")

@@ -1,0 +1,93 @@
+"""Requests without outputs: each is told why, and its rows are counted once."""
+
+import math
+
+import pytest
+
+from deployments.batcher.core import BatcherCore
+from deployments.batcher.requests import Refusal
+from deployments.batcher.row_counts import RowCounts
+from deployments.batcher.submission import Outcome, Submission
+from deployments.batcher.unserved import TOO_LATE, Unserved
+from deployments.errors import BusyError, CrowdedOutError, DeadlineError, DeviceError, RequestError
+from tests.support.batcher_core import make_core
+
+
+class Sender:
+    """Sends a request of two rows to a core, and keeps its outcomes."""
+
+    def __init__(self, core: BatcherCore, deadline_s: float = math.inf) -> None:
+        self.outcomes: list[Outcome] = []
+        self.request = Submission({}, 2, 0.0, deadline_s, 0, self.outcomes.append, lambda _: None)
+        assert core.arrive(0.0, self.request) is None
+
+
+def unserved(core: BatcherCore | None = None) -> tuple[Unserved, BatcherCore, RowCounts]:
+    core, rows = core or make_core(control_limit=4), RowCounts()
+    return Unserved(core, rows), core, rows
+
+
+@pytest.mark.parametrize(
+    ("refusal", "error", "says", "counter"),
+    [
+        (Refusal.FULL, BusyError, "0 rows are waiting", "refused"),
+        (Refusal.DEADLINE, BusyError, "before the request's deadline", "refused"),
+        (Refusal.HOPELESS, DeadlineError, "its own processing time", "deadline_missed"),
+        (Refusal.EXPIRED, DeadlineError, TOO_LATE, "expired"),
+    ],
+)
+def test_a_refusal_says_whether_another_replica_may_help(
+    refusal: Refusal, error: type[RequestError], says: str, counter: str
+) -> None:
+    requests, _, rows = unserved()
+    answer = requests.refused(refusal, 3)
+    assert type(answer) is error
+    assert says in str(answer)
+    assert getattr(rows, counter) == 3
+
+
+def test_what_is_refused_unread_counts_as_offered_load() -> None:
+    requests, core, rows = unserved(make_core(waiting_room=0))
+    requests.refused_unread(2, 10.0, 10.0)
+    requests.turned_away(Refusal.FULL, [(10.0, 1), (10.1, 4)], 10.2)
+    assert (rows.offered, rows.refused) == (7, 7)
+    assert core.arrival_rate.per_s(10.2) > 0
+
+
+@pytest.mark.parametrize(
+    ("deadline_s", "counter", "says"),
+    [(math.inf, "expired", TOO_LATE), (5.0, "deadline_missed", "deadline cannot be met")],
+)
+def test_a_request_that_is_too_late_is_told_once_and_leaves_the_queue(
+    deadline_s: float, counter: str, says: str
+) -> None:
+    requests, core, rows = unserved()
+    sender = Sender(core, deadline_s)
+    requests.too_late(sender.request)
+    requests.too_late(sender.request)
+    (outcome,) = sender.outcomes
+    assert isinstance(outcome, DeadlineError)
+    assert says in str(outcome)
+    assert (rows.pruned, getattr(rows, counter), core.queue_length) == (2, 2, 0)
+
+
+def test_a_request_that_is_crowded_out_may_be_tried_elsewhere() -> None:
+    requests, core, rows = unserved()
+    sender = Sender(core)
+    requests.crowded_out(sender.request)
+    requests.crowded_out(sender.request)
+    (outcome,) = sender.outcomes
+    assert isinstance(outcome, CrowdedOutError)
+    assert rows.refused == 2
+
+
+def test_those_who_wait_for_a_lost_device_and_those_who_come_hear_why() -> None:
+    requests, core, rows = unserved()
+    sender = Sender(core)
+    requests.device_lost("it hangs", core.device_lost())
+    assert [str(outcome) for outcome in sender.outcomes] == ["it hangs"]
+    # Whatever the core says: no row may count as too late for a device that is no more.
+    assert isinstance(requests.refused(Refusal.EXPIRED, 1), DeviceError)
+    with pytest.raises(DeviceError, match="it hangs"):
+        requests.refused_unread(1, 10.0, 10.0)
+    assert (rows.refused, rows.expired) == (2, 0)

@@ -1,0 +1,68 @@
+"""Answers of HAProxy's admin socket, understood or refused."""
+
+import math
+
+import pytest
+
+from deployments.haproxy.admin_answers import (
+    MEAN_OVER_REQUESTS,
+    HaproxyAnswerError,
+    MeanTimes,
+    ProcessWork,
+    ServerTimes,
+    means_since,
+    parse_process_work,
+    parse_server_times,
+)
+from tests.support.haproxy_answers import HEADER, info, table
+
+
+def times(requests: int, total_ms: float, earlier_tries_ms: float = 0.0) -> ServerTimes:
+    return ServerTimes(requests, MeanTimes(total_ms, earlier_tries_ms))
+
+
+def test_the_server_is_found_by_the_end_of_its_name() -> None:
+    assert parse_server_times(table(1000, 43, 40), "-x7") == times(1000, 43.0, 40.0)
+    assert parse_server_times(table(1000, 43, 40), "-gone") is None
+
+
+def test_a_server_without_requests_has_empty_columns() -> None:
+    text = f"{HEADER}\nhttp-a,r-x7,0,,,,,0,,,\n"
+    assert parse_server_times(text, "-x7") == times(0, 0.0)
+
+
+@pytest.mark.parametrize("text", ["# pxname,svname\na,r-x7\n", f"{HEADER}\na,r-x7,many,0,0,0,0,\n"])
+def test_a_table_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(HaproxyAnswerError, match="not understood"):
+        parse_server_times(text, "-x7")
+
+
+@pytest.mark.parametrize("requests", [100, 500, 5000])
+@pytest.mark.parametrize("before", [0, 7, 450, 3000])
+def test_the_mean_of_the_new_requests_is_recovered_from_the_running_mean(
+    requests: int, before: int
+) -> None:
+    """A HAProxy that has just started has a plain mean of its few requests."""
+    begin = (10.0, 90.0) if before else (0.0, 0.0)
+    total, earlier = begin
+    for number in range(before + 1, before + requests + 1):
+        total += (250.0 - total) / min(number, MEAN_OVER_REQUESTS)
+        earlier += (30.0 - earlier) / min(number, MEAN_OVER_REQUESTS)
+    found = means_since(times(before, *begin), times(before + requests, total, earlier))
+    assert found is not None
+    assert math.isclose(found.total_ms, 250.0, rel_tol=2e-3)
+    assert math.isclose(found.earlier_tries_ms, 30.0, rel_tol=5e-3)
+
+
+def test_the_work_of_the_process_is_read() -> None:
+    assert parse_process_work(info(12, 95)) == ProcessWork(12, 0.95)
+
+
+@pytest.mark.parametrize("text", ["", "CumReq: 12\n", "CumReq: many\nIdle_pct: 5\n"])
+def test_information_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(HaproxyAnswerError, match="not understood"):
+        parse_process_work(text)
+
+
+def test_a_few_requests_say_nothing() -> None:
+    assert means_since(times(0, 1), times(99, 50)) is None

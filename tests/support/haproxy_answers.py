@@ -1,0 +1,29 @@
+"""Answers of HAProxy's admin socket about a server whose name ends with ``-x7``."""
+
+#: The columns that matter, of the hundred that HAProxy 2.8 prints.
+HEADER = "# pxname,svname,stot,qtime,ctime,rtime,ttime,bck,wretr,hrsp_5xx,"
+#: HAProxy's total time, which counts how long clients had nothing to ask.
+WITH_IDLE_CLIENTS_MS = 5000
+
+
+def table(requests: int, total_ms: int, earlier_tries_ms: int = 0) -> str:
+    """Return its statistics; the other server refuses three quarters of its requests."""
+    connect_ms = min(1, total_ms - earlier_tries_ms)
+    response_ms = total_ms - earlier_tries_ms - connect_ms
+    times_ms = f"{earlier_tries_ms},{connect_ms},{response_ms},{WITH_IDLE_CLIENTS_MS}"
+    return (
+        f"{HEADER}\n"
+        f"http-a,SERVE_REPLICA__a-Replica-x7,{requests},{times_ms},0,0,0,\n"
+        f"http-a,SERVE_REPLICA__a-Replica-other,{requests},0,1,2,3,0,{requests // 4},"
+        f"{requests // 2},\n\n"
+    )
+
+
+def info(requests: int = 0, idle_percent: int = 100) -> str:
+    """Return the lines that matter, among others, of HAProxy's information."""
+    return f"Name: HAProxy\nPid: 7\nCumReq: {requests}\nIdle_pct: {idle_percent}\nnode: vm\n"
+
+
+def activity(read_at_s: float) -> str:
+    """Return the lines that matter, among others, of HAProxy's activity."""
+    return f"thread_id: 1 (1..1)\ndate_now: {read_at_s:.6f}\nloops: 1\n"
