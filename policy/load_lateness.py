@@ -82,7 +82,7 @@ class LoadLatenessCurve:
         *(0.25, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95),
         *(1.0, 1.05, 1.1, 1.2, 1.35, 1.5),
     )
-    OVERLOADS: ClassVar[tuple[float, ...]] = (1.1, 1.2, 1.35, 1.5, 2.0, 3.0)
+    OVERLOADS: ClassVar[tuple[float, ...]] = (1.05, 1.1, 1.2, 1.35, 1.5, 2.0, 3.0)
 
     sla_rate_per_s: float
     late_shares: tuple[float, ...]

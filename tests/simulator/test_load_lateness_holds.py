@@ -9,6 +9,7 @@ from scipy import stats
 from autoscaler.reports import ReplicaReport, curve_to_floats
 from autoscaler.sizing.budget import Claim, service_level_by_replicas, share_budget
 from autoscaler.sizing.try_delays import TryDelays
+from deployments.batcher.limits import limits_for
 from policy.batching_policy import BatchingPolicy
 from policy.front import FrontCosts
 from policy.latency_quantiles import LatencyQuantiles
@@ -42,15 +43,21 @@ class Case:
     tolerance: float
 
     def scenario(self, *, serve_late: bool = False) -> Scenario:
-        """Make the scenario of a replica that starts whenever its device is free."""
-        objective = ServiceLevelObjective(self.response_time_ms, 99.0)
-        given = Scenario(
-            self.profile, objective, np.ones(1), delays=TryDelays(retries=0), serve_late=serve_late
+        """Make the scenario of a replica that starts whenever its device is free.
+
+        Behind a front of its own it starts batches that are worth the front's time.
+        """
+        objective, delays = ServiceLevelObjective(self.response_time_ms, 99.0), TryDelays(retries=0)
+        limits = limits_for(self.profile, objective, delays, serve_late=serve_late)
+        start = 1 if self.profile.serial().front is None else 8
+        return Scenario(
+            self.profile,
+            objective,
+            np.ones(1),
+            delays=delays,
+            serve_late=serve_late,
+            batching=BatchingPolicy.from_control_limit(start, limits.max_batch_size),
         )
-        if self.profile.front is not None and not self.profile.front.shares_cpu:
-            return given  # such a front needs batches worth waiting for
-        size = given.load_lateness_curve().batch_size_limit
-        return replace(given, batching=BatchingPolicy.from_control_limit(1, size))
 
 
 def in_time(template: Scenario, rate_per_s: float, replicas: int = 1) -> float:

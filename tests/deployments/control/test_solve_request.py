@@ -50,7 +50,7 @@ def test_another_limit_on_admission_is_solved_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    "curve", [None, CURVE, replace(CURVE, overload_levels=(0.9, 0.8, 0.7, 0.5, 0.4, 0.3))]
+    "curve", [None, CURVE, replace(CURVE, overload_levels=tuple(np.linspace(1, 0, 7).tolist()))]
 )
 def test_a_result_survives_json(curve: LoadLatenessCurve | None) -> None:
     result = SolveResult(work_conserving_table(PROFILE, REQUEST.objective), curve)

@@ -36,7 +36,8 @@ def refused_in_a_queue(profile, rate_per_s, *, within_ms, room, requests=200_000
     """Follow requests one by one; return the share refused, and the longest response time."""
     latency_ms, size = profile.latency_ms, profile.max_batch_size
     arrivals_ms = np.cumsum(np.random.default_rng(7).exponential(1e3 / rate_per_s, requests))
-    waiting, free_ms, lost, longest_ms = [], 0.0, 0, 0.0
+    waiting: list[float] = []
+    free_ms, lost, longest_ms = 0.0, 0, 0.0
     for now_ms in arrivals_ms.tolist():
         while waiting and free_ms <= now_ms:
             batch, waiting = waiting[:size], waiting[size:]
