@@ -100,7 +100,7 @@ FRONTS = [
 @pytest.mark.parametrize("multiple", [1.05, 1.18, 1.5, 2.0, 3.0])
 @pytest.mark.parametrize("case", PLAIN)
 def test_beyond_its_rate_a_replica_answers_what_its_curve_says(case, multiple):
-    """The curve once said that a P4 answers 32% in time at 1.18 times its rate; it is 92%."""
+    """The curve once said that a P4 answers 30% in time at 1.18 times its rate; it is 92%."""
     check(case, multiple)
 
 
