@@ -21,6 +21,8 @@ BOTTLENECKS = ("device", "front", "neither")
 
 #: Prefix of the late shares of a curve among the floats of a report.
 _LATE_SHARE_PREFIX = "late_share_"
+#: The same of its overload levels.
+_OVERLOAD_LEVEL_PREFIX = "overload_level_"
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class ReplicaReport:
     late_shares : tuple of float
         Late shares of that curve. Empty if the curve is not known yet; all 1 if no rate keeps the
         SLA.
+    overload_levels : tuple of float
+        Overload levels of that curve; empty if it has none.
     answered_total, late_total : float
         Rows answered since the replica started, and how many of them were answered later than the
         SLA's response time allows.
@@ -86,6 +90,7 @@ class ReplicaReport:
     settings: AutoscalerSettings | None = None
     sla_rate_per_s: float = 0.0
     late_shares: tuple[float, ...] = ()
+    overload_levels: tuple[float, ...] = ()
     answered_total: float = 0.0
     late_total: float = 0.0
     counted_s: float = 0.0
@@ -120,7 +125,7 @@ class ReplicaReport:
         try:
             _objective(self.sla_response_time_ms, self.sla_percentile)
             if self.sla_rate_per_s:
-                _curve(self.sla_rate_per_s, self.late_shares)
+                _curve(self.sla_rate_per_s, self.late_shares, self.overload_levels)
         except InvalidInputError as error:
             raise InvalidInputError(f"report of {self.replica_id}: {error}") from error
 
@@ -144,7 +149,9 @@ class ReplicaReport:
     @property
     def curve(self) -> LoadLatenessCurve | None:
         """Its late share as a function of the arrival rate; None if that is not known."""
-        return _curve(self.sla_rate_per_s, self.late_shares) if self.sla_rate_per_s else None
+        if not self.sla_rate_per_s:
+            return None
+        return _curve(self.sla_rate_per_s, self.late_shares, self.overload_levels)
 
     @property
     def bottleneck(self) -> str | None:
@@ -179,6 +186,7 @@ class ReplicaReport:
         of_report["replica_id"], of_report["time_s"] = replica_id, time_s
         of_report["settings"] = _settings(layout.settings, layout.settings_of(values))
         of_report["late_shares"] = layout.late_shares_of(values)
+        of_report["overload_levels"] = layout.overload_levels_of(values)
         report.__post_init__()
         return report
 
@@ -195,12 +203,18 @@ def curve_to_floats(
     out_of_reach : bool
         Whether there is none because no rate keeps the SLA, and not because it is not solved yet.
     """
-    if curve is not None:
-        rate_per_s, shares = curve.sla_rate_per_s, curve.late_shares
-    else:
-        rate_per_s, shares = 0.0, len(LoadLatenessCurve.MULTIPLES) * (1.0,) if out_of_reach else ()
-    named = {f"{_LATE_SHARE_PREFIX}{i}": share for i, share in enumerate(shares)}
-    return {"sla_rate_per_s": rate_per_s, **named}
+    if curve is None:
+        shares = len(LoadLatenessCurve.MULTIPLES) * (1.0,) if out_of_reach else ()
+        return {"sla_rate_per_s": 0.0, **_numbered(_LATE_SHARE_PREFIX, shares)}
+    return {
+        "sla_rate_per_s": curve.sla_rate_per_s,
+        **_numbered(_LATE_SHARE_PREFIX, curve.late_shares),
+        **_numbered(_OVERLOAD_LEVEL_PREFIX, curve.overload_levels),
+    }
+
+
+def _numbered(prefix: str, values: tuple[float, ...]) -> dict[str, float]:
+    return {f"{prefix}{number}": value for number, value in enumerate(values)}
 
 
 def bottleneck_to_floats(bottleneck: str) -> dict[str, float]:
@@ -209,13 +223,19 @@ def bottleneck_to_floats(bottleneck: str) -> dict[str, float]:
 
 
 _objective = lru_cache(maxsize=64)(ServiceLevelObjective)
-_curve = lru_cache(maxsize=64)(LoadLatenessCurve)
+
+
+@lru_cache(maxsize=64)
+def _curve(
+    sla_rate_per_s: float, late_shares: tuple[float, ...], overload_levels: tuple[float, ...]
+) -> LoadLatenessCurve:
+    return LoadLatenessCurve(sla_rate_per_s, late_shares, overload_levels=overload_levels)
 
 
 _REPORT_FLOATS = tuple(
     value.name
     for value in fields(ReplicaReport)
-    if value.name not in ("replica_id", "time_s", "settings", "late_shares")
+    if value.name not in ("replica_id", "time_s", "settings", "late_shares", "overload_levels")
 )
 _OPTIONAL = (
     *("start_time_s", "sla_rate_per_s", "answered_total", "late_total", "counted_s"),
@@ -240,6 +260,7 @@ class _Layout:
     floats: tuple[str, ...]
     floats_of: _Getter
     late_shares_of: _Getter
+    overload_levels_of: _Getter
     settings: tuple[str, ...]
     settings_of: _Getter
 
@@ -248,17 +269,22 @@ class _Layout:
 def _layout(names: tuple[str, ...]) -> _Layout:
     given = frozenset(names)
     floats = tuple(name for name in _REPORT_FLOATS if name in given)
-    shares = sum(name.startswith(_LATE_SHARE_PREFIX) for name in names)
     settings = tuple(name for name in _SETTINGS if name in given)
     missing = [n for n in _REPORT_FLOATS if n not in given and n not in _OPTIONAL]
     return _Layout(
         ", ".join(missing),
         floats,
         _getter(floats),
-        _getter(tuple(f"{_LATE_SHARE_PREFIX}{number}" for number in range(shares))),
+        _numbered_getter(_LATE_SHARE_PREFIX, names),
+        _numbered_getter(_OVERLOAD_LEVEL_PREFIX, names),
         settings,
         _getter(settings),
     )
+
+
+def _numbered_getter(prefix: str, names: tuple[str, ...]) -> _Getter:
+    count = sum(name.startswith(prefix) for name in names)
+    return _getter(tuple(f"{prefix}{number}" for number in range(count)))
 
 
 def _getter(names: tuple[str, ...]) -> _Getter:

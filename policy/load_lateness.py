@@ -6,6 +6,12 @@ whenever the device is free. Close to the highest rate that meets the SLA, waiti
 and no control limit carries more (the tests compare). At lower rates a policy of least power waits
 as long as the SLA allows.
 
+Beyond that rate it matters what the replica does with the excess. If it only refuses what finds no
+room, nearly all become late: the late shares say so. If it refuses what it cannot answer in time,
+as replicas do unless they are told to serve late, it goes on to answer the others in time, up to
+the capacity of its device: the overload levels say so. The late shares remain of use: a replica
+whose batches take longer than it believes admits what then comes late.
+
 How large the batches are does matter: where the batch time has steps, a smaller limit, or batches
 that leave requests behind, can carry much more (`policy.batch_sizes`). The curve is that of the
 sizing with the highest rate, but for gains too small to matter.
@@ -25,6 +31,7 @@ from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time.evaluation import Evaluation, evaluate
+from policy.response_time.timely_admission import timely_refused_share
 
 #: A replica that meets the SLA only below this share of its capacity is no solution: it would take
 #: more than a hundred times the replicas that carry the load.
@@ -39,6 +46,8 @@ _MIN_GAIN, _MIN_GAIN_IN_STEPS = 0.01, 0.025
 _MAX_ROOM = 512
 # The shares of the front's time that the least control limits tried leave it busy.
 _FRONT_LOADS = (0.95, 0.85, 0.7)
+# A front or a balancer that is busier than this passes requests on too late.
+_MAX_PASSED_ON = 0.9
 # Smaller late shares are errors of the quadrature.
 _MIN_LATE_SHARE = 1e-10
 
@@ -57,22 +66,28 @@ class LoadLatenessCurve:
     batch_size_limit : int or None
         Largest batch that the replica starts at that rate. No other limit raises the rate by more
         than 1%, or 2.5% with batches that leave requests behind. None: not known.
+    overload_levels : tuple of float
+        Fraction of the requests that are answered in time at each of `OVERLOADS` times that rate,
+        by a replica that refuses what it cannot answer in time; non-increasing. Empty: it refuses
+        only what finds no room.
 
     Raises
     ------
     InvalidInputError
         The rate is not above 0, the shares are not one per multiple, non-decreasing and from 0 to
-        1, or the limit is below 1.
+        1, the levels not one per overload, non-increasing and from 0 to 1, or the limit is below 1.
     """
 
     MULTIPLES: ClassVar[tuple[float, ...]] = (
         *(0.25, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95),
         *(1.0, 1.05, 1.1, 1.2, 1.35, 1.5),
     )
+    OVERLOADS: ClassVar[tuple[float, ...]] = (1.05, 1.1, 1.2, 1.35, 1.5, 2.0, 3.0)
 
     sla_rate_per_s: float
     late_shares: tuple[float, ...]
     batch_size_limit: int | None = None
+    overload_levels: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.sla_rate_per_s < math.inf:
@@ -84,6 +99,13 @@ class LoadLatenessCurve:
             )
         if list(shares) != sorted(shares):
             raise InvalidInputError(f"late_shares: must not fall with the rate: {shares}")
+        levels = self.overload_levels
+        if len(levels) not in (0, len(self.OVERLOADS)) or not all(0 <= one <= 1 for one in levels):
+            raise InvalidInputError(
+                f"overload_levels: must be {len(self.OVERLOADS)} from 0 to 1, or none, not {levels}"
+            )
+        if list(levels) != sorted(levels, reverse=True):
+            raise InvalidInputError(f"overload_levels: must not rise with the rate: {levels}")
         if self.batch_size_limit is not None and self.batch_size_limit < 1:
             raise InvalidInputError(
                 f"batch_size_limit: must be at least 1, not {self.batch_size_limit}"
@@ -94,7 +116,7 @@ class LoadLatenessCurve:
         return tuple(math.log(max(share, _MIN_LATE_SHARE)) for share in self.late_shares)
 
     def late_share(self, arrival_rate_per_s: float) -> float:
-        """Return the fraction of the requests that are refused or late.
+        """Return the fraction of the requests that are refused or late if none is refused by time.
 
         Between the multiples, its logarithm is interpolated. Below the first, it is that of the
         first; beyond the last, as many requests per second are in time as at the last.
@@ -111,8 +133,24 @@ class LoadLatenessCurve:
         return math.exp(logs[index - 1] + part * (logs[index] - logs[index - 1]))
 
     def service_level(self, arrival_rate_per_s: float) -> float:
-        """Return the fraction of the requests that are answered in time."""
-        return 1 - self.late_share(arrival_rate_per_s)
+        """Return the fraction of the requests that are answered in time.
+
+        Between the overloads the requests per second that are in time are interpolated; beyond the
+        last, they stay.
+        """
+        multiple = arrival_rate_per_s / self.sla_rate_per_s
+        if multiple <= 1 or not self.overload_levels:
+            return 1 - self.late_share(arrival_rate_per_s)
+        return float(np.interp(multiple, *self._in_time)) / multiple
+
+    @cached_property
+    def _in_time(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Multiples of the SLA's rate, from 1 on, and as such what is in time at each."""
+        levels = (1 - self.late_share(self.sla_rate_per_s), *self.overload_levels)
+        # Only the late share of the rate itself comes from another model.
+        falling = np.minimum.accumulate(levels)
+        multiples = (1.0, *self.OVERLOADS)
+        return multiples, tuple(m * one for m, one in zip(multiples, falling, strict=True))
 
     def replicas_needed(self, demand_per_s: float) -> int:
         """Return the least number of replicas that meet the SLA if they share `demand_per_s`."""
@@ -124,6 +162,7 @@ def solve_load_lateness_curve(
     objective: ServiceLevelObjective,
     waiting_room: int,
     *,
+    admit_within_ms: float = math.inf,
     search_sizes: bool = True,
 ) -> LoadLatenessCurve:
     """Compute the curve of one replica, by bisection on the response-time model.
@@ -131,11 +170,15 @@ def solve_load_lateness_curve(
     Parameters
     ----------
     profile : Profile
+        Up to the largest batch that the replica may start.
     objective : ServiceLevelObjective
         Its response time is what the SLA's leaves the replica, once the network's share is taken
         off.
     waiting_room : int
         Requests that may wait besides those in service.
+    admit_within_ms : float
+        The replica refuses what will not be done within this time; infinity: only what finds no
+        room.
     search_sizes : bool
         Whether to search the batch sizes, as a policy table for a service level does. A table for
         weights starts batches up to the size of the highest throughput: then that is the limit.
@@ -182,7 +225,14 @@ def solve_load_lateness_curve(
     shares = [best.late_share(multiple * rate_per_s) for multiple in LoadLatenessCurve.MULTIPLES]
     # Only rounding makes a share fall.
     rising = np.maximum.accumulate(np.round(shares, 10))
-    return LoadLatenessCurve(rate_per_s, tuple(rising.tolist()), best.sizing.max_batch_size)
+    levels: list[float] = []
+    if math.isfinite(admit_within_ms):
+        overloads_per_s = [multiple * rate_per_s for multiple in LoadLatenessCurve.OVERLOADS]
+        in_time = [best.level_if_refused_by_time(one, admit_within_ms) for one in overloads_per_s]
+        levels = np.minimum.accumulate(np.round(in_time, 10)).tolist()
+    return LoadLatenessCurve(
+        rate_per_s, tuple(rising.tolist()), best.sizing.max_batch_size, tuple(levels)
+    )
 
 
 def _in_reach(reachable_ms: float, objective: ServiceLevelObjective) -> str:
@@ -209,16 +259,34 @@ class _PolicyCurve:
         self._room = min(waiting_room, max(_MAX_ROOM, 2 * profile.best_batch_size))
 
     def late_share(self, arrival_rate_per_s: float) -> float:
-        """Return the fraction of the requests that are refused or late."""
-        share = min(
+        """Return the fraction of the requests that are refused or late, if none is by time."""
+        return min(
             self._late_share(arrival_rate_per_s, limit)
             for limit in self._limits_at(arrival_rate_per_s)
         )
-        if self._profile.front is not None and arrival_rate_per_s > self.sla_rate_per_s > 0:
-            # Beyond that rate the front refuses what it cannot answer in time.
-            in_time = (1 - self._late_share_allowed) * self.sla_rate_per_s / arrival_rate_per_s
-            share = min(share, 1 - in_time)
-        return share
+
+    def level_if_refused_by_time(self, arrival_rate_per_s: float, admit_within_ms: float) -> float:
+        """Return the fraction answered in time beyond the SLA's rate, where the rest is refused."""
+        refused = timely_refused_share(
+            self._profile,
+            self.sizing,
+            arrival_rate_per_s,
+            waiting_room=self._room,
+            admit_within_ms=admit_within_ms,
+            response_time_ms=self._response_time_ms,
+        )
+        # Where the device could do more than front or balancer pass on, less is in time, but no
+        # less than at the rate within the SLA.
+        at_sla_rate_per_s = (1 - self._late_share_allowed) * self.sla_rate_per_s
+        passed_on_per_s = max(_MAX_PASSED_ON * self._pass_on_capacity_per_s(), at_sla_rate_per_s)
+        return min(1 - refused, passed_on_per_s / arrival_rate_per_s)
+
+    def _pass_on_capacity_per_s(self) -> float:
+        """Return what front and balancer can pass on at most; infinity if they take no time."""
+        front, path = self._profile.front, self._profile.path
+        front_ms = 0.0 if front is None else front.ms_per_request(self.sizing.max_batch_size)
+        front_per_s = 1e3 / front_ms if front_ms else math.inf
+        return min(front_per_s, math.inf if path is None else path.capacity_per_s)
 
     def percentile_ms(self, arrival_rate_per_s: float, percentile: float) -> float:
         """Return the shortest response time that `percentile` percent keep; infinity if none."""

@@ -230,6 +230,7 @@ class Scenario:
             profile,
             model.objective_at_replica,
             model.limits.waiting_room,
+            model.limits.admit_within_ms,
             self.batching is None and isinstance(objective, ServiceLevelObjective),
         )
 
@@ -253,10 +254,16 @@ def _solved_table(profile: Profile, objective: Objective) -> PolicyTable:
 
 @lru_cache(maxsize=32)
 def _solved_curve(
-    profile: Profile, objective: ServiceLevelObjective, room: int, search_sizes: bool
+    profile: Profile,
+    objective: ServiceLevelObjective,
+    room: int,
+    admit_within_ms: float,
+    search_sizes: bool,
 ) -> LoadLatenessCurve | None:
     try:
-        return solve_load_lateness_curve(profile, objective, room, search_sizes=search_sizes)
+        return solve_load_lateness_curve(
+            profile, objective, room, admit_within_ms=admit_within_ms, search_sizes=search_sizes
+        )
     except InfeasibleError:
         return None
 

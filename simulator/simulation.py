@@ -205,6 +205,7 @@ class Simulation:
             settings=scenario.autoscaler_settings,
             sla_rate_per_s=curve.sla_rate_per_s if curve else 0.0,
             late_shares=curve.late_shares if curve else infeasible,
+            overload_levels=curve.overload_levels if curve else (),
             answered_total=counted.completed + counted.expired,
             late_total=counted.late,
             counted_s=now_s - replica.ready_s,

@@ -2,9 +2,11 @@
 
 If the deployments want more replicas than the budget holds, each replica goes where it prevents the
 most late requests: where the expected number of late requests per second, demand · (1 - level(n)),
-falls most. One replica alone may prevent none where two would, because an overloaded deployment
-answers nearly every request late until its capacity exceeds its load. So replicas are handed out in
-steps: as many to one deployment as prevent the most late requests per replica.
+falls most; those refused count as late. A replica that refuses what it cannot answer in time
+prevents as many as it can serve, however many more there are. Without such refusals (`late: serve`)
+an overloaded deployment answers nearly every request late until its capacity exceeds its load, so
+one replica alone may prevent none where two would. So replicas are handed out in steps: as many to
+one deployment as prevent the most late requests per replica.
 
 This is the greedy algorithm on the concave envelope of each deployment's curve (for the concave
 case see Fox, "Discrete optimization via marginal analysis", Management Science 13(3), 1966). If the

@@ -3,7 +3,9 @@
 Each replica reports its SLA rate: the highest arrival rate at which it keeps the SLA, according to
 its profile and Poisson arrivals. A device with a slower tail, or one shared with a noisy neighbor,
 sustains less. The correction is the factor on the rate at which the model would have predicted
-what was measured.
+what was measured: the late share without refusals by time, because a device slower than its replica
+believes admits what it then answers late. That of a replica that refuses in time grows so slowly
+with the rate that the correction would fall too far.
 
 Little can be learned at little load: far below the SLA rate nothing is late on any device. So the
 correction stays while there is no evidence against it, and drifts back to 1 over hours.

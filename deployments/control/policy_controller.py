@@ -152,12 +152,13 @@ class PolicyController:
         return work_conserving_table(profile, user_config.policy_objective(profile))
 
     def _solve(self) -> None:
-        user_config, profile = self.user_config, self.batching_profile
+        user_config, profile, limits = self.user_config, self.batching_profile, self._limits()
         request = SolveRequest(
             profile,
             user_config.policy_objective(profile),
             self.sla_at_replica,
-            self._limits().waiting_room,
+            limits.waiting_room,
+            limits.admit_within_ms,
         )
         self._solver.solve(request, user_config.sla)
         if self._solver.in_progress:

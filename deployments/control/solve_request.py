@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -28,12 +29,15 @@ class SolveRequest:
         The SLA of the curve: what the way to the replica and back leaves of the client's SLA.
     waiting_room : int
         Requests that may wait.
+    admit_within_ms : float
+        A request is refused if it will not be done within this time; infinity: none is.
     """
 
     profile: Profile
     objective: Objective
     sla: ServiceLevelObjective
     waiting_room: int
+    admit_within_ms: float = math.inf
 
     @property
     def search_sizes(self) -> bool:
@@ -50,7 +54,7 @@ class SolveRequest:
         """Name of the file that holds the curve."""
         source: list[Any] = [
             *(self.profile.latency_ms.tolist(), asdict(self.sla)),
-            *(self.waiting_room, self.search_sizes),
+            *(self.waiting_room, self.admit_within_ms, self.search_sizes),
         ]
         content = self.profile.to_dict()
         source += [
@@ -72,6 +76,7 @@ class SolveRequest:
             "objective": {"kind": type(self.objective).__name__, **asdict(self.objective)},
             "sla": asdict(self.sla),
             "waiting_room": self.waiting_room,
+            "admit_within_ms": self.admit_within_ms if self.admit_within_ms < math.inf else None,
         }
 
     @classmethod
@@ -79,11 +84,13 @@ class SolveRequest:
         """Return the request that `to_dict` wrote."""
         objective = dict(content["objective"])
         kind = _OBJECTIVES[objective.pop("kind")]
+        admit_within_ms = content["admit_within_ms"]
         return cls(
             Profile.from_dict(content["profile"]),
             kind(**objective),
             ServiceLevelObjective(**content["sla"]),
             content["waiting_room"],
+            math.inf if admit_within_ms is None else admit_within_ms,
         )
 
 
@@ -117,5 +124,8 @@ def curve_from_dict(content: Mapping[str, Any] | None) -> LoadLatenessCurve | No
     if content is None:
         return None
     return LoadLatenessCurve(
-        content["sla_rate_per_s"], tuple(content["late_shares"]), content.get("batch_size_limit")
+        content["sla_rate_per_s"],
+        tuple(content["late_shares"]),
+        content["batch_size_limit"],
+        tuple(content["overload_levels"]),
     )

@@ -24,6 +24,7 @@ def solve_curve(request: SolveRequest) -> LoadLatenessCurve | None:
             request.profile,
             request.sla,
             request.waiting_room,
+            admit_within_ms=request.admit_within_ms,
             search_sizes=request.search_sizes,
         )
     except InfeasibleError:

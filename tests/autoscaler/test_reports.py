@@ -64,12 +64,23 @@ def test_impossible_values_are_refused(wrong):
 CURVE = LoadLatenessCurve(140.0, tuple(i / 100 for i in range(len(LoadLatenessCurve.MULTIPLES))))
 
 
-def test_a_curve_survives_as_floats():
-    values = curve_to_floats(CURVE)
+LEVELS = tuple(0.9 / overload for overload in LoadLatenessCurve.OVERLOADS)
+
+
+@pytest.mark.parametrize("levels", [(), LEVELS])
+def test_a_curve_survives_as_floats(levels):
+    curve = replace(CURVE, overload_levels=levels)
+    values = curve_to_floats(curve)
     assert all(type(value) is float for value in values.values())
     report = ReplicaReport.from_floats("a", 5.0, {**VALUES, **values})
-    assert report.curve == CURVE
+    assert report.curve == curve
     assert not report.out_of_reach
+
+
+def test_impossible_overload_levels_are_refused():
+    values = {**VALUES, **curve_to_floats(CURVE), "overload_level_0": 0.5}
+    with pytest.raises(InvalidInputError, match="report of a: overload_levels"):
+        ReplicaReport.from_floats("a", 5.0, values)
 
 
 def test_the_absence_of_a_curve_survives_as_floats():

@@ -1,6 +1,7 @@
 """The load-lateness curve: the late share of one replica by its arrival rate."""
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -13,9 +14,11 @@ from policy import load_lateness
 from policy.batch_sizes import batch_size_limits
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
+from policy.front import FrontCosts
 from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.optimization import solve
+from policy.path import PathCosts
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from tests.support.profiles import GOOGLENET_P4 as P4
@@ -151,6 +154,72 @@ def test_beyond_the_last_multiple_no_more_are_answered_in_time():
     assert 10 * last * curve.service_level(10 * last) == pytest.approx(
         10 * last * curve.service_level(last) / 10
     )
+
+
+LEVELS = tuple(1 / (1.0 + 2 * m) for m in LoadLatenessCurve.OVERLOADS)
+
+
+def test_a_replica_that_refuses_by_time_goes_on_to_answer_in_time_beyond_its_rate():
+    """Without such refusals nearly all that it takes is late."""
+    sla = ServiceLevelObjective(19.5, 99.0)
+    limited = P4.up_to(27)
+    refusing = solve_load_lateness_curve(limited, sla, 54, admit_within_ms=0.97 * 19.5)
+    serving = solve_load_lateness_curve(limited, sla, 54)
+    rate = refusing.sla_rate_per_s
+    assert rate == serving.sla_rate_per_s
+    assert refusing.late_shares == serving.late_shares
+    assert serving.overload_levels == ()
+    for multiple in (0.3, 0.9, 1.0):
+        assert refusing.service_level(multiple * rate) == serving.service_level(multiple * rate)
+    for multiple in (1.18, 1.5, 2.0, 10.0):
+        assert multiple * refusing.service_level(multiple * rate) > 1.05
+        assert multiple * refusing.service_level(multiple * rate) * rate <= limited.capacity_per_s
+    assert serving.service_level(1.5 * rate) < 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "costs",
+    [
+        {"front": FrontCosts(0.6, 0.5, shares_cpu=False)},
+        {"path": PathCosts(0.5)},
+    ],
+)
+def test_where_front_or_balancer_limits_the_replica_no_more_is_in_time_than_they_pass_on(costs):
+    sla = ServiceLevelObjective(29.5, 99.0)
+    curve = solve_load_lateness_curve(replace(P4, **costs), sla, 64, admit_within_ms=28.6)
+    rate = curve.sla_rate_per_s
+    most = 2000.0 if "path" in costs else 1e3 / (0.6 + 0.5 / 32)
+    assert rate < most < P4.capacity_per_s
+    for multiple in (1.2, 2.0, 3.0):
+        in_time = multiple * curve.service_level(multiple * rate)
+        assert in_time == pytest.approx(max(0.99, 0.9 * most / rate), rel=1e-6)
+
+
+@settings(derandomize=True, max_examples=60)
+@given(
+    st.lists(st.floats(0, 1), min_size=16, max_size=16),
+    st.lists(st.floats(0, 1), min_size=7, max_size=7),
+    st.lists(st.floats(0.0, 50.0), min_size=2, max_size=6),
+)
+def test_the_service_level_never_rises_with_the_rate(shares, levels, multiples):
+    levels = tuple(sorted(levels, reverse=True))
+    curve = LoadLatenessCurve(137.0, tuple(sorted(shares)), overload_levels=levels)
+    found = [curve.service_level(137.0 * multiple) for multiple in sorted(multiples)]
+    assert all(low >= high - 1e-9 for low, high in pairwise(found))
+    assert all(0 <= one <= 1 for one in found)
+
+
+def test_beyond_the_last_overload_no_more_are_answered_in_time():
+    curve = LoadLatenessCurve(10.0, 16 * (0.0,), overload_levels=LEVELS)
+    assert 300 * curve.service_level(300) == pytest.approx(30 * curve.service_level(30))
+    assert curve.service_level(20.0) == pytest.approx(LEVELS[LoadLatenessCurve.OVERLOADS.index(2)])
+
+
+@pytest.mark.parametrize("levels", [(0.5,), LEVELS[::-1], (1.1, *LEVELS[1:])])
+def test_overload_levels_out_of_range_are_refused(levels):
+    with pytest.raises(InvalidInputError, match="overload_levels"):
+        LoadLatenessCurve(10.0, 16 * (0.0,), overload_levels=levels)
 
 
 @pytest.mark.parametrize("room", [32, 513, 1440, 4096])

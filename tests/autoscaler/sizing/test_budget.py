@@ -2,13 +2,16 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from autoscaler.sizing.budget import Claim, share_budget
+from autoscaler.reports import ReplicaReport
+from autoscaler.sizing.budget import Claim, service_level_by_replicas, share_budget
 from policy.errors import InvalidInputError
+from policy.load_lateness import LoadLatenessCurve
 
 QUICK = settings(derandomize=True, max_examples=200, deadline=None, database=None)
 TOLERANCE = 1e-9
@@ -112,6 +115,31 @@ def test_replicas_that_only_help_together_are_given_together() -> None:
     overloaded = claim_of("overloaded", 100, [0.0, 0.0, 0.0, 1.0])
     other = claim_of("other", 100, [0.0, 0.1, 0.2, 0.3])
     assert share_budget([overloaded, other], 3) == {"overloaded": 3, "other": 0}
+
+
+@pytest.mark.parametrize(("refusing", "busy"), [(True, 2), (False, 3)])
+def test_two_replicas_that_refuse_by_time_are_worth_twice_one_where_neither_suffices(
+    refusing: bool, busy: int
+) -> None:
+    """Both want three of four: one each would idle half of what the devices can answer."""
+    overloads = LoadLatenessCurve.OVERLOADS
+    late_shares = (*(10 * (0.0,)), 0.01, 0.08, 0.35, 0.72, 0.96, 0.99)
+    levels = tuple(min(0.95, 1.09 / overload) for overload in overloads) if refusing else ()
+    curve = LoadLatenessCurve(100.0, late_shares, overload_levels=levels)
+    report = ReplicaReport("a", 0.0, 0, 0, 0, 0, 32, 300, 500, 99, **fields_of(curve))
+    claims = [
+        Claim(name, demand, service_level_by_replicas(demand, None, [report]), 1, 3)
+        for name, demand in (("busy", 290.0), ("quiet", 250.0))
+    ]
+    assert share_budget(claims, 4) == {"busy": busy, "quiet": 4 - busy}
+
+
+def fields_of(curve: LoadLatenessCurve) -> dict[str, Any]:
+    return {
+        "sla_rate_per_s": curve.sla_rate_per_s,
+        "late_shares": curve.late_shares,
+        "overload_levels": curve.overload_levels,
+    }
 
 
 def test_if_nothing_helps_the_replicas_follow_the_load() -> None:

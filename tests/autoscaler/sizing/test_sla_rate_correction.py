@@ -6,6 +6,7 @@ import pytest
 
 from autoscaler.sizing.sla_rate_correction import MIN_CORRECTION, SlaRateCorrection
 from policy.errors import InvalidInputError
+from policy.load_lateness import LoadLatenessCurve
 from tests.support.reporting_fleet import CURVE, PER_REPLICA, PROFILE, SETTINGS, Fleet
 
 ALLOWED, BATCH = 0.01, 32.0
@@ -21,7 +22,7 @@ def slower(factor, share=1.0, seed=5):
     )
 
 
-def run(correction, seconds, rate_per_s, late_share, seed=1, since_s=0):
+def run(correction, seconds, rate_per_s, late_share, seed=1, since_s=0, curve=CURVE):
     """Feed the correction with the counts of one replica; late requests come in batches."""
     rng = np.random.default_rng(seed)
     report = Fleet(1).report_of("r0")
@@ -39,7 +40,7 @@ def run(correction, seconds, rate_per_s, late_share, seed=1, since_s=0):
         )
         correction.count_between(before, now)
         before = now
-        correction.revise(second, CURVE, ALLOWED, BATCH, retries=0)
+        correction.revise(second, curve, ALLOWED, BATCH, retries=0)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -111,6 +112,18 @@ def test_a_request_that_another_replica_answers_in_time_is_not_lost():
         corrections[retries] = correction.correction
     assert corrections[5] == 1.0
     assert corrections[0] < 0.9
+
+
+def test_what_a_replica_refuses_by_time_does_not_explain_late_answers():
+    """A device slower than its profile admits what it then answers late: no refusals in time."""
+    levels = tuple(min(0.98, 1.09 / overload) for overload in LoadLatenessCurve.OVERLOADS)
+    corrections = []
+    for curve in (CURVE, replace(CURVE, overload_levels=levels)):
+        correction = SlaRateCorrection()
+        run(correction, 1200, 0.95 * PER_REPLICA, 0.05, curve=curve)
+        corrections.append(correction.correction)
+    assert corrections[0] == corrections[1]
+    assert 0.85 < corrections[0] < 0.9
 
 
 def test_an_overload_that_the_model_predicts_is_no_evidence():
