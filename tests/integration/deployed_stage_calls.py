@@ -19,7 +19,9 @@ import yaml
 from deployments.local.run import LocalRun, ServedApplication
 from deployments.local.service import local_service
 from pipelines.serving.config import AUTOSCALING_POLICY
-from tests.support.services import ROOT, free_port, wait_for
+from tests.support.ports import free_port
+from tests.support.services import ROOT
+from tests.support.waiting import wait_for
 
 NAME, STAGE = "digits-pipeline", "classify"
 #: How long requests are sent while a replica is killed.
@@ -106,7 +108,7 @@ def main() -> None:
             stages = client.get("/sojourn/pipeline").json()["stages"]
             return next(made for made in stages if made["name"] == STAGE)
 
-        wait_for(lambda: stage()["workers"] == 2, 60)
+        wait_for(lambda: stage()["workers"] == 2)
         answer = client.post(
             f"/v2/models/{NAME}/infer", json=request, headers={"X-Sojourn-Stage-Times": "true"}
         ).json()
@@ -121,13 +123,13 @@ def main() -> None:
             return await asking
 
         observed["while_killed"] = asyncio.run(kill_under_load())
-        wait_for(lambda: stage()["workers"] == 2, 90)
+        wait_for(lambda: stage()["workers"] == 2)
         # 60 requests per second need three replicas; a few need two, the least.
         observed["busy"] = asyncio.run(load(service.url, request, 60.0, 12.0))
-        wait_for(lambda: stage()["workers"] == 3, 60)
+        wait_for(lambda: stage()["workers"] == 3)
         observed["most_workers"] = stage()["workers"]
         observed["fronts"] = len(replicas("PipelineReplica"))
-        wait_for(lambda: stage()["workers"] == 2, 60)
+        wait_for(lambda: stage()["workers"] == 2)
         observed["after"] = asyncio.run(load(service.url, request, 5.0, 2.0))
     observed["left_over"] = len(replicas(STAGE))
     sys.stdout.write(json.dumps(observed))

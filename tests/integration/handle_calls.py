@@ -26,7 +26,8 @@ from deployments.errors import BusyError
 from deployments.http.inference_protocol import parse_request
 from deployments.local.cluster import deploy
 from deployments.service_loading import load_service
-from tests.support.services import load_document, wait_for
+from tests.support.services import load_document
+from tests.support.waiting import wait_for
 
 RETRY_DELAY_MS = 50.0
 SPREAD_CALLS = 400
@@ -235,7 +236,7 @@ def observed(dashboard: str) -> dict[str, Any]:
         "spread": handle.spread.remote().result(),
         "beside_full_ones": handle.beside_full_ones.remote(CALLS_BESIDE_FULL_ONES).result(),
     }
-    assert wait_for(lambda: all(replicas_of(model) == 1 for model in MODELS), 60)
+    assert wait_for(lambda: all(replicas_of(model) == 1 for model in MODELS))
     return {
         **seen,
         "retry_delay_ms": RETRY_DELAY_MS,

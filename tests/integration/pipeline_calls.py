@@ -17,7 +17,9 @@ import yaml
 from deployments.local.cluster import deploy
 from deployments.local.run import LocalRun, ServedApplication
 from deployments.local.service import local_service
-from tests.support.services import ROOT, free_port, wait_for
+from tests.support.ports import free_port
+from tests.support.services import ROOT
+from tests.support.waiting import wait_for
 
 NAME = "digits-pipeline"
 
@@ -52,11 +54,11 @@ def main() -> None:
         (worker,) = stage_workers() - before
         os.kill(worker, 9)
         # Under the SLA it refuses, until another worker has started.
-        wait_for(lambda: client.get("/v2/health/ready").status_code == 503, 10)
+        wait_for(lambda: client.get("/v2/health/ready").status_code == 503)
         observed["without_worker"] = client.post(
             f"/v2/models/{NAME}/infer", json=request
         ).status_code
-        wait_for(lambda: client.get("/v2/health/ready").is_success, 60)
+        wait_for(lambda: client.get("/v2/health/ready").is_success)
         observed["after_kill"] = [ask() for _ in range(5)]
         (replacement,) = stage_workers() - before
         observed["replaced"] = replacement != worker
@@ -71,7 +73,7 @@ def main() -> None:
         def sla() -> str:
             return str(client.get("/sojourn/policy").json()["sla_in_words"])
 
-        wait_for(lambda: "250" in sla(), 60)
+        wait_for(lambda: "250" in sla())
         observed["sla"] = sla()
         observed["same_worker"] = stage_workers() - before == {replacement}
     observed["left_over"] = len(stage_workers() - before)

@@ -11,7 +11,8 @@ import pytest
 
 from sojourn.cli import main
 from tests.support.readme import blocks
-from tests.support.services import BIN, ROOT, wait_for
+from tests.support.services import BIN, ROOT
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -64,7 +65,7 @@ def test_the_section_on_a_cluster_works_as_written(shell: Shell, tmp_path: Path)
     assert started.returncode == 0, started.stderr
     assert "Traceback" not in started.stderr
     ready = f"{URL}/v2/models/digits/ready"
-    assert wait_for(lambda: httpx.get(ready).status_code == 200, TIMEOUT_S)
+    assert wait_for(lambda: httpx.get(ready).status_code == 200)
     # A second shell, with the first line only.
     environment, _, _ = commands.partition("\n")
     status = shell(f"{environment}\n.venv/bin/serve status")
@@ -87,6 +88,6 @@ def test_a_users_own_model_is_deployed_from_another_folder(shell: Shell, tmp_pat
     started = shell(deploy, project)
     assert started.returncode == 0, started.stderr
     example = f"{URL}/sojourn/example"
-    assert wait_for(lambda: httpx.get(example).status_code == 200, TIMEOUT_S)
+    assert wait_for(lambda: httpx.get(example).status_code == 200)
     answer = httpx.post(f"{URL}/v2/models/classifier/infer", json=httpx.get(example).json())
     assert {tensor["name"] for tensor in answer.json()["outputs"]} == {"label", "scores"}

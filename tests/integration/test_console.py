@@ -14,7 +14,9 @@ import yaml
 from deployments.access.tokens import hash_token
 from pipelines.serving.config import PipelineConfig
 from tests.support.browser import CHROMIUM, Page, browsing
-from tests.support.services import ROOT, free_port, wait_for
+from tests.support.ports import free_port
+from tests.support.services import ROOT
+from tests.support.waiting import wait_for
 
 pytestmark = [
     pytest.mark.integration,
@@ -49,7 +51,7 @@ def url() -> Iterator[str]:
     )
     address = f"http://127.0.0.1:{port}"
     try:
-        assert wait_for(lambda: httpx.get(f"{address}/v2/health/live").status_code == 200, 60)
+        assert wait_for(lambda: httpx.get(f"{address}/v2/health/live").status_code == 200)
         yield f"{address}/sojourn/"
     finally:
         process.terminate()
@@ -180,7 +182,7 @@ def test_the_what_if_of_a_pipeline_sizes_its_stages(
         stdout=subprocess.DEVNULL,
     )
     try:
-        assert wait_for(lambda: httpx.get(f"{address}/v2/health/ready").status_code == 200, 60)
+        assert wait_for(lambda: httpx.get(f"{address}/v2/health/ready").status_code == 200)
         example = httpx.get(f"{address}/sojourn/example").content
         with browsing(tmp_path_factory.mktemp("browser")) as page, httpx.Client() as client:
             page.get(f"{address}/sojourn/")
@@ -192,7 +194,7 @@ def test_the_what_if_of_a_pipeline_sizes_its_stages(
                 return page.script("document.querySelector('#answers tbody') && true")
 
             # There is a present to ask about once there is load.
-            assert wait_for(asked, 30)
+            assert wait_for(asked)
             # The page that is open has started the planner.
             load = "document.querySelectorAll('#sliders input[type=number]')[2]"
             page.script(

@@ -13,7 +13,7 @@ from deployments.haproxy.alone import haproxy
 from deployments.haproxy.only_replica import OTHERS_HEADER, status_on_wire
 from deployments.haproxy_view import HaproxyView
 from deployments.http.retry_budget import RetryBudget
-from tests.support.services import free_port
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.integration
 

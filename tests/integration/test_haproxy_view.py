@@ -15,7 +15,8 @@ import pytest
 
 from deployments.haproxy.alone import haproxy
 from deployments.haproxy_view import HaproxyView
-from tests.support.services import free_port, wait_for
+from tests.support.ports import free_port
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 

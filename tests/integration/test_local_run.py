@@ -12,7 +12,9 @@ import httpx
 import psutil
 import pytest
 
-from tests.support.services import BIN, ROOT, Running, free_port, load_document, serving, wait_for
+from tests.support.ports import free_port
+from tests.support.services import BIN, ROOT, Running, load_document, serving
+from tests.support.waiting import LIMIT_S, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -129,7 +131,7 @@ def test_a_public_address_opens_the_service_and_nothing_else_and_errors_of_the_m
 def test_a_run_ended_while_it_starts_leaves_nothing_and_no_trace(tmp_path: Path) -> None:
     process = subprocess.Popen(
         # `timeout` signals the command, and then its whole process group.
-        ["timeout", "60", BIN / "sojourn", "serve", "--port", str(free_port())],
+        ["timeout", "300", BIN / "sojourn", "serve", "--port", str(free_port())],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -139,8 +141,8 @@ def test_a_run_ended_while_it_starts_leaves_nothing_and_no_trace(tmp_path: Path)
     assert wait_for(lambda: any(one.name() == "raylet" for one in running.children(recursive=True)))
     started = running.children(recursive=True)
     os.kill(process.pid, signal.SIGTERM)
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=LIMIT_S)
     assert output == ""
     assert set(errors.splitlines()) <= {"starting Ray", "deploying digits", "stopping"}
-    _, alive = psutil.wait_procs(started, timeout=2)
+    _, alive = psutil.wait_procs(started, timeout=LIMIT_S)
     assert not alive

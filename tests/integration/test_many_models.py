@@ -12,7 +12,8 @@ import safetensors.numpy
 
 from modelstore.client import list_models
 from tests.support.model_stores import sign
-from tests.support.services import Running, load_document, serving, wait_for
+from tests.support.services import Running, load_document, serving
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -136,7 +137,7 @@ def test_a_deploy_of_new_weights_replaces_no_replica_and_fails_no_request(
     user_config["models"] = {"twos": {"version": "2"}}
     with asking(service, "twos", "threes") as seen:
         service.redeploy(document)
-        assert wait_for(lambda: answers(service, "twos") == {("2", 4.0)}, timeout_s=60)
+        assert wait_for(lambda: answers(service, "twos") == {("2", 4.0)})
     check(seen)
     assert set(service.replicas()) == replicas
     socket_path = httpx.get(f"{service.url}/sojourn/policy").json()["start"]["store_socket"]

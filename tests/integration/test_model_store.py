@@ -10,8 +10,9 @@ import pytest
 
 from modelstore.client import ask, list_models
 from tests.support.model_stores import is_up, publish
-from tests.support.services import Running, load_document, serving, wait_for
+from tests.support.services import Running, load_document, serving
 from tests.support.store_model import LAYERS, WIDTH, layer_weights
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -82,7 +83,7 @@ def test_the_second_replica_maps_the_weights_of_the_first(
         starts[start["total_s"]] = start
         return len(starts) == 2
 
-    assert wait_for(both_answer, timeout_s=90)
+    assert wait_for(both_answer)
     assert sorted(start["weights_found_in"] for start in starts.values()) == ["host", "remote"]
     for start in starts.values():
         assert math.fsum(start["phases_s"].values()) == pytest.approx(start["total_s"])
@@ -118,8 +119,7 @@ def test_answers_are_right_and_the_first_one_is_timed(service: Running) -> None:
 
 def test_the_start_is_a_metric(service: Running) -> None:
     assert wait_for(
-        lambda: "sojourn_start_seconds{" in httpx.get(service.summary["metrics_url"]).text,
-        timeout_s=30,
+        lambda: "sojourn_start_seconds{" in httpx.get(service.summary["metrics_url"]).text
     )
 
 
@@ -134,9 +134,7 @@ def test_a_manager_that_is_killed_comes_back_and_takes_over_the_memory(service: 
     manager.wait(10)
     victim = min(service.replicas())
 
-    assert wait_for(lambda: is_up(socket_path), timeout_s=60)
+    assert wait_for(lambda: is_up(socket_path))
     psutil.Process(victim).kill()
-    assert wait_for(
-        lambda: victim not in service.replicas() and len(service.replicas()) == 2, timeout_s=60
-    )
-    assert wait_for(lambda: ask("stats", socket_path=socket_path)["taken_over"] == 1, timeout_s=60)
+    assert wait_for(lambda: victim not in service.replicas() and len(service.replicas()) == 2)
+    assert wait_for(lambda: ask("stats", socket_path=socket_path)["taken_over"] == 1)

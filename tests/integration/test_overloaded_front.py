@@ -15,8 +15,10 @@ import pytest
 
 from deployments.haproxy.alone import haproxy
 from tests.support.closed_loop import closed_loop
+from tests.support.ports import free_port
 from tests.support.readme import ROOT, blocks
-from tests.support.services import free_port, load_document, serving, wait_for
+from tests.support.services import load_document, serving
+from tests.support.waiting import wait_for
 from tests.support.wrk import wrk
 
 pytestmark = pytest.mark.integration
@@ -47,7 +49,7 @@ def front_server(module: Path, port: int, *arguments: str) -> Iterator[None]:
         env={**os.environ, "PYTHONPATH": f"{module}{os.pathsep}{ROOT}"},
     )
     try:
-        assert wait_for(lambda: httpx.get(f"http://127.0.0.1:{port}/v2/health/ready"), 60)
+        assert wait_for(lambda: httpx.get(f"http://127.0.0.1:{port}/v2/health/ready"))
         yield
     finally:
         server.send_signal(signal.SIGINT)

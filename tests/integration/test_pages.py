@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 from sojourn.cli import main
-from tests.support.pages import TIMEOUT_S, run_block
+from tests.support.pages import run_block
 from tests.support.readme import ROOT, blocks
-from tests.support.services import Running, serving, wait_for
+from tests.support.services import Running, serving
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -90,7 +91,7 @@ def test_prometheus_finds_every_metric_of_the_page(shell: Shell, service: Runnin
         text = "".join(httpx.get(f"http://{target}/metrics").text for target in targets)
         return named - NEVER_COUNTED - set(re.findall(r"^(\w+)", text, re.MULTILINE))
 
-    assert wait_for(lambda: not missing(), 60), missing()
+    assert wait_for(lambda: not missing()), missing()
 
 
 def test_upgrades(shell: Shell, service: Running, project: Path) -> None:
@@ -110,7 +111,7 @@ def test_upgrades(shell: Shell, service: Running, project: Path) -> None:
         answer = httpx.get(metadata)
         return answer.status_code == 200 and answer.json()["versions"] == ["2"]
 
-    assert wait_for(is_up, TIMEOUT_S)
+    assert wait_for(is_up)
     assert "right answers" in shell(load)
     # The old version was not touched.
     assert replicas <= set(service.replicas())

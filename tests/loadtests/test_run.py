@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from loadtests.schedule import Step, poisson_schedule
 from sojourn.cli import main
-from tests.support.services import free_port
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.integration
 LOCUSTFILE = Path(__file__).resolve().parents[2] / "loadtests/locustfile.py"

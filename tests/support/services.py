@@ -2,11 +2,9 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +17,11 @@ import yaml
 from deployments.haproxy.admin_relay import AdminError, ask
 from deployments.haproxy.server_checks import parse_servers
 from deployments.local.ray_token import ray_headers
+from tests.support.ports import free_port
+from tests.support.waiting import LIMIT_S, wait_for
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-STOP_TIMEOUT_S = 60
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class Running:
             ready = f"{self.url}{route_prefix.rstrip('/')}/v2/health/ready"
             return httpx.get(ready).status_code == 200
 
-        assert wait_for(is_all_that_runs, 90)
+        assert wait_for(is_all_that_runs)
         assert wait_for(lambda: all(answers(prefix) for prefix in wanted.values()))
         return self
 
@@ -100,12 +99,6 @@ class Running:
     @property
     def _applications_url(self) -> str:
         return f"{self.summary['dashboard']}/api/serve/applications/"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
@@ -137,7 +130,7 @@ def serving(config: Path, document: dict[str, Any], *options: str) -> Iterator[R
                 break
         else:
             process.stdout.close()
-            process.wait(STOP_TIMEOUT_S)
+            process.wait(LIMIT_S)
             raise AssertionError(f"sojourn serve did not come up: {log.read_text()}")
         running = psutil.Process(process.pid)
         summary = json.loads("".join(lines))
@@ -148,26 +141,13 @@ def serving(config: Path, document: dict[str, Any], *options: str) -> Iterator[R
         finally:
             started += running.children(recursive=True)
             process.send_signal(signal.SIGINT)
-            status = process.wait(STOP_TIMEOUT_S)
+            status = process.wait(LIMIT_S)
             process.stdout.close()
         assert status == 0, log.read_text()
-        _, alive = psutil.wait_procs(started, timeout=2)
+        _, alive = psutil.wait_procs(started, timeout=LIMIT_S)
         assert not alive, f"left behind: {alive}"
 
 
 def load_document(name: str) -> dict[str, Any]:
     document: dict[str, Any] = yaml.safe_load((ROOT / "configs" / name).read_text())
     return document
-
-
-def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> bool:
-    """Poll `condition`, which asks a real cluster; return whether it came true in time."""
-    deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
-        try:
-            if condition():
-                return True
-        except (httpx.HTTPError, KeyError):
-            pass
-        time.sleep(0.2)
-    return False

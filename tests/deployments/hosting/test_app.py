@@ -12,6 +12,7 @@ from deployments.http.protocol import HostedApp, InferenceProtocol
 from modelstore.errors import FetchError, StoreFullError, UnknownModelError
 from tests.support.doubles_service import listening
 from tests.support.hosted_models import hosted, user_config
+from tests.support.waiting import until
 
 BODY = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}
 TOKEN_FOR_INFERENCE = "inference-token"
@@ -28,12 +29,6 @@ async def infer(client, path):
     if response.status_code != 200:
         return response.status_code
     return answer["model_name"], answer["model_version"], answer["outputs"][0]["data"][0]
-
-
-async def until(condition):
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def test_each_model_answers_under_its_name_and_version():

@@ -23,7 +23,7 @@ from policy.profile import Profile
 from tests.support.emulated_service import emulated_service
 
 PROFILE = Profile.from_dict({"max_batch_size": 4, "latency_ms": {"per_request": 1, "fixed": 5}})
-SLA = {"response_time_ms": 200}
+SLA = {"response_time_ms": 20_000}
 ROWS = (1, 64, 1, 3)
 
 
@@ -69,7 +69,7 @@ async def test_together_they_count_as_one_after_the_other(*, too_late: bool) -> 
         emulated_service(PROFILE, sla=SLA) as each,
     ):
         now_s, loop = time.monotonic(), Loop()
-        arrival_s = now_s - (0.3 if too_late else 0.0)
+        arrival_s = now_s - (30.0 if too_late else 0.0)
         hosted, alone = hosted_on(each, loop), hosted_on(one, loop)
         if not too_late:
             one.batcher.core.drain()
@@ -140,8 +140,8 @@ async def test_the_prepared_answer_is_the_encoded_one(
 async def test_who_is_turned_away_is_what_has_no_room() -> None:
     async with emulated_service(PROFILE, sla=SLA) as service:
         now_s = time.monotonic()
-        assert service.turns_away(now_s - 0.1, now_s) is None
-        refusal = service.turns_away(now_s - 0.3, now_s)
+        assert service.turns_away(now_s - 10, now_s) is None
+        refusal = service.turns_away(now_s - 30, now_s)
         assert refusal is not None
         assert refusal.value == "expired"
         assert service.explain()["rows"]["offered"] == 0, "asking counts nothing"

@@ -16,7 +16,8 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.services import BIN, Running, load_document, wait_for
+from tests.support.services import BIN, Running, load_document
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -75,7 +76,7 @@ def test_a_changed_sla_changes_the_replicas_and_a_restart_of_the_controller_does
 
         # Held, so that the replicas are the same if this machine is too busy to send the load.
         service.redeploy(document_of(sla=STRICT, autoscaler={"hold_s": 120}))
-        assert wait_for(lambda: all_run(service) and len(service.replicas()) >= 2, timeout_s=40)
+        assert wait_for(lambda: all_run(service) and len(service.replicas()) >= 2)
         assert first in service.replicas()
 
         before, replicas = log(service), set(service.replicas())
@@ -84,7 +85,7 @@ def test_a_changed_sla_changes_the_replicas_and_a_restart_of_the_controller_does
         controller.wait(10)
         killed_s = newest(service)["time_s"]
         # The new controller continues with the history of the old one.
-        assert wait_for(lambda: newest(service)["time_s"] > killed_s + 2, timeout_s=40)
+        assert wait_for(lambda: newest(service)["time_s"] > killed_s + 2)
         # Its first seconds may lack reports that were due while there was no controller.
         assert wait_for(lambda: measured_per_s(service) > 0.5 * RATE_PER_S)
         after = log(service)
@@ -106,7 +107,7 @@ def test_every_decision_is_exported_as_metrics(service: Running) -> None:
         "horizon_seconds",
     }
     # A new controller has not exported all of them yet.
-    assert wait_for(lambda: wanted <= set(autoscaler_metrics(service)), timeout_s=40)
+    assert wait_for(lambda: wanted <= set(autoscaler_metrics(service)))
     assert autoscaler_metrics(service)["replicas_decided"] >= 1
 
 
@@ -121,9 +122,9 @@ def test_an_idle_service_goes_to_zero_and_its_next_requests_are_answered(
 
         service.redeploy(document_of(min_replicas=0))
         # Also send requests while the last replica drains.
-        assert wait_for(lambda: target(service) == 0, timeout_s=60)
+        assert wait_for(lambda: target(service) == 0)
         assert answers() == numbers
-        assert wait_for(lambda: not service.replicas(), timeout_s=60)
+        assert wait_for(lambda: not service.replicas())
         assert answers() == numbers
     assert len(service.replicas()) == 1
 

@@ -13,7 +13,8 @@ import pytest
 
 from tests.support.fragile_replica import POISON, SHAPE
 from tests.support.fragile_service import fragile_document
-from tests.support.services import Running, wait_for
+from tests.support.services import Running
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -39,7 +40,7 @@ def ask(url: str, first: float, shape: tuple[int, ...] = (4,)) -> tuple[int, dic
 
 def test_one_request_kills_two_replicas_at_most_and_harms_no_other(one_ray: Running) -> None:
     service = one_ray.serve_instead(fragile_document("SmallFragile", REPLICAS))
-    assert wait_for(lambda: service.servers_up() == REPLICAS, 60)
+    assert wait_for(lambda: service.servers_up() == REPLICAS)
     before = set(service.replicas())
     with ThreadPoolExecutor(12) as pool:
         bystanders = [pool.submit(ask, service.url, float(4 * number)) for number in range(20)]
@@ -49,9 +50,9 @@ def test_one_request_kills_two_replicas_at_most_and_harms_no_other(one_ray: Runn
     for number, bystander in enumerate(bystanders):
         status, content = bystander.result()
         assert (status, content["outputs"][0]["data"]) == (200, [float(number)])
-    assert wait_for(lambda: len(before - set(service.replicas())) == 2, 10)
+    assert wait_for(lambda: len(before - set(service.replicas())) == 2)
     # Replicas that start afterwards know of it, too.
-    assert wait_for(lambda: len(service.replicas()) == REPLICAS, 60)
+    assert wait_for(lambda: len(service.replicas()) == REPLICAS)
     alive = set(service.replicas())
     for _ in range(10):
         assert ask(service.url, POISON)[0] == 500
@@ -76,7 +77,7 @@ def test_large_bodies_survive_full_replicas(one_ray: Running) -> None:
     service = one_ray.serve_instead(
         fragile_document("SlowFragile", 2, waiting_room=1, late="serve", batch_size_limit=1)
     )
-    assert wait_for(lambda: service.servers_up() == 2, 60)
+    assert wait_for(lambda: service.servers_up() == 2)
     with ThreadPoolExecutor(3) as pool:
         # Three requests never fill both replicas, but often one of them.
         end_s = time.monotonic() + 3

@@ -17,7 +17,8 @@ from deployments.access.tokens import hash_token
 from loadtests.digits import held_out
 from tests.support.readme import ROOT
 from tests.support.readme import commands as readme_commands
-from tests.support.services import BIN, Running, load_document, wait_for
+from tests.support.services import BIN, Running, load_document
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -183,7 +184,7 @@ def test_metrics_reach_the_clusters_prometheus_endpoint(service: Running) -> Non
         text = httpx.get(service.summary["metrics_url"]).text
         return "sojourn_answers_total" in text and "sojourn_response_time_seconds" in text
 
-    assert wait_for(exported, timeout_s=30)
+    assert wait_for(exported)
 
 
 def test_a_killed_replica_is_replaced(service: Running) -> None:
@@ -199,7 +200,7 @@ def test_a_killed_replica_is_replaced(service: Running) -> None:
         answer = httpx.post(infer, json=example, timeout=10)
         return answer.status_code == 200 and answer.json()["outputs"][0]["data"] == [3]
 
-    assert wait_for(answers, timeout_s=90)
+    assert wait_for(answers)
     assert victim not in service.replicas()
     assert policy(service)["config_error"].endswith("; the last good user_config is in force")
     assert policy(service)["sla_in_words"] == "99% of requests within 100 ms"

@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.services import Running, load_document, wait_for
+from tests.support.services import Running, load_document
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -71,18 +72,18 @@ def test_no_request_is_lost_while_replicas_are_replaced_and_stopped(one_ray: Run
         assert wait_for(lambda: len(service.replicas()) == 1)
         (first,) = service.replicas()
         service.redeploy(document(1, "2"))
-        assert wait_for(lambda: version(service) == "2" and first not in service.replicas(), 90)
+        assert wait_for(lambda: version(service) == "2" and first not in service.replicas())
         (second,) = service.replicas()
         broken = document(1, "3")
         broken["applications"][0]["args"]["model"]["options"] = {"profile": "no-such-file"}
         service.redeploy(broken)
-        assert wait_for(lambda: "no-such-file" in status(service), 90)
+        assert wait_for(lambda: "no-such-file" in status(service))
         assert second in service.replicas()
         assert version(service) == "2"
         service.redeploy(document(2, "2"))
-        assert wait_for(lambda: len(service.replicas()) == 2, 90)
+        assert wait_for(lambda: len(service.replicas()) == 2)
         service.redeploy(document(1, "2"))
-        assert wait_for(lambda: len(service.replicas()) == 1, 90)
+        assert wait_for(lambda: len(service.replicas()) == 1)
         assert seen.total() > 40
         assert set(seen) == {200}
 

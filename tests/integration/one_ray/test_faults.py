@@ -16,7 +16,8 @@ import pytest
 from benchmarks.resilience.load import Bystanders, Load, Target
 from benchmarks.resilience.service import emulated_document
 from benchmarks.resilience.tally import Outcome, Request
-from tests.support.services import Running, wait_for
+from tests.support.services import Running
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -29,7 +30,7 @@ def service(one_ray: Running) -> Running:
     document = emulated_document(replicas=2)
     document["applications"][0]["name"] = "faulty"
     running = one_ray.serve_instead(document)
-    assert wait_for(lambda: running.servers_up() == len(running.replicas()) == 2, 60)
+    assert wait_for(lambda: running.servers_up() == len(running.replicas()) == 2)
     return running
 
 
@@ -104,6 +105,6 @@ def test_the_death_of_the_actor_that_manages_haproxy_is_not_noticed(service: Run
         assert manager
         manager.kill()
         # The successor has a HAProxy of its own once it knows the replicas.
-        assert wait_for(lambda: newest(service, "bin/haproxy -db") not in (None, orphan), 60)
+        assert wait_for(lambda: newest(service, "bin/haproxy -db") not in (None, orphan))
         assert wait_for(partial(answered_from, bystanders, time.monotonic(), 100))
     assert broken(bystanders) == []

@@ -11,7 +11,8 @@ from autoscaler.decision_instruments import DECISION_INSTRUMENTS
 from deployments.replica_instruments import REPLICA_INSTRUMENTS
 from tests.support.dashboards import QUERIES, PanelQuery
 from tests.support.prometheus import Prometheus
-from tests.support.services import Running, load_document, wait_for
+from tests.support.services import Running, load_document
+from tests.support.waiting import wait_for
 
 pytestmark = [
     pytest.mark.integration,
@@ -73,7 +74,7 @@ def test_every_metric_arrives(prometheus: Prometheus) -> None:
     def arrived() -> set[str]:
         return set(prometheus.get("label/__name__/values", **{"match[]": OURS}))
 
-    wait_for(lambda: expected <= arrived(), timeout_s=40)
+    wait_for(lambda: expected <= arrived())
     assert expected - arrived() == set()
 
 
@@ -94,7 +95,7 @@ def test_every_metric_arrives(prometheus: Prometheus) -> None:
 def test_a_metric_has_the_right_value_after_a_known_load(
     prometheus: Prometheus, expression: str, value: float
 ) -> None:
-    assert wait_for(lambda: prometheus.value(expression) == pytest.approx(value), timeout_s=40)
+    assert wait_for(lambda: prometheus.value(expression) == pytest.approx(value))
 
 
 def test_no_alert_fires_where_all_is_well(prometheus: Prometheus) -> None:
@@ -139,4 +140,4 @@ def test_every_query_of_the_dashboards_is_answered(
         return not missing
 
     with httpx.Client() as client:
-        assert wait_for(all_answered, timeout_s=20), [*missing]
+        assert wait_for(all_answered), [*missing]

@@ -9,7 +9,8 @@ import yaml
 
 from tests.support.pages import run_block
 from tests.support.readme import blocks
-from tests.support.services import ROOT, Running, wait_for
+from tests.support.services import ROOT, Running
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
