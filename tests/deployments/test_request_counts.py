@@ -14,6 +14,7 @@ from deployments.control.wait_correction import WaitCorrection
 from deployments.errors import DeadlineError
 from policy.profile import Profile
 from tests.support.emulated_service import (
+    REFUSES,
     emulated_service,
     infer,
     one_request,
@@ -107,7 +108,9 @@ async def test_late_answers_count_in_rows() -> None:
 
 
 async def test_a_request_that_was_read_too_late_is_answered_504_before_it_is_parsed() -> None:
-    async with emulated_service(PROFILE, sla={"response_time_ms": 20_000}) as service:
+    async with emulated_service(
+        PROFILE, sla={"response_time_ms": 20_000}, limits=REFUSES
+    ) as service:
         now_s = time.monotonic()
         assert service.has_room(b"", now_s - 10)
         with pytest.raises(DeadlineError, match="within the SLA's response time"):

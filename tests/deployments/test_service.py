@@ -24,6 +24,7 @@ from deployments.service_loading import load_service
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile
 from tests.support.emulated_service import (
+    REFUSES,
     emulated_service,
     infer,
     until_busy,
@@ -101,7 +102,9 @@ async def test_a_replica_reports_for_how_long_its_counters_have_counted(
 
 
 async def test_a_request_that_cannot_be_in_time_is_not_begun() -> None:
-    async with emulated_service(PROFILE, sla={"response_time_ms": 20_000}) as service:
+    async with emulated_service(
+        PROFILE, sla={"response_time_ms": 20_000}, limits=REFUSES
+    ) as service:
         with pytest.raises(DeadlineError, match="within the SLA's response time") as caught:
             await infer(service, rows=3, sent_s_ago=20.0)
         assert caught.value.status == 504
@@ -113,7 +116,7 @@ async def test_a_request_that_cannot_be_in_time_is_not_begun() -> None:
 async def test_the_batch_size_limit_follows_from_the_sla_unless_it_is_set() -> None:
     linear = Profile("m", "d", 0.4 + 7.8 * np.arange(1, 33))
     sla = {"response_time_ms": 200}
-    async with emulated_service(linear, sla=sla) as service:
+    async with emulated_service(linear, sla=sla, limits=REFUSES) as service:
         assert service.explain()["batch_size_limit"] == 12
         assert service.autoscaling_stats()["full_batch_size"] == 12
         assert max(service.batcher.core.policy(0.0).actions) == 12

@@ -15,6 +15,9 @@ from deployments.models.emulated import Emulated
 from deployments.service import InferenceService
 from policy.profile import Profile
 
+#: For `limits`: as without a configuration.
+REFUSES = {"late": "refuse"}
+
 
 @contextlib.asynccontextmanager
 async def emulated_service(
@@ -29,13 +32,15 @@ async def emulated_service(
     device : Profile, optional
         What batches really take; by default, what `profile` says.
     **user_config
-        Content of `user_config`.
+        Content of `user_config`. A slow machine must not turn answers into refusals: what is late
+        is served, unless `limits` says otherwise.
     """
     device = device or profile
     config = ModelConfig(name="m", import_path="emulated", max_batch_size=device.max_batch_size)
     service = InferenceService(config, Emulated(device.to_dict()), profile)
     try:
-        await service.configure(parse_user_config(user_config))
+        limits = {"late": "serve", **user_config.get("limits", {})}
+        await service.configure(parse_user_config({**user_config, "limits": limits}))
         yield service
     finally:
         await service.close()
