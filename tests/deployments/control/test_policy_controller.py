@@ -89,6 +89,7 @@ async def test_an_sla_that_no_rate_meets_is_reported() -> None:
         PROFILE,
         sla={"response_time_ms": 4.6, "percentile": 99.9},
         policy={"response_time_share": 1.0},
+        limits=REFUSES,
     ) as service:
         report = await solved(service)
         assert report.curve is None
