@@ -21,7 +21,7 @@ from deployments.local.service import local_service
 from pipelines.serving.config import AUTOSCALING_POLICY
 from tests.support.ports import free_port
 from tests.support.services import ROOT
-from tests.support.waiting import wait_for
+from tests.support.waiting import LIMIT_S, wait_for
 
 NAME, STAGE = "digits-pipeline", "classify"
 #: How long requests are sent while a replica is killed.
@@ -57,7 +57,7 @@ def document(port: int) -> dict[str, Any]:
         "upscale_delay_s": 0,
         "downscale_delay_s": 0,
     }
-    front["user_config"]["sla"] = {"response_time_ms": 1000, "percentile": 99}
+    front["user_config"]["sla"] = {"response_time_ms": 4000, "percentile": 99}
     return content
 
 
@@ -74,7 +74,7 @@ def replicas(deployment: str) -> set[int]:
 async def load(url: str, request: Any, rate_per_s: float, seconds: float) -> Counter[str]:
     """Send requests at a rate, and count the answers by status, or by why there is none."""
     ends: Counter[str] = Counter()
-    async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=LIMIT_S) as client:
 
         async def ask() -> None:
             try:
@@ -100,7 +100,7 @@ def main() -> None:
     observed: dict[str, Any] = {}
     with (
         local_service(run, lambda line: None) as service,
-        httpx.Client(base_url=service.url, timeout=30) as client,
+        httpx.Client(base_url=service.url, timeout=LIMIT_S) as client,
     ):
         request = client.get("/sojourn/example").json()
 

@@ -19,7 +19,7 @@ from deployments.local.run import LocalRun, ServedApplication
 from deployments.local.service import local_service
 from tests.support.ports import free_port
 from tests.support.services import ROOT
-from tests.support.waiting import wait_for
+from tests.support.waiting import LIMIT_S, wait_for
 
 NAME = "digits-pipeline"
 
@@ -37,12 +37,15 @@ def main() -> None:
     """Serve, ask, kill a worker, ask again, change the SLA, and ask again."""
     document = yaml.safe_load((ROOT / "configs/digits-pipeline.yaml").read_text())
     document["http_options"]["port"] = port = free_port()
+    # How fast this machine is, is not the question.
+    (deployment,) = document["applications"][0]["deployments"]
+    deployment["user_config"]["sla"]["response_time_ms"] = 2000
     run = LocalRun("127.0.0.1", port, (ServedApplication(NAME, NAME, ""),), document)
     before = stage_workers()
     observed: dict[str, Any] = {}
     with (
         local_service(run, lambda line: None) as service,
-        httpx.Client(base_url=service.url, timeout=30) as client,
+        httpx.Client(base_url=service.url, timeout=LIMIT_S) as client,
     ):
         request = client.get("/sojourn/example").json()
 

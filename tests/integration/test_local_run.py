@@ -13,7 +13,16 @@ import psutil
 import pytest
 
 from tests.support.ports import free_port
-from tests.support.services import BIN, ROOT, Running, load_document, serving
+from tests.support.services import (
+    BIN,
+    ROOT,
+    Running,
+    get,
+    load_document,
+    post,
+    serving,
+    serving_late,
+)
 from tests.support.waiting import LIMIT_S, wait_for
 
 pytestmark = pytest.mark.integration
@@ -61,7 +70,7 @@ def test_nothing_listens_beyond_this_machine_and_nothing_is_left_without_the_gcs
     tmp_path: Path,
 ) -> None:
     config = tmp_path / "digits.yaml"
-    with serving(config, load_document("digits.yaml")) as service:
+    with serving(config, serving_late(load_document("digits.yaml"))) as service:
         assert service.summary["sla"] == "99% of requests within 100 ms"
         assert service.summary["control_limit"] >= 1
         # The line that the command prints can be pasted.
@@ -78,7 +87,7 @@ def test_nothing_listens_beyond_this_machine_and_nothing_is_left_without_the_gcs
         } == {}
         # Ray asks those who can reach it for a token.
         status = f"{service.summary['dashboard']}/api/serve/applications/"
-        assert httpx.get(status).status_code == 401
+        assert get(status).status_code == 401
         # Without its GCS, Ray can neither stop its processes nor say so; HAProxy loses its parent.
         lost = processes_by_name(service, "gcs_server", "ray::HAProxyManager")
         assert len(lost) == 2
@@ -110,12 +119,12 @@ def test_a_public_address_opens_the_service_and_nothing_else_and_errors_of_the_m
             ("0.0.0.0", port)
         }
         address = socket.gethostbyname(socket.gethostname())
-        assert httpx.get(f"http://{address}:{port}/v2/health/ready").status_code == 200
+        assert get(f"http://{address}:{port}/v2/health/ready").status_code == 200
         row = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
         for _ in range(10):
-            answer = httpx.post(f"{service.url}/v2/models/brittle/infer", json={"inputs": [row]})
+            answer = post(f"{service.url}/v2/models/brittle/infer", json={"inputs": [row]})
             assert answer.status_code == 500
-        errors = httpx.get(f"{service.url}/sojourn/policy").json()["model_errors"]
+        errors = get(f"{service.url}/sojourn/policy").json()["model_errors"]
         assert errors == {"requests": 10, "last": "ValueError: a bad pixel (brittle.py:16)"}
         assert wait_for(lambda: "and 9 like it" in config.with_suffix(".log").read_text())
     said = config.with_suffix(".log").read_text()

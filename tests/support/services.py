@@ -58,14 +58,16 @@ class Running:
             with suppress(psutil.Error, AdminError, ValueError):
                 if process.name() == "haproxy":
                     socket_path = Path(words[words.index("-f") + 1]).with_name("admin.sock")
-                    servers = parse_servers(ask(socket_path, b"show stat -1 4 -1").decode())
+                    servers = parse_servers(
+                        ask(socket_path, b"show stat -1 4 -1", LIMIT_S).decode()
+                    )
                     return sum(one.up for one in servers if not one.backup)
         return 0
 
     def redeploy(self, document: dict[str, Any]) -> None:
         """Do what `serve deploy` does, without the seconds that the command takes to start."""
         httpx.put(
-            self._applications_url, json=document, headers=ray_headers(), timeout=60
+            self._applications_url, json=document, headers=ray_headers(), timeout=LIMIT_S
         ).raise_for_status()
 
     def serve_instead(self, document: dict[str, Any]) -> "Running":
@@ -84,7 +86,7 @@ class Running:
 
         def answers(route_prefix: str) -> bool:
             ready = f"{self.url}{route_prefix.rstrip('/')}/v2/health/ready"
-            return httpx.get(ready).status_code == 200
+            return get(ready).status_code == 200
 
         assert wait_for(is_all_that_runs)
         assert wait_for(lambda: all(answers(prefix) for prefix in wanted.values()))
@@ -92,7 +94,7 @@ class Running:
 
     def applications(self) -> dict[str, dict[str, Any]]:
         """Return what Serve's API tells of each application."""
-        answer = httpx.get(self._applications_url, headers=ray_headers(), timeout=10)
+        answer = get(self._applications_url, headers=ray_headers())
         found: dict[str, dict[str, Any]] = answer.json()["applications"]
         return found
 
@@ -151,3 +153,22 @@ def serving(config: Path, document: dict[str, Any], *options: str) -> Iterator[R
 def load_document(name: str) -> dict[str, Any]:
     document: dict[str, Any] = yaml.safe_load((ROOT / "configs" / name).read_text())
     return document
+
+
+def serving_late(document: dict[str, Any]) -> dict[str, Any]:
+    """Have a config's models serve what is late: how fast this machine is, is not asked."""
+    for application in document["applications"]:
+        for deployment in application["deployments"]:
+            user_config = deployment["user_config"]
+            user_config["limits"] = {**user_config.get("limits", {}), "late": "serve"}
+    return document
+
+
+def get(url: str, **options: Any) -> httpx.Response:
+    """Ask a service that may have to wait for a CPU."""
+    return httpx.get(url, timeout=LIMIT_S, **options)
+
+
+def post(url: str, **options: Any) -> httpx.Response:
+    """Send to a service that may have to wait for a CPU."""
+    return httpx.post(url, timeout=LIMIT_S, **options)

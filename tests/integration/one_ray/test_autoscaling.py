@@ -11,13 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.services import BIN, Running, load_document
-from tests.support.waiting import wait_for
+from tests.support.services import BIN, Running, get, load_document, post, serving_late
+from tests.support.waiting import LIMIT_S, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -29,14 +28,17 @@ TIMES = {"hold_s": 5, "window_s": 6, "idle_s": 2}
 
 
 def document_of(**changes: Any) -> dict[str, Any]:
-    """Return the config with changes to the SLA, the autoscaler, or the minimum of replicas."""
+    """Return the config with changes to the SLA, the autoscaler, or the minimum of replicas.
+
+    What is late is refused, unless `late` is true.
+    """
     document = load_document("emulated-p4.yaml")
     (deployment,) = document["applications"][0]["deployments"]
     deployment["user_config"]["autoscaler"] = {**TIMES, **changes.get("autoscaler", {})}
     deployment["user_config"]["sla"].update(changes.get("sla", {}))
     deployment["autoscaling_config"]["min_replicas"] = changes.get("min_replicas", 1)
     document["applications"][0]["name"] = NAME
-    return document
+    return serving_late(document) if changes.get("late") else document
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,7 @@ def load(service: Running) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(LIMIT_S)
 
 
 def test_a_changed_sla_changes_the_replicas_and_a_restart_of_the_controller_does_not(
@@ -82,7 +84,7 @@ def test_a_changed_sla_changes_the_replicas_and_a_restart_of_the_controller_does
         before, replicas = log(service), set(service.replicas())
         controller = controller_of(service)
         os.kill(controller.pid, signal.SIGKILL)
-        controller.wait(10)
+        controller.wait(LIMIT_S)
         killed_s = newest(service)["time_s"]
         # The new controller continues with the history of the old one.
         assert wait_for(lambda: newest(service)["time_s"] > killed_s + 2)
@@ -120,7 +122,7 @@ def test_an_idle_service_goes_to_zero_and_its_next_requests_are_answered(
         def answers() -> list[float]:
             return list(clients.map(lambda number: infer(service, number), numbers))
 
-        service.redeploy(document_of(min_replicas=0))
+        service.redeploy(document_of(min_replicas=0, late=True))
         # Also send requests while the last replica drains.
         assert wait_for(lambda: target(service) == 0)
         assert answers() == numbers
@@ -130,7 +132,7 @@ def test_an_idle_service_goes_to_zero_and_its_next_requests_are_answered(
 
 
 def arrival_rate(service: Running) -> float:
-    content = httpx.get(f"{service.url}/sojourn/policy").json()
+    content = get(f"{service.url}/sojourn/policy").json()
     return float(content["arrival_rate_per_s"])
 
 
@@ -140,7 +142,7 @@ def measured_per_s(service: Running) -> float:
 
 
 def log(service: Running) -> dict[str, Any]:
-    content: dict[str, Any] = httpx.get(f"{service.url}/sojourn/autoscaler").json()
+    content: dict[str, Any] = get(f"{service.url}/sojourn/autoscaler").json()
     return content
 
 
@@ -177,7 +179,7 @@ def controller_of(service: Running) -> psutil.Process:
 
 def autoscaler_metrics(service: Running) -> dict[str, float]:
     prefix = "ray_sojourn_autoscaler_"
-    text = httpx.get(service.summary["metrics_url"]).text
+    text = get(service.summary["metrics_url"]).text
     return {
         sample.name.removeprefix(prefix): sample.value
         for family in text_string_to_metric_families(text)
@@ -188,8 +190,6 @@ def autoscaler_metrics(service: Running) -> dict[str, float]:
 
 def infer(service: Running, number: int) -> float:
     tensor = {"name": "input", "datatype": "FP32", "shape": [1, 1], "data": [number]}
-    answer = httpx.post(
-        f"{service.url}/v2/models/googlenet/infer", json={"inputs": [tensor]}, timeout=60
-    )
+    answer = post(f"{service.url}/v2/models/googlenet/infer", json={"inputs": [tensor]})
     assert answer.status_code == 200, answer.text
     return float(answer.json()["outputs"][0]["data"][0])

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.services import Running, load_document
-from tests.support.waiting import wait_for
+from tests.support.services import Running, get, load_document, serving_late
+from tests.support.waiting import LIMIT_S, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -20,7 +20,7 @@ PERIOD_S = 0.025
 
 
 def document(replicas: int, version: str) -> dict[str, Any]:
-    content = load_document("emulated-p4.yaml")
+    content = serving_late(load_document("emulated-p4.yaml"))
     application = content["applications"][0]
     application["name"] = NAME
     application["args"]["model"]["version"] = version
@@ -37,7 +37,7 @@ def load(service: Running) -> Iterator[Counter[object]]:
     stop = threading.Event()
 
     def send(first: int) -> None:
-        with httpx.Client(timeout=10) as client:
+        with httpx.Client(timeout=LIMIT_S) as client:
             value = first
             while not stop.is_set():
                 value += 2
@@ -89,7 +89,7 @@ def test_no_request_is_lost_while_replicas_are_replaced_and_stopped(one_ray: Run
 
 
 def version(service: Running) -> str:
-    (found,) = httpx.get(f"{service.url}/v2/models/googlenet").json()["versions"]
+    (found,) = get(f"{service.url}/v2/models/googlenet").json()["versions"]
     return str(found)
 
 
