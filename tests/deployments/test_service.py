@@ -167,10 +167,12 @@ async def test_a_draining_replica_is_not_ready_but_answers() -> None:
 
 
 async def test_the_last_batches_are_explained() -> None:
-    async with emulated_service(PROFILE, policy={"objective": "weights"}) as service:
+    # A batch of four takes so long that the others come while it runs, whatever this machine does.
+    device = Profile("m", "d", np.array([4.0, 5.0, 6.0, 400.0]))
+    async with emulated_service(PROFILE, device, policy={"objective": "weights"}) as service:
         for _ in range(BATCHES_SHOWN):
             await infer(service)
-        first = asyncio.create_task(infer(service))
+        first = asyncio.create_task(infer(service, rows=4))
         await until_busy(service)
         await asyncio.gather(first, *(infer(service) for _ in range(3)))
         batches = service.explain()["last_batches"]
@@ -178,8 +180,8 @@ async def test_the_last_batches_are_explained() -> None:
     newest, oldest = batches[0], batches[-1]
     assert (newest["size"], oldest["size"]) == (3, 1)
     assert (newest["reason"], newest["queue_length_left"], newest["failed"]) == ("limit", 0, False)
-    # The three waited for the batch of the first of the four.
-    assert newest["oldest_wait_ms"] >= 3.9
+    # The three waited for the batch of the first.
+    assert newest["oldest_wait_ms"] >= 100
     assert newest["duration_ms"] >= 5.9
     assert newest["ended_s_ago"] <= oldest["ended_s_ago"]
 

@@ -14,6 +14,7 @@ from deployments.http.signature import RequestedOutput
 from deployments.models.emulated import Emulated
 from deployments.service import InferenceService
 from policy.profile import Profile
+from tests.support.waiting import until
 
 #: For `limits`: as without a configuration.
 REFUSES = {"late": "refuse"}
@@ -62,9 +63,7 @@ def one_request(rows: int = 1, **options: Any) -> InferenceRequest:
 
 async def until_solved(service: InferenceService) -> None:
     """Wait until the policy asked for is solved, or has failed."""
-    async with asyncio.timeout(60):
-        while service.explain()["table"] == "solving":
-            await asyncio.sleep(0.01)
+    await until(lambda: service.explain()["table"] != "solving")
 
 
 async def until_busy(service: InferenceService) -> None:

@@ -154,6 +154,7 @@ async def test_a_process_that_does_not_start_harms_no_page(
 async def test_the_process_plans_and_survives_its_own_death(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(planner_module, "TIME_LIMIT_S", LIMIT_S)
     planner = PlannerProcess(ModelPlanning.process)
     try:
         few = (await planner.ask(question(100)))["now"]
