@@ -22,6 +22,8 @@ from tests.support.waiting import LIMIT_S, wait_for
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
+#: For how long a request may wait; `wait_for` asks again.
+REQUEST_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -166,9 +168,9 @@ def serving_late(document: dict[str, Any]) -> dict[str, Any]:
 
 def get(url: str, **options: Any) -> httpx.Response:
     """Ask a service that may have to wait for a CPU."""
-    return httpx.get(url, timeout=LIMIT_S, **options)
+    return httpx.get(url, timeout=REQUEST_S, **options)
 
 
 def post(url: str, **options: Any) -> httpx.Response:
     """Send to a service that may have to wait for a CPU."""
-    return httpx.post(url, timeout=LIMIT_S, **options)
+    return httpx.post(url, timeout=REQUEST_S, **options)
