@@ -198,7 +198,7 @@ async def test_draining_answers_accepted_requests() -> None:
 
 
 async def test_draining_gives_up_after_its_timeout(caplog: pytest.LogCaptureFixture) -> None:
-    slow = Profile.from_dict({"max_batch_size": 1, "latency_ms": [200.0]})
+    slow = Profile.from_dict({"max_batch_size": 1, "latency_ms": [1000.0]})
     async with emulated_service(slow) as service:
         asking = [asyncio.create_task(infer(service)) for _ in range(2)]
         await asyncio.sleep(0)
