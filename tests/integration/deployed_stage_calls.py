@@ -6,10 +6,10 @@ environment on import and ends with the process.
 
 import asyncio
 import json
-import os
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -21,7 +21,7 @@ from deployments.local.service import local_service
 from pipelines.serving.config import AUTOSCALING_POLICY
 from tests.support.ports import free_port
 from tests.support.services import ROOT
-from tests.support.waiting import LIMIT_S, wait_for
+from tests.support.waiting import LIMIT_S, has_ended, wait_for
 
 NAME, STAGE = "digits-pipeline", "classify"
 #: How long requests are sent while a replica is killed.
@@ -61,13 +61,14 @@ def document(port: int) -> dict[str, Any]:
     return content
 
 
-def replicas(deployment: str) -> set[int]:
-    """Return the processes of a deployment's replicas."""
+def replicas(deployment: str) -> set[psutil.Process]:
+    """Return the processes of a deployment's replicas in this service."""
     found = set()
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or ()
-        if words and "ServeReplica" in words[0] and f":{deployment}" in words[0]:
-            found.add(process.pid)
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            words = process.cmdline()
+            if words and "ServeReplica" in words[0] and f":{deployment}" in words[0]:
+                found.add(process)
     return found
 
 
@@ -114,12 +115,12 @@ def main() -> None:
         ).json()
         observed["label"] = answer["outputs"][0]["data"]
         observed["times"] = [made["stage"] for made in answer["parameters"]["stages"]]
-        killed = max(replicas(STAGE))
+        killed = max(replicas(STAGE), key=lambda process: process.pid)
 
         async def kill_under_load() -> Counter[str]:
             asking = asyncio.create_task(load(service.url, request, 10.0, FAULT_S))
             await asyncio.sleep(1.0)
-            os.kill(killed, 9)
+            killed.kill()
             return await asking
 
         observed["while_killed"] = asyncio.run(kill_under_load())
@@ -131,7 +132,8 @@ def main() -> None:
         observed["fronts"] = len(replicas("PipelineReplica"))
         wait_for(lambda: stage()["workers"] == 2)
         observed["after"] = asyncio.run(load(service.url, request, 5.0, 2.0))
-    observed["left_over"] = len(replicas(STAGE))
+        last = replicas(STAGE)
+    observed["left_over"] = sum(not has_ended(process) for process in last)
     sys.stdout.write(json.dumps(observed))
 
 

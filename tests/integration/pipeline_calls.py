@@ -6,8 +6,8 @@ with the process.
 
 import copy
 import json
-import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -19,17 +19,18 @@ from deployments.local.run import LocalRun, ServedApplication
 from deployments.local.service import local_service
 from tests.support.ports import free_port
 from tests.support.services import ROOT
-from tests.support.waiting import LIMIT_S, wait_for
+from tests.support.waiting import LIMIT_S, has_ended, wait_for
 
 NAME = "digits-pipeline"
 
 
-def stage_workers() -> set[int]:
-    """Return the worker processes of the stages, wherever Ray has started them."""
+def stage_workers() -> set[psutil.Process]:
+    """Return the worker processes of this service's stages, wherever Ray has started them."""
     found = set()
-    for process in psutil.process_iter(["cmdline"]):
-        if any("pipelines.workers.child" in word for word in process.info["cmdline"] or ()):
-            found.add(process.pid)
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            if any("pipelines.workers.child" in word for word in process.cmdline()):
+                found.add(process)
     return found
 
 
@@ -41,7 +42,6 @@ def main() -> None:
     (deployment,) = document["applications"][0]["deployments"]
     deployment["user_config"]["sla"]["response_time_ms"] = 2000
     run = LocalRun("127.0.0.1", port, (ServedApplication(NAME, NAME, ""),), document)
-    before = stage_workers()
     observed: dict[str, Any] = {}
     with (
         local_service(run, lambda line: None) as service,
@@ -54,8 +54,8 @@ def main() -> None:
             return answer.json()["outputs"][0]["data"] if answer.is_success else answer.text
 
         observed["answers"] = [ask() for _ in range(5)]
-        (worker,) = stage_workers() - before
-        os.kill(worker, 9)
+        (worker,) = stage_workers()
+        worker.kill()
         # Under the SLA it refuses, until another worker has started.
         wait_for(lambda: client.get("/v2/health/ready").status_code == 503)
         observed["without_worker"] = client.post(
@@ -63,7 +63,7 @@ def main() -> None:
         ).status_code
         wait_for(lambda: client.get("/v2/health/ready").is_success)
         observed["after_kill"] = [ask() for _ in range(5)]
-        (replacement,) = stage_workers() - before
+        (replacement,) = stage_workers()
         observed["replaced"] = replacement != worker
         observed["pipeline"] = client.get("/sojourn/pipeline").json()
         changed = copy.deepcopy(document)
@@ -78,8 +78,9 @@ def main() -> None:
 
         wait_for(lambda: "250" in sla())
         observed["sla"] = sla()
-        observed["same_worker"] = stage_workers() - before == {replacement}
-    observed["left_over"] = len(stage_workers() - before)
+        last = stage_workers()
+        observed["same_worker"] = last == {replacement}
+    observed["left_over"] = sum(not has_ended(process) for process in last)
     sys.stdout.write(json.dumps(observed))
 
 
