@@ -120,7 +120,7 @@ def test_each_model_answers_and_the_store_holds_each_once(service: Running) -> N
 def test_a_load_by_one_client_reaches_all_replicas_and_no_request_fails(service: Running) -> None:
     with asking(service, "twos", "threes") as seen:
         url = f"{service.url}/v2/repository/models/threes/load"
-        answer = post(url, json={"parameters": {"version": "2"}}, timeout=30)
+        answer = post(url, json={"parameters": {"version": "2"}})
         assert answer.status_code == 200, answer.text
         assert wait_for(lambda: answers(service, "threes") == {("2", 9.0)})
     check(seen)
