@@ -16,7 +16,8 @@ import numpy as np
 from benchmarks.inputs import ROOT
 from benchmarks.live.cpu_quota import cpu_quota
 from deployments.haproxy.alone import haproxy
-from tests.support.services import free_port, wait_for
+from tests.support.ports import free_port
+from tests.support.waiting import wait_for
 
 
 @dataclass(frozen=True)

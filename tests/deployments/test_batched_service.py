@@ -5,13 +5,15 @@ import pytest
 
 from deployments.errors import DeadlineError
 from policy.profile import Profile
-from tests.support.emulated_service import emulated_service, infer
+from tests.support.emulated_service import REFUSES, emulated_service, infer
 
 PROFILE = Profile("m", "d", np.array([4.0, 5.0, 6.0, 7.0]))
 
 
 async def test_a_request_that_cannot_be_in_time_is_not_begun() -> None:
-    async with emulated_service(PROFILE, sla={"response_time_ms": 20_000}) as service:
+    async with emulated_service(
+        PROFILE, sla={"response_time_ms": 20_000}, limits=REFUSES
+    ) as service:
         with pytest.raises(DeadlineError, match="within the SLA's response time") as caught:
             await infer(service, rows=3, sent_s_ago=20.0)
         assert caught.value.status == 504

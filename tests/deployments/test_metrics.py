@@ -12,7 +12,7 @@ from deployments.access.tokens import hash_token
 from deployments.errors import DeadlineError, RequestError
 from deployments.service import InferenceService
 from policy.profile import Profile
-from tests.support.emulated_service import emulated_service, infer
+from tests.support.emulated_service import REFUSES, emulated_service, infer
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray warns while it is imported
@@ -99,9 +99,9 @@ async def test_who_was_admitted_and_who_was_not_is_counted(recorded: dict[str, R
 async def test_what_becomes_of_rows_that_are_not_answered_is_counted_apart(
     recorded: dict[str, Recorder],
 ) -> None:
-    slow = Profile.from_dict({"max_batch_size": 1, "latency_ms": {"per_request": 20, "fixed": 0}})
-    sla = {"response_time_ms": 100}
-    async with emulated_service(slow, sla=sla, limits={"max_timeout_ms": 1e4}) as service:
+    slow = Profile.from_dict({"max_batch_size": 1, "latency_ms": {"per_request": 300, "fixed": 0}})
+    sla, limits = {"response_time_ms": 3_000}, {"max_timeout_ms": 1e4, **REFUSES}
+    async with emulated_service(slow, sla=sla, limits=limits) as service:
         exported = metrics.ReplicaMetrics(service)
         running, waiting, given_up = (asyncio.ensure_future(infer(service)) for _ in range(3))
         while service.batcher.core.queue_length < 2:
@@ -109,7 +109,7 @@ async def test_what_becomes_of_rows_that_are_not_answered_is_counted_apart(
         given_up.cancel()
         await asyncio.gather(given_up, return_exceptions=True)
         with pytest.raises(DeadlineError, match="within the SLA"):
-            await infer(service, sent_s_ago=1.0)
+            await infer(service, sent_s_ago=30.0)
         service.batcher.expire(time.monotonic())
         for task in (running, waiting):
             with pytest.raises(DeadlineError, match="was not answered in time"):

@@ -14,6 +14,7 @@ from deployments.control.wait_correction import WaitCorrection
 from deployments.errors import DeadlineError
 from policy.profile import Profile
 from tests.support.emulated_service import (
+    REFUSES,
     emulated_service,
     infer,
     one_request,
@@ -35,7 +36,7 @@ async def test_policy_report_autoscaler_and_wait_correction_count_the_same_late_
     monkeypatch.setattr(WaitCorrection, "revise", revise)
     minute_ms = 60_000
     expected = Profile("m", "d", np.array([4.0]))
-    slow = Profile("m", "d", np.array([100.0]))
+    slow = Profile("m", "d", np.array([400.0]))
     sla = {"response_time_ms": minute_ms}
     serve = {"late": "serve"}
     async with emulated_service(expected, device=slow, sla=sla, limits=serve) as service:
@@ -44,7 +45,7 @@ async def test_policy_report_autoscaler_and_wait_correction_count_the_same_late_
         late = asyncio.create_task(infer(service, sent_s_ago=61))
         leaves_in_time = asyncio.create_task(infer(service))
         leaves_late = asyncio.create_task(infer(service, sent_s_ago=61))
-        # The device is expected to be free in 4 ms, but is busy for 100 ms.
+        # The device is expected to be free in 4 ms, but is busy for 400 ms.
         with pytest.raises(DeadlineError):
             await infer(service, deadline_ms=20)
         with pytest.raises(DeadlineError):
@@ -107,11 +108,13 @@ async def test_late_answers_count_in_rows() -> None:
 
 
 async def test_a_request_that_was_read_too_late_is_answered_504_before_it_is_parsed() -> None:
-    async with emulated_service(PROFILE, sla={"response_time_ms": 200}) as service:
+    async with emulated_service(
+        PROFILE, sla={"response_time_ms": 20_000}, limits=REFUSES
+    ) as service:
         now_s = time.monotonic()
-        assert service.has_room(b"", now_s - 0.1)
+        assert service.has_room(b"", now_s - 10)
         with pytest.raises(DeadlineError, match="within the SLA's response time"):
-            service.has_room(b"", now_s - 0.3)
+            service.has_room(b"", now_s - 30)
         rows, stats = service.explain()["rows"], service.autoscaling_stats()
         assert (rows["offered"], rows["refused"], rows["expired"], rows["late"]) == (1, 0, 1, 1)
         assert stats["answered_total"] == stats["late_total"] == 1

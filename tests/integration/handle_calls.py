@@ -7,10 +7,13 @@ with the process.
 import asyncio
 import json
 import os
+import statistics
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -26,11 +29,14 @@ from deployments.errors import BusyError
 from deployments.http.inference_protocol import parse_request
 from deployments.local.cluster import deploy
 from deployments.service_loading import load_service
-from tests.support.services import load_document, wait_for
+from tests.support.services import load_document
+from tests.support.waiting import until, wait_for
 
 RETRY_DELAY_MS = 50.0
 SPREAD_CALLS = 400
-CALLS_BESIDE_FULL_ONES = 40
+CALLS_BESIDE_FULL_ONES = 80
+#: Longer than the test takes.
+LONG_S = 600.0
 BUDGET = 3
 MODELS = ("First", "Second")
 #: In rows/s; one replica of the emulated device serves 139 within the SLA. With a burst on top of
@@ -54,9 +60,13 @@ LIGHT = {"num_cpus": 0.01}
 class Worker:
     """A replica that is full with one call."""
 
-    async def work(self, duration_s: float) -> str:
+    async def work(self, duration_s: float, begun: str = "") -> str:
+        """Take some time; leave a file in the folder `begun`, if there is one."""
+        name = str(serve.get_replica_context().replica_id.unique_id)
+        if begun:
+            (Path(begun) / name).touch()
         await asyncio.sleep(duration_s)
-        return str(serve.get_replica_context().replica_id.unique_id)
+        return name
 
 
 @serve.deployment(ray_actor_options=LIGHT)
@@ -64,27 +74,32 @@ class Caller:
     def __init__(self, worker: DeploymentHandle) -> None:
         self._worker = worker
 
-    async def spread(self) -> dict[str, int]:
-        """Make calls one after the other; count them by replica."""
-        calls = [await self._worker.work.remote(0) for _ in range(SPREAD_CALLS)]
-        return dict(Counter(calls))
+    async def spread(self) -> dict[str, Any]:
+        """Make calls one after the other; count them by replica, and tell how long one takes."""
+        calls = [await self._timed_call() for _ in range(SPREAD_CALLS)]
+        durations_s = [duration_s for _, duration_s in calls]
+        return {
+            "counts": dict(Counter(replica for replica, _ in calls)),
+            "median_s": statistics.median(durations_s),
+        }
 
     async def beside_full_ones(self, calls: int) -> dict[str, Any]:
         """Keep three of four replicas full; return where other calls go, and how long they take."""
-        busy = [asyncio.ensure_future(self._called(60.0)) for _ in range(3)]
-        # Nothing reports that these calls have started, so leave them time to.
-        await asyncio.sleep(0.5)
-        replicas, durations_s = [], []
-        for _ in range(calls):
-            started_s = time.monotonic()
-            replicas.append(await self._called(0))
-            durations_s.append(time.monotonic() - started_s)
-        for task in busy:
-            task.cancel()
+        with tempfile.TemporaryDirectory() as begun:
+            busy = [asyncio.ensure_future(self._called(LONG_S, begun)) for _ in range(3)]
+            await until(lambda: len(os.listdir(begun)) == len(busy))
+            found = [await self._timed_call() for _ in range(calls)]
+            for task in busy:
+                task.cancel()
+        replicas, durations_s = zip(*found, strict=True)
         return {"replicas": replicas, "durations_s": durations_s}
 
-    async def _called(self, duration_s: float) -> str:
-        replica: str = await self._worker.work.remote(duration_s)
+    async def _timed_call(self) -> tuple[str, float]:
+        started_s = time.monotonic()
+        return await self._called(0), time.monotonic() - started_s
+
+    async def _called(self, duration_s: float, begun: str = "") -> str:
+        replica: str = await self._worker.work.remote(duration_s, begun)
         return replica
 
 
@@ -235,7 +250,7 @@ def observed(dashboard: str) -> dict[str, Any]:
         "spread": handle.spread.remote().result(),
         "beside_full_ones": handle.beside_full_ones.remote(CALLS_BESIDE_FULL_ONES).result(),
     }
-    assert wait_for(lambda: all(replicas_of(model) == 1 for model in MODELS), 60)
+    assert wait_for(lambda: all(replicas_of(model) == 1 for model in MODELS))
     return {
         **seen,
         "retry_delay_ms": RETRY_DELAY_MS,

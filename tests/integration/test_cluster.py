@@ -5,19 +5,19 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 
 from sojourn.cli import main
 from tests.support.readme import blocks
-from tests.support.services import BIN, ROOT, wait_for
+from tests.support.services import BIN, ROOT, get, post
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
 #: Where the config has the service listen.
 URL = "http://127.0.0.1:8000"
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 
 Shell = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -64,7 +64,7 @@ def test_the_section_on_a_cluster_works_as_written(shell: Shell, tmp_path: Path)
     assert started.returncode == 0, started.stderr
     assert "Traceback" not in started.stderr
     ready = f"{URL}/v2/models/digits/ready"
-    assert wait_for(lambda: httpx.get(ready).status_code == 200, TIMEOUT_S)
+    assert wait_for(lambda: get(ready).status_code == 200)
     # A second shell, with the first line only.
     environment, _, _ = commands.partition("\n")
     status = shell(f"{environment}\n.venv/bin/serve status")
@@ -87,6 +87,6 @@ def test_a_users_own_model_is_deployed_from_another_folder(shell: Shell, tmp_pat
     started = shell(deploy, project)
     assert started.returncode == 0, started.stderr
     example = f"{URL}/sojourn/example"
-    assert wait_for(lambda: httpx.get(example).status_code == 200, TIMEOUT_S)
-    answer = httpx.post(f"{URL}/v2/models/classifier/infer", json=httpx.get(example).json())
+    assert wait_for(lambda: get(example).status_code == 200)
+    answer = post(f"{URL}/v2/models/classifier/infer", json=get(example).json())
     assert {tensor["name"] for tensor in answer.json()["outputs"]} == {"label", "scores"}

@@ -16,7 +16,7 @@ from tests.support.services import ROOT
 
 pytestmark = pytest.mark.integration
 
-TIMEOUT_S = 420
+TIMEOUT_S = 600
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def seen() -> dict[str, Any]:
 
 def test_calls_spread_evenly_over_the_replicas(seen: dict[str, Any]) -> None:
     """Each count is within five standard deviations of a fair draw from four replicas."""
-    counts = seen["spread"].values()
+    counts = seen["spread"]["counts"].values()
     calls = sum(counts)
     assert len(counts) == 4
     mean, deviation = calls / 4, (calls * 1 / 4 * 3 / 4) ** 0.5
@@ -56,19 +56,21 @@ def test_calls_spread_evenly_over_the_replicas(seen: dict[str, Any]) -> None:
 
 def test_calls_refused_by_full_replicas_go_to_the_free_one(seen: dict[str, Any]) -> None:
     (free,) = set(seen["beside_full_ones"]["replicas"])
-    assert free in seen["spread"]
+    assert free in seen["spread"]["counts"]
 
 
 def test_the_delay_between_tries_is_constant(seen: dict[str, Any]) -> None:
     """With constant delays, 2.25 tries fail on average; doubling delays would have no mean.
 
     A retry never goes to the replica that just refused: 3 of 4 replicas are full for the first try,
-    2 of 3 for each further try.
+    2 of 3 for each further try. A try takes what it took where no replica was full.
     """
-    delay_s = 1e-3 * seen["retry_delay_ms"]
-    delays = [duration_s / delay_s for duration_s in seen["beside_full_ones"]["durations_s"]]
-    assert 1 < sum(delays) / len(delays) < 5
-    assert min(delays) < 1
+    call_s = seen["spread"]["median_s"]
+    failed_s = 1e-3 * seen["retry_delay_ms"] + call_s
+    durations_s = seen["beside_full_ones"]["durations_s"]
+    failed = [(duration_s - call_s) / failed_s for duration_s in durations_s]
+    assert 1 < sum(failed) / len(failed) < 5
+    assert min(failed) < 1
 
 
 def test_a_budget_goes_where_requests_would_be_late_and_is_never_exceeded(

@@ -12,7 +12,18 @@ import httpx
 import psutil
 import pytest
 
-from tests.support.services import BIN, ROOT, Running, free_port, load_document, serving, wait_for
+from tests.support.ports import free_port
+from tests.support.services import (
+    BIN,
+    ROOT,
+    Running,
+    get,
+    load_document,
+    post,
+    serving,
+    serving_late,
+)
+from tests.support.waiting import LIMIT_S, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -59,7 +70,7 @@ def test_nothing_listens_beyond_this_machine_and_nothing_is_left_without_the_gcs
     tmp_path: Path,
 ) -> None:
     config = tmp_path / "digits.yaml"
-    with serving(config, load_document("digits.yaml")) as service:
+    with serving(config, serving_late(load_document("digits.yaml"))) as service:
         assert service.summary["sla"] == "99% of requests within 100 ms"
         assert service.summary["control_limit"] >= 1
         # The line that the command prints can be pasted.
@@ -76,7 +87,7 @@ def test_nothing_listens_beyond_this_machine_and_nothing_is_left_without_the_gcs
         } == {}
         # Ray asks those who can reach it for a token.
         status = f"{service.summary['dashboard']}/api/serve/applications/"
-        assert httpx.get(status).status_code == 401
+        assert get(status).status_code == 401
         # Without its GCS, Ray can neither stop its processes nor say so; HAProxy loses its parent.
         lost = processes_by_name(service, "gcs_server", "ray::HAProxyManager")
         assert len(lost) == 2
@@ -108,12 +119,12 @@ def test_a_public_address_opens_the_service_and_nothing_else_and_errors_of_the_m
             ("0.0.0.0", port)
         }
         address = socket.gethostbyname(socket.gethostname())
-        assert httpx.get(f"http://{address}:{port}/v2/health/ready").status_code == 200
+        assert get(f"http://{address}:{port}/v2/health/ready").status_code == 200
         row = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
         for _ in range(10):
-            answer = httpx.post(f"{service.url}/v2/models/brittle/infer", json={"inputs": [row]})
+            answer = post(f"{service.url}/v2/models/brittle/infer", json={"inputs": [row]})
             assert answer.status_code == 500
-        errors = httpx.get(f"{service.url}/sojourn/policy").json()["model_errors"]
+        errors = get(f"{service.url}/sojourn/policy").json()["model_errors"]
         assert errors == {"requests": 10, "last": "ValueError: a bad pixel (brittle.py:16)"}
         assert wait_for(lambda: "and 9 like it" in config.with_suffix(".log").read_text())
     said = config.with_suffix(".log").read_text()
@@ -129,7 +140,7 @@ def test_a_public_address_opens_the_service_and_nothing_else_and_errors_of_the_m
 def test_a_run_ended_while_it_starts_leaves_nothing_and_no_trace(tmp_path: Path) -> None:
     process = subprocess.Popen(
         # `timeout` signals the command, and then its whole process group.
-        ["timeout", "60", BIN / "sojourn", "serve", "--port", str(free_port())],
+        ["timeout", "300", BIN / "sojourn", "serve", "--port", str(free_port())],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -139,8 +150,8 @@ def test_a_run_ended_while_it_starts_leaves_nothing_and_no_trace(tmp_path: Path)
     assert wait_for(lambda: any(one.name() == "raylet" for one in running.children(recursive=True)))
     started = running.children(recursive=True)
     os.kill(process.pid, signal.SIGTERM)
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=LIMIT_S)
     assert output == ""
     assert set(errors.splitlines()) <= {"starting Ray", "deploying digits", "stopping"}
-    _, alive = psutil.wait_procs(started, timeout=2)
+    _, alive = psutil.wait_procs(started, timeout=LIMIT_S)
     assert not alive

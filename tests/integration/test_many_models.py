@@ -12,7 +12,8 @@ import safetensors.numpy
 
 from modelstore.client import list_models
 from tests.support.model_stores import sign
-from tests.support.services import Running, load_document, serving, wait_for
+from tests.support.services import Running, get, load_document, post, serving, serving_late
+from tests.support.waiting import LIMIT_S, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -31,7 +32,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         weights = {"factor": np.array([factor], np.float32), "rest": np.ones(1 << 18, np.float32)}
         safetensors.numpy.save_file(weights, path / "scale.safetensors")
         sign(path)
-    document = load_document("digits.yaml")
+    document = serving_late(load_document("digits.yaml"))
     (application,) = document["applications"]
     models = [
         {
@@ -50,7 +51,6 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (deployment,) = application["deployments"]
     del deployment["autoscaling_config"]
     deployment["num_replicas"] = 2
-    deployment["user_config"]["limits"] = {"late": "serve"}
     return document
 
 
@@ -69,7 +69,7 @@ def answers(service: Running, name: str, number: int = 12) -> set[tuple[str, flo
     """Return the versions and values that a number of new connections are answered."""
     found = set()
     for _ in range(number):
-        answer = httpx.post(f"{service.url}/v2/models/{name}/infer", json=BODY)
+        answer = post(f"{service.url}/v2/models/{name}/infer", json=BODY)
         assert answer.status_code == 200, answer.text
         content = answer.json()
         found.add((content["model_version"], content["outputs"][0]["data"][0]))
@@ -82,7 +82,7 @@ def asking(service: Running, *names: str) -> Iterator[list[tuple[str, int, str, 
     stop, seen = threading.Event(), []
 
     def ask(name: str) -> None:
-        with httpx.Client() as client:
+        with httpx.Client(timeout=LIMIT_S) as client:
             while not stop.is_set():
                 answer = client.post(f"{service.url}/v2/models/{name}/infer", json=BODY)
                 content = answer.json()
@@ -98,7 +98,7 @@ def asking(service: Running, *names: str) -> Iterator[list[tuple[str, int, str, 
     finally:
         stop.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(LIMIT_S)
 
 
 def check(seen: list[tuple[str, int, str, float]]) -> None:
@@ -111,8 +111,8 @@ def check(seen: list[tuple[str, int, str, float]]) -> None:
 def test_each_model_answers_and_the_store_holds_each_once(service: Running) -> None:
     assert answers(service, "twos") == {("1", 2.0)}
     assert answers(service, "threes") == {("1", 3.0)}
-    assert httpx.get(f"{service.url}/v2/models/other").status_code == 404
-    policy = httpx.get(f"{service.url}/sojourn/policy").json()
+    assert get(f"{service.url}/v2/models/other").status_code == 404
+    policy = get(f"{service.url}/sojourn/policy").json()
     leases = {row["name"]: row["leases"] for row in list_models(policy["start"]["store_socket"])}
     assert leases == {"pytorch/twos@1": 2, "pytorch/threes@1": 2}
 
@@ -120,11 +120,11 @@ def test_each_model_answers_and_the_store_holds_each_once(service: Running) -> N
 def test_a_load_by_one_client_reaches_all_replicas_and_no_request_fails(service: Running) -> None:
     with asking(service, "twos", "threes") as seen:
         url = f"{service.url}/v2/repository/models/threes/load"
-        answer = httpx.post(url, json={"parameters": {"version": "2"}}, timeout=30)
+        answer = post(url, json={"parameters": {"version": "2"}})
         assert answer.status_code == 200, answer.text
         assert wait_for(lambda: answers(service, "threes") == {("2", 9.0)})
     check(seen)
-    index = httpx.post(f"{service.url}/v2/repository/index", json={"ready": True}).json()
+    index = post(f"{service.url}/v2/repository/index", json={"ready": True}).json()
     assert {(row["name"], row["version"]) for row in index} == {("twos", "1"), ("threes", "2")}
 
 
@@ -136,10 +136,10 @@ def test_a_deploy_of_new_weights_replaces_no_replica_and_fails_no_request(
     user_config["models"] = {"twos": {"version": "2"}}
     with asking(service, "twos", "threes") as seen:
         service.redeploy(document)
-        assert wait_for(lambda: answers(service, "twos") == {("2", 4.0)}, timeout_s=60)
+        assert wait_for(lambda: answers(service, "twos") == {("2", 4.0)})
     check(seen)
     assert set(service.replicas()) == replicas
-    socket_path = httpx.get(f"{service.url}/sojourn/policy").json()["start"]["store_socket"]
+    socket_path = get(f"{service.url}/sojourn/policy").json()["start"]["store_socket"]
 
     def old_weights_are_given_back() -> bool:
         leases = {row["name"]: row["leases"] for row in list_models(socket_path)}

@@ -4,14 +4,14 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 
 from modelstore.client import ask, list_models
 from tests.support.model_stores import is_up, publish
-from tests.support.services import Running, load_document, serving, wait_for
+from tests.support.services import Running, get, load_document, post, serving, serving_late
 from tests.support.store_model import LAYERS, WIDTH, layer_weights
+from tests.support.waiting import LIMIT_S, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -22,7 +22,7 @@ WEIGHT_BYTES = 4 * LAYERS * WIDTH * WIDTH
 def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("store")
     publish(folder / "remote", "layers", {"layers.safetensors": layer_weights()})
-    document = load_document("digits.yaml")
+    document = serving_late(load_document("digits.yaml"))
     (application,) = document["applications"]
     application["args"] = {
         "model": {
@@ -53,7 +53,7 @@ def service(
 
 def start_of(service: Running) -> dict[str, Any]:
     """Return what one of the replicas tells of its start."""
-    start: dict[str, Any] = httpx.get(f"{service.url}/sojourn/policy").json()["start"]
+    start: dict[str, Any] = get(f"{service.url}/sojourn/policy").json()["start"]
     return start
 
 
@@ -82,7 +82,7 @@ def test_the_second_replica_maps_the_weights_of_the_first(
         starts[start["total_s"]] = start
         return len(starts) == 2
 
-    assert wait_for(both_answer, timeout_s=90)
+    assert wait_for(both_answer)
     assert sorted(start["weights_found_in"] for start in starts.values()) == ["host", "remote"]
     for start in starts.values():
         assert math.fsum(start["phases_s"].values()) == pytest.approx(start["total_s"])
@@ -106,9 +106,9 @@ def test_the_store_has_one_copy_that_both_hold(service: Running) -> None:
 
 
 def test_answers_are_right_and_the_first_one_is_timed(service: Running) -> None:
-    example = httpx.get(f"{service.url}/sojourn/example").json()
+    example = get(f"{service.url}/sojourn/example").json()
     example["inputs"][0]["data"] = [1.0, *[0.0] * (WIDTH - 1)]
-    answer = httpx.post(f"{service.url}/v2/models/layers/infer", json=example)
+    answer = post(f"{service.url}/v2/models/layers/infer", json=example)
     assert answer.status_code == 200
     data = answer.json()["outputs"][0]["data"]
     assert data[0] == math.factorial(LAYERS)
@@ -117,10 +117,7 @@ def test_answers_are_right_and_the_first_one_is_timed(service: Running) -> None:
 
 
 def test_the_start_is_a_metric(service: Running) -> None:
-    assert wait_for(
-        lambda: "sojourn_start_seconds{" in httpx.get(service.summary["metrics_url"]).text,
-        timeout_s=30,
-    )
+    assert wait_for(lambda: "sojourn_start_seconds{" in get(service.summary["metrics_url"]).text)
 
 
 def test_a_manager_that_is_killed_comes_back_and_takes_over_the_memory(service: Running) -> None:
@@ -131,12 +128,10 @@ def test_a_manager_that_is_killed_comes_back_and_takes_over_the_memory(service: 
         if child.name().startswith("ray::StoreActor")
     )
     manager.kill()
-    manager.wait(10)
+    manager.wait(LIMIT_S)
     victim = min(service.replicas())
 
-    assert wait_for(lambda: is_up(socket_path), timeout_s=60)
+    assert wait_for(lambda: is_up(socket_path))
     psutil.Process(victim).kill()
-    assert wait_for(
-        lambda: victim not in service.replicas() and len(service.replicas()) == 2, timeout_s=60
-    )
-    assert wait_for(lambda: ask("stats", socket_path=socket_path)["taken_over"] == 1, timeout_s=60)
+    assert wait_for(lambda: victim not in service.replicas() and len(service.replicas()) == 2)
+    assert wait_for(lambda: ask("stats", socket_path=socket_path)["taken_over"] == 1)

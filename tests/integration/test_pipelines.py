@@ -15,7 +15,7 @@ from tests.support.services import ROOT
 
 pytestmark = pytest.mark.integration
 
-TIMEOUT_S = 240
+TIMEOUT_S = 600
 
 
 @pytest.fixture(scope="module")

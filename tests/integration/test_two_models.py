@@ -7,13 +7,14 @@ import pytest
 
 from tests.support.pages import run_block
 from tests.support.readme import blocks
-from tests.support.services import load_document, serving
+from tests.support.services import load_document, serving, serving_late
+from tests.support.waiting import LIMIT_S
 
 pytestmark = pytest.mark.integration
 
 
 def test_each_model_answers_under_its_route_and_its_sla(tmp_path: Path) -> None:
-    with serving(tmp_path / "two.yaml", load_document("two-models.yaml")) as service:
+    with serving(tmp_path / "two.yaml", serving_late(load_document("two-models.yaml"))) as service:
         digits, googlenet = service.summary["models"]
         assert digits["url"].endswith("/digits")
         assert googlenet["url"].endswith("/googlenet")
@@ -21,7 +22,7 @@ def test_each_model_answers_under_its_route_and_its_sla(tmp_path: Path) -> None:
             "99% of requests within 100 ms",
             "99% of requests within 500 ms",
         )
-        with httpx.Client(timeout=10) as client:
+        with httpx.Client(timeout=LIMIT_S) as client:
             for summary, output in ((digits, "label"), (googlenet, "output")):
                 request = client.get(f"{summary['url']}/sojourn/example").json()
                 answer = client.post(

@@ -3,12 +3,11 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-START_TIMEOUT_S = 20
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -22,11 +21,8 @@ def start_service(tmp_path):
         command = [sys.executable, script, port_file, json.dumps(options)]
         process = subprocess.Popen(command)
         processes.append(process)
-        give_up_s = time.monotonic() + START_TIMEOUT_S
-        while not port_file.exists():
-            assert process.poll() is None, "the service ended"
-            assert time.monotonic() < give_up_s, "the service does not start"
-            time.sleep(0.02)
+        assert wait_for(lambda: port_file.exists() or process.poll() is not None)
+        assert process.poll() is None, "the service ended"
         return f"http://127.0.0.1:{port_file.read_text()}"
 
     yield start

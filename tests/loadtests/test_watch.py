@@ -9,6 +9,7 @@ from loadtests import watch
 from loadtests.watch import Sample, ServiceWatch, sample
 from tests.support.emulated_service import emulated_service
 from tests.support.profiles import PADDED
+from tests.support.waiting import LIMIT_S
 
 POLICY = {"predicted_ms": {"99": 80.0}, "predicted_for_clients_ms": {}, "prediction_holds": True}
 DECISION = {"replicas": 3, "target_replicas": 2, "demand_per_s": 120.0, "reason": "more load"}
@@ -44,7 +45,7 @@ def test_the_service_is_asked_until_the_test_ends_even_if_it_is_silent_at_times(
 
     monkeypatch.setattr("time.perf_counter", lambda: float(len(asked)))
     with ServiceWatch(ask) as found:
-        assert enough.wait(10)
+        assert enough.wait(LIMIT_S)
     told = found.since(3.0)
     assert told
     assert all(one["at_s"] >= 0 and one["replicas"] is None for one in told)

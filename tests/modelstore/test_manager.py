@@ -42,6 +42,7 @@ from tests.support.model_stores import (
     wait_until,
     weights,
 )
+from tests.support.waiting import LIMIT_S
 
 FILE = "model.safetensors"
 #: Opens a model, says so, and waits to be killed.
@@ -343,7 +344,7 @@ def test_a_model_is_not_evicted_while_it_is_opened(tmp_path, remote):
             with pytest.raises(InUseError):
                 ask("evict", "m", store, disk=True)
             behavior.hang.set()
-            opening.join(30)
+            opening.join(LIMIT_S)
             assert right(loaded[0])
 
 
@@ -431,7 +432,7 @@ def test_a_manager_killed_during_a_fetch_serves_no_wrong_byte_afterwards(tmp_pat
             waiting.start()
             wait_until(lambda: behavior.hanging)
             manager.kill()
-            waiting.join(30)
+            waiting.join(LIMIT_S)
             assert len(errors) == 1
             behavior.hang.set()
             manager.start()
@@ -456,7 +457,7 @@ def test_many_clients_are_one_fetch_and_one_copy(tmp_path, remote, clients):
             wait_until(lambda: stats(store)["waiting"] == clients)
             behavior.hang.set()
             for thread in threads:
-                thread.join(60)
+                thread.join(LIMIT_S)
             assert stats(store)["leases"] == clients
             assert [copy["bytes"] for copy in stats(store)["copies"]] == [
                 stats(store)["tiers"]["host"]["used_bytes"]

@@ -22,7 +22,6 @@ FILE = "model.safetensors"
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     monkeypatch.setattr(remote_module, "RETRY_S", 0.05)
-    monkeypatch.setattr(remote_module, "REQUEST_TIMEOUT_S", 0.3)
     monkeypatch.setattr(remote_module, "PIECE_BYTES", 10_000)
 
 
@@ -82,7 +81,7 @@ def test_a_broken_download_is_resumed_where_it_broke_off(tmp_path, http):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["500", "cut", "hang"])
-def test_a_remote_that_fails_is_an_error_and_works_again_later(tmp_path, http, fault):
+def test_a_remote_that_fails_is_an_error_and_works_again_later(tmp_path, http, monkeypatch, fault):
     url, behavior = http
     if fault == "500":
         behavior.status = 500
@@ -90,6 +89,7 @@ def test_a_remote_that_fails_is_an_error_and_works_again_later(tmp_path, http, f
         behavior.cut_after = 0  # else the retries would complete the file, bit by bit
     else:
         behavior.hang = threading.Event()
+        monkeypatch.setattr(remote_module, "REQUEST_TIMEOUT_S", 2.0)
     with manager_thread(settings_for(tmp_path, remote=url)) as store:
         with pytest.raises(FetchError):
             modelstore.load_state_dict("m", socket_path=store)

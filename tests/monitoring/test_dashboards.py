@@ -18,7 +18,7 @@ from tests.support.dashboards import BOARDS, FOLDER, QUERIES, PanelQuery, panels
 from tests.support.exposed_catalog import APPLICATION, RAY_LABELS, exposed, store_instruments
 from tests.support.prometheus import Prometheus
 from tests.support.readme import ROOT
-from tests.support.services import wait_for
+from tests.support.waiting import wait_for
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="prometheus is not installed (Debian: prometheus)"
@@ -205,7 +205,7 @@ def answer(prometheus: Prometheus, query: PanelQuery) -> list[float]:
         found[:] = filter(math.isfinite, prometheus.values(expr))
         return found
 
-    assert wait_for(answered, timeout_s=10), expr
+    assert wait_for(answered), expr
     return found
 
 

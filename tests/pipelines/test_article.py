@@ -19,6 +19,7 @@ from pipelines.workers import in_process, link, processes, replicas
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from tests.support.pipeline_stages import Batched, DiesOnce, FailsOnNegative, Scale, shift
+from tests.support.waiting import LIMIT_S
 
 
 def in_threads(*, max_wait_ms=0.0):
@@ -89,7 +90,7 @@ async def test_errors_are_not_starved_by_results():
 
         others = [asyncio.create_task(results_keep_coming()) for _ in range(20)]
         with pytest.raises(StageError, match="negative"):
-            await asyncio.wait_for(pipeline.predict(-1), 5)
+            await asyncio.wait_for(pipeline.predict(-1), LIMIT_S)
         running = False
         await asyncio.gather(*others)
 
@@ -125,7 +126,7 @@ async def test_a_dead_worker_leaves_no_request_waiting(tmp_path):
     stage = Stage(DiesOnce, options={"path": str(flag)}, batch_size=8)
     async with Pipeline([stage]) as pipeline:
         requests = asyncio.gather(*(pipeline.predict(v) for v in range(8)))
-        results = await asyncio.wait_for(requests, 20)
+        results = await asyncio.wait_for(requests, LIMIT_S)
     assert [value for value, _ in results] == list(range(8))
 
 

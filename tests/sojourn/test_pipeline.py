@@ -11,7 +11,9 @@ import yaml
 
 from sojourn.cli import main
 from tests.support.pipeline_configs import config
+from tests.support.ports import free_port
 from tests.support.readme import ROOT
+from tests.support.waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -80,20 +82,22 @@ def test_profile(capsys):
 
 @pytest.mark.slow
 def test_serve_answers_until_it_is_interrupted(file):
-    command = [sys.executable, "-m", "sojourn.cli", "pipeline", "serve", file, "--port", "18761"]
-    with subprocess.Popen([*command, "--json"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:
+    command = [sys.executable, "-m", "sojourn.cli", "pipeline", "serve", file]
+    command += ["--port", str(free_port()), "--json"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:
         lines = []
         for line in run.stdout:
             lines.append(line)
             if line.rstrip() == "}":
                 break
         url = json.loads("".join(lines))["url"]
-        with urllib.request.urlopen(f"{url}/sojourn/example", timeout=10) as answer:
+        with urllib.request.urlopen(f"{url}/sojourn/example", timeout=LIMIT_S) as answer:
             example = answer.read()
-        with urllib.request.urlopen(f"{url}/v2/models/twice/infer", example, timeout=10) as answer:
+        infer = f"{url}/v2/models/twice/infer"
+        with urllib.request.urlopen(infer, example, timeout=LIMIT_S) as answer:
             assert json.load(answer)["outputs"][0]["data"] == [0, 0, 0]
         run.send_signal(signal.SIGINT)
-        assert run.wait(30) == 0
+        assert run.wait(LIMIT_S) == 0
 
 
 @pytest.mark.slow

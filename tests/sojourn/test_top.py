@@ -22,7 +22,9 @@ from rich.console import Console
 from sojourn.cli import main
 from sojourn.commands.top_frame import frame, sparkline
 from sojourn.commands.top_view import ServiceView, resampled
+from tests.support.ports import free_port
 from tests.support.services import ROOT
+from tests.support.waiting import LIMIT_S
 from tests.support.watched_service import watched_service
 
 SLA = {"response_time_ms": 100, "percentile": 99}
@@ -355,20 +357,20 @@ class Terminal:
         """Read until there is `text` that was not there before."""
         start = len(self.seen)
         while text not in self.seen[start:]:
-            assert select.select([self._ours], [], [], 30)[0], self.seen
+            assert select.select([self._ours], [], [], LIMIT_S)[0], self.seen
             self.seen += os.read(self._ours, 65536)
 
     def press(self, key):
         """Press a key that ends the command; return its status."""
         os.write(self._ours, key)
         # It draws for ever if it does not notice the key.
-        until_s = time.monotonic() + 20
-        while time.monotonic() < until_s and select.select([self._ours], [], [], 10)[0]:
+        until_s = time.monotonic() + LIMIT_S
+        while time.monotonic() < until_s and select.select([self._ours], [], [], LIMIT_S)[0]:
             try:
                 self.seen += os.read(self._ours, 65536)
             except OSError:  # it has closed the terminal
                 break
-        return self._process.wait(10)
+        return self._process.wait(LIMIT_S)
 
 
 @pytest.mark.slow
@@ -411,7 +413,7 @@ def answering(port):
 @pytest.mark.slow
 def test_a_service_that_goes_away_is_shown_again_when_it_is_back():
     with contextlib.ExitStack() as stack:
-        with answering(0) as port:
+        with answering(free_port()) as port:
             terminal = stack.enter_context(Terminal(f"http://127.0.0.1:{port}"))
             terminal.wait_for(b"digits at http")
         terminal.wait_for(b"s: no service answers at http")

@@ -6,13 +6,15 @@ import re
 import shutil
 import subprocess
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 from websockets.sync.client import ClientConnection, connect
+
+from tests.support.waiting import LIMIT_S, wait_for
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 _OPTIONS = (
@@ -26,8 +28,6 @@ _KEYS = {
     "ArrowLeft": (37, ""),
     "End": (35, ""),
 }
-#: How long a page may take to show what a test waits for, on a busy machine.
-TIMEOUT_S = 60.0
 
 
 class Page:
@@ -51,7 +51,7 @@ class Page:
         number = next(self._numbers)
         self._connection.send(json.dumps({"id": number, "method": method, "params": parameters}))
         while True:
-            message = json.loads(self._connection.recv(TIMEOUT_S))
+            message = json.loads(self._connection.recv(LIMIT_S))
             if message.get("id") == number:
                 assert "error" not in message, message["error"]
                 result: dict[str, Any] = message["result"]
@@ -82,9 +82,9 @@ class Page:
 
     def until(self, condition: str) -> Any:
         """Wait until an expression in JavaScript is true; return its value."""
-        deadline_s = time.monotonic() + TIMEOUT_S
+        deadline_s = time.monotonic() + LIMIT_S
         while not (value := self.script(f"document.body && ({condition})")):
-            assert time.monotonic() < deadline_s, f"{condition}: not in {TIMEOUT_S:g} s"
+            assert time.monotonic() < deadline_s, f"{condition}: not in {LIMIT_S:g} s"
             time.sleep(0.05)
         return value
 
@@ -122,8 +122,16 @@ def browsing(folder: Path) -> Iterator[Page]:
         port = next(
             found[1] for line in process.stderr if (found := re.search(r":(\d+)/devtools/", line))
         )
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list") as answer:
-            (target,) = [one for one in json.load(answer) if one["type"] == "page"]
+        pages: list[dict[str, str]] = []
+
+        def has_a_page() -> list[dict[str, str]]:
+            listed = httpx.get(f"http://127.0.0.1:{port}/json/list").json()
+            pages[:] = [one for one in listed if one["type"] == "page"]
+            return pages
+
+        # It listens before it has made its first page.
+        assert wait_for(has_a_page)
+        (target,) = pages
         with connect(target["webSocketDebuggerUrl"], max_size=None) as connection:
             yield Page(connection)
     finally:

@@ -15,6 +15,7 @@ from deployments.config import ModelConfig, parse_user_config
 from deployments.models.base import Model, TensorSpec
 from deployments.service import InferenceService
 from policy.profile import Profile
+from tests.support.waiting import LIMIT_S
 
 PROFILE = Profile.from_dict(
     {
@@ -41,7 +42,7 @@ class Doubles(Model):
     def load(self, device: str) -> None: ...
 
     def forward(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        assert self.gate.wait(10)
+        assert self.gate.wait(LIMIT_S)
         self.rows.append(len(batch["x"]))
         if (batch["x"] == 13).any():
             raise ArithmeticError("/secret/path: poison")

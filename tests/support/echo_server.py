@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 
 from benchmarks.peers.protocols import Objects, Workload
+from tests.support.waiting import LIMIT_S
 
 
 def echo_workload(count: int) -> Workload:
@@ -26,7 +27,7 @@ class _Echo(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         (value,) = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["input"]
         if value <= 3:
-            self.go.wait(10)
+            self.go.wait(LIMIT_S)
         body = json.dumps({"output": [10 if value == 9 else value]}).encode()
         self.send_response(503 if value == 5 else 200)
         self.send_header("Content-Length", str(len(body)))

@@ -14,6 +14,10 @@ from deployments.http.signature import RequestedOutput
 from deployments.models.emulated import Emulated
 from deployments.service import InferenceService
 from policy.profile import Profile
+from tests.support.waiting import until
+
+#: For `limits`: as without a configuration.
+REFUSES = {"late": "refuse"}
 
 
 @contextlib.asynccontextmanager
@@ -29,13 +33,15 @@ async def emulated_service(
     device : Profile, optional
         What batches really take; by default, what `profile` says.
     **user_config
-        Content of `user_config`.
+        Content of `user_config`. A slow machine must not turn answers into refusals: what is late
+        is served, unless `limits` says otherwise.
     """
     device = device or profile
     config = ModelConfig(name="m", import_path="emulated", max_batch_size=device.max_batch_size)
     service = InferenceService(config, Emulated(device.to_dict()), profile)
     try:
-        await service.configure(parse_user_config(user_config))
+        limits = {"late": "serve", **user_config.get("limits", {})}
+        await service.configure(parse_user_config({**user_config, "limits": limits}))
         yield service
     finally:
         await service.close()
@@ -57,9 +63,7 @@ def one_request(rows: int = 1, **options: Any) -> InferenceRequest:
 
 async def until_solved(service: InferenceService) -> None:
     """Wait until the policy asked for is solved, or has failed."""
-    async with asyncio.timeout(60):
-        while service.explain()["table"] == "solving":
-            await asyncio.sleep(0.01)
+    await until(lambda: service.explain()["table"] != "solving")
 
 
 async def until_busy(service: InferenceService) -> None:

@@ -12,6 +12,7 @@ from deployments.hosting.wishes import ModelWishes
 from deployments.models.base import Model, TensorSpec
 from deployments.service import InferenceService
 from policy.profile import Profile
+from tests.support.waiting import LIMIT_S
 
 PROFILE = Profile.from_dict({"max_batch_size": 4, "latency_ms": {"per_request": 0.1, "fixed": 0.5}})
 # The table of this objective is the fastest to solve; a slow machine must not refuse.
@@ -36,7 +37,7 @@ class Multiplier(Model):
     def load(self, device: str) -> None: ...
 
     def forward(self, batch):
-        assert self._gate.wait(10)
+        assert self._gate.wait(LIMIT_S)
         return {"y": self._factor * batch["x"]}
 
 
@@ -72,7 +73,7 @@ class Hosted:
         key = (config.name, config.version)
         self.loads.append(key)
         gate = self.load_gates.get(key)
-        assert gate is None or gate.wait(10)
+        assert gate is None or gate.wait(LIMIT_S)
         if self.errors.get(key):
             raise self.errors[key].pop(0)
         batch_gate = self.batch_gates.get(key)

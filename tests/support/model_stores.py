@@ -17,6 +17,7 @@ from modelstore.client import ask
 from modelstore.errors import UnavailableError
 from modelstore.manager import Manager
 from modelstore.settings import ManagerSettings
+from tests.support.waiting import LIMIT_S
 
 MB = 1_000_000
 
@@ -72,7 +73,7 @@ def manager_thread(settings: ManagerSettings):
         yield settings.socket
     finally:
         manager.stop()
-        thread.join(30)
+        thread.join(LIMIT_S)
         assert not thread.is_alive()
 
 
@@ -103,7 +104,7 @@ class ManagerProcess:
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(LIMIT_S)
 
     def __enter__(self):
         return self
@@ -120,7 +121,7 @@ def is_up(socket_path: Path) -> bool:
     return True
 
 
-def wait_until(condition, timeout_s: float = 30.0):
+def wait_until(condition, timeout_s: float = LIMIT_S):
     """Poll until the condition holds; fail if it does not within the time."""
     end_s = time.monotonic() + timeout_s
     while time.monotonic() < end_s:

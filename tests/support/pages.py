@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.support.services import BIN, ROOT
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 
 
 def run_block(commands: str, folder: Path, real: Mapping[str, str]) -> str:

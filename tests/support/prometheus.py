@@ -7,7 +7,9 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.support.services import ROOT, free_port, wait_for
+from tests.support.ports import free_port
+from tests.support.services import ROOT
+from tests.support.waiting import LIMIT_S, wait_for
 
 
 class Prometheus:
@@ -48,7 +50,7 @@ class Prometheus:
     def __exit__(self, *_: object) -> None:
         self._client.close()
         self._process.terminate()
-        self._process.wait(30)
+        self._process.wait(LIMIT_S)
 
     def get(self, path: str, **query: str) -> Any:
         answer = self._client.get(f"{self.url}/api/v1/{path}", params=query).raise_for_status()

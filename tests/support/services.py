@@ -2,11 +2,9 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +17,13 @@ import yaml
 from deployments.haproxy.admin_relay import AdminError, ask
 from deployments.haproxy.server_checks import parse_servers
 from deployments.local.ray_token import ray_headers
+from tests.support.ports import free_port
+from tests.support.waiting import LIMIT_S, wait_for
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-STOP_TIMEOUT_S = 60
+#: For how long a request may wait; `wait_for` asks again.
+REQUEST_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,16 @@ class Running:
             with suppress(psutil.Error, AdminError, ValueError):
                 if process.name() == "haproxy":
                     socket_path = Path(words[words.index("-f") + 1]).with_name("admin.sock")
-                    servers = parse_servers(ask(socket_path, b"show stat -1 4 -1").decode())
+                    servers = parse_servers(
+                        ask(socket_path, b"show stat -1 4 -1", LIMIT_S).decode()
+                    )
                     return sum(one.up for one in servers if not one.backup)
         return 0
 
     def redeploy(self, document: dict[str, Any]) -> None:
         """Do what `serve deploy` does, without the seconds that the command takes to start."""
         httpx.put(
-            self._applications_url, json=document, headers=ray_headers(), timeout=60
+            self._applications_url, json=document, headers=ray_headers(), timeout=LIMIT_S
         ).raise_for_status()
 
     def serve_instead(self, document: dict[str, Any]) -> "Running":
@@ -85,27 +88,21 @@ class Running:
 
         def answers(route_prefix: str) -> bool:
             ready = f"{self.url}{route_prefix.rstrip('/')}/v2/health/ready"
-            return httpx.get(ready).status_code == 200
+            return get(ready).status_code == 200
 
-        assert wait_for(is_all_that_runs, 90)
+        assert wait_for(is_all_that_runs)
         assert wait_for(lambda: all(answers(prefix) for prefix in wanted.values()))
         return self
 
     def applications(self) -> dict[str, dict[str, Any]]:
         """Return what Serve's API tells of each application."""
-        answer = httpx.get(self._applications_url, headers=ray_headers(), timeout=10)
+        answer = get(self._applications_url, headers=ray_headers())
         found: dict[str, dict[str, Any]] = answer.json()["applications"]
         return found
 
     @property
     def _applications_url(self) -> str:
         return f"{self.summary['dashboard']}/api/serve/applications/"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
@@ -137,7 +134,7 @@ def serving(config: Path, document: dict[str, Any], *options: str) -> Iterator[R
                 break
         else:
             process.stdout.close()
-            process.wait(STOP_TIMEOUT_S)
+            process.wait(LIMIT_S)
             raise AssertionError(f"sojourn serve did not come up: {log.read_text()}")
         running = psutil.Process(process.pid)
         summary = json.loads("".join(lines))
@@ -148,10 +145,10 @@ def serving(config: Path, document: dict[str, Any], *options: str) -> Iterator[R
         finally:
             started += running.children(recursive=True)
             process.send_signal(signal.SIGINT)
-            status = process.wait(STOP_TIMEOUT_S)
+            status = process.wait(LIMIT_S)
             process.stdout.close()
         assert status == 0, log.read_text()
-        _, alive = psutil.wait_procs(started, timeout=2)
+        _, alive = psutil.wait_procs(started, timeout=LIMIT_S)
         assert not alive, f"left behind: {alive}"
 
 
@@ -160,14 +157,20 @@ def load_document(name: str) -> dict[str, Any]:
     return document
 
 
-def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> bool:
-    """Poll `condition`, which asks a real cluster; return whether it came true in time."""
-    deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
-        try:
-            if condition():
-                return True
-        except (httpx.HTTPError, KeyError):
-            pass
-        time.sleep(0.2)
-    return False
+def serving_late(document: dict[str, Any]) -> dict[str, Any]:
+    """Have a config's models serve what is late: how fast this machine is, is not asked."""
+    for application in document["applications"]:
+        for deployment in application["deployments"]:
+            user_config = deployment["user_config"]
+            user_config["limits"] = {**user_config.get("limits", {}), "late": "serve"}
+    return document
+
+
+def get(url: str, **options: Any) -> httpx.Response:
+    """Ask a service that may have to wait for a CPU."""
+    return httpx.get(url, timeout=REQUEST_S, **options)
+
+
+def post(url: str, **options: Any) -> httpx.Response:
+    """Send to a service that may have to wait for a CPU."""
+    return httpx.post(url, timeout=REQUEST_S, **options)

@@ -16,9 +16,10 @@ from typing import Any
 from autoscaler.standby_roles import RolesPublisher, roles_key
 from deployments.control.standby_role import StandbyRole, StepInApp
 from tests.support.haproxy_configs import ray_config
+from tests.support.ports import free_port
 from tests.support.readme import ROOT
-from tests.support.services import free_port, wait_for
 from tests.support.stores import Store
+from tests.support.waiting import wait_for
 
 _HEALTH_PATH = "/-/healthz"
 

@@ -2,11 +2,9 @@
 
 import json
 import shutil
-import socket
 import subprocess
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,12 +12,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+import httpx
 import numpy as np
 import pytest
 
 from autoscaler.history import prometheus
 from autoscaler.history.prometheus import UnreachableError, query_range
 from policy.errors import InvalidInputError
+from tests.support.ports import free_port
+from tests.support.waiting import LIMIT_S, wait_for
 
 BEGIN_S = 1_700_000_040  # a whole minute
 
@@ -136,9 +137,7 @@ def test_a_real_prometheus_is_asked(tmp_path: Path) -> None:
     fill = ["promtool", "tsdb", "create-blocks-from", "openmetrics"]
     subprocess.run([*fill, "past.txt", "data"], cwd=tmp_path, check=True, capture_output=True)
     (tmp_path / "prometheus.yml").write_text("")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     server = subprocess.Popen(
         ["prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data",
          f"--web.listen-address=127.0.0.1:{port}"],
@@ -146,7 +145,7 @@ def test_a_real_prometheus_is_asked(tmp_path: Path) -> None:
     )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
     try:
-        wait_until_ready(url, server)
+        assert wait_for(lambda: httpx.get(f"{url}/-/ready").is_success)
         trace = query_range(url, "sum(rate(requests_total[1m]))", begin_s, end_s)
         with pytest.raises(InvalidInputError, match=r"answers 400: .*parse error"):
             query_range(url, "sum(", begin_s, end_s)
@@ -154,7 +153,7 @@ def test_a_real_prometheus_is_asked(tmp_path: Path) -> None:
             query_range(url, "other_total", begin_s, end_s)
     finally:
         server.terminate()
-        server.wait(timeout=10)
+        server.wait(LIMIT_S)
     assert trace.step_s == 60
     assert minutes - 3 <= trace.counts.size <= minutes + 1
     first = (trace.begin_s - begin_s) // 60
@@ -162,14 +161,3 @@ def test_a_real_prometheus_is_asked(tmp_path: Path) -> None:
     # Later versions of Prometheus extrapolate from the samples within a minute to all of it.
     assert np.corrcoef(trace.counts, expected)[0, 1] > 0.99
     assert trace.counts.sum() == pytest.approx(expected.sum(), rel=0.01)
-
-
-def wait_until_ready(url: str, server: "subprocess.Popen[bytes]") -> None:
-    until_s = time.monotonic() + 8
-    while time.monotonic() < until_s and server.poll() is None:
-        try:
-            with urllib.request.urlopen(f"{url}/-/ready", timeout=1):
-                return
-        except OSError:
-            time.sleep(0.05)
-    raise AssertionError("Prometheus did not start")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks.resilience.gcs_restart import Process, longest_gap_s, redis
 from benchmarks.resilience.tally import Outcome, Request
-from tests.support.services import wait_for
+from tests.support.waiting import wait_for
 
 TIMES_S = st.lists(st.floats(0, 100), max_size=20)
 

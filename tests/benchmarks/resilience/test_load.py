@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.resilience.load import Bystanders, Connection, Load, Target, request_bytes
 from benchmarks.resilience.tally import Outcome
+from tests.support.waiting import LIMIT_S
 
 Answer = Callable[[bytes], bytes]
 
@@ -83,10 +84,10 @@ def test_who_moves_to_another_target_leaves_its_connections() -> None:
     with answering() as first, answering() as second:
         clients = Bystanders(target_at(first.port), Load(rate_per_s=500, idle_clients=0))
         clients.start()
-        assert first.answered.wait(5)
+        assert first.answered.wait(LIMIT_S)
         clients.target = target_at(second.port)
-        assert second.answered.wait(5)
-        assert first.left.wait(5)
+        assert second.answered.wait(LIMIT_S)
+        assert first.left.wait(LIMIT_S)
         clients.end()
         assert {one.outcome for one in clients.requests} == {Outcome.RIGHT}
 

@@ -1,8 +1,8 @@
 """Two nodes: the clients of the one that goes, and the machines that the nodes run on."""
 
+import contextlib
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -11,6 +11,7 @@ import pytest
 from benchmarks.resilience import nodes, nodes_machines
 from benchmarks.resilience.load import Load, Target
 from benchmarks.resilience.nodes_machines import machines, why_not
+from tests.support.waiting import LIMIT_S, wait_for
 
 NO_LOAD = Load(rate_per_s=1e-3, idle_clients=0)
 
@@ -72,6 +73,7 @@ def test_clients_leave_a_node_that_fails_two_probes_in_a_row(
 ) -> None:
     server.statuses = statuses.copy()
     monkeypatch.setattr(nodes, "_PROBE_EVERY_S", 0.001)
+    monkeypatch.setattr(nodes, "_PROBE_TIMEOUT_S", LIMIT_S)
     first, other = target_at(server.server_port), target_at(1)
     clients = nodes.Balanced(first, other, NO_LOAD)
     clients.watch()
@@ -102,6 +104,7 @@ def test_a_machine_that_dies_closes_its_connections_and_one_that_is_cut_off_does
         two.unplug()
         dead, silent = served
         assert dead.recv(1) == b""
+        silent.settimeout(0.2)
         with pytest.raises(TimeoutError):
             silent.recv(1)
         assert one.processes() == []
@@ -115,15 +118,15 @@ def connection_to(machine: nodes_machines.Machine) -> socket.socket:
     """Return a connection to a program that a machine runs, and that says nothing."""
     program = "import socket as s; s.create_server((str(), 9000)).accept()[0].recv(1)"
     machine.run(f"python -c '{program}' &")
-    until_s = time.monotonic() + 10
-    while True:
-        try:
-            connection = socket.create_connection((machine.address, 9000), timeout=1)
-        except ConnectionRefusedError:
-            assert time.monotonic() < until_s
-        else:
-            connection.settimeout(0.2)
-            return connection
+    made: list[socket.socket] = []
+
+    def connects() -> list[socket.socket]:
+        with contextlib.suppress(ConnectionRefusedError):
+            made.append(socket.create_connection((machine.address, 9000), timeout=LIMIT_S))
+        return made
+
+    assert wait_for(connects)
+    return made[0]
 
 
 @pytest.mark.slow

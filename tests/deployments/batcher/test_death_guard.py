@@ -26,6 +26,7 @@ from policy.batching_policy import BatchingPolicy
 from tests.support.batcher_core import FixedPolicy, make_core
 from tests.support.batcher_requests import submit
 from tests.support.journal_peer import Peer
+from tests.support.waiting import LIMIT_S
 
 Arrays = Mapping[str, NDArray[Any]]
 BATCH = 8
@@ -45,7 +46,7 @@ class Squares(Model):
     def load(self, device: str) -> None: ...
 
     def forward(self, batch: Arrays) -> Arrays:
-        assert self.gate.wait(10)
+        assert self.gate.wait(LIMIT_S)
         self.batches.append(batch["x"].tolist())
         return {"y": np.square(batch["x"])}
 

@@ -4,6 +4,7 @@ import asyncio
 import time
 
 from deployments.batcher.wake_timer import WakeTimer
+from tests.support.waiting import until
 
 
 async def test_it_wakes_once_at_the_last_time_asked_for() -> None:
@@ -12,14 +13,10 @@ async def test_it_wakes_once_at_the_last_time_asked_for() -> None:
     now_s = time.monotonic()
     for after_s in (0.001, 10.0, 0.01):
         timer.set(now_s + after_s)
-    async with asyncio.timeout(5):
-        while not woken_s:
-            await asyncio.sleep(0.001)
+    await until(lambda: woken_s)
     assert woken_s[0] >= now_s + 0.01
     timer.set(now_s + 0.01)
-    async with asyncio.timeout(5):
-        while len(woken_s) < 2:
-            await asyncio.sleep(0.001)
+    await until(lambda: len(woken_s) == 2)
 
 
 async def test_it_can_be_stopped() -> None:

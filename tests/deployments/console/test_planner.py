@@ -14,6 +14,7 @@ from deployments.console.planning import ModelPlanning
 from deployments.errors import ChildError, PlannerBusyError
 from tests.support.console_server import PROFILE
 from tests.support.virtual_asyncio import VirtualTimeLoop
+from tests.support.waiting import LIMIT_S
 
 DELAYS = {"request_delay_ms": 0.25, "reply_delay_ms": 0.25, "retry_delay_ms": 0.0, "retries": 5}
 
@@ -33,7 +34,7 @@ class Gate:
 
     def _exchange(self, line: bytes) -> bytes:
         self.asked.append(json.loads(line)["q"])
-        assert self.open.wait(10)
+        assert self.open.wait(LIMIT_S)
         return line
 
 
@@ -153,6 +154,7 @@ async def test_a_process_that_does_not_start_harms_no_page(
 async def test_the_process_plans_and_survives_its_own_death(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(planner_module, "TIME_LIMIT_S", LIMIT_S)
     planner = PlannerProcess(ModelPlanning.process)
     try:
         few = (await planner.ask(question(100)))["now"]

@@ -22,6 +22,7 @@ from policy.profile import Profile
 from policy.response_time.mmpp import evaluate_mmpp
 from policy.table import PolicyTable
 from tests.support.mmpp_counts import mmpp_counts
+from tests.support.waiting import LIMIT_S
 
 PROFILE = Profile("m", "d", np.array([2.0, 2.5, 3.0, 3.5]), np.array([20.0, 25.0, 30.0, 35.0]))
 SLA = ServiceLevelObjective(12, 99)
@@ -186,7 +187,7 @@ async def test_a_policy_for_bursts_is_in_force_until_something_else_is_asked_for
     user_config = parse_user_config({"sla": {"response_time_ms": 25, "percentile": 99}})
     controller = PolicyController(PROFILE, user_config, on_change)
     try:
-        await asyncio.wait_for(solved.wait(), 30)
+        await asyncio.wait_for(solved.wait(), LIMIT_S)
         assert controller.explain()["bursts"]["policy"] == "none"
         counts = BURSTS
         for tick in range(SEARCH_EVERY + 2):

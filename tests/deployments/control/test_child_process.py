@@ -1,6 +1,5 @@
 """Child processes that answer, and those that do not."""
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from deployments.control import child_process
 from deployments.control.cpu_quota import CpuQuota
 from deployments.errors import ChildError
 from policy.errors import InfeasibleError
-from tests.support.services import wait_for
+from tests.support.waiting import has_ended, until
 
 READ = "import json, os, sys, time; message = json.load(sys.stdin);"
 
@@ -95,9 +94,9 @@ async def test_a_process_is_not_paused_while_the_quota_suffices(
 
 @pytest.mark.slow
 async def test_pauses_do_not_count_towards_the_time_limit(module: Path) -> None:
-    module.write_text(f"{READ} time.sleep(1.0); json.dump({{}}, sys.stdout)")
+    module.write_text(f"{READ} time.sleep(2.5); json.dump({{}}, sys.stdout)")
     quota = type("Quota", (CountedQuota,), {"asked": 0})(0.5, Path("none"))
-    assert await child_process.call("answer", {}, time_limit_s=0.6, quota=quota) == {}
+    assert await child_process.call("answer", {}, time_limit_s=2.0, quota=quota) == {}
 
 
 async def test_a_paused_process_ends_with_its_parent(module: Path) -> None:
@@ -119,6 +118,4 @@ async def test_a_paused_process_ends_with_its_parent(module: Path) -> None:
     child = psutil.Process(int(parent.stdout.readline()))
     with parent:
         parent.kill()
-    assert await asyncio.to_thread(
-        wait_for, lambda: not child.is_running() or child.status() == "zombie"
-    )
+    await until(lambda: has_ended(child))

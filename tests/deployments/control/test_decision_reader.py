@@ -64,13 +64,13 @@ async def test_only_the_first_request_waits_for_a_slow_store() -> None:
     result = threading.Event()
 
     def read(key: str) -> bytes:
-        assert result.wait(10)
+        assert result.wait(60)
         return orjson.dumps(LOG)
 
     reader = DecisionReader("shop", "Model", read)
     first = asyncio.create_task(reader.content())
     await asyncio.sleep(0)
-    assert (await asyncio.wait_for(reader.content(), 5))["newest"] is None
+    assert (await asyncio.wait_for(reader.content(), 30))["newest"] is None
     result.set()
     assert await first == LOG
 
@@ -93,12 +93,12 @@ async def test_nobody_waits_long_for_a_store_that_hangs_and_it_is_asked_only_onc
 
     def read(key: str) -> bytes:
         reads.append(key)
-        assert result.wait(10)
+        assert result.wait(60)
         return orjson.dumps(LOG)
 
     reader = DecisionReader("shop", "Model", read)
     for _ in range(5):
-        assert (await asyncio.wait_for(reader.content(), 5))["newest"] is None
+        assert (await asyncio.wait_for(reader.content(), 30))["newest"] is None
     assert len(reads) == 1
     result.set()
     for _ in range(200):

@@ -14,7 +14,7 @@ from policy.load_lateness import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time.way import BalancerLoad
-from tests.support.emulated_service import emulated_service, until_solved
+from tests.support.emulated_service import REFUSES, emulated_service, until_solved
 from tests.support.front_counts import front_counts
 
 PROFILE = Profile.from_dict({"max_batch_size": 4, "latency_ms": {"per_request": 1.0, "fixed": 3.0}})
@@ -43,7 +43,9 @@ def expected(response_time_ms: float, percentile: float) -> float:
 
 @pytest.mark.slow
 async def test_the_rate_under_the_sla_is_reported_once_it_is_solved() -> None:
-    async with emulated_service(PROFILE, sla={"response_time_ms": 20, "percentile": 95}) as service:
+    async with emulated_service(
+        PROFILE, sla={"response_time_ms": 20, "percentile": 95}, limits=REFUSES
+    ) as service:
         assert report_of(service).curve is None
         report = await solved(service)
         assert report.sla_rate_per_s == pytest.approx(expected(20, 95))
@@ -53,7 +55,9 @@ async def test_the_rate_under_the_sla_is_reported_once_it_is_solved() -> None:
 @pytest.mark.slow
 async def test_a_changed_sla_is_reported_together_with_its_rate() -> None:
     """With the rate of another SLA, the autoscaler would order for an SLA nobody asked for."""
-    async with emulated_service(PROFILE, sla={"response_time_ms": 20, "percentile": 95}) as service:
+    async with emulated_service(
+        PROFILE, sla={"response_time_ms": 20, "percentile": 95}, limits=REFUSES
+    ) as service:
         before = await solved(service)
         changed = {"sla": {"response_time_ms": 15, "percentile": 99}}
         await service.configure(parse_user_config(changed))
@@ -68,7 +72,7 @@ async def test_a_changed_sla_is_reported_together_with_its_rate() -> None:
 @pytest.mark.slow
 async def test_longer_delays_and_smaller_waiting_rooms_reduce_the_rate() -> None:
     sla = {"response_time_ms": 15, "percentile": 95}
-    async with emulated_service(PROFILE, sla=sla) as service:
+    async with emulated_service(PROFILE, sla=sla, limits=REFUSES) as service:
         before = await solved(service)
         slow_network = {"sla": sla, "autoscaler": {"request_delay_ms": 3.0}}
         await service.configure(parse_user_config(slow_network))
@@ -100,6 +104,7 @@ async def test_an_sla_that_no_rate_meets_is_reported() -> None:
         PROFILE,
         sla={"response_time_ms": 4.6, "percentile": 99.9},
         policy={"response_time_share": 1.0},
+        limits=REFUSES,
     ) as service:
         report = await solved(service)
         assert report.curve is None
@@ -109,7 +114,7 @@ async def test_an_sla_that_no_rate_meets_is_reported() -> None:
 @pytest.mark.slow
 async def test_an_sla_and_delays_that_change_together_are_reported() -> None:
     """The SLA at the replica stays the same, and so does its curve."""
-    async with emulated_service(PROFILE, sla={"response_time_ms": 20}) as service:
+    async with emulated_service(PROFILE, sla={"response_time_ms": 20}, limits=REFUSES) as service:
         before = await solved(service)
         longer = {
             "sla": {"response_time_ms": 23},
@@ -126,7 +131,7 @@ async def test_the_rate_under_the_sla_falls_to_what_the_balancer_can_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It was half busy at 100 requests/s, so it passes 200; the device takes 571."""
-    async with emulated_service(PROFILE, sla={"response_time_ms": 100}) as service:
+    async with emulated_service(PROFILE, sla={"response_time_ms": 100}, limits=REFUSES) as service:
         before = await solved(service)
         service.controller.balancer = BalancerLoad(5.0, 0.5)
         monkeypatch.setattr(service.batcher.core.arrival_rate, "per_s", lambda now_s: 100.0)
@@ -143,7 +148,7 @@ async def test_the_rate_under_the_sla_falls_to_what_the_event_loop_can_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The device takes 571 requests/s; the loop, at 5 ms a request, 200."""
-    async with emulated_service(PROFILE, sla={"response_time_ms": 100}) as service:
+    async with emulated_service(PROFILE, sla={"response_time_ms": 100}, limits=REFUSES) as service:
         before = await solved(service)
         assert before.bottleneck == "device"
         assert service.explain()["front"]["request_ms"] is None

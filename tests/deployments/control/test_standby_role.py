@@ -17,8 +17,8 @@ from deployments.control.standby_role import (
     StepInApp,
 )
 from deployments.haproxy import only_replica
-from tests.support.services import wait_for
 from tests.support.standby_fleet import standby_fleet
+from tests.support.waiting import wait_for
 
 
 def roles(number: int, *, standby: bool) -> bytes:

@@ -23,7 +23,8 @@ from deployments.haproxy.concurrency_limit import (
     rules,
 )
 from deployments.haproxy.limit_shares import FORGET_AFTER_S, LimitShares
-from tests.support.services import free_port
+from tests.support.ports import free_port
+from tests.support.waiting import LIMIT_S
 
 REFUSED = REFUSED_HEADER.decode()
 #: For how long a replica holds what it is flooded with, by its own clock.
@@ -117,7 +118,7 @@ async def nodes(
     """Run several HAProxies, each of which sends to all replicas; return a client of each."""
     replicas = [Replica(free_port(), limit) for limit in limits]
     servers = {f"r{number}": one.port for number, one in enumerate(replicas)}
-    async with asyncio.timeout(30), AsyncExitStack() as stack:
+    async with asyncio.timeout(LIMIT_S), AsyncExitStack() as stack:
         for one in replicas:
             await stack.enter_async_context(one.serving())
         clients = []
@@ -125,7 +126,7 @@ async def nodes(
             port = free_port()
             stack.enter_context(haproxy(port, servers, tmp_path / f"{number}.sock"))
             client = httpx.AsyncClient(
-                base_url=f"http://127.0.0.1:{port}", limits=httpx.Limits(), timeout=20
+                base_url=f"http://127.0.0.1:{port}", limits=httpx.Limits(), timeout=LIMIT_S
             )
             clients.append(await stack.enter_async_context(client))
         for client in clients:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from deployments.haproxy.processes import ended, open_parent_of, wants_cpu
-from tests.support.services import wait_for
+from tests.support.waiting import wait_for
 
 
 def test_the_end_of_a_process_is_seen_by_its_descriptor() -> None:

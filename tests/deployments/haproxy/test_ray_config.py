@@ -30,6 +30,7 @@ from deployments.haproxy.ray_config import (
 )
 from deployments.routing import serve_environment
 from tests.support.haproxy_configs import ray_config
+from tests.support.waiting import LIMIT_S
 
 PORTS = (9101, 8000, 8404)
 #: A name in which Ray replaces characters.
@@ -330,7 +331,7 @@ def test_the_only_replica_is_not_asked_again(tmp_path: Path, count: int, tries: 
     try:
         # Nobody but HAProxy says that a replica is the only one.
         headers = {HEADER.decode(): "1", OTHERS_HEADER.decode(): "1"}
-        answer = httpx.get(replicas.url, headers=headers, timeout=10)
+        answer = httpx.get(replicas.url, headers=headers, timeout=LIMIT_S)
     finally:
         replicas.close()
     assert (answer.status_code, replicas.asked) == (503, tries)
@@ -341,7 +342,7 @@ def test_the_only_replica_is_not_asked_again(tmp_path: Path, count: int, tries: 
 def test_what_the_only_replica_held_when_it_died_is_refused_and_not_lost(tmp_path: Path) -> None:
     replicas = Replicas(tmp_path, 1)
     try:
-        with httpx.Client(timeout=10) as client:
+        with httpx.Client(timeout=LIMIT_S) as client:
             assert client.get(replicas.url).status_code == 503
             replicas.dying = True
             answer = client.get(replicas.url)

@@ -12,6 +12,7 @@ from deployments.http.signature import RequestedOutput
 from modelstore.errors import StoreFullError, UnknownModelError
 from policy.errors import InvalidInputError
 from tests.support.hosted_models import config_of, hosted, user_config
+from tests.support.waiting import until
 
 
 async def ask(models, name, version=None):
@@ -27,12 +28,6 @@ async def ask(models, name, version=None):
 def states(models, name):
     rows = [row for row in models.repository.index() if row["name"] == name]
     return {row["version"]: row["state"] for row in rows}
-
-
-async def until(condition):
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def test_models_are_loaded_at_the_start_and_found_by_name_and_version():

@@ -1,6 +1,5 @@
 """New weights from a real store: both versions side by side, then only the new ones are held."""
 
-import asyncio
 import gc
 import shutil
 
@@ -16,6 +15,7 @@ from deployments.service_start import ServiceStart
 from modelstore.client import ask, list_models
 from tests.support.hosted_models import PROFILE, user_config
 from tests.support.model_stores import manager_thread, settings_for, sign
+from tests.support.waiting import until
 
 CONFIG = ModelConfig(
     name="digits",
@@ -59,9 +59,7 @@ async def test_the_old_weights_are_given_back_even_if_the_collector_does_not_loo
         del first
         assert leases(store) == {"pytorch/digits@1": 1}
         await wishes.load("digits", version="2")
-        async with asyncio.timeout(10):
-            while leases(store).get("pytorch/digits@1"):
-                await asyncio.sleep(0.01)
+        await until(lambda: not leases(store).get("pytorch/digits@1"))
         assert leases(store) == {"pytorch/digits@1": 0, "pytorch/digits@2": 1}
         assert repository.first.start.explain()["weights"] == "store://pytorch/digits@2"
         ask("evict", "digits@1", store)

@@ -8,6 +8,7 @@ from deployments.errors import NotFoundError
 from modelstore.errors import UnknownModelError
 from policy.errors import InvalidInputError
 from tests.support.hosted_models import config_of, hosted, user_config
+from tests.support.waiting import until
 
 
 class Store(dict):
@@ -26,12 +27,6 @@ class Store(dict):
 
 def versions(models):
     return {service.model_name: service.model_version for service in models.repository.services}
-
-
-async def until(condition):
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def test_a_load_reaches_the_other_replicas_and_those_that_start_later():

@@ -19,6 +19,7 @@ from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.service import InferenceService
 from tests.support.doubles_service import USER_CONFIG, listening, make_service
 from tests.support.virtual_asyncio import VirtualTimeLoop
+from tests.support.waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -288,7 +289,7 @@ async def test_a_server_stops_although_a_console_is_open(service: InferenceServi
             assert state["models"][0]["model"] == "doubles"
             service.begin_drain()
             server.should_exit = True
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(LIMIT_S):
                 # Until the server ends it.
                 async for _ in lines:
                     pass

@@ -34,7 +34,6 @@ Connect = Callable[[], contextlib.AbstractAsyncContextManager[Stream]]
 async def service() -> AsyncIterator[InferenceService]:
     async with make_service(Doubles()) as made:
         made.max_body_bytes = 1 << 20
-        made.receive_timeout_s = 0.1
         yield made
 
 
@@ -84,6 +83,7 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, object]]:
 async def test_a_body_that_does_not_arrive_in_time_is_answered_408(
     service: InferenceService, connect: Connect
 ) -> None:
+    service.receive_timeout_s = 0.1
     for request in (post(b"{", length=500_000), post(b"x", GZIP, length=500_000)):
         async with connect() as (reader, writer):
             writer.write(request)
@@ -100,9 +100,10 @@ async def test_a_body_that_does_not_arrive_in_time_is_answered_408(
 
 @pytest.mark.parametrize("start", [b"POST ", GOOD[:40], b"GET /v2 HTTP/1.1\r\nHost: x\r\nA: "])
 async def test_a_head_that_does_not_arrive_in_time_is_answered_408(
-    connect: Connect, start: bytes
+    service: InferenceService, connect: Connect, start: bytes
 ) -> None:
     """A byte now and then does not help."""
+    service.receive_timeout_s = 0.1
     async with connect() as (reader, writer):
 
         async def drip() -> None:
@@ -116,17 +117,6 @@ async def test_a_head_that_does_not_arrive_in_time_is_answered_408(
             assert (await answer(reader))[0] in (400, 408)
         finally:
             dripping.cancel()
-
-
-async def test_requests_in_time_are_answered_however_long_the_connection_lasts(
-    connect: Connect,
-) -> None:
-    async with connect() as (reader, writer):
-        for _ in range(4):
-            writer.write(GOOD[:-9])
-            await asyncio.sleep(0.04)
-            writer.write(GOOD[-9:])
-            assert (await answer(reader))[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -180,7 +170,7 @@ async def test_what_is_not_http_is_answered_400_in_json(
 async def test_bodies_beyond_the_budget_are_refused_before_they_are_read(
     service: InferenceService, connect: Connect
 ) -> None:
-    """The first connection holds all of the budget, until it is given up."""
+    """The first connection holds all of the budget, until it ends."""
     service.bodies.limit_bytes = 600_000
     async with connect() as (_, holding):
         holding.write(post(b"{", length=500_000))

@@ -138,7 +138,7 @@ async def test_a_wrong_large_request_is_refused_and_the_next_one_answered(
 
 
 @pytest.mark.parametrize("fields", [(), (GZIP,)], ids=["short way", "asgi"])
-@pytest.mark.parametrize(("parses_s", "status"), [(0.2, 200), (1.0, 503)])
+@pytest.mark.parametrize(("parses_s", "status"), [(20.0, 200), (100.0, 503)])
 async def test_what_would_be_parsed_too_late_is_refused_before(
     served: Served,
     monkeypatch: pytest.MonkeyPatch,
@@ -149,7 +149,7 @@ async def test_what_would_be_parsed_too_late_is_refused_before(
     """200 bodies of 600 KB a second were all parsed, one after the other, and all too late."""
 
     def turns_away(arrival_s: float, now_s: float) -> Refusal | None:
-        return Refusal.FULL if now_s > arrival_s + 0.6 else None
+        return Refusal.FULL if now_s > arrival_s + 60.0 else None
 
     monkeypatch.setattr(served.service, "turns_away", turns_away)
     monkeypatch.setattr(served.app.turns, "ends_in_s", lambda size: parses_s)

@@ -208,3 +208,26 @@ def test_an_unfinished_request_is_ended_within_its_time_limit(
             runner.run(run())
     finally:
         InferenceProtocol.hosted = None
+
+
+def test_requests_in_time_are_answered_however_long_the_connection_lasts() -> None:
+    """The limit is each request's own: they take nearly all of it, one after the other."""
+    loop, number = VirtualTimeLoop(), 4
+
+    async def run() -> None:
+        protocol, transport = await connect(loop, full=False)
+        request = post()
+        for answers in range(number):
+            await trickle(protocol, transport, [(0.0, request[:-9]), (0.9 * LIMIT_S, request[-9:])])
+            while len(transport.written) == answers:
+                await asyncio.sleep(0.1)
+        assert loop.time() > 3 * LIMIT_S
+        assert all(data.startswith(b"HTTP/1.1 200") for _, data in transport.written)
+        assert transport.closed_s is None
+        protocol.connection_lost(None)
+
+    try:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(run())
+    finally:
+        InferenceProtocol.hosted = None

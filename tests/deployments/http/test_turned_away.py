@@ -20,10 +20,10 @@ from deployments.http.turned_away import ERRORS
 from deployments.observability.request_info import RequestInfo
 from deployments.service import InferenceService
 from policy.profile import Profile
-from tests.support.emulated_service import emulated_service
+from tests.support.emulated_service import REFUSES, emulated_service
 
 PROFILE = Profile.from_dict({"max_batch_size": 4, "latency_ms": {"per_request": 1, "fixed": 5}})
-SLA = {"response_time_ms": 200}
+SLA = {"response_time_ms": 20_000}
 ROWS = (1, 64, 1, 3)
 
 
@@ -65,11 +65,11 @@ def info(name: str) -> RequestInfo:
 @pytest.mark.parametrize("too_late", [False, True])
 async def test_together_they_count_as_one_after_the_other(*, too_late: bool) -> None:
     async with (
-        emulated_service(PROFILE, sla=SLA) as one,
-        emulated_service(PROFILE, sla=SLA) as each,
+        emulated_service(PROFILE, sla=SLA, limits=REFUSES) as one,
+        emulated_service(PROFILE, sla=SLA, limits=REFUSES) as each,
     ):
         now_s, loop = time.monotonic(), Loop()
-        arrival_s = now_s - (0.3 if too_late else 0.0)
+        arrival_s = now_s - (30.0 if too_late else 0.0)
         hosted, alone = hosted_on(each, loop), hosted_on(one, loop)
         if not too_late:
             one.batcher.core.drain()
@@ -96,7 +96,7 @@ async def test_together_they_count_as_one_after_the_other(*, too_late: bool) -> 
 
 async def test_they_are_counted_before_they_are_answered() -> None:
     """A client that has its answer finds it in the counts."""
-    async with emulated_service(PROFILE, sla=SLA) as service:
+    async with emulated_service(PROFILE, sla=SLA, limits=REFUSES) as service:
         service.batcher.core.drain()
         loop, seen = Loop(), []
         hosted, connection = hosted_on(service, loop), mock.Mock()
@@ -112,7 +112,7 @@ async def test_one_line_in_the_log_names_the_first_and_counts_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "sojourn.requests")
-    async with emulated_service(PROFILE, sla=SLA) as service:
+    async with emulated_service(PROFILE, sla=SLA, limits=REFUSES) as service:
         service.batcher.core.drain()
         loop = Loop()
         hosted = hosted_on(service, loop)
@@ -130,7 +130,7 @@ async def test_one_line_in_the_log_names_the_first_and_counts_the_others(
 async def test_the_prepared_answer_is_the_encoded_one(
     *, too_late: bool, only_replica: bool
 ) -> None:
-    async with emulated_service(PROFILE, sla=SLA) as service:
+    async with emulated_service(PROFILE, sla=SLA, limits=REFUSES) as service:
         hosted, headers = hosted_on(service, Loop()), [(b"server", b"uvicorn")]
         prepared = hosted.refusal(headers, None, too_late=too_late, only_replica=only_replica)
         answer = error_answer(ERRORS[too_late])
@@ -138,10 +138,10 @@ async def test_the_prepared_answer_is_the_encoded_one(
 
 
 async def test_who_is_turned_away_is_what_has_no_room() -> None:
-    async with emulated_service(PROFILE, sla=SLA) as service:
+    async with emulated_service(PROFILE, sla=SLA, limits=REFUSES) as service:
         now_s = time.monotonic()
-        assert service.turns_away(now_s - 0.1, now_s) is None
-        refusal = service.turns_away(now_s - 0.3, now_s)
+        assert service.turns_away(now_s - 10, now_s) is None
+        refusal = service.turns_away(now_s - 30, now_s)
         assert refusal is not None
         assert refusal.value == "expired"
         assert service.explain()["rows"]["offered"] == 0, "asking counts nothing"
@@ -153,7 +153,7 @@ async def test_who_is_turned_away_is_what_has_no_room() -> None:
 
 async def test_the_front_counts_a_refusal_in_the_iteration_that_read_the_request() -> None:
     """The rest is counted in the next one, where its cost would be taken for a request's."""
-    async with emulated_service(PROFILE, sla=SLA) as service:
+    async with emulated_service(PROFILE, sla=SLA, limits=REFUSES) as service:
         loop = Loop()
         hosted = hosted_on(service, loop)
         hosted.turned_away.add(time.monotonic(), 1, lambda: info("a"), too_late=False)

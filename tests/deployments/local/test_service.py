@@ -19,7 +19,8 @@ from deployments.local import service as local
 from deployments.local.descendants import descendants
 from deployments.local.run import LocalRun, run_of
 from deployments.local.service import local_service
-from tests.support.services import free_port
+from tests.support.ports import free_port
+from tests.support.waiting import LIMIT_S
 
 ROOT = Path(__file__).parents[3]
 CONFIG = ROOT / "configs/digits.yaml"
@@ -178,8 +179,8 @@ def test_a_signal_ends_the_command_wherever_it_is(
         process.send_signal(number)
     assert process.stderr.read() == ""
     process.stderr.close()
-    assert process.wait(10) == 0
-    _, alive = psutil.wait_procs(started, timeout=5)
+    assert process.wait(LIMIT_S) == 0
+    _, alive = psutil.wait_procs(started, timeout=LIMIT_S)
     assert not alive
 
 

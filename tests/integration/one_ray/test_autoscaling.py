@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.services import BIN, Running, load_document, wait_for
+from tests.support.services import BIN, Running, get, load_document, post, serving_late
+from tests.support.waiting import LIMIT_S, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -28,14 +28,17 @@ TIMES = {"hold_s": 5, "window_s": 6, "idle_s": 2}
 
 
 def document_of(**changes: Any) -> dict[str, Any]:
-    """Return the config with changes to the SLA, the autoscaler, or the minimum of replicas."""
+    """Return the config with changes to the SLA, the autoscaler, or the minimum of replicas.
+
+    What is late is refused, unless `late` is true.
+    """
     document = load_document("emulated-p4.yaml")
     (deployment,) = document["applications"][0]["deployments"]
     deployment["user_config"]["autoscaler"] = {**TIMES, **changes.get("autoscaler", {})}
     deployment["user_config"]["sla"].update(changes.get("sla", {}))
     deployment["autoscaling_config"]["min_replicas"] = changes.get("min_replicas", 1)
     document["applications"][0]["name"] = NAME
-    return document
+    return serving_late(document) if changes.get("late") else document
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +57,7 @@ def load(service: Running) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(LIMIT_S)
 
 
 def test_a_changed_sla_changes_the_replicas_and_a_restart_of_the_controller_does_not(
@@ -75,16 +78,16 @@ def test_a_changed_sla_changes_the_replicas_and_a_restart_of_the_controller_does
 
         # Held, so that the replicas are the same if this machine is too busy to send the load.
         service.redeploy(document_of(sla=STRICT, autoscaler={"hold_s": 120}))
-        assert wait_for(lambda: all_run(service) and len(service.replicas()) >= 2, timeout_s=40)
+        assert wait_for(lambda: all_run(service) and len(service.replicas()) >= 2)
         assert first in service.replicas()
 
         before, replicas = log(service), set(service.replicas())
         controller = controller_of(service)
         os.kill(controller.pid, signal.SIGKILL)
-        controller.wait(10)
+        controller.wait(LIMIT_S)
         killed_s = newest(service)["time_s"]
         # The new controller continues with the history of the old one.
-        assert wait_for(lambda: newest(service)["time_s"] > killed_s + 2, timeout_s=40)
+        assert wait_for(lambda: newest(service)["time_s"] > killed_s + 2)
         # Its first seconds may lack reports that were due while there was no controller.
         assert wait_for(lambda: measured_per_s(service) > 0.5 * RATE_PER_S)
         after = log(service)
@@ -106,7 +109,7 @@ def test_every_decision_is_exported_as_metrics(service: Running) -> None:
         "horizon_seconds",
     }
     # A new controller has not exported all of them yet.
-    assert wait_for(lambda: wanted <= set(autoscaler_metrics(service)), timeout_s=40)
+    assert wait_for(lambda: wanted <= set(autoscaler_metrics(service)))
     assert autoscaler_metrics(service)["replicas_decided"] >= 1
 
 
@@ -119,17 +122,17 @@ def test_an_idle_service_goes_to_zero_and_its_next_requests_are_answered(
         def answers() -> list[float]:
             return list(clients.map(lambda number: infer(service, number), numbers))
 
-        service.redeploy(document_of(min_replicas=0))
+        service.redeploy(document_of(min_replicas=0, late=True))
         # Also send requests while the last replica drains.
-        assert wait_for(lambda: target(service) == 0, timeout_s=60)
+        assert wait_for(lambda: target(service) == 0)
         assert answers() == numbers
-        assert wait_for(lambda: not service.replicas(), timeout_s=60)
+        assert wait_for(lambda: not service.replicas())
         assert answers() == numbers
     assert len(service.replicas()) == 1
 
 
 def arrival_rate(service: Running) -> float:
-    content = httpx.get(f"{service.url}/sojourn/policy").json()
+    content = get(f"{service.url}/sojourn/policy").json()
     return float(content["arrival_rate_per_s"])
 
 
@@ -139,7 +142,7 @@ def measured_per_s(service: Running) -> float:
 
 
 def log(service: Running) -> dict[str, Any]:
-    content: dict[str, Any] = httpx.get(f"{service.url}/sojourn/autoscaler").json()
+    content: dict[str, Any] = get(f"{service.url}/sojourn/autoscaler").json()
     return content
 
 
@@ -176,7 +179,7 @@ def controller_of(service: Running) -> psutil.Process:
 
 def autoscaler_metrics(service: Running) -> dict[str, float]:
     prefix = "ray_sojourn_autoscaler_"
-    text = httpx.get(service.summary["metrics_url"]).text
+    text = get(service.summary["metrics_url"]).text
     return {
         sample.name.removeprefix(prefix): sample.value
         for family in text_string_to_metric_families(text)
@@ -187,8 +190,6 @@ def autoscaler_metrics(service: Running) -> dict[str, float]:
 
 def infer(service: Running, number: int) -> float:
     tensor = {"name": "input", "datatype": "FP32", "shape": [1, 1], "data": [number]}
-    answer = httpx.post(
-        f"{service.url}/v2/models/googlenet/infer", json={"inputs": [tensor]}, timeout=60
-    )
+    answer = post(f"{service.url}/v2/models/googlenet/infer", json={"inputs": [tensor]})
     assert answer.status_code == 200, answer.text
     return float(answer.json()["outputs"][0]["data"][0])

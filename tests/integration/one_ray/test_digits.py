@@ -17,7 +17,8 @@ from deployments.access.tokens import hash_token
 from loadtests.digits import held_out
 from tests.support.readme import ROOT
 from tests.support.readme import commands as readme_commands
-from tests.support.services import BIN, Running, load_document, wait_for
+from tests.support.services import BIN, Running, get, load_document, post
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -91,12 +92,12 @@ def test_tritonclient_gets_the_right_digits(service: Running, binary: bool) -> N
 
 def test_errors_keep_their_form_behind_haproxy(service: Running) -> None:
     infer = f"{service.url}/v2/models/digits/infer"
-    wrong = httpx.post(infer, json={"inputs": []})
+    wrong = post(infer, json={"inputs": []})
     assert (wrong.status_code, wrong.json()) == (
         400,
         {"error": "input 'image' is missing: the model's inputs are 'image'"},
     )
-    assert httpx.get(f"{service.url}/v2/models/other").status_code == 404
+    assert get(f"{service.url}/v2/models/other").status_code == 404
 
 
 def test_a_changed_sla_acts_without_restarting_a_replica(service: Running) -> None:
@@ -116,7 +117,7 @@ def test_a_changed_sla_acts_without_restarting_a_replica(service: Running) -> No
 
 
 def policy(service: Running) -> dict[str, Any]:
-    content: dict[str, Any] = httpx.get(f"{service.url}/sojourn/policy").json()
+    content: dict[str, Any] = get(f"{service.url}/sojourn/policy").json()
     return content
 
 
@@ -171,19 +172,19 @@ def test_tokens_take_effect_without_restarting_a_replica(service: Running, tmp_p
 
 
 def example_of(service: Running) -> dict[str, Any]:
-    content: dict[str, Any] = httpx.get(f"{service.url}/sojourn/example").json()
+    content: dict[str, Any] = get(f"{service.url}/sojourn/example").json()
     return content
 
 
 def test_metrics_reach_the_clusters_prometheus_endpoint(service: Running) -> None:
     example = example_of(service)
-    httpx.post(f"{service.url}/v2/models/digits/infer", json=example)
+    post(f"{service.url}/v2/models/digits/infer", json=example)
 
     def exported() -> bool:
-        text = httpx.get(service.summary["metrics_url"]).text
+        text = get(service.summary["metrics_url"]).text
         return "sojourn_answers_total" in text and "sojourn_response_time_seconds" in text
 
-    assert wait_for(exported, timeout_s=30)
+    assert wait_for(exported)
 
 
 def test_a_killed_replica_is_replaced(service: Running) -> None:
@@ -196,10 +197,10 @@ def test_a_killed_replica_is_replaced(service: Running) -> None:
     infer = f"{service.url}/v2/models/digits/infer"
 
     def answers() -> bool:
-        answer = httpx.post(infer, json=example, timeout=10)
+        answer = post(infer, json=example)
         return answer.status_code == 200 and answer.json()["outputs"][0]["data"] == [3]
 
-    assert wait_for(answers, timeout_s=90)
+    assert wait_for(answers)
     assert victim not in service.replicas()
     assert policy(service)["config_error"].endswith("; the last good user_config is in force")
     assert policy(service)["sla_in_words"] == "99% of requests within 100 ms"

@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.services import Running, load_document, wait_for
+from tests.support.services import Running, get, load_document, serving_late
+from tests.support.waiting import LIMIT_S, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -19,7 +20,7 @@ PERIOD_S = 0.025
 
 
 def document(replicas: int, version: str) -> dict[str, Any]:
-    content = load_document("emulated-p4.yaml")
+    content = serving_late(load_document("emulated-p4.yaml"))
     application = content["applications"][0]
     application["name"] = NAME
     application["args"]["model"]["version"] = version
@@ -36,7 +37,7 @@ def load(service: Running) -> Iterator[Counter[object]]:
     stop = threading.Event()
 
     def send(first: int) -> None:
-        with httpx.Client(timeout=10) as client:
+        with httpx.Client(timeout=LIMIT_S) as client:
             value = first
             while not stop.is_set():
                 value += 2
@@ -71,24 +72,24 @@ def test_no_request_is_lost_while_replicas_are_replaced_and_stopped(one_ray: Run
         assert wait_for(lambda: len(service.replicas()) == 1)
         (first,) = service.replicas()
         service.redeploy(document(1, "2"))
-        assert wait_for(lambda: version(service) == "2" and first not in service.replicas(), 90)
+        assert wait_for(lambda: version(service) == "2" and first not in service.replicas())
         (second,) = service.replicas()
         broken = document(1, "3")
         broken["applications"][0]["args"]["model"]["options"] = {"profile": "no-such-file"}
         service.redeploy(broken)
-        assert wait_for(lambda: "no-such-file" in status(service), 90)
+        assert wait_for(lambda: "no-such-file" in status(service))
         assert second in service.replicas()
         assert version(service) == "2"
         service.redeploy(document(2, "2"))
-        assert wait_for(lambda: len(service.replicas()) == 2, 90)
+        assert wait_for(lambda: len(service.replicas()) == 2)
         service.redeploy(document(1, "2"))
-        assert wait_for(lambda: len(service.replicas()) == 1, 90)
+        assert wait_for(lambda: len(service.replicas()) == 1)
         assert seen.total() > 40
         assert set(seen) == {200}
 
 
 def version(service: Running) -> str:
-    (found,) = httpx.get(f"{service.url}/v2/models/googlenet").json()["versions"]
+    (found,) = get(f"{service.url}/v2/models/googlenet").json()["versions"]
     return str(found)
 
 

@@ -16,7 +16,8 @@ import pytest
 from benchmarks.resilience.load import Bystanders, Load, Target
 from benchmarks.resilience.service import emulated_document
 from benchmarks.resilience.tally import Outcome, Request
-from tests.support.services import Running, wait_for
+from tests.support.services import Running
+from tests.support.waiting import LIMIT_S, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -29,7 +30,7 @@ def service(one_ray: Running) -> Running:
     document = emulated_document(replicas=2)
     document["applications"][0]["name"] = "faulty"
     running = one_ray.serve_instead(document)
-    assert wait_for(lambda: running.servers_up() == len(running.replicas()) == 2, 60)
+    assert wait_for(lambda: running.servers_up() == len(running.replicas()) == 2)
     return running
 
 
@@ -73,28 +74,33 @@ def test_a_killed_haproxy_loses_only_what_it_held(service: Running) -> None:
     with load(service) as bystanders:
         haproxy = newest(service, "bin/haproxy -db")
         assert haproxy
+        lives_s = time.monotonic()
         haproxy.kill()
-        haproxy.wait(10)
+        haproxy.wait(LIMIT_S)
         killed_s = time.monotonic()
         assert wait_for(lambda: answered_from(bystanders, killed_s, 80))
-    assert len(broken(bystanders)) < LOAD.rate_per_s
-    assert [one for one in broken(bystanders) if one.due_s > killed_s] == []
+    held = [
+        one for one in bystanders.requests if one.due_s <= killed_s and one.finished_s >= lives_s
+    ]
+    assert [one for one in broken(bystanders) if one not in held] == []
 
 
 def test_a_replica_that_stops_is_left_out_and_its_requests_are_sent_on(service: Running) -> None:
     with load(service) as bystanders:
         replica = next(iter(service.replicas().values()))
         replica.send_signal(signal.SIGSTOP)
-        stopped_s = time.monotonic()
         try:
-            assert wait_for(lambda: answered_from(bystanders, stopped_s + 2, 80))
+            assert wait_for(lambda: service.servers_up() == 1)
+            left_out_s = time.monotonic()
+            # While it is stopped, all answers are the other's.
+            assert wait_for(lambda: answered_from(bystanders, left_out_s, 80))
         finally:
+            goes_on_s = time.monotonic()
             replica.send_signal(signal.SIGCONT)
+    # Nor did anyone wait for it for as long as a client does.
     assert broken(bystanders) == []
-    took_s = {one.due_s: one.finished_s - one.due_s for one in bystanders.requests}
-    assert max(took_s.values()) < 3.5
-    after_s = [time_s for due_s, time_s in took_s.items() if due_s > stopped_s + 2.5]
-    assert max(after_s) < 3 * SLA_S
+    due_before = [one for one in bystanders.requests if one.due_s < left_out_s]
+    assert [one for one in due_before if one.finished_s > goes_on_s] == []
 
 
 def test_the_death_of_the_actor_that_manages_haproxy_is_not_noticed(service: Running) -> None:
@@ -104,6 +110,6 @@ def test_the_death_of_the_actor_that_manages_haproxy_is_not_noticed(service: Run
         assert manager
         manager.kill()
         # The successor has a HAProxy of its own once it knows the replicas.
-        assert wait_for(lambda: newest(service, "bin/haproxy -db") not in (None, orphan), 60)
+        assert wait_for(lambda: newest(service, "bin/haproxy -db") not in (None, orphan))
         assert wait_for(partial(answered_from, bystanders, time.monotonic(), 100))
     assert broken(bystanders) == []

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import pytest
 import yaml
 
 from tests.support.pages import run_block
 from tests.support.readme import blocks
-from tests.support.services import ROOT, Running, wait_for
+from tests.support.services import ROOT, Running, get
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -33,7 +33,7 @@ def test_the_tutorial(one_ray: Running, tmp_path: Path) -> None:
     shell(tighten)
     words = "99% of requests within 250 ms"
     policy = f"{service.url}/sojourn/policy"
-    assert wait_for(lambda: httpx.get(policy).json()["sla_in_words"] == words)
+    assert wait_for(lambda: get(policy).json()["sla_in_words"] == words)
     assert replicas <= set(service.replicas())
     shell(more)
     assert wait_for(lambda: len(service.replicas()) > 1)

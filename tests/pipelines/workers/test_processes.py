@@ -29,6 +29,7 @@ from tests.support.pipeline_stages import (
     WhereAmI,
     raises_odd,
 )
+from tests.support.waiting import LIMIT_S, until
 
 
 def children():
@@ -127,16 +128,16 @@ async def test_a_worker_killed_while_idle_is_replaced():
     async with Pipeline([Stage(WhereAmI)]) as pipeline:
         pid, _ = await pipeline.predict(0)
         os.kill(pid, signal.SIGKILL)
-        again, _ = await asyncio.wait_for(pipeline.predict(0), 10)
+        again, _ = await asyncio.wait_for(pipeline.predict(0), LIMIT_S)
         assert again != pid
 
 
 @pytest.mark.slow
 async def test_a_hanging_worker_is_killed_and_replaced():
-    async with Pipeline([Stage(HangsOnNegative, hang_after_s=0.2)]) as pipeline:
+    async with Pipeline([Stage(HangsOnNegative, hang_after_s=1.0)]) as pipeline:
         bad = asyncio.create_task(pipeline.predict(-1))
-        with pytest.raises(StageError, match=r"took more than 0\.2 s"):
-            await asyncio.wait_for(bad, 20)
+        with pytest.raises(StageError, match=r"took more than 1 s"):
+            await asyncio.wait_for(bad, LIMIT_S)
         assert await pipeline.predict(1) == 1
 
 
@@ -146,14 +147,13 @@ async def test_when_no_worker_can_be_started_what_waits_is_answered(tmp_path):
     weights.touch()
     async with Pipeline([Stage(StartsOnce, options={"path": str(weights)})]) as pipeline:
         with pytest.raises(DeviceError, match="did not start: RuntimeError: no weights"):
-            await asyncio.wait_for(pipeline.predict(0), 30)
+            await asyncio.wait_for(pipeline.predict(0), LIMIT_S)
         with pytest.raises(DeviceError):
             await pipeline.predict(1)
         weights.touch()
-        while pipeline.core.stages[0].lost is not None:
-            await asyncio.sleep(0.05)
+        await until(lambda: pipeline.core.stages[0].lost is None)
         with pytest.raises(DeviceError):  # the new worker dies as well, and leaves no weights
-            await asyncio.wait_for(pipeline.predict(2), 30)
+            await asyncio.wait_for(pipeline.predict(2), LIMIT_S)
 
 
 async def test_a_stage_that_does_not_start_leaves_no_process():
@@ -199,8 +199,7 @@ async def test_scale_in_of_a_stage_with_requests_in_it():
         assert await asyncio.gather(*tasks) == [2 * v for v in range(100)]
         assert len(children() - before) == 1
         pipeline.resize("scale", 2)
-        while pipeline.core.stages[0].workers < 2:
-            await asyncio.sleep(0.01)
+        await until(lambda: pipeline.core.stages[0].workers == 2)
         assert len(children() - before) == 2
         assert pipeline.core.stages[0].deaths == 0
     assert children() == before
@@ -208,10 +207,13 @@ async def test_scale_in_of_a_stage_with_requests_in_it():
 
 @pytest.mark.slow
 async def test_overload_is_refused_at_the_front_and_takes_no_memory():
-    """Four times what the second of two processes can do, in arrays of 80 kB, for two seconds."""
+    """Four times what the second of two processes can do, in arrays of 80 kB, for two seconds.
+
+    That is so little that any machine can send it and do it.
+    """
     array = np.zeros(10_000)
     ends: Counter[str] = Counter()
-    sla = ServiceLevelObjective(100.0, 99.0)
+    sla = ServiceLevelObjective(500.0, 99.0)
     async with Pipeline([Stage(Scale), Stage(SlowBatches, batch_size=4)], sla=sla) as pipeline:
 
         async def ask() -> None:
@@ -225,14 +227,14 @@ async def test_overload_is_refused_at_the_front_and_takes_no_memory():
         tasks: list[asyncio.Task[None]] = []
         memory, longest = [], 0
         while (now_s := time.monotonic() - started_s) < 2.0:
-            while len(tasks) < 2000 * now_s:
+            while len(tasks) < 400 * now_s:
                 tasks.append(asyncio.create_task(ask()))
             await asyncio.sleep(0.001)
             longest = max(longest, len(pipeline.core.open))
             memory.append(psutil.Process().memory_info().rss)
         await asyncio.gather(*tasks)
-    assert ends["answered"] > 100
+    assert ends["answered"] > 50
     assert ends["BusyError"] > ends["answered"]
-    assert longest < 500
+    assert longest < 100
     # From the first quarter on, nothing but the tasks of this test may grow.
     assert memory[-1] - memory[len(memory) // 4] < 30e6
