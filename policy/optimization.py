@@ -91,3 +91,24 @@ def solve(
         overflow_cost=overflow_cost,
         span=span,
     )
+
+
+def average_cost(
+    profile: Profile, arrival_rate_per_s: float, weights: Weights, policy: BatchingPolicy
+) -> float:
+    """Return the average cost of a policy as `solve` counts it, infinity if it cannot keep up.
+
+    Parameters
+    ----------
+    profile : Profile
+    arrival_rate_per_s : float
+        Poisson arrivals, requests per second, below the profile's capacity.
+    weights : Weights
+    policy : BatchingPolicy
+        One that `solve` found at another rate. Without a front beside the device its max wait does
+        not count.
+    """
+    profile = profile.serial()
+    if profile.front is not None:
+        return tandem.average_cost(profile, arrival_rate_per_s, weights, policy)
+    return exact.average_cost(profile, arrival_rate_per_s, weights, policy)

@@ -11,11 +11,10 @@ from policy.batch_sizes import least_control_limit
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
 from policy.objective import Objective, ServiceLevelObjective, Weights
-from policy.optimization import solve
+from policy.optimization import average_cost, solve
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from policy.solution import Solution, meets_sla
-from policy.solvers import exact
 from policy.table import PolicyTable, check_rates, source_hash
 
 # Close to the capacity the queue, not the policy, determines the response time.
@@ -39,9 +38,9 @@ def solve_table(
     control limit is reached later: if it misses the objective there, it gives way to the policy of
     the lower end, to a shorter wait, or at last to no wait. If all of them miss it somewhere, the
     cell has the one with the most requests in time. Below the first rate the next request is too
-    far off to be worth waiting for, and from the last rate on the queue is never short: there, the
-    device starts whenever it is free. Behind a front of its own it waits for a full batch, as small
-    ones would cost the front its time for requests.
+    far off to be worth waiting for (if the front keeps up with single requests), and from the last
+    rate on the queue is never short: there, the device starts whenever it is free. Behind a front
+    of its own it waits for a full batch, as small ones would cost the front its time for requests.
 
     Parameters
     ----------
@@ -69,21 +68,23 @@ def solve_table(
     table. Nor do interruptions: what they do to the means is in the profile's times, and waiting
     less does not shorten them.
     """
-    profile = replace(profile, path=None, interruptions=None)
+    name = source_hash(profile, objective)
+    profile = replace(profile, path=None, interruptions=None).serial()
     grid = default_rates(profile, objective) if rates is None else tuple(map(float, rates))
     check_rates(grid)
     if isinstance(objective, Weights):
         max_excess = _MAX_EXCESS if rates is None else math.inf
         grid, policies = _least_cost_policies(profile, objective, grid, max_excess)
         greedy = _work_conserving(profile, objective.max_wait_ms)
-        policies[0] = greedy
+        if math.isfinite(average_cost(profile, grid[0], objective, greedy)):
+            policies[0] = greedy
     else:
         policies = _least_power_policies(profile, objective, grid)
         greedy = _work_conserving(profile)
     return PolicyTable(
         rates_per_s=grid,
         policies=(*policies, _when_overloaded(profile, greedy)),
-        source_hash=source_hash(profile, objective),
+        source_hash=name,
     )
 
 
@@ -96,23 +97,41 @@ def _least_cost_policies(
     profile: Profile, weights: Weights, grid: Sequence[float], max_excess: float
 ) -> tuple[tuple[float, ...], list[BatchingPolicy]]:
     """Return rates, and the best policy at each; cells with a larger excess cost are divided."""
-    first = exact.solve(profile, grid[0], weights)
-    rates, policies = [grid[0]], [first.policy]
-    best_cost = first.average_cost
+    policy, best_cost = _least_cost_policy(profile, weights, grid[0], None)
+    rates, policies = [grid[0]], [policy]
     ahead = list(reversed(grid[1:]))
+    found: dict[float, tuple[BatchingPolicy, float]] = {}
     while ahead:
         rate = ahead[-1]
-        found = exact.solve(profile, rate, weights, start=policies[-1])
-        if found.policy != policies[-1] and max_excess < math.inf and rate > rates[-1] * _MIN_RATIO:
-            cost = exact.average_cost(profile, rates[-1], weights, found.policy)
+        if rate not in found:
+            start = policies[-1] if len(rates) % _THOROUGH_EVERY else None
+            found[rate] = _least_cost_policy(profile, weights, rate, start)
+        policy, cost_at_rate = found[rate]
+        if policy != policies[-1] and max_excess < math.inf and rate > rates[-1] * _MIN_RATIO:
+            cost = average_cost(profile, rates[-1], weights, policy)
             if cost > (1 + max_excess) * best_cost:
                 ahead.append((rates[-1] + rate) / 2)
                 continue
         ahead.pop()
         rates.append(rate)
-        policies.append(found.policy)
-        best_cost = found.average_cost
+        policies.append(policy)
+        best_cost = cost_at_rate
     return tuple(rates), policies
+
+
+def _least_cost_policy(
+    profile: Profile, weights: Weights, rate_per_s: float, start: BatchingPolicy | None
+) -> tuple[BatchingPolicy, float]:
+    """Return the best policy at a rate below the capacity, and its cost."""
+    profile.arrivals_per_ms(rate_per_s)
+    try:
+        solution = solve(profile, rate_per_s, weights, start=start)
+    except InfeasibleError:
+        if profile.front is None:
+            raise
+        # The max wait starts batches too small for the front: nothing carries more than full ones.
+        return _when_overloaded(profile, _work_conserving(profile, weights.max_wait_ms)), math.inf
+    return solution.policy, solution.average_cost
 
 
 def _least_power_policies(

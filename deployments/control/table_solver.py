@@ -14,6 +14,7 @@ from deployments.control import child_process
 from deployments.control.solve_cache import SolveCache, cache_folder
 from deployments.control.solve_request import SolveRequest, SolveResult
 from deployments.errors import ChildError
+from policy.batch_sizes import least_control_limit
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import Objective, ServiceLevelObjective
@@ -22,11 +23,16 @@ from policy.table import PolicyTable, source_hash
 
 logger = logging.getLogger("sojourn.policy")
 
+# The rates of the first table, by the load, and the front's utilization by its policies.
+_LOADS = tuple(step / 16 for step in range(1, 17))
+_FRONT_LOAD = 0.85
+
 
 def work_conserving_table(profile: Profile, objective: Objective) -> PolicyTable:
-    """Return the table that starts a batch whenever the device is free, whatever the rate.
+    """Return the table that starts a batch whenever the device is free.
 
-    It is in force until a better one is solved.
+    It is in force until a better one is solved. Behind a front of its own, it waits for as many as
+    leave the front some time, at rates at which smaller batches would not.
 
     Raises
     ------
@@ -39,8 +45,11 @@ def work_conserving_table(profile: Profile, objective: Objective) -> PolicyTable
             f"sla: the response time leaves {objective.response_time_ms:g} ms for batching, less "
             f"than a batch of one takes ({shortest_ms:g} ms)"
         )
-    policy = BatchingPolicy.from_control_limit(1, profile.best_batch_size)
-    return PolicyTable((profile.capacity_per_s,), (policy, policy), source_hash(profile, objective))
+    best, capacity_per_s = profile.best_batch_size, profile.capacity_per_s
+    limits = [least_control_limit(profile, capacity_per_s * load / _FRONT_LOAD) for load in _LOADS]
+    policies = [BatchingPolicy.from_control_limit(limit, best) for limit in (*limits, limits[-1])]
+    rates = tuple(capacity_per_s * load for load in _LOADS)
+    return PolicyTable(rates, tuple(policies), source_hash(profile, objective))
 
 
 async def solve_in_subprocess(request: SolveRequest, time_limit_s: float) -> SolveResult:

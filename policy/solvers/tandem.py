@@ -5,6 +5,7 @@ front more than it has, or more than the wait for company would: so control limi
 what front and device achieve together.
 """
 
+import contextlib
 import math
 from dataclasses import replace
 
@@ -34,7 +35,7 @@ def solve(
         Poisson arrivals, requests per second, below the profile's capacity.
     weights : Weights
     start : BatchingPolicy, optional
-        The policy of a similar problem; the search begins at its control limit.
+        The policy of a similar problem: the search goes from its control limit in steps of one.
 
     Returns
     -------
@@ -44,45 +45,56 @@ def solve(
     ------
     InvalidInputError, InfeasibleError
         The arrival rate is not above 0, or not below the capacity; energy has a weight but the
-        profile has no energy.
+        profile has no energy; or the max wait starts batches too small for the front.
     """
     profile.arrivals_per_ms(arrival_rate_per_s)
     profile.energy_mj_for_weight(weights.energy_weight)
     best_size = profile.best_batch_size
-    known: dict[int, Solution] = {}
-    costs: dict[int, float] = {}
+    known: dict[BatchingPolicy, tuple[float, Solution]] = {}
 
     def evaluated(policy: BatchingPolicy) -> tuple[float, Solution]:
-        solution = Solution(profile, arrival_rate_per_s, weights, policy)
-        try:
-            return solution.average_cost, solution
-        except InfeasibleError:
-            return math.inf, solution
+        if policy not in known:
+            solution = Solution(profile, arrival_rate_per_s, weights, policy)
+            known[policy] = _cost_if_it_keeps_up(solution), solution
+        return known[policy]
+
+    def with_limit(limit: int) -> BatchingPolicy:
+        return BatchingPolicy.from_control_limit(limit, best_size, weights.max_wait_ms)
 
     def cost(limit: int) -> float:
-        if not 1 <= limit <= best_size:
-            return math.inf
-        if limit not in costs:
-            policy = BatchingPolicy.from_control_limit(limit, best_size, weights.max_wait_ms)
-            costs[limit], known[limit] = evaluated(policy)
-        return costs[limit]
+        return evaluated(with_limit(limit))[0] if 1 <= limit <= best_size else math.inf
 
-    limit = least_control_limit(profile, arrival_rate_per_s)
-    if start is not None and cost(start.control_limit) < cost(limit):
-        limit = start.control_limit
-    step = max(1, best_size // 4)
+    limit, step = least_control_limit(profile, arrival_rate_per_s), max(1, best_size // 4)
+    if start is not None:
+        limit = min((limit, start.control_limit), key=cost)
+    if not math.isfinite(cost(limit)):
+        limit = best_size  # a max wait starts smaller batches than the limit
+    elif start is not None:
+        step = 1
     while step:
         better = min((limit, limit - step, limit + step), key=cost)
         step = step // 2 if better == limit else step
         limit = better
-    best_cost, best = cost(limit), known[limit]
+    policies = [with_limit(limit)]
     # The device's optimum may leave requests behind, which can be better still.
+    with contextlib.suppress(InfeasibleError):
+        device = replace(profile, front=None)
+        policies.append(exact.solve(device, arrival_rate_per_s, weights, start=start).policy)
+    best_cost, best = min(map(evaluated, policies), key=lambda found: found[0])
+    if not math.isfinite(best_cost):
+        best.evaluation  # noqa: B018 - says which stage cannot keep up
+    return replace(best, rounds=len(known))
+
+
+def average_cost(
+    profile: Profile, arrival_rate_per_s: float, weights: Weights, policy: BatchingPolicy
+) -> float:
+    """Return the average cost of a policy, its max wait included; infinity if it cannot keep up."""
+    return _cost_if_it_keeps_up(Solution(profile, arrival_rate_per_s, weights, policy))
+
+
+def _cost_if_it_keeps_up(solution: Solution) -> float:
     try:
-        device = exact.solve(replace(profile, front=None), arrival_rate_per_s, weights).policy
+        return solution.average_cost
     except InfeasibleError:
-        device = best.policy
-    other_cost, other = evaluated(device) if device != best.policy else (math.inf, best)
-    found = other if other_cost < best_cost else best
-    if not math.isfinite(min(best_cost, other_cost)):
-        found.evaluation  # noqa: B018 - says which stage cannot keep up
-    return replace(found, rounds=len(costs))
+        return math.inf

@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,16 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.errors import InfeasibleError, InvalidInputError
+from policy.front import FrontCosts
 from policy.objective import ServiceLevelObjective, Weights
 from policy.optimization import solve
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from policy.solvers import exact
+from policy.table import source_hash
 from policy.table_solving import solve_table
 from tests.support.profiles import GOOGLENET_P4
 
 CAPACITY = GOOGLENET_P4.capacity_per_s
 TABLE = solve_table(GOOGLENET_P4, Weights(1, 1))
+#: Behind fronts of their own, which single requests would overload.
+P4_BEHIND_FRONT = replace(GOOGLENET_P4, front=FrontCosts(0.6, 0.5, shares_cpu=False))
+FAST_BEHIND_FRONT = Profile(
+    "mlp", "d", 0.025 + 0.001 * np.arange(1, 17), front=FrontCosts(0.1, 0.15, shares_cpu=False)
+)
 
 
 def test_a_cell_has_the_policy_of_its_upper_end():
@@ -77,6 +85,65 @@ def test_at_the_lowest_rate_of_the_grid_one_request_is_started(energy_weight):
     lowest = exact.solve(GOOGLENET_P4, table.rates_per_s[0], Weights(1, energy_weight))
     assert lowest.policy.control_limit == 1
     assert len(table.rates_per_s) >= 64
+
+
+def weighted_cost(profile, policy, rate, weights):
+    found = evaluate(profile, policy, rate)
+    power_w = weights.energy_weight * found.mean_power_w if weights.energy_weight else 0
+    return weights.latency_weight * found.mean_response_ms + power_w
+
+
+@pytest.mark.parametrize(
+    ("profile", "weights"),
+    [
+        (P4_BEHIND_FRONT, Weights()),
+        (P4_BEHIND_FRONT, Weights(1, 1)),
+        (FAST_BEHIND_FRONT, Weights()),
+        (FAST_BEHIND_FRONT, Weights(1, 0, max_wait_ms=20)),
+    ],
+)
+def test_a_front_keeps_up_with_each_policy_at_no_more_cost_than_alone(profile, weights):
+    """The device by itself would start single requests, which cost the front more than it has."""
+    rates = np.array([0.3, 0.6, 0.8, 0.9]) * profile.capacity_per_s
+    table = solve_table(profile, weights, rates)
+    assert table.policies[-2].control_limit > 1
+    for rate in rates[1:]:
+        policy = table.lookup(math.nextafter(rate, 0))
+        alone = solve(profile, rate, weights)
+        assert weighted_cost(profile, policy, rate, weights) <= 1.01 * alone.average_cost
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", [P4_BEHIND_FRONT, FAST_BEHIND_FRONT])
+def test_behind_a_front_the_cost_is_near_the_optimum_throughout_the_default_cells(profile):
+    weights = Weights()
+    table = solve_table(profile, weights)
+    rates = np.array(table.rates_per_s)
+    for rate in (*rates[::9], *np.random.default_rng(7).uniform(rates[0], rates[-1], 9)):
+        policy = table.lookup(math.nextafter(rate, 0))
+        best = solve(profile, rate, weights).average_cost
+        assert weighted_cost(profile, policy, rate, weights) <= 1.02 * best
+
+
+def test_below_the_first_rate_the_front_keeps_up():
+    rate = 0.9 * FAST_BEHIND_FRONT.capacity_per_s
+    policy = solve_table(FAST_BEHIND_FRONT, Weights(), [rate]).lookup(0.99 * rate)
+    assert evaluate(FAST_BEHIND_FRONT, policy, 0.99 * rate).mean_response_ms < 10
+
+
+def test_where_a_max_wait_overloads_the_front_batches_are_full_otherwise():
+    weights, rate = Weights(1, 0, max_wait_ms=0), 0.8 * FAST_BEHIND_FRONT.capacity_per_s
+    with pytest.raises(InfeasibleError, match="front"):
+        solve(FAST_BEHIND_FRONT, rate, weights)
+    policy = solve_table(FAST_BEHIND_FRONT, weights, [0.1 * rate, rate]).lookup(0.9 * rate)
+    assert (policy.control_limit, policy.max_wait_ms) == (16, 0)
+
+
+def test_a_front_on_the_same_cpu_is_part_of_the_batch_time():
+    shared = replace(FAST_BEHIND_FRONT, front=FrontCosts(0.1, 0.15, shares_cpu=True))
+    table, serial = (solve_table(profile, Weights()) for profile in (shared, shared.serial()))
+    assert (table.rates_per_s, table.policies) == (serial.rates_per_s, serial.policies)
+    assert table.source_hash == source_hash(shared, Weights())
 
 
 @pytest.mark.slow

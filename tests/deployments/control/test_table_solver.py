@@ -12,9 +12,11 @@ from deployments.control.solve_cache import SolveCache
 from deployments.control.solve_request import SolveRequest, SolveResult
 from deployments.errors import ChildError
 from policy.errors import InfeasibleError
+from policy.front import FrontCosts
 from policy.load_lateness import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
+from policy.response_time.evaluation import evaluate
 from policy.table_solving import solve_table
 
 PROFILE = Profile("m", "d", 1.0 + 0.5 * np.arange(1, 5), energy_mj=np.arange(2.0, 6.0))
@@ -98,6 +100,16 @@ def test_the_first_table_starts_whenever_the_device_is_free() -> None:
     table = solver.work_conserving_table(PROFILE, Weights())
     for rate in (0.0, 10.0, 1e6):
         assert table.lookup(rate).control_limit == 1
+
+
+@pytest.mark.parametrize("load", [0.02, 0.3, 0.5, 0.7, 0.85])
+def test_the_first_table_leaves_a_front_beside_the_device_time(load: float) -> None:
+    front = FrontCosts(0.1, 0.15, shares_cpu=False)
+    profile = Profile("m", "d", 0.025 + 0.001 * np.arange(1, 17), front=front)
+    rate_per_s = load * profile.capacity_per_s
+    policy = solver.work_conserving_table(profile, Weights()).lookup(rate_per_s)
+    assert policy.control_limit == 1 or load >= 0.3
+    assert evaluate(profile, policy, rate_per_s).mean_response_ms < 5
 
 
 def test_an_sla_shorter_than_one_batch_is_infeasible() -> None:
