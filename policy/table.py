@@ -69,7 +69,8 @@ class PolicyTable:
         to the rate of the bursts (`policy.burstiness`). A shorter wait with a higher limit would
         not do: in lulls, the limit of a burst's rate keeps requests waiting. If one of these rates
         has no max wait, its control limit could leave requests alone in the lulls between bursts:
-        the device then starts whenever it is free.
+        the device then starts whenever it is free. Where that costs a front too much, beyond the
+        last rate it waits for full batches: then only the rates with a max wait count, if any.
 
         Parameters
         ----------
@@ -86,9 +87,14 @@ class PolicyTable:
         if first == last:
             return self.policies[first]
         policies = self.policies[first : last + 1]
+        timed = tuple(policy for policy in policies if policy.max_wait_ms is not None)
+        if len(timed) < len(policies):
+            if self.policies[-1].control_limit == 1:
+                return self.policies[-1]
+            if not timed:
+                return policies[-1]
+            policies = timed
         waits = [policy.max_wait_ms for policy in policies if policy.max_wait_ms is not None]
-        if len(waits) < len(policies):
-            return self.policies[-1]
         lowest_limit = min(policies, key=lambda policy: policy.control_limit)
         # Long queues are those of the bursts: only a policy of that rate surely carries them.
         at_bursts = policies[-1]

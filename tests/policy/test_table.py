@@ -61,6 +61,19 @@ def test_the_policy_for_bursts_has_the_shortest_wait_and_the_lowest_limit_of_the
     assert table.lookup_bursty(250.0, 1.0, 0.1) == policies[2]
 
 
+def test_behind_a_front_bursts_have_no_request_wait_for_ever():
+    """Beyond the last rate, a front beside the device carries full batches only."""
+    at_once, full = (BatchingPolicy.from_control_limit(limit, 16) for limit in (1, 16))
+    timed = BatchingPolicy.from_control_limit(16, 16, 19.8)
+    table = PolicyTable((180.0, 460.0, 2700.0), (at_once, timed, full, full), "")
+    # Bursts of twice the mean.
+    for mean_per_s in (170.0, 400.0):
+        found = table.lookup_bursty(mean_per_s, 1000.0, 0.1)
+        assert (found.control_limit, found.max_wait_ms) == (16, 19.8)
+    assert table.lookup_bursty(80.0, 1000.0, 0.1) == at_once
+    assert table.lookup_bursty(2600.0, 1000.0, 0.1) == full
+
+
 def _longest_wait(policy):
     if policy.control_limit == 1:
         return 0
