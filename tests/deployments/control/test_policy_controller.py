@@ -85,7 +85,7 @@ async def test_longer_delays_and_smaller_waiting_rooms_reduce_the_rate() -> None
 @pytest.mark.slow
 async def test_only_a_replica_that_refuses_by_time_reports_that_it_does_so_under_overload() -> None:
     sla = {"response_time_ms": 20, "percentile": 95}
-    async with emulated_service(PROFILE, sla=sla) as service:
+    async with emulated_service(PROFILE, sla=sla, limits=REFUSES) as service:
         refusing = (await solved(service)).curve
         assert refusing is not None
         twice_per_s = 2 * refusing.sla_rate_per_s
