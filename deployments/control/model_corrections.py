@@ -20,6 +20,8 @@ REVISE_EVERY = 3
 #: Ticks that pass after the n-th refit before the next one are n times this, at most the second
 #: number: a refit has a new table solved, which costs a second or more of a core.
 REST_AFTER_REFIT, LONGEST_REST = 30, 600
+#: Interruptions delay a request noticeably from this share of the shortest batch's time on.
+INTERRUPTIONS_MATTER = 0.02
 #: Batches of a tick that are looked at; of more, an even sample.
 BATCHES_PER_TICK = 128
 #: Change of the index of dispersion below which the waits stay.
@@ -123,15 +125,36 @@ class ModelCorrections:
                 self._latency.observe(record.size, 1e3 * duration_s)
         self._ticks += 1
 
-    def refit_profile(self) -> bool:
-        """Refit the profile if a check is due and it is wrong; return whether it changed."""
+    def _interruptions_matter(self) -> bool:
+        """Return whether those of now, or those believed, delay a request noticeably."""
+        fit = self.front.interruptions
+        residuals_ms = [
+            found.mean_residual_ms for found in (fit.measured(), fit.interruptions) if found
+        ]
+        least_ms = INTERRUPTIONS_MATTER * float(self.profile.latency_ms[0])
+        return max(residuals_ms, default=0.0) > least_ms
+
+    def refit_profile(self, *, solving: bool = False) -> bool:
+        """Refit the profile if a check is due and it is wrong; return whether it changed.
+
+        Parameters
+        ----------
+        solving : bool
+            Whether a table is being solved, which a change of the profile would begin anew. On a
+            busy machine it would never end: then only the batch times are refitted.
+        """
         if self._ticks % REVISE_EVERY:
             return False
         rests, front_known = self._ticks < self._rest_until, self.profile.front is not None
         latency = None if rests else self._latency.revise()
-        front = None if rests and front_known else self.front.revise()
+        front = None if (rests or solving) and front_known else self.front.revise()
         # Without a front the model has nothing that they could hold up but the device.
-        interrupted = not rests and front_known and self.front.interruptions.revise()
+        interrupted = (
+            not (rests or solving)
+            and front_known
+            and self._interruptions_matter()
+            and self.front.interruptions.revise()
+        )
         if latency is None and front is None and not interrupted:
             return False
         self.profile = replace(

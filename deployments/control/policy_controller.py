@@ -201,7 +201,7 @@ class PolicyController:
         self._corrections.observe(seen, self.sla_at_replica.late_share_allowed)
         self.core.wait_factor = self._corrections.wait_factor
         capacity_per_s = self.profile.capacity_per_s
-        if self._corrections.refit_profile():
+        if self._corrections.refit_profile(solving=self._solver.in_progress):
             logger.warning(
                 "batch latency, the front or its interruptions differ from the profile; refitted"
             )

@@ -104,6 +104,36 @@ def test_interruptions_are_adopted_with_a_front_only() -> None:
         assert (corrections.profile.interruptions is not None) is known
 
 
+def test_a_table_that_is_being_solved_is_not_begun_anew_for_a_front_or_its_interruptions() -> None:
+    """Eight replicas on two cores began anew for ever, and took the cores from the requests."""
+    corrections = ModelCorrections(PROFILE)
+    refits = 0
+    for tick in range(120):
+        cost_s = 1e-4 * (1 + tick // 30)
+        front = front_counts(
+            1000, 500, costs_s=(cost_s, 0.0, 0.0), working_cpu_s=0.3, interruptions_s=[1e-3] * 100
+        )
+        corrections.observe(Observations([], [], 0, [], front), 0.01)
+        refits += corrections.refit_profile(solving=True)
+    assert refits == 1  # the first time that the front is known
+    while not corrections.refit_profile():
+        corrections.observe(front_seconds(0.4), 0.01)
+    assert corrections.profile.interruptions is not None
+
+
+def test_interruptions_that_are_short_beside_a_batch_change_nothing() -> None:
+    slow = Profile("m", "d", 100.0 + np.arange(8.0))
+    corrections = ModelCorrections(slow)
+    for _ in range(90):
+        front = front_counts(
+            1000, 500, costs_s=(2e-4, 0.0, 0.0), working_cpu_s=0.3, interruptions_s=[1e-3] * 100
+        )
+        corrections.observe(Observations([], [], 0, [], front), 0.01)
+        corrections.refit_profile()
+    assert corrections.profile.front is not None
+    assert corrections.profile.interruptions is None
+
+
 @pytest.mark.parametrize("shares_cpu", [True, False])
 def test_the_newest_profile_varies_as_the_batches_do(shares_cpu: bool) -> None:
     """Batches take 0.8 to 1.7 ms, by turns; the front takes 0.1 ms a request besides."""
