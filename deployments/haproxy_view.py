@@ -126,7 +126,7 @@ class HaproxyView:
 
     @property
     def load(self) -> BalancerLoad | None:
-        """What a request costs HAProxy, and how busy it is; None without enough requests lately.
+        """HAProxy's load; None without enough requests in the last seconds.
 
         It is reckoned over all of its requests, whichever replica answers them.
         """

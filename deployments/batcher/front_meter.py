@@ -209,18 +209,7 @@ class FrontMeter:
         return since_s
 
     def part_read(self, now_s: float) -> float:
-        """Note that more is read of a request that has been counted.
-
-        Parameters
-        ----------
-        now_s : float
-            Time, by `time.monotonic`.
-
-        Returns
-        -------
-        float
-            When it could first have been read, as `readable_since_s`.
-        """
+        """Note that more of a counted request is read; parameters and result as `request_read`."""
         since_s = self.readable_since_s(now_s)
         self._note_work(now_s)
         return since_s

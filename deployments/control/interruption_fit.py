@@ -67,15 +67,21 @@ class InterruptionFit:
         means_ms = [float(f"{group.mean():.2g}") for group in groups]
         return Interruptions(float(f"{min(share, 0.99):.2g}"), tuple(means_ms))
 
-    def revise(self) -> bool:
-        """Return whether `interruptions` changed: two calls in a row must find them wrong."""
+    def revise(self, noticeable_ms: float = 0.0) -> bool:
+        """Return whether `interruptions` changed: two calls in a row must find them wrong.
+
+        Parameters
+        ----------
+        noticeable_ms : float
+            Nothing changes while the mean residual lengths, before and now, are shorter.
+        """
         measured = self.measured()
         now_ms, before_ms = (
             0.0 if each is None else each.mean_residual_ms
             for each in (measured, self.interruptions)
         )
         is_off = not math.isclose(now_ms, before_ms, abs_tol=1e-6) and (
-            max(now_ms, before_ms) > self.TOLERANCE * min(now_ms, before_ms)
+            max(now_ms, before_ms) > max(noticeable_ms, self.TOLERANCE * min(now_ms, before_ms))
         )
         if not is_off or not self._was_off:
             self._was_off = is_off

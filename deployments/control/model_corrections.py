@@ -20,8 +20,8 @@ REVISE_EVERY = 3
 #: Ticks that pass after the n-th refit before the next one are n times this, at most the second
 #: number: a refit has a new table solved, which costs a second or more of a core.
 REST_AFTER_REFIT, LONGEST_REST = 30, 600
-#: Interruptions delay a request noticeably from this share of the shortest batch's time on.
-INTERRUPTIONS_MATTER = 0.02
+#: Interruptions that delay a request by a smaller share of the shortest batch's time are left out.
+NOTICEABLE = 0.02
 #: Batches of a tick that are looked at; of more, an even sample.
 BATCHES_PER_TICK = 128
 #: Change of the index of dispersion below which the waits stay.
@@ -125,23 +125,14 @@ class ModelCorrections:
                 self._latency.observe(record.size, 1e3 * duration_s)
         self._ticks += 1
 
-    def _interruptions_matter(self) -> bool:
-        """Return whether those of now, or those believed, delay a request noticeably."""
-        fit = self.front.interruptions
-        residuals_ms = [
-            found.mean_residual_ms for found in (fit.measured(), fit.interruptions) if found
-        ]
-        least_ms = INTERRUPTIONS_MATTER * float(self.profile.latency_ms[0])
-        return max(residuals_ms, default=0.0) > least_ms
-
     def refit_profile(self, *, solving: bool = False) -> bool:
         """Refit the profile if a check is due and it is wrong; return whether it changed.
 
         Parameters
         ----------
         solving : bool
-            Whether a table is being solved, which a change of the profile would begin anew. On a
-            busy machine it would never end: then only the batch times are refitted.
+            Whether a table is being solved, which a change of the profile would begin anew. Until
+            it is solved, only the batch times are refitted, and a front that was not known.
         """
         if self._ticks % REVISE_EVERY:
             return False
@@ -152,8 +143,7 @@ class ModelCorrections:
         interrupted = (
             not (rests or solving)
             and front_known
-            and self._interruptions_matter()
-            and self.front.interruptions.revise()
+            and self.front.interruptions.revise(NOTICEABLE * float(self.profile.latency_ms[0]))
         )
         if latency is None and front is None and not interrupted:
             return False

@@ -23,7 +23,7 @@ class HaproxyAnswerError(SojournError):
 
 @dataclass(frozen=True)
 class MeanTimes:
-    """What HAProxy measures of the requests that a server answers, on average.
+    """Mean times of the requests that a server answers, as HAProxy measures them.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class MeanTimes:
 
 @dataclass(frozen=True)
 class ProcessWork:
-    """What HAProxy says of itself.
+    """HAProxy's own work.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class ProcessWork:
 
 @dataclass(frozen=True)
 class ServerTimes:
-    """What HAProxy says of one server.
+    """The requests to one server, and their mean times.
 
     Attributes
     ----------

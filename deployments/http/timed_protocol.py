@@ -69,10 +69,10 @@ class TimedProtocol(GuardedProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Note that the loop is at work for a part of a body."""
-        super().on_body(body)
         hosted = self.hosted
         if hosted is not None and hosted.loop is self.loop:
             hosted.app.service.front_meter.part_read(time.monotonic())
+        super().on_body(body)
 
     def _expect_request(self, within_s: float) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(

@@ -30,7 +30,7 @@ _SEED = 20220902
 
 @dataclass(frozen=True)
 class BalancerLoad:
-    """What a request costs the balancer, and how busy that is.
+    """The balancer's time per request, its utilization, and the waits for it.
 
     Attributes
     ----------
