@@ -71,6 +71,13 @@ class LightRun:
         """From when each request was due until the client had read its answer, shape (n,)."""
         return 1e3 * (self.read_s - self.due_s)
 
+    def in_time(self, response_time_ms: float) -> NDArray[np.bool_]:
+        """Return which requests were answered rightly in time, shape (n,).
+
+        The time counts from when each was due until the kernel had its answer.
+        """
+        return self.answered & (1e3 * (self.received_s - self.due_s) <= response_time_ms)
+
     @property
     def service_ms(self) -> FloatArray:
         """From when each request was sent until the kernel had its answer, shape (n,)."""
