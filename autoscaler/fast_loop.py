@@ -15,12 +15,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from autoscaler.offered_load import RecentTries
-from autoscaler.retries import retries_among
-
-FloatArray = NDArray[np.float64]
+from autoscaler.retries import given_up_share, retries_among
 
 #: The most that is ordered for, as a multiple of what was truly offered.
 MAX_OVER_OFFERED = 1.5
@@ -78,29 +76,22 @@ def measured_need(
     if backlog <= 0 and not tries.refusals.any():
         return MeasuredNeed()
     replicas = tries.replicas.sum() / max(1, tries.replicas.size)
-    given_up_share = float(
-        _given_up(tries.refusals.sum(), tries.attempts.sum(), retries_among(replicas, retries))
-    )
-    is_refusing = given_up_share > min(URGENT * late_share_allowed, 0.5)
+    sums = tries.attempts.sum(), tries.refusals.sum(), tries.finals.sum()
+    given_up = float(given_up_share(*sums, retries_among(replicas, retries)))
+    is_refusing = given_up > min(URGENT * late_share_allowed, 0.5)
     if not is_refusing and backlog <= 0:
         return MeasuredNeed()
     offered_per_s = float(np.max(tries.offered_per_s, initial=0.0))
     slower = 1.0
     if is_refusing and capacity_per_s:
-        tried_again = retries_among(tries.replicas, retries)
-        full = _given_up(tries.refusals, tries.attempts, tried_again) > late_share_allowed
+        counted = tries.attempts, tries.refusals, tries.finals
+        shares = given_up_share(*counted, retries_among(tries.replicas, retries))
+        full = shares > late_share_allowed
         slower = max(1.0, capacity_per_s / _measured_capacity_per_s(tries, full))
     need = offered_per_s * slower + backlog / drain_s
-    reasons = [f"{given_up_share:.2g} of the requests are given up"] * is_refusing
+    reasons = [f"{given_up:.2g} of the requests are given up"] * is_refusing
     reasons += [f"{backlog:.0f} wait"] * (backlog > 0)
     return MeasuredNeed(min(need, MAX_OVER_OFFERED * offered_per_s), " and ".join(reasons))
-
-
-def _given_up(refusals: ArrayLike, attempts: ArrayLike, retries: ArrayLike) -> FloatArray:
-    """Return the share of the requests of which every try is refused."""
-    shares: FloatArray = np.asarray(refusals) / np.maximum(attempts, 1e-9)
-    every: FloatArray = np.minimum(shares, 1.0) ** (np.asarray(retries) + 1)
-    return every
 
 
 def _measured_capacity_per_s(tries: RecentTries, full: NDArray[np.bool_]) -> float:

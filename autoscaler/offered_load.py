@@ -41,8 +41,9 @@ class RecentTries:
     ----------
     offered_per_s : ndarray of float, shape (seconds,)
         Requests per second, oldest first.
-    attempts, refusals : ndarray of float, shape (seconds,)
-        Tries in each second, and those of them that were refused.
+    attempts, refusals, finals : ndarray of float, shape (seconds,)
+        Tries in each second, those of them that were refused, and those of the refusals that were
+        not to be tried elsewhere.
     replicas : ndarray of float, shape (seconds,)
         Replicas that took the tries.
     """
@@ -50,6 +51,7 @@ class RecentTries:
     offered_per_s: FloatArray
     attempts: FloatArray
     refusals: FloatArray
+    finals: FloatArray
     replicas: FloatArray
 
 
@@ -263,7 +265,7 @@ class OfferedLoad:
             if used.any():
                 tried, refused = attempts[-window:][used].sum(), not_final[-window:][used].sum()
                 offered += float(offered_requests(tried, refused, number))
-        series = (rates_per_s, attempts, refusals, replicas)
+        series = (rates_per_s, attempts, refusals, finals, replicas)
         return RateHistory(
             current_per_s=offered / min(window, observed),
             end_s=float(end),

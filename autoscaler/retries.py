@@ -29,6 +29,32 @@ def retries_among(replicas: ArrayLike, retries: int) -> IntArray:
     return np.where(np.asarray(replicas) < _SINGLE_BELOW, 0, retries)
 
 
+def given_up_share(
+    attempts: ArrayLike, refusals: ArrayLike, finals: ArrayLike, retries: ArrayLike
+) -> FloatArray:
+    """Estimate the share of the requests that are given up.
+
+    They are refused at every try, or finally at one of them.
+
+    Parameters
+    ----------
+    attempts, refusals, finals : array_like of float
+        Tries that reached replicas, how many of them were refused, and how many of those were not
+        to be tried elsewhere (`deployments.http.retry_budget`). Same shape.
+    retries : array_like of int
+        Retries after which the balancer gives up; see `retries_among`.
+
+    Returns
+    -------
+    ndarray of float, shape of `attempts`
+    """
+    tried, final = np.maximum(attempts, 1e-9), np.asarray(finals, dtype=np.float64)
+    again = np.clip((np.asarray(refusals) - final) / tried, 0.0, 1.0)
+    requests = np.maximum(offered_requests(tried, again * tried, retries), 1e-9)
+    share: FloatArray = again ** (np.asarray(retries) + 1) + final / requests
+    return np.minimum(share, 1.0)
+
+
 def offered_requests(attempts: ArrayLike, refusals: ArrayLike, retries: ArrayLike) -> FloatArray:
     """Estimate the number of requests behind a number of tries.
 

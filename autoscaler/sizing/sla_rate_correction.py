@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoscaler.reports import ReplicaReport
-from autoscaler.retries import offered_requests, retries_among
+from autoscaler.retries import given_up_share, offered_requests, retries_among
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 
@@ -94,8 +94,8 @@ class _Measured:
         tried_again = block.refused - block.refused_finally
         requests = float(offered_requests(block.tries, tried_again, retries))
         refused_share = block.refused / block.tries if block.tries else 0.0
-        again_share = tried_again / block.tries if block.tries else 0.0
-        given_up = requests * again_share ** (retries + 1) + block.refused_finally
+        counted = block.tries, block.refused, block.refused_finally
+        given_up = requests * float(given_up_share(*counted, retries))
         return cls(
             requests,
             requests / block.replica_s if block.replica_s else math.inf,

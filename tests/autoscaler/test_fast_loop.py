@@ -21,7 +21,15 @@ def tries(offered, capacity, seconds=5):
     p = given_up ** (1 / (RETRIES + 1))
     attempts = min(offered, capacity) / (1 - p)
     ones = np.ones(seconds)
-    return RecentTries(offered * ones, attempts * ones, p * attempts * ones, 2 * ones)
+    counted = offered * ones, attempts * ones, p * attempts * ones
+    return RecentTries(*counted, finals=0 * ones, replicas=2 * ones)
+
+
+def final_tries(offered, capacity, seconds=5):
+    """Return the same of replicas and balancers all of whose refusals are final."""
+    ones = np.ones(seconds)
+    refused = max(0.0, offered - capacity) * ones
+    return RecentTries(offered * ones, offered * ones, refused, refused, 2 * ones)
 
 
 def need(seen, capacity_per_s=100.0, backlog=0.0):
@@ -53,6 +61,16 @@ def test_replicas_that_accept_less_than_they_are_sized_for_count_for_less():
     assert found.reason == "0.68 of the requests are given up"
 
 
+def test_final_refusals_are_given_up():
+    """A third of 1,500/s was taken for 0.1%, as if six tries in a row had to fail."""
+    found = need(final_tries(1500.0, 1000.0), capacity_per_s=500.0)
+    assert found.rate_per_s == pytest.approx(1500.0)
+    assert found.reason == "0.33 of the requests are given up"
+    slow = need(final_tries(500.0, 160.0))
+    assert slow.rate_per_s == pytest.approx(625.0)
+    assert need(final_tries(1000.0, 970.0)) == MeasuredNeed()
+
+
 def test_a_capacity_needs_three_full_seconds():
     assert need(tries(500.0, 160.0, seconds=3)).rate_per_s == pytest.approx(500.0)
     assert need(tries(500.0, 160.0, seconds=4)).rate_per_s == pytest.approx(625.0)
@@ -77,7 +95,7 @@ def test_a_backlog_is_drained_within_the_bound():
 
 def test_without_tries_nothing_is_needed():
     nothing = np.zeros(5)
-    assert need(RecentTries(nothing, nothing, nothing, nothing)).rate_per_s == 0.0
+    assert need(RecentTries(*[nothing] * 5)).rate_per_s == 0.0
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.retries import offered_requests, retries_among
+from autoscaler.retries import given_up_share, offered_requests, retries_among
 
 
 def test_the_formula():
@@ -60,3 +60,6 @@ def test_against_simulated_retries_that_some_refusals_rule_out(final_share, refu
     finals = (tried & final).sum()
     estimate = float(offered_requests(attempts, refusals - finals, retries))
     assert estimate == pytest.approx(requests, rel=0.01)
+    given_up = np.mean(~(tried & ~refused).any(axis=1))
+    share = float(given_up_share(attempts, refusals, finals, retries))
+    assert share == pytest.approx(given_up, rel=0.03)
