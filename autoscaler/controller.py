@@ -142,17 +142,19 @@ class Autoscaler:
             )
         current = min(max(fleet.current_replicas, fleet.least), fleet.most)
         status = self._monitor.status(now_s)
+        stuck = self._stuck.count(now_s, self._monitor.start_times.horizon_s)
         if isinstance(status, UnknownStatus):
             if status.is_stale:
                 self._guard.interrupt()
             rate_per_s = self._waking.rate_per_s(now_s, fleet.waiting)
+            replicas, reason = current, f"hold {current}: {status.reason}"
             if rate_per_s is not None:
-                return self._wake(rate_per_s, current, fleet)
-            return self._decision(current, f"hold {current}: {status.reason}")
+                replicas, reason = self._wake(rate_per_s, current, fleet)
+            reason += stuck_remark(stuck, fleet)
+            return self._decision(replicas, reason, stuck_replicas=stuck)
         settings, sizing = self._monitor.settings, self._monitor.sizing(fleet.least, fleet.most)
         requirement = sizing.required(status.demand_per_s)
         required = requirement.replicas
-        stuck = self._stuck.count(now_s, self._monitor.start_times.horizon_s)
         self._guard.observe(now_s, status.demand_per_s, self._hold_s())
         self._guard.first_fleet = self._guard.first_fleet or current
         # Replicas that serve are assumed to carry their share of the load, even before their first
@@ -184,6 +186,8 @@ class Autoscaler:
             replicas, reason = current, f"keep {current}"
         else:
             replicas, reason = self._scale_in(now_s, current, status, sizing, serving_per_known)
+        if replicas < current:
+            shared_cores.note_scale_in(replicas)
         if (rate_per_s := sizing.fleet_rate_per_s()) is not None:
             limited = requirement.is_limited or held
             capacity_per_s = math.nan if limited else replicas * rate_per_s
@@ -269,16 +273,14 @@ class Autoscaler:
             return settings.hold_s
         return measured_hold_s(self._monitor.start_times.horizon_s, settings.window_s)
 
-    def _wake(self, rate_per_s: float, current: int, fleet: FleetState) -> Decision:
-        """Order replicas for requests that come at this rate and wait while nothing serves."""
+    def _wake(self, rate_per_s: float, current: int, fleet: FleetState) -> tuple[int, str]:
+        """Return how many replicas requests need that wait while nothing serves, and why."""
         required = fleet.least
         if self._monitor.median_replicas:
             sizing = self._monitor.sizing(fleet.least, fleet.most)
             required = sizing.required(rate_per_s).replicas
         replicas = max(current, required)
-        return self._decision(
-            replicas, f"order {replicas}: {fleet.waiting:g} requests wait and nothing serves"
-        )
+        return replicas, f"order {replicas}: {fleet.waiting:g} requests wait and nothing serves"
 
     def _known_s(self, now_s: float) -> float:
         return now_s - self._monitor.load.first_s

@@ -87,6 +87,11 @@ class SharedCoresHold:
         elif replicas > self._order.replicas:
             self._order = replace(self._order, replicas=replicas, served_since_s=math.inf)
 
+    def note_scale_in(self, replicas: int) -> None:
+        """Note that there will be as few `replicas`: an order of more is not filled any more."""
+        if self._order is not None and replicas < self._order.replicas:
+            self._order = None
+
     def holds(self, now_s: float) -> bool:
         """Return whether no more replicas should be ordered."""
         return now_s - self._held_since_s < RETRY_S

@@ -10,7 +10,16 @@ _AFTER_STARTS, _AFTER_S = 2.0, 30.0
 
 @dataclass(frozen=True)
 class _Shortage:
-    """Since when fewer replicas have served than were ordered, and how many of either."""
+    """Since when fewer replicas have served than were ordered.
+
+    Attributes
+    ----------
+    since_s : float
+    ready : int
+        How many serve now.
+    ordered : int
+        The fewest that were ordered since then: later orders have not waited for as long.
+    """
 
     since_s: float
     ready: int
@@ -33,7 +42,8 @@ class StuckOrders:
         elif self._shortage is None or ready > self._shortage.ready:
             self._shortage = _Shortage(now_s, ready, ordered)
         else:
-            self._shortage = replace(self._shortage, ready=ready, ordered=ordered)
+            least = min(ordered, self._shortage.ordered)
+            self._shortage = replace(self._shortage, ready=ready, ordered=least)
 
     def count(self, now_s: float, start_time_s: float) -> int:
         """Return how many ordered replicas have not started for much longer than starts take.
@@ -47,4 +57,4 @@ class StuckOrders:
         shortage = self._shortage
         if shortage is None or now_s < shortage.since_s + _AFTER_STARTS * start_time_s + _AFTER_S:
             return 0
-        return shortage.ordered - shortage.ready
+        return max(0, shortage.ordered - shortage.ready)

@@ -37,6 +37,15 @@ def test_before_any_report_it_holds():
     assert "no replica has reported" in decision.reason
 
 
+def test_replicas_of_which_none_ever_starts_are_stuck():
+    """A new deployment on a cluster without room: an hour of "no replica has reported yet"."""
+    autoscaler = Autoscaler()
+    for second in range(120):
+        decision = decide(autoscaler, second, current_replicas=2, ready_replicas=0)
+        assert decision.stuck_replicas == (2 if second >= 50 else 0)
+    assert "no replica has reported yet; only 0 of 2 serve: 2 do not start" in decision.reason
+
+
 def test_bounds_hold_even_without_reports():
     assert decide(Autoscaler(), 0, max_replicas=2).replicas == 2
     assert decide(Autoscaler(), 0, min_replicas=5).replicas == 5

@@ -90,3 +90,18 @@ def test_a_hold_ends_when_cores_are_free_again_and_after_a_while() -> None:
 
 def test_a_moment_without_the_bottleneck_does_not_end_a_hold() -> None:
     assert run(lambda ready: 400.0, shared=lambda now_s: now_s % 20 < 15)[-1] == 2
+
+
+def test_an_order_that_is_given_up_keeps_no_later_one_from_being_judged() -> None:
+    """Eight ordered where there is room for four: no order of up to eight was judged any more."""
+    hold, report = SharedCoresHold(), replace(Fleet().report_of("r0"), late_total=0.0)
+    for now_s in range(1, 6 * round(WINDOW_S)):
+        if now_s == round(WINDOW_S):
+            hold.note_order(8)
+            hold.note_scale_in(3)
+            hold.note_order(4)
+        before = replace(report, time_s=now_s - 1.0, answered_total=50.0 * now_s)
+        after = replace(report, time_s=float(now_s), answered_total=50.0 * (now_s + 1))
+        hold.count_between(before, after)
+        hold.observe(float(now_s), on_shared_cores=True, offered_per_s=100.0, ready_replicas=4)
+    assert hold.holds(float(now_s))
