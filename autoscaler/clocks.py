@@ -1,4 +1,4 @@
-"""Place the replicas' reports on the controller's clock, whatever the clocks of their nodes show.
+"""A clock that never goes back, and the replicas' reports on it, whatever their clocks show.
 
 A report carries the time at its replica. If the clock of a node is seconds behind, the counts of
 its replicas fall into the wrong seconds, and the replicas look as if they had stopped to report.
@@ -43,6 +43,30 @@ class _Clock:
     read_s: float = float("nan")
     placed_s: float = float("nan")
     lags_s: deque[float] = field(default_factory=lambda: deque(maxlen=_LAGS))
+
+
+class SteadyClock:
+    """The wall clock, but for its steps back: then it goes on as if there had been none.
+
+    Seconds that were counted already cannot come again, and the forecasts go by the time of day.
+    """
+
+    def __init__(self) -> None:
+        self._last_s = self._last_monotonic_s = float("-inf")
+
+    def now_s(self, wall_s: float, monotonic_s: float) -> float:
+        """Return the time.
+
+        Parameters
+        ----------
+        wall_s, monotonic_s : float
+            By `time.time` and `time.monotonic`.
+        """
+        passed_s = monotonic_s - self._last_monotonic_s
+        is_first = self._last_s == float("-inf")
+        self._last_s = wall_s if is_first else max(wall_s, self._last_s + passed_s)
+        self._last_monotonic_s = monotonic_s
+        return self._last_s
 
 
 class ReplicaClocks:

@@ -11,11 +11,13 @@ that one runs.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ray.serve.config import AutoscalingContext
 
+from autoscaler.clocks import SteadyClock
 from autoscaler.decision import Decision, FleetState
 from autoscaler.ray import metrics as ray_metrics
 from autoscaler.ray.store import store
@@ -61,21 +63,22 @@ class SojournAutoscalingPolicy:
         if replica_budget is not None:
             check_budget(replica_budget)
         self._replica_budget = replica_budget
+        self._clock = SteadyClock()
         self._decided_s = 0.0
         self._replicas = 0
 
     def __call__(self, ctx: AutoscalingContext) -> tuple[int, dict[str, Any]]:
         """Return the number of replicas for the deployment of `ctx`, and no policy state."""
-        now_s = ctx.current_time
-        # If the clock was set back, decide anyway.
-        if not 0 <= now_s - self._decided_s < DECISION_PERIOD_S:
+        now_s = self._clock.now_s(ctx.current_time, time.monotonic())
+        if now_s - self._decided_s >= DECISION_PERIOD_S:
             self._decided_s, self._replicas = now_s, ctx.target_num_replicas
             try:
-                deployment, decision = _decide(ctx, may_have_standbys=self._replica_budget is None)
+                may_have_standbys = self._replica_budget is None
+                deployment, decision = _decide(ctx, now_s, may_have_standbys=may_have_standbys)
                 if self._replica_budget is not None:
                     claim = _claim(ctx, deployment, decision, self._replica_budget)
                     decision = decide_within_budget(now_s, claim)
-                self._replicas = _apply(ctx, deployment, decision)
+                self._replicas = _apply(ctx, now_s, deployment, decision)
             except Exception:
                 # An exception would keep Serve's controller from scaling the other applications.
                 logger.exception(
@@ -85,14 +88,14 @@ class SojournAutoscalingPolicy:
 
 
 def _decide(
-    ctx: AutoscalingContext, *, may_have_standbys: bool = True
+    ctx: AutoscalingContext, now_s: float, *, may_have_standbys: bool = True
 ) -> tuple[ScaledDeployment, Decision]:
     """Return the entry of the deployment of `ctx`, and its autoscaler's decision.
 
     A shared budget knows replicas only, so a deployment that names one has no standbys.
     """
     metrics: RawMetrics = ctx.raw_metrics or {}
-    now_s, history = ctx.current_time, _newest(metrics, "history_code")
+    history = _newest(metrics, "history_code")
     deployment = scaled_deployment(now_s, ctx.app_name or "", ctx.deployment_name, store())
     deployment.autoscaler.may_have_standbys = may_have_standbys
     dry_run = _newest(metrics, "dry_run")
@@ -142,12 +145,14 @@ def _no_service_level(replicas: int) -> float:
     return 0.0
 
 
-def _apply(ctx: AutoscalingContext, deployment: ScaledDeployment, decision: Decision) -> int:
+def _apply(
+    ctx: AutoscalingContext, now_s: float, deployment: ScaledDeployment, decision: Decision
+) -> int:
     """Record and export `decision`, and return what to order of Ray, in a dry run no change.
 
     To Ray, standbys are replicas.
     """
-    recorded = deployment.record(ctx.current_time, ctx.target_num_replicas, decision)
+    recorded = deployment.record(now_s, ctx.target_num_replicas, decision)
     ray_metrics.export(deployment.application, deployment.deployment, decision)
     ordered = decision.replicas + decision.standbys
     if recorded and ordered != ctx.target_num_replicas:

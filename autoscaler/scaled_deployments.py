@@ -45,6 +45,9 @@ _SAVE_WAITS_S = 2.0
 #: A deployment that may be scaled to zero from now on keeps its last replica for this long, so that
 #: the HAProxy of each node knows that it has to hold requests (`deployments.haproxy.fallback`).
 TOLD_WITHIN_S = 5.0
+#: A state that was saved later than now by more, under a clock that was ahead, is dropped: nothing
+#: new would be learned until the clock is there again.
+_CLOCK_AHEAD_S = 60.0
 #: A deployment that has not been asked for this long counts as deleted, and so is its state.
 FORGOTTEN_AFTER_S = 3600.0
 
@@ -152,7 +155,7 @@ class ScaledDeployment:
         if self.may_have_none and fleet.current_replicas and now_s - self._lifted_s < TOLD_WITHIN_S:
             fleet = replace(fleet, min_replicas=1)
         self.last_asked_s, self.reports, self._running = now_s, reports, running
-        is_loaded = self._is_loaded()
+        is_loaded = self._is_loaded(now_s)
         if dry_run is not None:
             self.dry_run = dry_run
         if not is_loaded:
@@ -227,7 +230,7 @@ class ScaledDeployment:
         # If the store is slow, wait until it has caught up, and then save the newest state.
         if (recorded or overdue) and all(saved.done() for saved in self._saving):
             self._saved_s = now_s
-            self._save()
+            self._save(now_s)
         return recorded
 
     def delete(self) -> None:
@@ -237,7 +240,7 @@ class ScaledDeployment:
         self._store.delete(history_key(self.application, self.deployment))
         self.roles.delete()
 
-    def _save(self) -> None:
+    def _save(self, now_s: float) -> None:
         # A decision must not wait for the packing of the state, which takes milliseconds.
         dry_run, autoscaler = self.dry_run, self.autoscaler.snapshot()
         history = self._history.settled
@@ -254,13 +257,18 @@ class ScaledDeployment:
             self._store.save(
                 state_key(self.application, self.deployment),
                 lambda: orjson.dumps(
-                    {"dry_run": dry_run, "history": history, "autoscaler": autoscaler()}
+                    {
+                        "time_s": now_s,
+                        "dry_run": dry_run,
+                        "history": history,
+                        "autoscaler": autoscaler(),
+                    }
                 ),
             ),
             self._store.save(log_key(self.application, self.deployment), lambda: orjson.dumps(log)),
         ]
 
-    def _is_loaded(self) -> bool:
+    def _is_loaded(self, now_s: float) -> bool:
         """Return whether the saved state has been read; restore it when it arrives."""
         if self._loading is None:
             return True
@@ -268,7 +276,9 @@ class ScaledDeployment:
             return False
         done, self._loading = self._loading, None
         state, log = (_parse_dict(loading.result()) for loading in done)
-        if "autoscaler" in state:
+        if state.get("time_s", -math.inf) > now_s + _CLOCK_AHEAD_S:
+            logger.warning("%s: saved autoscaler state dropped: it is ahead", self.deployment)
+        elif "autoscaler" in state:
             try:
                 self.autoscaler.load_state(state["autoscaler"])
             except InvalidInputError as error:

@@ -4,6 +4,7 @@
 """
 
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -88,6 +89,26 @@ def test_a_replica_with_a_clock_ahead_does_not_stop_the_decisions(offered: Offer
         ahead = ctx.running_replicas[0]
         for by_replica in ctx.raw_metrics.values():
             by_replica[ahead] = [TimeStampedValue(now_s + 3600, by_replica[ahead][0].value)]
+        replicas, _ = policy(ctx)
+    assert replicas >= 5
+
+
+def test_a_clock_that_is_set_back_stops_no_decision(
+    offered: Offered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an hour, while nothing else changes: the load was not known for as long."""
+    policy, ticks = SojournAutoscalingPolicy(), iter(range(60))
+    clock = SimpleNamespace(monotonic=lambda: float(next(ticks)))
+    monkeypatch.setattr(ray_adapter, "time", clock)
+    for second in range(60):
+        rate_per_s = 50 if second < 35 else 450
+        known = {"target": 2, "counted_s": second + 1.0}
+        ctx = context(offered, now_s=4600 + second, rate_per_s=rate_per_s, **known)
+        if second >= 30:
+            ctx.current_time -= 3600
+            for by_replica in ctx.raw_metrics.values():
+                for replica, (stamped,) in by_replica.items():
+                    by_replica[replica] = [TimeStampedValue(ctx.current_time, stamped.value)]
         replicas, _ = policy(ctx)
     assert replicas >= 5
 

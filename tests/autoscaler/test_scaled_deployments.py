@@ -115,6 +115,17 @@ def test_an_unusable_history_is_ignored(content: bytes) -> None:
     assert decision.arrival_rate_per_s is not None
 
 
+def test_a_state_saved_under_a_clock_that_was_ahead_is_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """For an hour, "the arrival rate is not known yet": all that came was older than the state."""
+    store = Store()
+    run(ScaledDeployment(*KEY, store), range(4600, 4621))
+    decision = run(ScaledDeployment(*KEY, store), range(1000, 1021))
+    assert decision == run(ScaledDeployment(*KEY, Store()), range(1000, 1021))
+    assert "Model: saved autoscaler state dropped: it is ahead" in caplog.messages
+
+
 def test_the_state_is_saved_every_few_seconds_and_at_each_change() -> None:
     store = Store()
     deployment = ScaledDeployment(*KEY, store)
