@@ -277,7 +277,7 @@ class BatcherCore:
             under_test = 0
             if self._bisection and not (size and self._failed.test_failed):
                 slices, under_test = self._failed.take_test(
-                    now_s, policy.max_batch_size, self.limits, self._take, self._miss_deadline
+                    now_s, self._largest(policy), self.limits, self._take, self._miss_deadline
                 )
                 reason = StartReason.SEARCH
             elif size:
@@ -299,17 +299,23 @@ class BatcherCore:
 
     def _ordinary_batch(self, now_s: float, policy: BatchingPolicy) -> tuple[int, StartReason]:
         """Return how many queued rows start now, and why."""
-        queued = self._queue.rows
+        queued, largest = self._queue.rows, self._largest(policy)
         size = policy.batch_size(queued) if queued else 0
+        if largest < policy.max_batch_size:
+            size = largest if queued >= largest else size
         if size:
-            return size, StartReason.FULL if size == policy.max_batch_size else StartReason.LIMIT
+            return size, StartReason.FULL if size == largest else StartReason.LIMIT
         # Rows of a failed batch have waited before: they do not wait for others again.
         again = self._queue.has_returned_slices
         if queued and (again or self._draining or now_s >= self._latest_start_s(policy)):
-            size = min(queued, policy.max_batch_size)
+            size = min(queued, largest)
         if self._draining:
             return size, StartReason.DRAIN
         return size, StartReason.AGAIN if again else StartReason.MAX_WAIT
+
+    def _largest(self, policy: BatchingPolicy) -> int:
+        """Return the largest batch: limits take effect at once, policies once they are solved."""
+        return min(policy.max_batch_size, self.limits.max_batch_size)
 
     def _take(self, size: int, done_s: float, kind: Hashable) -> list[Slice]:
         """Take `size` rows of a kind off the queue; drop requests that `done_s` is too late for."""
@@ -336,6 +342,6 @@ class BatcherCore:
         deadline_s = self._queue.earliest_deadline_s()
         if deadline_s == math.inf:
             return due_s
-        latency_ms = self.limits.batch_latency_ms(min(self._queue.rows, policy.max_batch_size))
+        latency_ms = self.limits.batch_latency_ms(min(self._queue.rows, self._largest(policy)))
         slack_ms = max(_SLACK_MS, _SLACK_SHARE * latency_ms)
         return min(due_s, deadline_s - 1e-3 * (latency_ms + slack_ms))

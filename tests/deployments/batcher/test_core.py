@@ -48,6 +48,18 @@ def test_a_free_device_waits_for_the_control_limit_or_the_oldest_request() -> No
     assert (batch.size, batch.reason) == (2, StartReason.MAX_WAIT)
 
 
+@pytest.mark.parametrize("control_limit", [1, 16])
+def test_a_smaller_limit_holds_before_a_policy_for_it_is_solved(control_limit: int) -> None:
+    """Batches of 32 went on for as long as the solver took, after a limit of 8 was deployed."""
+    core = make_core(control_limit=control_limit, max_batch_size=32)
+    core.use(core.table, replace(core.limits, latency_ms=core.limits.latency_ms[:8]))
+    for number in range(12):
+        core.arrive(0.0, Request(0.0, 1, number))
+    batch = core.next_batch(0.0)
+    assert batch is not None
+    assert (batch.size, batch.reason) == (8, StartReason.FULL)
+
+
 def test_waits_count_from_the_arrival() -> None:
     core = make_core(control_limit=3, max_wait_ms=8.0)
     for _ in range(3):
