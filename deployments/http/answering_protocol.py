@@ -13,6 +13,8 @@ from deployments.http.request_head import RequestHead
 from deployments.http.timed_protocol import TimedProtocol
 
 _ID_LINE = REQUEST_ID + b": "
+#: How an answer begins after which HAProxy tries another replica.
+_TRIED_AGAIN = b"HTTP/1.1 503 "
 
 
 class AnsweringProtocol(TimedProtocol):
@@ -23,6 +25,8 @@ class AnsweringProtocol(TimedProtocol):
         #: The request on the short way, from its head until it is answered.
         self._head: RequestHead | None = None
         self._request_id = b""
+        #: Requests that HAProxy refused before this one, by its header.
+        self._refused_before = 0
         #: Bytes that the request has taken of the app's budget.
         self._reserved = 0
         #: What was read after an unanswered request.
@@ -69,6 +73,10 @@ class AnsweringProtocol(TimedProtocol):
             return
         self._head = None
         self._release()
+        if start.startswith(_TRIED_AGAIN):
+            self._refused_before = 0  # the replica that is tried next is told as well
+        else:
+            self._count_refused_before()
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -91,6 +99,12 @@ class AnsweringProtocol(TimedProtocol):
         if reserved and self.hosted is not None:
             self.hosted.app.service.bodies.release(reserved)
 
+    def _count_refused_before(self) -> None:
+        """Count what HAProxy refused before a request that it tries at no other replica."""
+        refused, self._refused_before = self._refused_before, 0
+        if refused and self.hosted is not None:
+            self.hosted.app.service.count_refused_before(refused)
+
     def resume_writing(self) -> None:
         """Go on with held requests once the client has read enough of its answers."""
         super().resume_writing()
@@ -101,6 +115,7 @@ class AnsweringProtocol(TimedProtocol):
         """Forget the client's requests."""
         super().connection_lost(exc)
         self._release()
+        self._count_refused_before()
         self._head, self._held = None, b""
 
     def shutdown(self) -> None:

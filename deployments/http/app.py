@@ -149,10 +149,8 @@ class InferenceApp:
         arrival_s = scope.get(ARRIVAL) or time.monotonic()
         # This keeps the last of repeated fields; `_infer` rejects those where that matters.
         fields = dict(scope["headers"])
-        refused, balancer = 0, named_balancer(fields.get(BALANCER_HEADER))
-        if REFUSED_HEADER in fields:
-            refused = refused_before(fields[REFUSED_HEADER])
-            self.service.count_refused_before(refused)
+        balancer = named_balancer(fields.get(BALANCER_HEADER))
+        refused = refused_before(fields.get(REFUSED_HEADER, b""))
         if balancer is not None and scope["method"] == "POST":
             self.limit_shares.count(balancer, 1 + refused, time.monotonic())
         info = RequestInfo(
@@ -166,6 +164,7 @@ class InferenceApp:
             status, body, headers = await self._route(scope, fields, receive, arrival_s, info)
         except asyncio.CancelledError:
             # The client disconnected or the server is shutting down: nobody waits for an answer.
+            self.service.count_refused_before(refused)
             return
         except Exception as error:
             status, body, headers = self.outcomes.failure(error, info, arrival_s)
@@ -176,6 +175,8 @@ class InferenceApp:
         if scope["method"] == "HEAD":
             body = b""
         status = only_replica.status_on_wire(status, only_replica=only_replica.HEADER in fields)
+        if status != 503:  # a replica that is tried next is told as well
+            self.service.count_refused_before(refused)
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 

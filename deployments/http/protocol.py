@@ -65,6 +65,7 @@ class InferenceProtocol(AnsweringProtocol):
         else:
             self._head = None
             self._release()
+            self._count_refused_before()
             self._chunks.clear()
             super().reject(error)
 
@@ -111,10 +112,8 @@ class InferenceProtocol(AnsweringProtocol):
         stop = start + head.body_length
         if head.balancer is not None:
             hosted.app.limit_shares.count(head.balancer, 1 + refused_before, now_s)
+        self._refused_before = refused_before
         let_in = self._let_in(hosted, head, traceparent, data, start)
-        if refused_before and (let_in or head.only_replica):
-            # Whoever is tried next counts them otherwise.
-            service.count_refused_before(refused_before)
         if len(data) < stop:
             self._missing = stop - len(data)
             self.receiving()

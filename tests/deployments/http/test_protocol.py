@@ -256,15 +256,34 @@ async def test_each_haproxy_is_told_its_share_of_the_limit(http: type[asyncio.Pr
             assert b"\r\n%b: 40\r\n" % concurrency_limit.LIMIT_HEADER in head
 
 
-async def test_who_passes_a_request_on_leaves_what_haproxy_has_refused_to_the_next() -> None:
+@pytest.mark.parametrize("http", [HttpToolsProtocol, InferenceProtocol])
+async def test_who_passes_a_request_on_leaves_what_haproxy_has_refused_to_the_next(
+    http: type[asyncio.Protocol],
+) -> None:
+    """HAProxy sends the header with each try: the last replica that it tries counts them."""
     line = f"{concurrency_limit.REFUSED_HEADER.decode()}: 5"
     counted = []
     for asked in (only_replica.HEADER, only_replica.OTHERS_HEADER):
-        async with serving() as served:
+        async with serving(http) as served:
             served.service.batcher.core.drain()
             await exchange(served.port, [post(body((1, 2)), line, f"{asked.decode()}: 1")], 1)
             counted.append(served.service.autoscaling_stats()["refused_total"])
     assert counted == [6, 1]
+
+
+@pytest.mark.parametrize("content", [b"?", body((1, 2))], ids=["400", "529"])
+async def test_who_answers_for_good_counts_what_haproxy_has_refused(
+    content: bytes | dict[str, Any],
+) -> None:
+    """Errors, and refusals that HAProxy tries nowhere else, lost the count."""
+    lines = [f"{concurrency_limit.REFUSED_HEADER.decode()}: 5"]
+    lines.append(f"{only_replica.OTHERS_HEADER.decode()}: 1")
+    async with serving() as served:
+        if content != b"?":
+            served.service.compare_with_balancer(None, None, 1.0)
+            served.service.batcher.core.drain()
+        await exchange(served.port, [post(content, *lines)], 1)
+        assert served.service.autoscaling_stats()["refused_finally_total"] >= 5
 
 
 def mixed_stream() -> tuple[bytes, list[tuple[bytes, bytes]]]:
