@@ -87,6 +87,10 @@ class _Peer:
         os.close(self.descriptor)
 
 
+#: The journals of this process: it may host a model a second time, as when it is loaded again.
+_OWN: set[Path] = set()
+
+
 class DeathJournal:
     """The journal of this process, and its view of those of its peers.
 
@@ -118,6 +122,7 @@ class DeathJournal:
             self._descriptor = _create(directory / self._name)
         except FileNotFoundError:  # a peer that stopped has just removed the directory
             self._descriptor = _create(directory / self._name)
+        _OWN.add(directory / self._name)
         self._words = _map(self._descriptor, writable=True)
         self._trusted = True
         #: When a file was last added to the directory, or taken from it.
@@ -144,8 +149,8 @@ class DeathJournal:
         except OSError:
             return []  # someone has emptied the directory: there is nothing to learn
         self._known.intersection_update(names)
-        # Closing a second descriptor of our own file would drop our lock.
-        return [name for name in names if name != self._name]
+        # A process does not see its own locks, and closing a second descriptor would drop them.
+        return [name for name in names if self._directory / name not in _OWN]
 
     def _open(self, name: str) -> None:
         path = self._directory / name
@@ -222,6 +227,7 @@ class DeathJournal:
             (self._directory / self._name).unlink(missing_ok=True)
         self._words.release()
         os.close(self._descriptor)
+        _OWN.discard(self._directory / self._name)
         with suppress(OSError):
             self._directory.rmdir()  # the last one
 

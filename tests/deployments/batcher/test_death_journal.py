@@ -113,6 +113,23 @@ def test_what_was_on_a_lost_device_has_seen_a_death_though_its_replica_lives(
         assert journal.deaths == {1: 1, 2: 1}
 
 
+def test_a_second_journal_of_the_process_is_no_death(directory: Path) -> None:
+    """A model that is loaded again: each of its journals took the other for that of a dead peer."""
+    with opened(directory) as first:
+        peer = Peer(directory)
+        first.begin([1, 2])
+        with opened(directory) as second:
+            for journal in (first, second):
+                journal.refresh()
+                journal.look()
+                assert journal.deaths == {}
+        first.end()
+        # Where the lock is gone, a peer takes the file of an idle replica away.
+        peer.tell("look")
+        assert (directory / first._name).exists()
+        peer.die()
+
+
 @pytest.mark.parametrize(
     ("passed_s", "known"),
     [(0.0, True), (KEEP_S - 60, True), (KEEP_S + 1, False), (-30.0, False)],
