@@ -114,16 +114,13 @@ class ResponseTimePercentiles:
         self, profile: Profile, core: BatcherCore, balancer: BalancerLoad | None
     ) -> float:
         """Predict percentiles if that is possible; return the CPU time that it took, in seconds."""
-        self.predicted_ms, self.predicted_for_clients_ms = {}, {}
-        self._predictable = False
         now_s = time.monotonic()
         rate_per_s, policy = core.arrival_rate.per_s(now_s), core.policy(now_s)
         limit = BatchingPolicy.from_control_limit(policy.control_limit, policy.max_batch_size)
         if not rate_per_s > 0:
-            self._predictable = True  # there is nothing to predict
-            return 0.0
+            return self._put(predictable=True)  # there is nothing to predict
         if policy.actions != limit.actions and policy.max_batch_size > MAX_TABLE_BATCH:
-            return 0.0
+            return self._put(predictable=False)
         longest_wait_ms = core.longest_wait_ms(policy)
         if longest_wait_ms < (policy.max_wait_ms or math.inf):
             policy = replace(policy, max_wait_ms=longest_wait_ms)
@@ -133,13 +130,23 @@ class ResponseTimePercentiles:
             )
         except SojournError as error:
             logger.info("no prediction: %s", error)
-            return 0.0
-        self._predictable = values_ms is not None
-        if values_ms is not None:
-            self.predicted_ms = _by_percentile(values_ms)
-        if for_clients_ms is not None:
-            self.predicted_for_clients_ms = _by_percentile(for_clients_ms)
+            return self._put(predictable=False)
+        self._put(values_ms, for_clients_ms, predictable=values_ms is not None)
         return took_s
+
+    def _put(
+        self,
+        values_ms: list[float] | None = None,
+        for_clients_ms: list[float] | None = None,
+        *,
+        predictable: bool,
+    ) -> float:
+        """Put a prediction in force, or that there is none; return 0, the time that took."""
+        self.predicted_ms, self.predicted_for_clients_ms = (
+            {} if each is None else _by_percentile(each) for each in (values_ms, for_clients_ms)
+        )
+        self._predictable = predictable
+        return 0.0
 
 
 def _percentiles_ms(
