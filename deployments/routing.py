@@ -59,7 +59,7 @@ def serve_environment(balance: str = "random", open_files: int = 1 << 16) -> dic
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "deployments.middleware.middlewares",
         # Once HAProxy has a fifth of its files open, it closes connections to replicas rather than
         # keep them. With Ray's 4,096 that is at 1,000 clients: nearly every request then opens a
-        # connection, and waits for the replica, which accepts one per iteration of its loop.
+        # connection, and waits for the replica to accept it.
         "RAY_SERVE_HAPROXY_MAXCONN": str(max_connections(open_files)),
         # Ray has its workers, and so replicas and HAProxy, give way to all other processes: by 15.
         # Then the solver beside a replica, which gives way by 10 more, gets two fifths as much CPU.

@@ -1,8 +1,8 @@
 """The time that a connection's latest bytes waited in its socket, by the kernel's own account.
 
 The event loop can only bound that (`deployments.batcher.front_meter`), and it knows nothing of a
-connection that it has not accepted yet: libuv accepts one connection per iteration, so the first
-request of a new one can wait for seconds while the others are answered.
+connection that it has not accepted yet: in a burst of them, the first request of a new one waits
+while others are answered.
 """
 
 import asyncio

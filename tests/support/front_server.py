@@ -6,6 +6,7 @@ whose folder is on its path. It is a script, so that it runs in a process of its
 
 import argparse
 import asyncio
+import socket
 from pathlib import Path
 
 import uvicorn
@@ -15,14 +16,15 @@ from deployments.config import ModelConfig, parse_user_config
 from deployments.control.policy_controller import TICK_S
 from deployments.haproxy_view import HaproxyView
 from deployments.http.app import InferenceApp
+from deployments.http.listeners import accept_many
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.service_loading import load_service
 
 
 async def main(arguments: argparse.Namespace) -> None:
     """Serve until told to stop."""
-    socket = arguments.socket
-    view = None if socket is None else HaproxyView(arguments.server, socket)
+    admin = arguments.socket
+    view = None if admin is None else HaproxyView(arguments.server, admin)
     service = load_service(
         ModelConfig(
             name=arguments.name,
@@ -51,13 +53,14 @@ async def main(arguments: argparse.Namespace) -> None:
         tasks.append(asyncio.create_task(view.watch()))
     config = uvicorn.Config(
         app,
-        port=arguments.port,
         http=InferenceProtocol,
         lifespan="off",
         log_level="error",
         access_log=False,
     )
-    await uvicorn.Server(config).serve()
+    accept_many()
+    listening = socket.create_server(("127.0.0.1", arguments.port), backlog=config.backlog)
+    await uvicorn.Server(config).serve([listening])
     for task in tasks:
         task.cancel()
 
