@@ -82,7 +82,8 @@ class Decision:
     method : str
         Name of the forecast in use.
     margin : float
-        Factor on the forecast, so that no more than the share `risk` of the windows is missed.
+        Factor on the forecast, so that the load exceeds it for no more than the share `risk` of the
+        time.
     risk : float or None
         The risk that the forecast was asked for; None if there is no forecast.
     sla_rate_per_s : float or None

@@ -42,8 +42,8 @@ class AutoscalerSettings:
         Share of the one-minute windows that should comply with the SLA. It trades cost against
         compliance.
     risk : float or None
-        Share of the windows that the forecast may miss in its back-test. None: adapted while
-        running until `windows` is met.
+        Share of the time in which the load may exceed the forecast demand, in its back-test. None:
+        adapted while running until `windows` is met.
     window_s : float
         Length of the window over which the offered rate is averaged, in s.
     forecast : str
@@ -62,7 +62,7 @@ class AutoscalerSettings:
     retries : int
         Retries after which the balancer gives up.
     standbys : int or str
-        Standbys to keep beside the replicas that serve, or `AUTO`: as many as pay
+        Standbys to keep beside the replicas that serve, or ``auto``: as many as pay
         (`autoscaler.standbys`).
     standby_price : float
         Price of a standby as a share of a replica's, from 0.001 to 1.
