@@ -35,7 +35,5 @@ async def _startup_listening_often(
 def listening_often(sockets: Sequence[socket.socket]) -> list[socket.socket]:
     """Return each socket together with duplicates, which the server closes with its own."""
     return [
-        each
-        for one in sockets
-        for each in (one, *(one.dup() for _ in range(ACCEPTED_AT_ONCE - 1)))
+        each for one in sockets for each in (one, *(one.dup() for _ in range(ACCEPTED_AT_ONCE - 1)))
     ]
