@@ -44,8 +44,8 @@ def bottleneck_remark(bottleneck: str | None) -> str:
         return ""
     if bottleneck == "neither":
         return (
-            "; bottleneck: neither front nor device, but other processes on the replicas' cores, or "
-            "HAProxy (another replica beside them does not help)"
+            "; bottleneck: neither front nor device; other processes use the replicas' cores, or "
+            "HAProxy is too busy (another replica beside them does not help)"
         )
     return f"; bottleneck: {bottleneck}"
 
