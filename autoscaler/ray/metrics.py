@@ -4,6 +4,7 @@ Serve's controller exports them, with the prefix `ray_`, where the cluster's Pro
 """
 
 import functools
+import math
 from typing import Any
 
 from ray.util.metrics import Gauge
@@ -11,14 +12,22 @@ from ray.util.metrics import Gauge
 from autoscaler.decision import Decision
 from autoscaler.decision_instruments import DECISION_INSTRUMENTS
 
+#: The metrics that have had a value, by application, deployment and field.
+_shown: set[tuple[str, str, str]] = set()
+
 
 def export(application: str, deployment: str, decision: Decision) -> None:
-    """Set the metrics of a deployment to its decision."""
+    """Set the metrics of a deployment to its decision; what is not known any more, to NaN."""
     tags = {"application": application, "deployment": deployment}
     for field in DECISION_INSTRUMENTS:
-        value = getattr(decision, field)
+        value, key = getattr(decision, field), (application, deployment, field)
         if value is not None:
-            _gauge(field).set(value, tags)
+            _shown.add(key)
+        elif key in _shown:
+            value = math.nan
+        else:
+            continue
+        _gauge(field).set(value, tags)
 
 
 @functools.cache
