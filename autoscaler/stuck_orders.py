@@ -1,6 +1,6 @@
 """Ordered replicas that do not start, because the cluster has no room for them or they fail."""
 
-from dataclasses import dataclass, replace
+from collections import deque
 
 from autoscaler.decision import FleetState
 
@@ -8,42 +8,24 @@ from autoscaler.decision import FleetState
 _AFTER_STARTS, _AFTER_S = 2.0, 30.0
 
 
-@dataclass(frozen=True)
-class _Shortage:
-    """Since when fewer replicas have served than were ordered.
-
-    Attributes
-    ----------
-    since_s : float
-    ready : int
-        How many serve now.
-    ordered : int
-        The fewest that were ordered since then: later orders have not waited for as long.
-    """
-
-    since_s: float
-    ready: int
-    ordered: int
-
-
 class StuckOrders:
     """Track how long replicas have been missing."""
 
     def __init__(self) -> None:
-        self._shortage: _Shortage | None = None
+        # While fewer serve than were ordered: how many serve, and what was ordered since when.
+        self._ready = 0
+        self._ordered: deque[tuple[float, int]] = deque()
 
     def observe(self, now_s: float, fleet: FleetState) -> None:
         """Note since when replicas have been missing without another one starting to serve."""
         ready, ordered = fleet.ready_replicas, fleet.current_replicas
         if ready is None:
             return
-        if ready >= ordered:
-            self._shortage = None
-        elif self._shortage is None or ready > self._shortage.ready:
-            self._shortage = _Shortage(now_s, ready, ordered)
-        else:
-            least = min(ordered, self._shortage.ordered)
-            self._shortage = replace(self._shortage, ready=ready, ordered=least)
+        if ready >= ordered or ready > self._ready:
+            self._ordered.clear()
+        self._ready = ready
+        if ready < ordered and (not self._ordered or self._ordered[-1][1] != ordered):
+            self._ordered.append((now_s, ordered))
 
     def count(self, now_s: float, start_time_s: float) -> int:
         """Return how many ordered replicas have not started for much longer than starts take.
@@ -54,7 +36,10 @@ class StuckOrders:
         start_time_s : float
             How long a start takes.
         """
-        shortage = self._shortage
-        if shortage is None or now_s < shortage.since_s + _AFTER_STARTS * start_time_s + _AFTER_S:
+        since_s = now_s - _AFTER_STARTS * start_time_s - _AFTER_S
+        while len(self._ordered) > 1 and self._ordered[1][0] <= since_s:
+            self._ordered.popleft()
+        if not self._ordered or self._ordered[0][0] > since_s:
             return 0
-        return max(0, shortage.ordered - shortage.ready)
+        # What was ordered later has not waited for as long.
+        return max(0, min(ordered for _, ordered in self._ordered) - self._ready)
