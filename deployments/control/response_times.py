@@ -118,9 +118,11 @@ class ResponseTimePercentiles:
         rate_per_s, policy = core.arrival_rate.per_s(now_s), core.policy(now_s)
         limit = BatchingPolicy.from_control_limit(policy.control_limit, policy.max_batch_size)
         if not rate_per_s > 0:
-            return self._put(predictable=True)  # there is nothing to predict
+            self._put(predictable=True)  # there is nothing to predict
+            return 0.0
         if policy.actions != limit.actions and policy.max_batch_size > MAX_TABLE_BATCH:
-            return self._put(predictable=False)
+            self._put(predictable=False)
+            return 0.0
         longest_wait_ms = core.longest_wait_ms(policy)
         if longest_wait_ms < (policy.max_wait_ms or math.inf):
             policy = replace(policy, max_wait_ms=longest_wait_ms)
@@ -130,7 +132,8 @@ class ResponseTimePercentiles:
             )
         except SojournError as error:
             logger.info("no prediction: %s", error)
-            return self._put(predictable=False)
+            self._put(predictable=False)
+            return 0.0
         self._put(values_ms, for_clients_ms, predictable=values_ms is not None)
         return took_s
 
@@ -140,13 +143,12 @@ class ResponseTimePercentiles:
         for_clients_ms: list[float] | None = None,
         *,
         predictable: bool,
-    ) -> float:
-        """Put a prediction in force, or that there is none; return 0, the time that took."""
+    ) -> None:
+        """Put a prediction in force, or that there is none."""
         self.predicted_ms, self.predicted_for_clients_ms = (
             {} if each is None else _by_percentile(each) for each in (values_ms, for_clients_ms)
         )
         self._predictable = predictable
-        return 0.0
 
 
 def _percentiles_ms(
