@@ -1,9 +1,9 @@
 """Accept many connections in one iteration of the event loop.
 
 libuv accepts one connection per listening socket and iteration. Where an iteration takes
-milliseconds, a burst of new connections waits for seconds in the queue of the kernel, and nobody
-sees it: HAProxy opens a connection for each request that it sends at a time. A socket that listens
-several times is accepted from as often.
+milliseconds, the last connection of a burst waits for as many of them as there are connections:
+HAProxy opens one for each request that it sends at a time. A socket that listens several times is
+accepted from as often.
 """
 
 import socket
@@ -23,6 +23,7 @@ def accept_many() -> None:
 
     Call this before a server starts. It holds for servers that are given their sockets.
     """
+    # Ray makes the server of a replica itself, and offers no hook.
     uvicorn.Server.startup = cast(Any, _startup_listening_often)  # type: ignore[method-assign]
 
 
