@@ -25,9 +25,9 @@ class FrontCosts:
     batch_ms : float
         Time of the event loop per batch: hand-over, wake-ups, delivery.
     shares_cpu : bool
-        Whether batches are computed on the CPU that the event loop runs on. Then front and device
-        take turns, as one server (serial). Otherwise the device works beside the front (tandem): a
-        GPU, or a CPU of its own.
+        Whether batches are computed on the CPU that the event loop runs on, or keep the
+        interpreter's lock. Then front and device take turns, as one server (serial). Otherwise the
+        device works beside the front (tandem): a GPU, or a CPU of its own.
 
     Raises
     ------

@@ -100,6 +100,8 @@ class FrontCounts:
     interruptions_s : sequence of float
         For how long each iteration with work was held up: its wall time without its CPU time.
         Shorter ones than `INTERRUPTION_S` are left out.
+    stalled_s : float
+        By how much heartbeats were late without work of the loop's own.
     """
 
     duration_s: float
@@ -114,6 +116,7 @@ class FrontCounts:
     working_cpu_s: float = 0.0
     iterations: IterationSums = field(default_factory=IterationSums)
     interruptions_s: Sequence[float] = ()
+    stalled_s: float = 0.0
 
 
 class FrontMeter:
@@ -171,11 +174,12 @@ class FrontMeter:
         self._first_read_s = 0.0
         # The heartbeat: due at infinity while it rests.
         self._beat_due_s = math.inf
+        self._beat_cpu_s = 0.0
         self._last_work_s = -math.inf
         self._cpu_wait_clock = cpu_wait_clock
         # Since the last `take`.
         self._busy_s = self._busy_cpu_s = self._longest_lag_s = 0.0
-        self._working_cpu_s = 0.0
+        self._working_cpu_s = self._stalled_s = 0.0
         self._interruptions_s: list[float] = []
         self._iterations = IterationSums()
         # CPU time of iterations without a request or batch, until one has a request.
@@ -292,10 +296,11 @@ class FrontMeter:
             working_cpu_s=self._working_cpu_s,
             iterations=self._iterations,
             interruptions_s=self._interruptions_s,
+            stalled_s=self._stalled_s,
         )
         self._taken, self._interruptions_s, self._iterations = now, [], IterationSums()
         self._busy_s = self._busy_cpu_s = self._longest_lag_s = 0.0
-        self._working_cpu_s = 0.0
+        self._working_cpu_s = self._stalled_s = 0.0
         return counts
 
     def _note_work(self, now_s: float) -> None:
@@ -307,8 +312,7 @@ class FrontMeter:
             self._call_soon(self._end_iteration)
         self._last_work_s = now_s
         if self._beat_due_s == math.inf:
-            self._beat_due_s = now_s + HEARTBEAT_S
-            self._call_later(HEARTBEAT_S, self._beat)
+            self._next_beat(now_s)
 
     def _end_iteration(self) -> None:
         self._last_requests = self.requests - self._requests_before
@@ -350,9 +354,15 @@ class FrontMeter:
 
     def _beat(self) -> None:
         now_s = self._clock()
-        self._longest_lag_s = max(self._longest_lag_s, now_s - self._beat_due_s)
+        late_s = now_s - self._beat_due_s
+        self._longest_lag_s = max(self._longest_lag_s, late_s)
+        worked_s = self._thread_clock() - self._beat_cpu_s
+        self._stalled_s += max(0.0, late_s - _TIMER_SLACK_S - worked_s)
         if now_s - self._last_work_s > _BEAT_FOR_S:
             self._beat_due_s = math.inf
             return
-        self._beat_due_s = now_s + HEARTBEAT_S
+        self._next_beat(now_s)
+
+    def _next_beat(self, now_s: float) -> None:
+        self._beat_due_s, self._beat_cpu_s = now_s + HEARTBEAT_S, self._thread_clock()
         self._call_later(HEARTBEAT_S, self._beat)

@@ -8,6 +8,7 @@ CPU time into time.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -67,7 +68,7 @@ class FrontFit:
         self._products = np.zeros((3, 3))
         self._targets = np.zeros(3)
         self._totals = np.zeros(4)  # of the regressors, and seconds
-        self._shares_cpu = front is not None and front.shares_cpu
+        self._takes_turns = front is not None and front.shares_cpu
         self._was_off = False
 
     @property
@@ -92,23 +93,27 @@ class FrontFit:
     def slowdown(self) -> float:
         """Factor from the loop's CPU time to its wall time, as the costs of the model have it.
 
-        If front and device share a CPU, the model lets them take turns already: then waiting for
-        the process's own threads is left out.
+        If front and device take turns, the model knows that already: then waiting for the
+        process's own threads is left out.
         """
-        return self.state.foreign_slowdown if self._shares_cpu else self.state.slowdown
+        return self.state.foreign_slowdown if self._takes_turns else self.state.slowdown
 
-    def observe(self, counts: FrontCounts, *, shares_cpu: bool) -> None:
+    def observe(
+        self, counts: FrontCounts, *, shares_cpu: bool, batches_s: Sequence[float] = ()
+    ) -> None:
         """Record what the front did in a tick.
 
         Parameters
         ----------
         counts : FrontCounts
         shares_cpu : bool
-            As in `FrontCosts`.
+            Whether batches were computed on the CPU that the event loop runs on.
+        batches_s : sequence of float
+            Durations of those that another thread computed.
         """
-        self._shares_cpu = shares_cpu
-        self._waits.observe(counts)
-        self.interruptions.observe(counts, self.state.foreign_share if shares_cpu else 1.0)
+        self._waits.observe(counts, batches_s)
+        self._takes_turns = shares_cpu or self.state.lock_held
+        self.interruptions.observe(counts, self._foreign_share(shares_cpu))
         answered = counts.requests - counts.refused
         if counts.duration_s <= 0 or not (counts.requests or counts.batches):
             return
@@ -119,6 +124,12 @@ class FrontFit:
         self._targets = keep * self._targets + 1e3 * np.array(sums.cpu_s)
         self._totals = keep * self._totals + row
         self._cpu_ms = self._solve()
+
+    def _foreign_share(self, shares_cpu: bool) -> float:
+        """Return the fraction of the interruptions that the model does not know as work already."""
+        if self.state.lock_held:
+            return 0.0  # hardly any other is as long
+        return self.state.foreign_share if shares_cpu else 1.0
 
     def _solve(self) -> NDArray[np.float64]:
         """Return the non-negative costs of least squared error, in ms of CPU time."""
@@ -167,7 +178,7 @@ class FrontFit:
     def measured(self) -> FrontCosts:
         """Return the costs as measured now, in wall time."""
         request_ms, batch_ms = (self.slowdown * self._cpu_ms[:2]).tolist()
-        return FrontCosts(request_ms, batch_ms, self._shares_cpu)
+        return FrontCosts(request_ms, batch_ms, self._takes_turns)
 
 
 def _rounded(costs: FrontCosts) -> FrontCosts:

@@ -115,7 +115,8 @@ class ModelCorrections:
         for rows in seen.arrival_counts:
             self._dispersion.observe(rows)
         if seen.front is not None:
-            self.front.observe(seen.front, shares_cpu=seen.shares_cpu)
+            batches_s = [record.duration_s for record in seen.batches if not record.on_loop]
+            self.front.observe(seen.front, shares_cpu=seen.shares_cpu, batches_s=batches_s)
         for record in seen.batches[:: -(-len(seen.batches) // BATCHES_PER_TICK) or 1]:
             if not record.failed:
                 duration_s = record.duration_s

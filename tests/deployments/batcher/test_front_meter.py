@@ -99,6 +99,23 @@ def test_a_loop_kept_from_running_is_seen_by_its_overdue_heartbeat() -> None:
     assert meter.take().longest_lag_s == pytest.approx(0.101 - HEARTBEAT_S)
 
 
+def test_heartbeats_late_for_the_loops_own_work_are_no_stall() -> None:
+    """The loop works for 50 ms, then another thread keeps the lock for 60 ms."""
+    loop = VirtualLoop()
+    meter = meter_on(loop)
+    drive(loop, meter, [(1.0, 0.05)], 2.0)
+    assert meter.take().stalled_s == 0.0
+
+    def stall() -> None:
+        loop.now_s += 0.06
+
+    loop.read_at(3.0, lambda: meter.request_read(loop.now_s))
+    loop.read_at(3.0 + HEARTBEAT_S - 1e-3, stall)
+    loop.run_until(5.0)
+    # A timer may fire 2 ms late without a cause.
+    assert meter.take().stalled_s == pytest.approx(0.06 - 0.003, abs=1e-3)
+
+
 def test_heartbeat_and_marker_rest_without_work() -> None:
     loop = VirtualLoop()
     meter = meter_on(loop)

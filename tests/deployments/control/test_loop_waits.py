@@ -65,6 +65,36 @@ def test_a_neighbor_that_ended_is_forgotten_within_a_minute() -> None:
     assert not waits.state.shares_cores
 
 
+@pytest.mark.parametrize(
+    ("stalled_s", "cpu_wait_s", "lock_held"),
+    [(0.6, 0.0, True), (0.6, 0.5, False), (0.1, 0.0, False), (0.6, None, True)],
+)
+def test_heartbeats_that_are_late_for_each_batch_show_that_batches_keep_the_lock(
+    stalled_s: float, cpu_wait_s: float | None, lock_held: bool
+) -> None:
+    """Thirty batches a second of 30 ms each; waits for a CPU do not count."""
+    waits = LoopWaits()
+    counts = FrontCounts(1.0, 150, 0, 30, 0.3, 0.02, 0.0, 0.0, cpu_wait_s, stalled_s=stalled_s)
+    waits.observe(counts, [0.03] * 30)
+    assert waits.state.lock_held == lock_held
+
+
+@pytest.mark.parametrize("batches_s", [[], [0.001] * 30], ids=["none", "of a millisecond"])
+def test_nothing_is_said_of_batches_that_hardly_delay_a_heartbeat(batches_s: list[float]) -> None:
+    waits = LoopWaits()
+    counts = FrontCounts(1.0, 150, 0, 30, 0.3, 0.02, 0.0, 0.0, 0.0, stalled_s=0.1)
+    waits.observe(counts, batches_s)
+    assert not waits.state.lock_held
+
+
+def test_a_wait_for_a_batch_that_sleeps_with_the_lock_is_not_put_down_to_other_processes() -> None:
+    """The device thread uses no CPU, and the kernel says that the loop was given one at once."""
+    waits = LoopWaits()
+    waits.observe(FrontCounts(1.0, 150, 0, 30, 0.6, 0.02, 0.0, 0.0, 0.01), [0.03] * 30)
+    assert waits.state.foreign_wait_share == pytest.approx(0.01 / 0.6)
+    assert not waits.state.shares_cores
+
+
 @given(*(4 * [st.floats(0, 1)]))
 def test_any_times_give_a_valid_state(
     duration_s: float, busy_s: float, cpu_s: float, other_cpu_s: float
