@@ -181,8 +181,15 @@ def run_fixed(scenario: Scenario, replicas: int, progress: Progress | None = Non
 def predict_fixed(
     scenario: Scenario, arrival_rate_per_s: float, replicas: int
 ) -> prediction.Predicted | None:
-    """Predict the response times of a fixed fleet; None if nearly all tries would be refused."""
+    """Predict the response times of a fixed fleet; None if the model does not cover its load."""
     model = scenario.replica_model()
+    curve = scenario.load_lateness_curve()
+    if curve is not None:
+        overload = prediction.predict_overload(
+            scenario.profile, curve, model.delays, arrival_rate_per_s, replicas
+        )
+        if overload is not None:
+            return overload
     return prediction.predict(
         scenario.profile,
         model.table.lookup(arrival_rate_per_s / replicas),

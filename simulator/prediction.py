@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from autoscaler.sizing.equilibrium import rand_equilibrium
 from autoscaler.sizing.fleet_response import FleetResponse
 from autoscaler.sizing.try_delays import TryDelays
 from deployments.batcher.limits import Limits
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
+from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 
@@ -27,20 +29,22 @@ class Predicted:
     service_level : float
         Fraction of all requests that are answered in time.
     percentiles_ms : tuple of (float, float)
-        Pairs of a percentile of the answered requests and its response time in ms.
+        Pairs of a percentile of the answered requests and its response time in ms; empty if they
+        cannot be predicted.
     mean_power_w : float or None
         Mean power of all replicas together, in W; None if the profile has no energy.
     bottleneck : str
         The stage of a replica that is busy for longer, "front" or "device".
-    cdf : callable
-        Maps response times in ms to the fraction of all requests answered within them.
+    cdf : callable or None
+        Maps response times in ms to the fraction of all requests answered within them; None if it
+        cannot be predicted.
     """
 
     service_level: float
     percentiles_ms: tuple[tuple[float, float], ...]
     mean_power_w: float | None
     bottleneck: str
-    cdf: Callable[[FloatArray], FloatArray]
+    cdf: Callable[[FloatArray], FloatArray] | None
 
 
 def predict(
@@ -103,4 +107,60 @@ def predict(
         mean_power_w=fleet.mean_power_w,
         bottleneck=profile.bottleneck(per_replica_s, fleet.mean_batch_size),
         cdf=fleet.cdf,
+    )
+
+
+def predict_overload(
+    profile: Profile,
+    curve: LoadLatenessCurve,
+    delays: TryDelays,
+    arrival_rate_per_s: float,
+    replicas: int,
+) -> Predicted | None:
+    """Predict a fixed fleet that is offered more than it can answer within the SLA.
+
+    Its replicas refuse what they cannot answer in time, and each refusal is tried at another one.
+    When the answered requests have their answers is not predicted.
+
+    Parameters
+    ----------
+    profile : Profile
+        With the costs of the front, if known.
+    curve : LoadLatenessCurve
+        Of each replica.
+    delays : TryDelays
+    arrival_rate_per_s : float
+        Requests per second to all replicas together.
+    replicas : int
+
+    Returns
+    -------
+    Predicted or None
+        None if the fleet is not overloaded, or its replicas refuse only what finds no room.
+    """
+    per_replica_s = arrival_rate_per_s / replicas
+    if not curve.overload_levels or per_replica_s <= curve.sla_rate_per_s:
+        return None
+    retries = 0 if replicas == 1 else delays.retries
+    balance = rand_equilibrium(
+        arrival_rate_per_s,
+        replicas,
+        lambda tries_per_s: 1 - curve.service_level(tries_per_s),
+        retries,
+    )
+    if retries is None:
+        level = float(balance.busy_probability < 1)
+    else:
+        level = 1 - balance.busy_probability ** (retries + 1)
+    size = curve.batch_size_limit or profile.best_batch_size
+    power_w = None
+    if profile.energy_mj is not None:
+        # The device is always at work, in the largest batches.
+        power_w = float(replicas * profile.energy_mj[size - 1] / profile.latency_ms[size - 1])
+    return Predicted(
+        service_level=level,
+        percentiles_ms=(),
+        mean_power_w=power_w,
+        bottleneck=profile.bottleneck(per_replica_s, size),
+        cdf=None,
     )

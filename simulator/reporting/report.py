@@ -11,6 +11,7 @@ from policy.errors import InvalidInputError
 from simulator.prediction import Predicted
 from simulator.reporting import plots
 from simulator.reporting.comparison import (
+    PERCENTILES,
     Comparison,
     in_joules,
     percent,
@@ -152,9 +153,14 @@ def _predicted_and_simulated(
     row = comparison.row(run)
     model, seen = (f"{100 * level:.3f}%" for level in (predicted.service_level, row.service_level))
     lines = [("in time", model, seen)]
+    found_ms = dict(predicted.percentiles_ms)
     lines += [
-        (f"p{p:g}", f"{ms:.4g} ms", f"{run.response_percentile_ms(p):.4g} ms")
-        for p, ms in predicted.percentiles_ms
+        (
+            f"p{p:g}",
+            f"{found_ms[p]:.4g} ms" if p in found_ms else "-",
+            f"{run.response_percentile_ms(p):.4g} ms",
+        )
+        for p in PERCENTILES
     ]
     if predicted.mean_power_w is not None and row.energy_j is not None:
         power_w = row.energy_j / comparison.seconds
