@@ -10,13 +10,12 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 from deployments.config import ModelConfig, UserConfig
 from deployments.control.observations import Observations
 from deployments.errors import BusyError, NotFoundError
+from deployments.hosting.version import HostedVersion, State
 from deployments.service import InferenceService
 from modelstore.errors import StoreFullError
 from policy.errors import InvalidInputError, SojournError
@@ -25,42 +24,6 @@ logger = logging.getLogger("sojourn.service")
 
 #: How long a version that was replaced may take to answer what it has accepted.
 RETIRE_TIMEOUT_S = 60.0
-
-
-class State(Enum):
-    """What becomes of a version, in the words of the protocol's repository extension."""
-
-    LOADING = "LOADING"
-    READY = "READY"
-    UNLOADING = "UNLOADING"
-    UNAVAILABLE = "UNAVAILABLE"
-
-
-@dataclass(eq=False)
-class HostedVersion:
-    """One version of a model.
-
-    Attributes
-    ----------
-    config : ModelConfig
-    state : State
-    reason : str
-        Why it is not available.
-    service : InferenceService or None
-        None unless it is loaded.
-    in_use : int
-        Requests that have begun and are not answered yet, except those on the short way.
-    last_use_s : float
-        When the last one began, by `time.monotonic`.
-    """
-
-    config: ModelConfig
-    state: State = State.LOADING
-    reason: str = ""
-    service: InferenceService | None = None
-    in_use: int = 0
-    last_use_s: float = 0.0
-    unused: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class ModelRepository:

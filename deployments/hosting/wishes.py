@@ -15,10 +15,9 @@ from typing import Any
 import orjson
 
 from deployments.config import ModelConfig, UserConfig
+from deployments.hosting.declared import declared_models, revised
 from deployments.hosting.repository import ModelRepository
-from deployments.validation import validate
-from modelstore.names import STORE_PREFIX, ModelName
-from policy.errors import InvalidInputError, SojournError
+from policy.errors import SojournError
 
 logger = logging.getLogger("sojourn.service")
 
@@ -49,9 +48,10 @@ class ModelWishes:
         save: Callable[[str, Callable[[], bytes]], object] = lambda key, content: None,
     ) -> None:
         self.repository = repository
-        self._configs = {config.name: config for config in configs}
+        self._configs = configs
+        #: The models as `args` and `user_config` have them.
+        self._declared = declared_models(configs, UserConfig())
         self._key, self._read, self._save = key, read, save
-        self._user_config = UserConfig()
         #: What was wanted of each model when it was last acted upon.
         self._followed: dict[str, ModelConfig | None] = {}
         #: The newest wish for each model that is known here; none is ever deleted.
@@ -78,16 +78,13 @@ class ModelWishes:
         Raises
         ------
         InvalidInputError
-            It names a model that the deployment does not have.
+            It names a model that the deployment does not have, or a version that cannot be meant.
         SojournError
             It does not suit a model.
         """
-        unknown = user_config.models.keys() - self._configs.keys()
-        if unknown:
-            known = ", ".join(self._configs)
-            raise InvalidInputError(f"models.{min(unknown)}: no such model; there are {known}")
+        declared = declared_models(self._configs, user_config)
         await self.repository.configure(user_config)
-        self._user_config = user_config
+        self._declared = declared
 
     async def start(self) -> None:
         """Load what is wanted, side by side, and wait for it.
@@ -128,11 +125,9 @@ class ModelWishes:
             It cannot be loaded; no replica is asked to.
         """
         self.repository.config(name)
-        declared = self._declared(name)
+        declared = self._declared[name]
         wanted = (
-            declared
-            if version is None and weights is None
-            else _revised(declared, version, weights)
+            declared if version is None and weights is None else revised(declared, version, weights)
         )
         await self.repository.load(wanted)
         self._wish(name, wanted)
@@ -162,14 +157,6 @@ class ModelWishes:
         await self.repository.unload(name)
         self._wish(name, None)
 
-    def _declared(self, name: str) -> ModelConfig:
-        """Return a model as `args` and `user_config` have it."""
-        config = self._configs[name]
-        named = self._user_config.models.get(name)
-        if named is None or (named.version is None and named.weights is None):
-            return config
-        return _revised(config, named.version, named.weights, any_source=True)
-
     def _wish(self, name: str, wanted: ModelConfig | None) -> None:
         """Note a wish here, and write it down for the other replicas."""
         self._followed[name] = wanted
@@ -177,7 +164,7 @@ class ModelWishes:
         wish = self._wishes[name] = {
             # Clocks of nodes differ; a wish is newer than those known to whom it was told.
             "time_s": max(time.time(), before_s + 1e-3),
-            "declared": _digest(self._declared(name)),
+            "declared": _digest(self._declared[name]),
             "wanted": wanted and {"version": wanted.version, "weights": wanted.weights},
         }
         packed = orjson.dumps(wish)
@@ -186,7 +173,7 @@ class ModelWishes:
     async def _changes(self) -> list[Coroutine[Any, Any, None]]:
         """Return what there is to do."""
         found = await asyncio.to_thread(
-            lambda: {name: self._read(f"{self._key}#{name}") for name in self._configs}
+            lambda: {name: self._read(f"{self._key}#{name}") for name in self._declared}
         )
         for name, packed in found.items():
             # A store that cannot be read says nothing, and one that is slow something old.
@@ -194,7 +181,7 @@ class ModelWishes:
             if wish and wish["time_s"] > self._wishes.get(name, {}).get("time_s", 0.0):
                 self._wishes[name] = wish
         changes: list[Coroutine[Any, Any, None]] = []
-        for name in self._configs:
+        for name in self._declared:
             wanted = self._wanted(name)
             first = name == self.repository.first.model_name
             if name in self._followed:
@@ -209,31 +196,11 @@ class ModelWishes:
         return changes
 
     def _wanted(self, name: str) -> ModelConfig | None:
-        declared, wish = self._declared(name), self._wishes.get(name)
+        declared, wish = self._declared[name], self._wishes.get(name)
         if wish is None or wish["declared"] != _digest(declared):
             return declared
         wanted = wish["wanted"]
         return wanted and declared.model_copy(update=wanted)
-
-
-def _revised(
-    config: ModelConfig, version: str | None, weights: str | None, *, any_source: bool = False
-) -> ModelConfig:
-    """Return a model's configuration with another version, weights, or both."""
-    if weights is None:
-        if config.weights is None or not config.weights.startswith(STORE_PREFIX):
-            raise InvalidInputError(
-                f"model {config.name!r}: its weights are not in a model store, so a version needs "
-                f"weights: {STORE_PREFIX}NAME@VERSION"
-            )
-        name = ModelName.parse(config.weights.removeprefix(STORE_PREFIX))
-        weights = f"{STORE_PREFIX}{name.framework}/{name.name}@{version}"
-    elif not weights.startswith(STORE_PREFIX) and not any_source:
-        # A client must not make replicas read files.
-        raise InvalidInputError(f"weights: must begin with {STORE_PREFIX}, not {weights!r:.100}")
-    if version is None:
-        version = ModelName.parse(weights.removeprefix(STORE_PREFIX)).version
-    return validate(ModelConfig, config.model_dump() | {"version": version, "weights": weights})
 
 
 def _digest(config: ModelConfig) -> str:

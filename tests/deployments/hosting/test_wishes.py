@@ -7,7 +7,7 @@ import pytest
 from deployments.errors import NotFoundError
 from modelstore.errors import UnknownModelError
 from policy.errors import InvalidInputError
-from tests.support.hosted_models import config_of, hosted, user_config
+from tests.support.hosted_models import hosted, user_config
 from tests.support.waiting import until
 
 
@@ -117,7 +117,7 @@ async def test_what_cannot_be_wanted():
             await models.wishes.load("c")
         with pytest.raises(InvalidInputError, match="must begin with store://"):
             await models.wishes.load("a", weights="/etc/passwd")
-        with pytest.raises(InvalidInputError, match="no such model; there are a"):
+        with pytest.raises(InvalidInputError, match=r"models\.c: unknown key; known are a"):
             await models.wishes.configure(user_config(c={"version": "2"}))
 
 
@@ -131,12 +131,15 @@ async def test_weights_give_the_label_and_a_label_the_weights():
         assert (serving.version, serving.weights) == ("3", "store://pytorch/a@3")
 
 
-async def test_a_version_needs_weights_where_there_is_no_store():
-    async with hosted("a") as models:
-        config = config_of("a").model_copy(update={"weights": None})
-        models.wishes._configs["a"] = config
-        with pytest.raises(InvalidInputError, match="a version needs"):
-            await models.wishes.load("a", version="2")
+async def test_a_version_that_cannot_be_meant_is_rejected_before_anything_changes():
+    async with hosted("a", "b") as models:
+        sla = {"response_time_ms": 200, "percentile": 99}
+        wrong = user_config(a={"sla": sla, "version": "2"}, b={"weights": "/models/b2.safetensors"})
+        with pytest.raises(InvalidInputError, match=r"models\.b: weights: "):
+            await models.wishes.configure(wrong)
+        assert models.repository.first.controller.user_config.sla.response_time_ms == 50
+        await models.wishes.follow()
+        assert versions(models) == {"a": "1", "b": "1"}
 
 
 async def test_on_demand_only_the_first_model_is_loaded_at_the_start():
