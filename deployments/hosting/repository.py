@@ -18,7 +18,7 @@ from deployments.errors import BusyError, NotFoundError
 from deployments.hosting.version import HostedVersion, State
 from deployments.service import InferenceService
 from modelstore.errors import StoreFullError
-from policy.errors import InvalidInputError, SojournError
+from policy.errors import InvalidInputError
 
 logger = logging.getLogger("sojourn.service")
 
@@ -65,7 +65,7 @@ class ModelRepository:
         self._serving: dict[str, HostedVersion] = {}
         self._latest: dict[str, HostedVersion] = {}
         self._retiring: set[HostedVersion] = set()
-        self._loads: dict[str, asyncio.Task[None]] = {}
+        self._loads: dict[str, tuple[HostedVersion, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         config = self._configs[first.model_name]
         version = HostedVersion(config, State.READY, service=first)
@@ -165,10 +165,16 @@ class ModelRepository:
             await service.configure(user_config.for_model(service.model_name))
         self._user_config = user_config
 
-    async def load(self, config: ModelConfig) -> None:
+    async def load(self, config: ModelConfig) -> bool:
         """Load a version; when it can answer, it takes over from the one that serves.
 
-        Calls for the same version share one load; loads of different ones run side by side.
+        Calls for the same version share one load; loads of different ones run side by side, and
+        the version that was asked for last serves.
+
+        Returns
+        -------
+        bool
+            Whether it serves now; False if something else has been asked for since.
 
         Raises
         ------
@@ -180,14 +186,18 @@ class ModelRepository:
         self.config(config.name)
         serving = self._serving.get(config.name)
         if serving is not None and serving.config == config:
-            return
+            # A load of another version that is under way finds that it is not wanted any more.
+            self._latest[config.name] = serving
+            return True
         key = config.model_dump_json()
-        task = self._loads.get(key)
-        if task is None:
-            task = self._loads[key] = self._start(self._take_in(config))
-            task.add_done_callback(lambda _: self._loads.pop(key))
+        if key not in self._loads:
+            version = HostedVersion(config)
+            self._loads[key] = version, self._start(self._take_in(version, key))
+        version, task = self._loads[key]
+        self._latest[config.name] = version
         # A client that leaves does not stop a load that others may wait for.
         await asyncio.shield(task)
+        return self._serving.get(config.name) is version
 
     async def unload(self, name: str) -> None:
         """Give a model up: it answers what it has accepted, and its weights are given back.
@@ -225,10 +235,8 @@ class ModelRepository:
         for service in services:
             await service.close()
 
-    async def _take_in(self, config: ModelConfig) -> None:
-        version = HostedVersion(config)
-        before = self._latest.get(config.name)
-        self._latest[config.name] = version
+    async def _take_in(self, version: HostedVersion, key: str) -> None:
+        config = version.config
         try:
             service = await self._make(config)
             # One limit holds for a token, whatever model it asks.
@@ -238,16 +246,15 @@ class ModelRepository:
             except BaseException:
                 await service.close()
                 raise
-        except SojournError as error:
+        except Exception as error:
             version.state, version.reason = State.UNAVAILABLE, str(error)
             logger.error("%s %s is not loaded: %s", config.name, config.version, error)
             raise
-        except BaseException:
-            if before is not None:
-                self._latest[config.name] = before
-            raise
+        finally:
+            # What becomes of this load is decided now, so nobody shares it from here on.
+            del self._loads[key]
         if self._latest.get(config.name) is not version:
-            # A later load has begun since, or the model was unloaded.
+            # Something else has been asked for since.
             await service.close()
             return
         old = self._serving.get(config.name)

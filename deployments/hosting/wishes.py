@@ -56,7 +56,7 @@ class ModelWishes:
         self._followed: dict[str, ModelConfig | None] = {}
         #: The newest wish for each model that is known here; none is ever deleted.
         self._wishes: dict[str, dict[str, Any]] = {}
-        self._changing: set[asyncio.Future[None]] = set()
+        self._changing: set[asyncio.Future[object]] = set()
 
     @property
     def configured(self) -> bool:
@@ -129,8 +129,8 @@ class ModelWishes:
         wanted = (
             declared if version is None and weights is None else revised(declared, version, weights)
         )
-        await self.repository.load(wanted)
-        self._wish(name, wanted)
+        if await self.repository.load(wanted):
+            self._wish(name, wanted)
 
     async def load_on_demand(self, name: str) -> None:
         """Load a model that a request asks for, in this replica.
@@ -170,7 +170,7 @@ class ModelWishes:
         packed = orjson.dumps(wish)
         self._save(f"{self._key}#{name}", lambda: packed)
 
-    async def _changes(self) -> list[Coroutine[Any, Any, None]]:
+    async def _changes(self) -> list[Coroutine[Any, Any, object]]:
         """Return what there is to do."""
         found = await asyncio.to_thread(
             lambda: {name: self._read(f"{self._key}#{name}") for name in self._declared}
@@ -180,7 +180,7 @@ class ModelWishes:
             wish = packed and orjson.loads(packed)
             if wish and wish["time_s"] > self._wishes.get(name, {}).get("time_s", 0.0):
                 self._wishes[name] = wish
-        changes: list[Coroutine[Any, Any, None]] = []
+        changes: list[Coroutine[Any, Any, object]] = []
         for name in self._declared:
             wanted = self._wanted(name)
             first = name == self.repository.first.model_name

@@ -126,6 +126,50 @@ async def test_the_later_of_two_loads_serves_whichever_ends_first():
         await until(lambda: states(models, "a") == {"3": "READY"})
 
 
+async def test_going_back_while_a_version_loads_keeps_what_serves():
+    async with hosted("a") as models:
+        models.load_gates["a", "2"] = threading.Event()
+        loading = asyncio.create_task(models.repository.load(config_of("a", "2")))
+        await until(lambda: ("a", "2") in models.loads)
+        assert await models.repository.load(config_of("a", "1"))
+        models.load_gates["a", "2"].set()
+        assert not await loading
+        assert await ask(models, "a") == 1
+        assert states(models, "a") == {"1": "READY"}
+
+
+async def test_a_load_that_was_given_up_is_shared_if_it_is_wanted_again():
+    async with hosted("a") as models:
+        models.load_gates["a", "2"] = threading.Event()
+        first = asyncio.create_task(models.repository.load(config_of("a", "2")))
+        await until(lambda: ("a", "2") in models.loads)
+        await models.repository.load(config_of("a", "1"))
+        again = asyncio.create_task(models.repository.load(config_of("a", "2")))
+        await asyncio.sleep(0)
+        models.load_gates["a", "2"].set()
+        assert await first
+        assert await again
+        assert await ask(models, "a") == 2
+        assert models.loads == [("a", "1"), ("a", "2")]
+
+
+async def test_a_load_that_fails_does_not_give_up_a_later_one():
+    async with hosted("a") as models:
+        models.load_gates["a", "2"] = threading.Event()
+        models.errors["a", "2"] = [MemoryError("no room")]
+        earlier = asyncio.create_task(models.repository.load(config_of("a", "2")))
+        await until(lambda: ("a", "2") in models.loads)
+        models.load_gates["a", "3"] = threading.Event()
+        later = asyncio.create_task(models.repository.load(config_of("a", "3")))
+        await until(lambda: ("a", "3") in models.loads)
+        models.load_gates["a", "2"].set()
+        with pytest.raises(MemoryError):
+            await earlier
+        models.load_gates["a", "3"].set()
+        assert await later
+        assert await ask(models, "a") == 3
+
+
 async def test_an_unloaded_model_answers_what_it_has_and_then_is_gone():
     async with hosted("a", "b", start=False) as models:
         models.batch_gates["b", "1"] = threading.Event()

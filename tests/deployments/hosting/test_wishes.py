@@ -1,6 +1,7 @@
 """What is wanted of a deployment's models: its config, and what clients asked for since."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -23,6 +24,11 @@ class Store(dict):
     @property
     def callables(self):
         return {"read": self.read, "save": self.save}
+
+
+def states(models, name):
+    rows = [row for row in models.repository.index() if row["name"] == name]
+    return {row["version"]: row["state"] for row in rows}
 
 
 def versions(models):
@@ -109,6 +115,35 @@ async def test_a_load_that_fails_is_nobody_elses_wish():
             await models.wishes.load("a", version="2")
         assert store == {}
         assert versions(models) == {"a": "1"}
+
+
+async def test_the_config_that_came_last_holds_even_while_another_version_loads():
+    async with hosted("a", "b") as models:
+        gate = models.load_gates["b", "2"] = threading.Event()
+        await models.wishes.configure(user_config(b={"version": "2"}))
+        await models.wishes.follow()
+        await until(lambda: ("b", "2") in models.loads)
+        await models.wishes.configure(user_config())
+        await models.wishes.follow()
+        gate.set()
+        await until(lambda: states(models, "b") == {"1": "READY"})
+        await until(lambda: not models.repository._tasks)
+        assert versions(models) == {"a": "1", "b": "1"}
+
+
+async def test_a_load_that_another_one_outran_is_nobody_elses_wish():
+    store = Store()
+    async with hosted("a", **store.callables) as one, hosted("a", **store.callables) as two:
+        gate = one.load_gates["a", "2"] = threading.Event()
+        outrun = asyncio.create_task(one.wishes.load("a", version="2"))
+        await until(lambda: ("a", "2") in one.loads)
+        await one.wishes.load("a", version="3")
+        gate.set()
+        await outrun
+        await two.wishes.follow()
+        await until(lambda: versions(two) == {"a": "3"})
+        assert versions(one) == {"a": "3"}
+        assert two.loads == [("a", "1"), ("a", "3")]
 
 
 async def test_what_cannot_be_wanted():
