@@ -221,20 +221,24 @@ class InferenceService(BatchedService):
         Observations
             What was observed since the last call.
         """
-        if self.stuck():
-            self.batcher.lose_device("the device of this replica does not answer")
+        self.end_overdue()
         seen = self.observer.take(
             self.batcher.rows.arrivals.take(time.monotonic()), shares_cpu=self.shares_cpu
         )
         self.device.ran({record.size for record in seen.batches})
         self.batcher.refresh()
-        self.batcher.expire(time.monotonic() - 1e-3 * self._max_timeout_ms)
         if seen.response_times_s:
             self.start.split.answered(seen.response_times_s[0])
         await asyncio.sleep(0)  # requests that came meanwhile have their turn
         await self.controller.tick(seen)
         self._place_batches()
         return seen
+
+    def end_overdue(self) -> None:
+        """Give up a device that hangs, and answer the requests whose time is over."""
+        if self.stuck():
+            self.batcher.lose_device("the device of this replica does not answer")
+        self.batcher.expire(time.monotonic() - 1e-3 * self._max_timeout_ms)
 
     def compare_with_balancer(
         self,
@@ -302,8 +306,15 @@ class InferenceService(BatchedService):
         self._model.unload()
 
     async def close(self) -> None:
-        """End the device thread, and cancel an unfinished solve."""
+        """End the device thread, and cancel an unfinished solve.
+
+        Open requests, and those that still come, are told that another replica may answer.
+        """
         self.tracing.close()
         if self.configured:
+            self.batcher.core.drain()
+            if self.batcher.core.device_busy or self.batcher.core.queue_length:
+                version = f"{self.model_name} {self.model_version}"
+                self.batcher.lose_device(f"{version} was closed before it could answer")
             await self.controller.close()
             self.batcher.close()

@@ -64,7 +64,7 @@ class ModelRepository:
         self._user_config = UserConfig()
         self._serving: dict[str, HostedVersion] = {}
         self._latest: dict[str, HostedVersion] = {}
-        self._retiring: set[HostedVersion] = set()
+        self._retiring: dict[HostedVersion, asyncio.Task[None]] = {}
         self._loads: dict[str, tuple[HostedVersion, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         config = self._configs[first.model_name]
@@ -215,10 +215,14 @@ class ModelRepository:
         self._latest.pop(name, None)  # a load that is under way finds that it is not wanted
         version = self._serving.pop(name, None)
         if version is not None:
-            await self._retire(version)
+            # A client that leaves does not cut short those whose answers are awaited here.
+            await asyncio.shield(self._retire(version))
 
     async def tick(self) -> dict[str, Observations]:
         """Tick all services; return what each has observed, by the model's name."""
+        for version in self._retiring:
+            if version.service is not None:
+                version.service.end_overdue()
         return {service.model_name: await service.tick() for service in self.services}
 
     def begin_drain(self) -> None:
@@ -228,10 +232,18 @@ class ModelRepository:
 
     async def close(self, timeout_s: float) -> None:
         """Answer what is accepted, within a time, and close all models."""
-        for task in list(self._tasks):
+        retirements = set(self._retiring.values())
+        for task in self._tasks - retirements:
             task.cancel()
         services = self.services
-        await asyncio.gather(*(service.drain(timeout_s) for service in services))
+        async with asyncio.TaskGroup() as group:
+            for service in services:
+                group.create_task(service.drain(timeout_s))
+            if retirements:
+                group.create_task(asyncio.wait(retirements, timeout=timeout_s))
+        for task in retirements:
+            task.cancel()
+        await asyncio.gather(*retirements, return_exceptions=True)
         for service in services:
             await service.close()
 
@@ -267,7 +279,7 @@ class ModelRepository:
         self._on_takeover(service)
         logger.info("%s %s serves", config.name, config.version)
         if old is not None:
-            self._start(self._retire(old))
+            self._retire(old)
 
     async def _make(self, config: ModelConfig) -> InferenceService:
         """Load a model; where the store is full, unload those idle for longest."""
@@ -286,10 +298,13 @@ class ModelRepository:
                 logger.info("%s makes room for %s: %s", victim.config.name, config.name, error)
                 await self.unload(victim.config.name)
 
-    async def _retire(self, version: HostedVersion) -> None:
+    def _retire(self, version: HostedVersion) -> "asyncio.Task[None]":
         """Close a version that no new request reaches, once its requests are answered."""
         version.state = State.UNLOADING
-        self._retiring.add(version)
+        task = self._retiring[version] = self._start(self._finish(version))
+        return task
+
+    async def _finish(self, version: HostedVersion) -> None:
         service = version.service
         assert service is not None
         drained = False
@@ -302,12 +317,13 @@ class ModelRepository:
         except TimeoutError:
             logger.error("%s %s is closed in use", version.config.name, version.config.version)
         finally:
-            self._on_retired(service)
             await service.close()
-            if drained:
+            self._on_retired(service)
+            # A device that was given up may still compute with the weights.
+            if drained and service.batcher.lost_reason is None:
                 service.unload()
             version.service = None
-            self._retiring.discard(version)
+            del self._retiring[version]
 
     def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)

@@ -1,12 +1,13 @@
 """Versions take over without a request failing; loads run side by side and are shared."""
 
 import asyncio
+import contextlib
 import threading
 
 import numpy as np
 import pytest
 
-from deployments.errors import BusyError, NotFoundError
+from deployments.errors import BusyError, DeadlineError, DeviceError, NotFoundError
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.signature import RequestedOutput
 from modelstore.errors import StoreFullError, UnknownModelError
@@ -168,6 +169,74 @@ async def test_a_load_that_fails_does_not_give_up_a_later_one():
         models.load_gates["a", "3"].set()
         assert await later
         assert await ask(models, "a") == 3
+
+
+@contextlib.asynccontextmanager
+async def retiring(**changes):
+    """Six requests of a version that another one has replaced, whose device hangs meanwhile."""
+    async with hosted("a") as models:
+        models.batch_gates["a", "2"] = threading.Event()
+        await models.repository.load(config_of("a", "2").model_copy(update=changes))
+        asking = [asyncio.create_task(ask(models, "a")) for _ in range(6)]
+        second = models.repository.first
+        await until(lambda: second.batcher.busy_for_s() > 0)
+        await models.repository.load(config_of("a", "3"))
+        yield models, second, asking
+
+
+async def refused(asking):
+    ends = await asyncio.gather(*asking, return_exceptions=True)
+    return {type(end) for end in ends}
+
+
+async def test_a_replaced_version_that_hangs_answers_that_it_does():
+    async with retiring(hang_after_s=0.01) as (models, second, asking):
+        while not all(task.done() for task in asking):
+            await models.repository.tick()
+            await asyncio.sleep(0.001)
+        assert await refused(asking) == {DeviceError}
+        await until(lambda: states(models, "a") == {"3": "READY"})
+        # Its thread may still compute with what would be given back.
+        assert "_gate" in vars(second._model)
+
+
+async def test_a_replaced_version_gives_requests_up_whose_time_is_over():
+    async with retiring() as (models, second, asking):
+        second._max_timeout_ms = 1e-6
+        await models.repository.tick()
+        assert await refused(asking) == {DeadlineError}
+
+
+async def test_a_version_that_is_closed_in_use_leaves_no_request_without_an_answer(monkeypatch):
+    monkeypatch.setattr("deployments.hosting.repository.RETIRE_TIMEOUT_S", 0.01)
+    async with retiring() as (models, _, asking):
+        assert await refused(asking) == {DeviceError}
+        await until(lambda: states(models, "a") == {"3": "READY"})
+
+
+async def test_a_replica_that_stops_answers_for_all_versions():
+    async with retiring() as (models, _, asking):
+        models.batch_gates["a", "4"] = threading.Event()
+        await models.repository.load(config_of("a", "4"))
+        fourth = asyncio.create_task(ask(models, "a"))
+        await until(lambda: models.repository.first.batcher.busy_for_s() > 0)
+        await models.repository.close(0.01)
+        assert await refused([*asking, fourth]) == {DeviceError}
+
+
+async def test_a_client_that_leaves_does_not_cut_an_unload_short():
+    async with hosted("a", "b") as models:
+        gate = models.batch_gates["b", "2"] = threading.Event()
+        await models.repository.load(config_of("b", "2"))
+        held = asyncio.create_task(ask(models, "b"))
+        await until(lambda: models.repository.services[1].batcher.busy_for_s() > 0)
+        client = asyncio.create_task(models.repository.unload("b"))
+        await asyncio.sleep(0)
+        client.cancel()
+        await asyncio.gather(client, return_exceptions=True)
+        gate.set()
+        assert await held == 2
+        await until(lambda: states(models, "b") == {"2": "UNAVAILABLE"})
 
 
 async def test_an_unloaded_model_answers_what_it_has_and_then_is_gone():
