@@ -15,7 +15,7 @@ from deployments.batcher.death_journal import DeathJournal
 from deployments.batcher.front_meter import FrontMeter
 from deployments.config import ModelConfig, UserConfig
 from deployments.control.observations import Observations, ReplicaObserver
-from deployments.control.policy_controller import PolicyController
+from deployments.control.policy_controller import PolicyController, check_feasible
 from deployments.example_request import example_request
 from deployments.haproxy.admin_answers import MeanTimes
 from deployments.http.body_budget import default_limit_bytes
@@ -137,6 +137,16 @@ class InferenceService(BatchedService):
         """How long any batch may take, those included that the model compiles for."""
         return self.device.longest_batch_s(self.controller.profile)
 
+    def check(self, user_config: UserConfig) -> None:
+        """Check that a configuration suits the model, and change nothing.
+
+        Raises
+        ------
+        InfeasibleError
+            The SLA allows less time than a batch of one takes.
+        """
+        check_feasible(self.controller.profile if self.configured else self._profile, user_config)
+
     async def configure(self, user_config: UserConfig) -> None:
         """Apply a configuration; its policy takes effect as soon as it is solved.
 
@@ -148,8 +158,10 @@ class InferenceService(BatchedService):
         InfeasibleError
             The SLA allows less time than a batch of one takes. The old configuration stays.
         InvalidInputError
-            Requests are to be traced, but the packages for that are not installed.
+            Requests are to be traced, but the packages for that are not installed. The old
+            configuration stays.
         """
+        self.check(user_config)
         self.tracing.configure(user_config.tracing)
         if self.configured:
             self.controller.configure(user_config)

@@ -159,8 +159,10 @@ class ModelRepository:
         Raises
         ------
         SojournError
-            It does not suit one of them.
+            It does not suit one of them. All keep the one they have.
         """
+        for service in self.services:
+            service.check(user_config.for_model(service.model_name))
         for service in self.services:
             await service.configure(user_config.for_model(service.model_name))
         self._user_config = user_config
@@ -256,7 +258,7 @@ class ModelRepository:
             try:
                 await service.configure(self._user_config.for_model(config.name))
             except BaseException:
-                await service.close()
+                await _discard(service)
                 raise
         except Exception as error:
             version.state, version.reason = State.UNAVAILABLE, str(error)
@@ -267,7 +269,7 @@ class ModelRepository:
             del self._loads[key]
         if self._latest.get(config.name) is not version:
             # Something else has been asked for since.
-            await service.close()
+            await _discard(service)
             return
         old = self._serving.get(config.name)
         if old is not None and old.service is not None:
@@ -338,3 +340,9 @@ class ModelRepository:
 
     def _all_names(self) -> str:
         return ", ".join(map(repr, self._configs))
+
+
+async def _discard(service: InferenceService) -> None:
+    """Close a service that has had no request, and give its weights back."""
+    await service.close()
+    service.unload()

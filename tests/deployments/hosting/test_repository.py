@@ -11,8 +11,8 @@ from deployments.errors import BusyError, DeadlineError, DeviceError, NotFoundEr
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.signature import RequestedOutput
 from modelstore.errors import StoreFullError, UnknownModelError
-from policy.errors import InvalidInputError
-from tests.support.hosted_models import config_of, hosted, user_config
+from policy.errors import InfeasibleError, InvalidInputError
+from tests.support.hosted_models import Multiplier, config_of, hosted, user_config
 from tests.support.waiting import until
 
 
@@ -50,7 +50,7 @@ async def test_a_new_version_takes_over_and_the_old_one_answers_what_it_has():
         await until(lambda: second.batcher.busy_for_s() > 0)
         await models.repository.load(config_of("a", "3"))
         assert await ask(models, "a") == 3
-        assert states(models, "a") == {"2": "UNLOADING", "3": "READY"}
+        await until(lambda: states(models, "a") == {"2": "UNLOADING", "3": "READY"})
         assert not held.done()
         models.batch_gates["a", "2"].set()
         assert await held == 2
@@ -307,3 +307,34 @@ async def test_each_model_has_its_own_sla_and_limits():
         assert b.controller.user_config.sla.response_time_ms == 200
         assert a.batcher is not b.batcher
         assert a.access is b.access
+
+
+#: A batch of one takes 0.6 ms.
+OUT_OF_REACH = {"sla": {"response_time_ms": 0.2, "percentile": 95}, "policy": {"objective": "sla"}}
+
+
+async def test_a_config_that_does_not_suit_one_model_changes_none():
+    async with hosted("a", "b") as models:
+        wrong = user_config(a={"sla": {"response_time_ms": 200, "percentile": 99}}, b=OUT_OF_REACH)
+        with pytest.raises(InfeasibleError):
+            await models.repository.configure(wrong)
+        for service in models.repository.services:
+            assert service.controller.user_config.sla.response_time_ms == 50
+
+
+async def test_weights_that_are_not_served_after_all_are_given_back(monkeypatch):
+    given_back = []
+    monkeypatch.setattr(Multiplier, "unload", lambda model: given_back.append(model._factor))
+    async with hosted("a", "b", start=False) as models:
+        models.load_gates["b", "2"] = threading.Event()
+        superseded = asyncio.create_task(models.repository.load(config_of("b", "2")))
+        await until(lambda: ("b", "2") in models.loads)
+        await models.repository.load(config_of("b", "3"))
+        models.load_gates["b", "2"].set()
+        await superseded
+        assert given_back == [2]
+    async with hosted("a", "b", start=False) as models:
+        await models.repository.configure(user_config(b=OUT_OF_REACH))
+        with pytest.raises(InfeasibleError):
+            await models.repository.load(config_of("b", "4"))
+        assert given_back == [2, 4]
