@@ -142,7 +142,8 @@ class ModelWishes:
         SojournError
             It cannot be loaded.
         """
-        await self.repository.load(self.repository.config(name))
+        self.repository.config(name)
+        await self.repository.load(self._wanted(name) or self._declared[name])
 
     async def unload(self, name: str) -> None:
         """Unload a model, here and in all replicas.

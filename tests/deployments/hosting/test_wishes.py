@@ -184,3 +184,11 @@ async def test_on_demand_only_the_first_model_is_loaded_at_the_start():
         assert versions(models) == {"a": "1", "c": "1"}
         await models.wishes.follow()
         assert versions(models) == {"a": "1", "c": "1"}
+
+
+async def test_a_request_loads_the_version_that_the_config_names():
+    async with hosted("a", "b", on_demand=True) as models:
+        await models.wishes.configure(user_config(b={"version": "2"}))
+        await models.wishes.load_on_demand("b")
+        assert versions(models) == {"a": "1", "b": "2"}
+        assert models.loads == [("a", "1"), ("b", "2")]
