@@ -275,6 +275,7 @@ class ModelRepository:
         if old is not None and old.service is not None:
             # Bodies that are being read now are given back later, to whichever serves then.
             service.bodies = old.service.bodies
+            service.config_error = old.service.config_error
         version.service, version.state = service, State.READY
         version.last_use_s = time.monotonic()
         self._serving[config.name], self._configs[config.name] = version, config

@@ -9,13 +9,14 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import orjson
 
 from deployments.config import ModelConfig, UserConfig
 from deployments.hosting.declared import declared_models, revised
+from deployments.hosting.failed_loads import FailedLoads
 from deployments.hosting.repository import ModelRepository
 from policy.errors import SojournError
 
@@ -36,6 +37,8 @@ class ModelWishes:
         Returns the value of a key, or None. It may block, so a thread calls it.
     save : callable
         Has a key and a function whose result is to be saved under it; it does not wait.
+    clock : callable
+        Returns the time in s, for the pauses between tries to load a version.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class ModelWishes:
         key: str = "models",
         read: Callable[[str], bytes | None] = lambda key: None,
         save: Callable[[str, Callable[[], bytes]], object] = lambda key, content: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.repository = repository
         self._configs = configs
@@ -56,12 +60,17 @@ class ModelWishes:
         self._followed: dict[str, ModelConfig | None] = {}
         #: The newest wish for each model that is known here; none is ever deleted.
         self._wishes: dict[str, dict[str, Any]] = {}
-        self._changing: set[asyncio.Future[object]] = set()
+        self._failed = FailedLoads(clock)
+        self._changing: set[asyncio.Future[None]] = set()
+        self._started = False
+        #: Done when what the config names is loaded.
+        self._in_force: asyncio.Future[None] | None = None
+        self._load_error: str | None = None
 
     @property
     def configured(self) -> bool:
-        """Whether a configuration is in force."""
-        return self.repository.first.configured
+        """Whether a configuration is in force, and its models loaded."""
+        return self._started
 
     @property
     def config_error(self) -> str | None:
@@ -72,37 +81,69 @@ class ModelWishes:
     def config_error(self, error: str | None) -> None:
         self.repository.first.config_error = error
 
-    async def configure(self, user_config: UserConfig) -> None:
-        """Apply a configuration, and begin to load the versions that it names.
+    async def configure(self, user_config: UserConfig) -> "asyncio.Future[None] | None":
+        """Apply a configuration, and load the versions that it names.
+
+        The first one waits for them. A later one lets what serves go on until they are loaded.
+
+        Returns
+        -------
+        Future or None
+            Done when they are loaded, cancelled if something else is configured before; None: they
+            are.
 
         Raises
         ------
         InvalidInputError
             It names a model that the deployment does not have, or a version that cannot be meant.
         SojournError
-            It does not suit a model.
+            It does not suit a model, or is the first one and a model cannot be loaded.
         """
         declared = declared_models(self._configs, user_config)
         await self.repository.configure(user_config)
         self._declared = declared
+        self._failed.forgive()
+        if not self._started:
+            await self._start()
+            return None
+        if self._in_force is not None:
+            self._in_force.cancel()
+        self._in_force = asyncio.get_running_loop().create_future()
+        await self.follow()
+        return self._in_force
 
-    async def start(self) -> None:
-        """Load what is wanted, side by side, and wait for it.
-
-        Raises
-        ------
-        SojournError
-            A model cannot be loaded.
-        """
-        await asyncio.gather(*await self._changes())
+    async def _start(self) -> None:
+        """Load what is wanted, side by side."""
+        ends = await asyncio.gather(*await self._changes(), return_exceptions=True)
+        for end in ends:
+            if end is not None:
+                raise end
+        self._started = True
 
     async def follow(self) -> None:
         """Begin to load and unload what is wanted now; the index tells how it goes."""
         for change in await self._changes():
             task = asyncio.ensure_future(change)
             self._changing.add(task)
-            task.add_done_callback(self._changing.discard)
-            task.add_done_callback(_log_failure)
+            task.add_done_callback(self._changed)
+        self._settle()
+
+    def _changed(self, task: "asyncio.Future[None]") -> None:
+        self._changing.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            level = logging.WARNING if isinstance(error, SojournError) else logging.ERROR
+            logger.log(level, "a model is not as wanted: %s", error, exc_info=None)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Say that the configuration is in force, if all that it names is loaded."""
+        if self._changing or any(config in self._failed for config in self._declared.values()):
+            return
+        if self._in_force is not None and not self._in_force.done():
+            self._in_force.set_result(None)
+        if self._load_error is not None and self.config_error == self._load_error:
+            self.config_error = None
+        self._load_error = None
 
     async def load(self, name: str, version: str | None = None, weights: str | None = None) -> None:
         """Load a model, or another version of it, here and in all replicas.
@@ -130,6 +171,7 @@ class ModelWishes:
             declared if version is None and weights is None else revised(declared, version, weights)
         )
         if await self.repository.load(wanted):
+            self._failed.forget(wanted)
             self._wish(name, wanted)
 
     async def load_on_demand(self, name: str) -> None:
@@ -140,10 +182,12 @@ class ModelWishes:
         NotFoundError
             The deployment has no such model.
         SojournError
-            It cannot be loaded.
+            It cannot be loaded, or could not a moment ago.
         """
         self.repository.config(name)
-        await self.repository.load(self._wanted(name) or self._declared[name])
+        wanted = self._wanted(name) or self._declared[name]
+        self._failed.raise_if_early(wanted)
+        await self._load(wanted)
 
     async def unload(self, name: str) -> None:
         """Unload a model, here and in all replicas.
@@ -168,20 +212,16 @@ class ModelWishes:
             "declared": _digest(self._declared[name]),
             "wanted": wanted and {"version": wanted.version, "weights": wanted.weights},
         }
+        self._write_down(name, wish)
+
+    def _write_down(self, name: str, wish: Mapping[str, Any]) -> None:
         packed = orjson.dumps(wish)
         self._save(f"{self._key}#{name}", lambda: packed)
 
-    async def _changes(self) -> list[Coroutine[Any, Any, object]]:
+    async def _changes(self) -> list[Coroutine[Any, Any, None]]:
         """Return what there is to do."""
-        found = await asyncio.to_thread(
-            lambda: {name: self._read(f"{self._key}#{name}") for name in self._declared}
-        )
-        for name, packed in found.items():
-            # A store that cannot be read says nothing, and one that is slow something old.
-            wish = packed and orjson.loads(packed)
-            if wish and wish["time_s"] > self._wishes.get(name, {}).get("time_s", 0.0):
-                self._wishes[name] = wish
-        changes: list[Coroutine[Any, Any, object]] = []
+        await self._read_wishes()
+        changes: list[Coroutine[Any, Any, None]] = []
         for name in self._declared:
             wanted = self._wanted(name)
             first = name == self.repository.first.model_name
@@ -190,11 +230,46 @@ class ModelWishes:
             else:
                 changed = first or name in self._wishes or not self.repository.on_demand
             self._followed[name] = wanted
-            if changed and wanted is not None:
-                changes.append(self.repository.load(wanted))
-            elif changed and not first:
-                changes.append(self.repository.unload(name))
+            if wanted is None:
+                if changed and not first:
+                    changes.append(self.repository.unload(name))
+                continue
+            # What a request loads when it needs it is not tried without one.
+            kept = first or not self.repository.on_demand or self.repository.is_serving(name)
+            if changed or (kept and self._failed.take_due(wanted)):
+                changes.append(self._follow(wanted))
         return changes
+
+    async def _read_wishes(self) -> None:
+        """Take in what clients have asked other replicas for."""
+        found = await asyncio.to_thread(
+            lambda: {name: self._read(f"{self._key}#{name}") for name in self._declared}
+        )
+        for name, packed in found.items():
+            # A store that cannot be read says nothing, and one that is slow something old.
+            wish = packed and orjson.loads(packed)
+            if wish and wish["time_s"] > self._wishes.get(name, {}).get("time_s", 0.0):
+                self._wishes[name] = wish
+
+    async def _follow(self, wanted: ModelConfig) -> None:
+        """Load what is wanted; say so if the config wants it and it cannot be."""
+        try:
+            await self._load(wanted)
+        except SojournError as error:
+            if wanted == self._declared[wanted.name]:
+                before, self._load_error = self._load_error, f"{wanted.name}: {error}"
+                # What a later config was rejected for matters more.
+                if self.config_error in (None, before):
+                    self.config_error = self._load_error
+            raise
+
+    async def _load(self, wanted: ModelConfig) -> None:
+        try:
+            await self.repository.load(wanted)
+        except Exception as error:
+            self._failed.note(wanted, error)
+            raise
+        self._failed.forget(wanted)
 
     def _wanted(self, name: str) -> ModelConfig | None:
         declared, wish = self._declared[name], self._wishes.get(name)
@@ -206,9 +281,3 @@ class ModelWishes:
 
 def _digest(config: ModelConfig) -> str:
     return hashlib.sha256(config.model_dump_json().encode()).hexdigest()
-
-
-def _log_failure(task: "asyncio.Future[Any]") -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        level = logging.WARNING if isinstance(error, SojournError) else logging.ERROR
-        logger.log(level, "a model is not as wanted: %s", error, exc_info=None)

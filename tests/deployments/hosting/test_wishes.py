@@ -5,11 +5,23 @@ import threading
 
 import pytest
 
+from deployments.config import parse_user_config
+from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.errors import NotFoundError
-from modelstore.errors import UnknownModelError
+from deployments.hosting.failed_loads import FIRST_PAUSE_S
+from modelstore.errors import FetchError, UnknownModelError
 from policy.errors import InvalidInputError
-from tests.support.hosted_models import hosted, user_config
+from tests.support.hosted_models import USER_CONFIG, Hosted, hosted, user_config
 from tests.support.waiting import until
+
+
+class Clock:
+    """A clock that stands until it is set."""
+
+    now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
 
 
 class Store(dict):
@@ -103,7 +115,6 @@ async def test_the_config_names_a_version_and_a_deploy_ends_what_clients_asked_f
         # The wish for version 2 was for another config, also for a replica that starts now.
         async with hosted("a", "b", start=False, **store.callables) as later:
             await later.wishes.configure(user_config(a={"version": "3"}))
-            await later.wishes.start()
             assert versions(later) == {"a": "3", "b": "1"}
 
 
@@ -121,7 +132,6 @@ async def test_the_config_that_came_last_holds_even_while_another_version_loads(
     async with hosted("a", "b") as models:
         gate = models.load_gates["b", "2"] = threading.Event()
         await models.wishes.configure(user_config(b={"version": "2"}))
-        await models.wishes.follow()
         await until(lambda: ("b", "2") in models.loads)
         await models.wishes.configure(user_config())
         await models.wishes.follow()
@@ -192,3 +202,97 @@ async def test_a_request_loads_the_version_that_the_config_names():
         await models.wishes.load_on_demand("b")
         assert versions(models) == {"a": "1", "b": "2"}
         assert models.loads == [("a", "1"), ("b", "2")]
+
+
+async def test_a_load_that_fails_is_tried_again_after_a_pause():
+    clock = Clock()
+    async with hosted("a", "b", clock=clock) as models:
+        models.errors["b", "2"] = [FetchError("the remote is away")] * 2
+        await models.wishes.configure(user_config(b={"version": "2"}))
+        await until(lambda: models.wishes.config_error == "b: the remote is away")
+        await models.wishes.follow()
+        assert models.loads.count(("b", "2")) == 1
+        clock.now_s += FIRST_PAUSE_S
+        await models.wishes.follow()
+        await until(lambda: len(models.errors["b", "2"]) == 0 and not models.wishes._changing)
+        clock.now_s += FIRST_PAUSE_S
+        await models.wishes.follow()
+        assert models.loads.count(("b", "2")) == 2
+        clock.now_s += FIRST_PAUSE_S
+        await models.wishes.follow()
+        await until(lambda: versions(models) == {"a": "1", "b": "2"})
+        await until(lambda: models.wishes.config_error is None)
+
+
+async def test_a_new_deploy_tries_a_load_that_failed_at_once():
+    async with hosted("a", "b", clock=Clock()) as models:
+        models.errors["b", "2"] = [FetchError("the remote is away")]
+        for _ in range(2):
+            await models.wishes.configure(user_config(b={"version": "2"}))
+            await until(lambda: not models.wishes._changing)
+        assert versions(models) == {"a": "1", "b": "2"}
+
+
+async def test_requests_do_not_load_again_and_again_what_cannot_be_loaded():
+    clock = Clock()
+    async with hosted("a", "b", on_demand=True, clock=clock) as models:
+        models.errors["b", "1"] = [UnknownModelError("b@1: not there")] * 2
+        for _ in range(5):
+            with pytest.raises(UnknownModelError, match="b@1: not there"):
+                await models.wishes.load_on_demand("b")
+        clock.now_s += 0.5 * FIRST_PAUSE_S
+        await models.wishes.follow()
+        assert models.loads.count(("b", "1")) == 1
+        clock.now_s += 0.5 * FIRST_PAUSE_S
+        # Nobody needs it before a request asks for it.
+        await models.wishes.follow()
+        assert models.loads.count(("b", "1")) == 1
+        with pytest.raises(UnknownModelError):
+            await models.wishes.load_on_demand("b")
+        clock.now_s += 2 * FIRST_PAUSE_S
+        await models.wishes.load_on_demand("b")
+        assert versions(models) == {"a": "1", "b": "1"}
+
+
+async def apply(models, store, **named):
+    last_good = LastGoodConfig("app", "Replica", "a", store.read, store.save)
+    content = {**USER_CONFIG, "models": named}
+    await apply_user_config(models.wishes, content, last_good, parse_user_config)
+
+
+@pytest.mark.parametrize("error", [None, UnknownModelError("b@9: not there")])
+async def test_a_version_that_cannot_be_served_takes_nothing_down(error):
+    """Neither a replica that runs nor one that starts: that takes the last good config."""
+    store = Store()
+    wrong = {"b": {"version": "9"}} if error else {"b": {"weights": "/b9.safetensors"}}
+    running, starting = Hosted("a", "b"), Hosted("a", "b")
+    try:
+        for models in (running, starting):
+            models.errors["b", "9"] = [error] if error else []
+        await apply(running, store, b={"version": "2"})
+        good = dict(store)
+        await apply(running, store, **wrong)
+        await until(lambda: not running.wishes._changing)
+        assert store == good
+        await apply(starting, store, **wrong)
+        for models in (running, starting):
+            assert versions(models) == {"a": "1", "b": "2"}
+            assert ("b@9: not there" if error else "models.b: ") in models.wishes.config_error
+        assert starting.wishes.config_error.endswith("; the last good user_config is in force")
+        assert store == good
+    finally:
+        await running.repository.close(5)
+        await starting.repository.close(5)
+
+
+async def test_a_config_is_the_last_good_one_once_its_version_serves():
+    store = Store()
+    async with hosted("a", "b") as models:
+        gate = models.load_gates["b", "2"] = threading.Event()
+        await apply(models, store, b={"version": "2"})
+        await until(lambda: ("b", "2") in models.loads)
+        await models.wishes.follow()
+        assert store == {}
+        gate.set()
+        await until(lambda: store)
+        assert versions(models) == {"a": "1", "b": "2"}
