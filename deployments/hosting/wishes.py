@@ -241,7 +241,7 @@ class ModelWishes:
         return changes
 
     async def _read_wishes(self) -> None:
-        """Take in what clients have asked other replicas for."""
+        """Take in what clients have asked other replicas for, and end what a deploy has ended."""
         found = await asyncio.to_thread(
             lambda: {name: self._read(f"{self._key}#{name}") for name in self._declared}
         )
@@ -250,6 +250,11 @@ class ModelWishes:
             wish = packed and orjson.loads(packed)
             if wish and wish["time_s"] > self._wishes.get(name, {}).get("time_s", 0.0):
                 self._wishes[name] = wish
+        for name, wish in self._wishes.items():
+            if not wish.get("ended") and wish["declared"] != _digest(self._declared[name]):
+                # Its time stays: a replica that has it goes on until it has the new config, too.
+                wish["ended"] = True
+                self._write_down(name, wish)
 
     async def _follow(self, wanted: ModelConfig) -> None:
         """Load what is wanted; say so if the config wants it and it cannot be."""
@@ -273,7 +278,7 @@ class ModelWishes:
 
     def _wanted(self, name: str) -> ModelConfig | None:
         declared, wish = self._declared[name], self._wishes.get(name)
-        if wish is None or wish["declared"] != _digest(declared):
+        if wish is None or wish.get("ended") or wish["declared"] != _digest(declared):
             return declared
         wanted = wish["wanted"]
         return wanted and declared.model_copy(update=wanted)

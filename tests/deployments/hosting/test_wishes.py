@@ -204,6 +204,25 @@ async def test_a_request_loads_the_version_that_the_config_names():
         assert models.loads == [("a", "1"), ("b", "2")]
 
 
+async def test_a_deploy_ends_a_wish_for_good():
+    store = Store()
+    async with hosted("a", "b", **store.callables) as one:
+        await one.wishes.load("b", version="9")
+        async with hosted("a", "b", **store.callables) as two:
+            await one.wishes.configure(user_config(b={"version": "2"}))
+            await until(lambda: versions(one)["b"] == "2")
+            # Not before that one has the new config, too.
+            await two.wishes.follow()
+            assert versions(two)["b"] == "9"
+            await one.wishes.configure(user_config())
+            await until(lambda: versions(one)["b"] == "1")
+        async with hosted("a", "b", **store.callables) as three:
+            assert versions(three)["b"] == "1"
+        await one.wishes.load("b", version="8")
+        async with hosted("a", "b", **store.callables) as four:
+            assert versions(four)["b"] == "8"
+
+
 async def test_a_load_that_fails_is_tried_again_after_a_pause():
     clock = Clock()
     async with hosted("a", "b", clock=clock) as models:
