@@ -181,7 +181,7 @@ class Replica:
         A new version of a model is loaded while the replica serves, and takes over by itself.
 
         If the config is invalid, or names a version that cannot be loaded, a running replica keeps
-        what it has, and a starting one takes the last good config of the deployment. Both report
+        what it has, and a starting one takes the deployment's last good config. Both report
         the error in their log and at ``/sojourn/policy``, so that a typo cannot take a service
         down.
 

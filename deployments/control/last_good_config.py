@@ -103,14 +103,17 @@ async def apply_user_config(
     try:
         proven = await service.configure(parse(content))
     except SojournError as error:
-        if service.configured:
-            service.config_error = str(error)
-        else:
+        if not service.configured:
             kept = await last_good.recall()
             if kept is None or kept == content:
                 raise
             await service.configure(parse(kept))
-            service.config_error = f"{error}; the last good user_config is in force"
+            # It runs now, so that what could not be loaded is tried again beside what serves.
+            await apply_user_config(service, content, last_good, parse)
+            if service.config_error is not None:
+                service.config_error += "; the last good user_config is in force"
+            return
+        service.config_error = str(error)
         logger.error("user_config rejected, the previous one stays in force: %s", error)
         return
     service.config_error = None

@@ -8,7 +8,7 @@ from deployments.config import ModelConfig
 from modelstore.errors import StoreFullError
 
 #: Pause before a load that failed is tried again; each failure in a row doubles it, up to this.
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
 
 
 @dataclass

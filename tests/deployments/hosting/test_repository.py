@@ -13,7 +13,7 @@ from deployments.http.signature import RequestedOutput
 from modelstore.errors import StoreFullError, UnknownModelError
 from policy.errors import InfeasibleError, InvalidInputError
 from tests.support.hosted_models import Multiplier, config_of, hosted, user_config
-from tests.support.waiting import until
+from tests.support.waiting import LIMIT_S, until
 
 
 async def ask(models, name, version=None):
@@ -185,7 +185,8 @@ async def retiring(**changes):
 
 
 async def refused(asking):
-    ends = await asyncio.gather(*asking, return_exceptions=True)
+    async with asyncio.timeout(LIMIT_S):
+        ends = await asyncio.gather(*asking, return_exceptions=True)
     return {type(end) for end in ends}
 
 

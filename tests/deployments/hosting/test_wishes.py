@@ -287,20 +287,36 @@ async def test_a_version_that_cannot_be_served_takes_nothing_down(error):
     running, starting = Hosted("a", "b"), Hosted("a", "b")
     try:
         for models in (running, starting):
-            models.errors["b", "9"] = [error] if error else []
+            models.errors["b", "9"] = [error] * 3
         await apply(running, store, b={"version": "2"})
         good = dict(store)
         await apply(running, store, **wrong)
         await until(lambda: not running.wishes._changing)
         assert store == good
         await apply(starting, store, **wrong)
+        await until(lambda: not starting.wishes._changing)
         for models in (running, starting):
             assert versions(models) == {"a": "1", "b": "2"}
             assert ("b@9: not there" if error else "models.b: ") in models.wishes.config_error
-        assert starting.wishes.config_error.endswith("; the last good user_config is in force")
         assert store == good
     finally:
         await running.repository.close(5)
+        await starting.repository.close(5)
+
+
+async def test_a_replica_that_starts_while_the_store_is_away_has_the_version_later():
+    store = Store()
+    starting = Hosted("a", "b")
+    try:
+        async with hosted("a", "b") as running:
+            await apply(running, store)
+        starting.errors["b", "2"] = [FetchError("the remote is away")]
+        await apply(starting, store, b={"version": "2"})
+        assert starting.wishes.configured
+        await until(lambda: versions(starting) == {"a": "1", "b": "2"})
+        await until(lambda: not starting.wishes._changing)
+        assert starting.wishes.config_error is None
+    finally:
         await starting.repository.close(5)
 
 
