@@ -18,9 +18,9 @@ from zipfile import BadZipFile, ZipFile
 
 from deployments.config import ModelConfig, ServiceConfig, UserConfig
 from deployments.errors import StartError
+from deployments.hosting.declared import declared_models
 from deployments.models.loading import check_weights, make_model
-from deployments.serve_document import unknown_key
-from policy.errors import InfeasibleError, SojournError
+from policy.errors import InfeasibleError, InvalidInputError, SojournError
 from policy.load_lateness import solve_load_lateness_curve
 
 #: Importing a model takes a few seconds with a large library; a module that hangs is told of.
@@ -46,17 +46,17 @@ def check_service(config: ServiceConfig, cpu_count: int | None = None) -> list[s
     Raises
     ------
     InvalidInputError
-        The autoscaler's history is a file that cannot be used.
+        The autoscaler's history is a file that cannot be used, or `user_config` names a model that
+        there is not, or a version that cannot be meant.
     StartError
-        A model cannot be imported or constructed, its profile is wrong, or `user_config` names a
-        model that there is not.
+        A model cannot be imported or constructed, or its profile is wrong.
     InfeasibleError
         The model's profile is known, and no load is light enough for the SLA.
     """
-    names = [model.name for model in config.args.all_models]
-    for name in config.user_config.models:
-        if name not in names:
-            raise StartError(f"user_config: models: {unknown_key(name, names)}")
+    try:
+        models = declared_models(config.args.all_models, config.user_config)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"user_config: {error}") from None
     room = _room(config, cpu_count or os.cpu_count() or 1)
     package = _package(config)
     if package is not None and not package.startswith(_FILE):
@@ -65,7 +65,7 @@ def check_service(config: ServiceConfig, cpu_count: int | None = None) -> list[s
         history = config.user_config.autoscaler.history_source()
         if history is not None:
             history.check(directory or ".")
-        for model in config.args.all_models:
+        for model in models.values():
             _check_in_child(model, config.user_config.for_model(model.name), directory)
     return room
 

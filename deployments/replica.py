@@ -178,23 +178,22 @@ class Replica:
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Apply a `user_config`. Ray calls this at the start and after each change.
 
-        If it is invalid, a running replica keeps its present one, and a starting one takes the
-        last good one of the deployment. Both report the error in their log and at
-        ``/sojourn/policy``, so that a typo cannot take a service down.
+        A new version of a model is loaded while the replica serves, and takes over by itself.
+
+        If the config is invalid, or names a version that cannot be loaded, a running replica keeps
+        what it has, and a starting one takes the deployment's last good config. Both report
+        the error in their log and at ``/sojourn/policy``, so that a typo cannot take a service
+        down.
 
         Raises
         ------
         SojournError
-            The config is invalid and the deployment never had a valid one.
+            The config is invalid, and the deployment never had another that was good.
         """
         await apply_user_config(self._wishes, user_config, self._last_good, parse_user_config)
         self._storing = asyncio.create_task(self._store_history())
         await self._role.configure(self._user_config.autoscaler.settings().standbys)
-        if self._tasks:
-            # A new version is loaded while the replica serves, and takes over by itself.
-            await self._wishes.follow()
-        else:
-            await self._wishes.start()
+        if not self._tasks:
             # The collector need not look at the model again, as it need not at the modules: their
             # hundreds of thousands of objects would stop the event loop for 90 ms at a time.
             gc.collect()

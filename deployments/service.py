@@ -15,7 +15,7 @@ from deployments.batcher.death_journal import DeathJournal
 from deployments.batcher.front_meter import FrontMeter
 from deployments.config import ModelConfig, UserConfig
 from deployments.control.observations import Observations, ReplicaObserver
-from deployments.control.policy_controller import PolicyController
+from deployments.control.policy_controller import PolicyController, check_feasible
 from deployments.example_request import example_request
 from deployments.haproxy.admin_answers import MeanTimes
 from deployments.http.body_budget import default_limit_bytes
@@ -137,6 +137,16 @@ class InferenceService(BatchedService):
         """How long any batch may take, those included that the model compiles for."""
         return self.device.longest_batch_s(self.controller.profile)
 
+    def check(self, user_config: UserConfig) -> None:
+        """Check that a configuration suits the model, and change nothing.
+
+        Raises
+        ------
+        InfeasibleError
+            The SLA allows less time than a batch of one takes.
+        """
+        check_feasible(self.controller.profile if self.configured else self._profile, user_config)
+
     async def configure(self, user_config: UserConfig) -> None:
         """Apply a configuration; its policy takes effect as soon as it is solved.
 
@@ -148,8 +158,10 @@ class InferenceService(BatchedService):
         InfeasibleError
             The SLA allows less time than a batch of one takes. The old configuration stays.
         InvalidInputError
-            Requests are to be traced, but the packages for that are not installed.
+            Requests are to be traced, but the packages for that are not installed. The old
+            configuration stays.
         """
+        self.check(user_config)
         self.tracing.configure(user_config.tracing)
         if self.configured:
             self.controller.configure(user_config)
@@ -221,20 +233,24 @@ class InferenceService(BatchedService):
         Observations
             What was observed since the last call.
         """
-        if self.stuck():
-            self.batcher.lose_device("the device of this replica does not answer")
+        self.end_overdue()
         seen = self.observer.take(
             self.batcher.rows.arrivals.take(time.monotonic()), shares_cpu=self.shares_cpu
         )
         self.device.ran({record.size for record in seen.batches})
         self.batcher.refresh()
-        self.batcher.expire(time.monotonic() - 1e-3 * self._max_timeout_ms)
         if seen.response_times_s:
             self.start.split.answered(seen.response_times_s[0])
         await asyncio.sleep(0)  # requests that came meanwhile have their turn
         await self.controller.tick(seen)
         self._place_batches()
         return seen
+
+    def end_overdue(self) -> None:
+        """Give up a device that hangs, and answer the requests whose time is over."""
+        if self.stuck():
+            self.batcher.lose_device("the device of this replica does not answer")
+        self.batcher.expire(time.monotonic() - 1e-3 * self._max_timeout_ms)
 
     def compare_with_balancer(
         self,
@@ -302,8 +318,15 @@ class InferenceService(BatchedService):
         self._model.unload()
 
     async def close(self) -> None:
-        """End the device thread, and cancel an unfinished solve."""
+        """End the device thread, and cancel an unfinished solve.
+
+        Open requests, and those that still come, are told that another replica may answer.
+        """
         self.tracing.close()
         if self.configured:
+            self.batcher.core.drain()
+            if self.batcher.core.device_busy or self.batcher.core.queue_length:
+                version = f"{self.model_name} {self.model_version}"
+                self.batcher.lose_device(f"{version} was closed before it could answer")
             await self.controller.close()
             self.batcher.close()

@@ -29,8 +29,11 @@ class Configurable(Protocol[Config]):
     def configured(self) -> bool:
         """Whether a configuration is in force."""
 
-    async def configure(self, user_config: Config) -> None:
-        """Apply a configuration, or raise a `SojournError` and keep the present one."""
+    async def configure(self, user_config: Config) -> "asyncio.Future[None] | None":
+        """Apply a configuration, or raise a `SojournError` and keep the present one.
+
+        A future is done when the configuration has proved good; None: it has.
+        """
 
 
 class LastGoodConfig:
@@ -95,20 +98,31 @@ async def apply_user_config(
     Raises
     ------
     SojournError
-        It is invalid, the replica has no earlier one, and neither has its deployment.
+        It is invalid, the replica has no earlier one, and its deployment no other.
     """
     try:
-        await service.configure(parse(content))
+        proven = await service.configure(parse(content))
     except SojournError as error:
-        if service.configured:
-            service.config_error = str(error)
-        else:
+        if not service.configured:
             kept = await last_good.recall()
-            if kept is None:
+            if kept is None or kept == content:
                 raise
             await service.configure(parse(kept))
-            service.config_error = f"{error}; the last good user_config is in force"
+            # It runs now, so that what could not be loaded is tried again beside what serves.
+            await apply_user_config(service, content, last_good, parse)
+            if service.config_error is not None:
+                service.config_error += "; the last good user_config is in force"
+            return
+        service.config_error = str(error)
         logger.error("user_config rejected, the previous one stays in force: %s", error)
         return
     service.config_error = None
-    last_good.keep(content)
+    if proven is None:
+        last_good.keep(content)
+        return
+
+    def keep(end: "asyncio.Future[None]") -> None:
+        if not end.cancelled():
+            last_good.keep(content)
+
+    proven.add_done_callback(keep)

@@ -83,7 +83,7 @@ class PolicyController:
         self._corrections = ModelCorrections(profile)
         self.profiled_full_batch_ms = float(profile.latency_ms[-1])
         self.percentiles = ResponseTimePercentiles()
-        self.core = BatcherCore(self._work_conserving_table(user_config), self._limits())
+        self.core = BatcherCore(_first_table(profile, user_config), self._limits())
         self._solver = BackgroundSolver(user_config.sla, self._use_solved_table)
         self._bursts = BurstPolicy(self._use_solved_table)
         self._solve()
@@ -137,7 +137,7 @@ class PolicyController:
         InfeasibleError
             The SLA allows less time than a batch of one takes. The old configuration stays.
         """
-        self._work_conserving_table(user_config)  # raises if the objective is infeasible
+        check_feasible(self.profile, user_config)
         self.user_config = user_config
         self.sla_at_replica = user_config.sla_at_replica()
         self._use(self.core.table)
@@ -145,11 +145,6 @@ class PolicyController:
 
     def _limits(self) -> Limits:
         return self.user_config.batcher_limits(self.profile)
-
-    def _work_conserving_table(self, user_config: UserConfig) -> PolicyTable:
-        limits = user_config.batcher_limits(self.profile)
-        profile = self.profile.up_to(limits.max_batch_size)
-        return work_conserving_table(profile, user_config.policy_objective(profile))
 
     def _solve(self) -> None:
         user_config, profile, limits = self.user_config, self.batching_profile, self._limits()
@@ -238,3 +233,21 @@ class PolicyController:
         """Cancel an unfinished solve."""
         await self._bursts.close()
         await self._solver.close()
+
+
+def check_feasible(profile: Profile, user_config: UserConfig) -> None:
+    """Check that a configuration can be kept on a device.
+
+    Raises
+    ------
+    InfeasibleError
+        The SLA allows less time than a batch of one takes.
+    """
+    _first_table(profile, user_config)
+    user_config.sla_at_replica()
+
+
+def _first_table(profile: Profile, user_config: UserConfig) -> PolicyTable:
+    limits = user_config.batcher_limits(profile)
+    profile = profile.up_to(limits.max_batch_size)
+    return work_conserving_table(profile, user_config.policy_objective(profile))

@@ -21,7 +21,7 @@ from deployments.errors import (
     NotFoundError,
     RequestError,
 )
-from deployments.hosting.repository import State
+from deployments.hosting.version import State
 from deployments.hosting.wishes import ModelWishes
 from deployments.http.answers import Answer
 from deployments.http.app import InferenceApp

@@ -10,57 +10,20 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 from deployments.config import ModelConfig, UserConfig
 from deployments.control.observations import Observations
 from deployments.errors import BusyError, NotFoundError
+from deployments.hosting.version import HostedVersion, State
 from deployments.service import InferenceService
 from modelstore.errors import StoreFullError
-from policy.errors import InvalidInputError, SojournError
+from policy.errors import InvalidInputError
 
 logger = logging.getLogger("sojourn.service")
 
 #: How long a version that was replaced may take to answer what it has accepted.
 RETIRE_TIMEOUT_S = 60.0
-
-
-class State(Enum):
-    """What becomes of a version, in the words of the protocol's repository extension."""
-
-    LOADING = "LOADING"
-    READY = "READY"
-    UNLOADING = "UNLOADING"
-    UNAVAILABLE = "UNAVAILABLE"
-
-
-@dataclass(eq=False)
-class HostedVersion:
-    """One version of a model.
-
-    Attributes
-    ----------
-    config : ModelConfig
-    state : State
-    reason : str
-        Why it is not available.
-    service : InferenceService or None
-        None unless it is loaded.
-    in_use : int
-        Requests that have begun and are not answered yet, except those on the short way.
-    last_use_s : float
-        When the last one began, by `time.monotonic`.
-    """
-
-    config: ModelConfig
-    state: State = State.LOADING
-    reason: str = ""
-    service: InferenceService | None = None
-    in_use: int = 0
-    last_use_s: float = 0.0
-    unused: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class ModelRepository:
@@ -101,8 +64,8 @@ class ModelRepository:
         self._user_config = UserConfig()
         self._serving: dict[str, HostedVersion] = {}
         self._latest: dict[str, HostedVersion] = {}
-        self._retiring: set[HostedVersion] = set()
-        self._loads: dict[str, asyncio.Task[None]] = {}
+        self._retiring: dict[HostedVersion, asyncio.Task[None]] = {}
+        self._loads: dict[str, tuple[HostedVersion, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         config = self._configs[first.model_name]
         version = HostedVersion(config, State.READY, service=first)
@@ -196,16 +159,24 @@ class ModelRepository:
         Raises
         ------
         SojournError
-            It does not suit one of them.
+            It does not suit one of them. All keep the one they have.
         """
+        for service in self.services:
+            service.check(user_config.for_model(service.model_name))
         for service in self.services:
             await service.configure(user_config.for_model(service.model_name))
         self._user_config = user_config
 
-    async def load(self, config: ModelConfig) -> None:
+    async def load(self, config: ModelConfig) -> bool:
         """Load a version; when it can answer, it takes over from the one that serves.
 
-        Calls for the same version share one load; loads of different ones run side by side.
+        Calls for the same version share one load; loads of different ones run side by side, and
+        the version that was asked for last serves.
+
+        Returns
+        -------
+        bool
+            Whether it serves now; False if something else has been asked for since.
 
         Raises
         ------
@@ -217,14 +188,18 @@ class ModelRepository:
         self.config(config.name)
         serving = self._serving.get(config.name)
         if serving is not None and serving.config == config:
-            return
+            # A load of another version that is under way finds that it is not wanted any more.
+            self._latest[config.name] = serving
+            return True
         key = config.model_dump_json()
-        task = self._loads.get(key)
-        if task is None:
-            task = self._loads[key] = self._start(self._take_in(config))
-            task.add_done_callback(lambda _: self._loads.pop(key))
+        if key not in self._loads:
+            version = HostedVersion(config)
+            self._loads[key] = version, self._start(self._take_in(version, key))
+        version, task = self._loads[key]
+        self._latest[config.name] = version
         # A client that leaves does not stop a load that others may wait for.
         await asyncio.shield(task)
+        return self._serving.get(config.name) is version
 
     async def unload(self, name: str) -> None:
         """Give a model up: it answers what it has accepted, and its weights are given back.
@@ -242,10 +217,14 @@ class ModelRepository:
         self._latest.pop(name, None)  # a load that is under way finds that it is not wanted
         version = self._serving.pop(name, None)
         if version is not None:
-            await self._retire(version)
+            # A client that leaves does not cut short those whose answers are awaited here.
+            await asyncio.shield(self._retire(version))
 
     async def tick(self) -> dict[str, Observations]:
         """Tick all services; return what each has observed, by the model's name."""
+        for version in self._retiring:
+            if version.service is not None:
+                version.service.end_overdue()
         return {service.model_name: await service.tick() for service in self.services}
 
     def begin_drain(self) -> None:
@@ -255,17 +234,23 @@ class ModelRepository:
 
     async def close(self, timeout_s: float) -> None:
         """Answer what is accepted, within a time, and close all models."""
-        for task in list(self._tasks):
+        retirements = set(self._retiring.values())
+        for task in self._tasks - retirements:
             task.cancel()
         services = self.services
-        await asyncio.gather(*(service.drain(timeout_s) for service in services))
+        async with asyncio.TaskGroup() as group:
+            for service in services:
+                group.create_task(service.drain(timeout_s))
+            if retirements:
+                group.create_task(asyncio.wait(retirements, timeout=timeout_s))
+        for task in retirements:
+            task.cancel()
+        await asyncio.gather(*retirements, return_exceptions=True)
         for service in services:
             await service.close()
 
-    async def _take_in(self, config: ModelConfig) -> None:
-        version = HostedVersion(config)
-        before = self._latest.get(config.name)
-        self._latest[config.name] = version
+    async def _take_in(self, version: HostedVersion, key: str) -> None:
+        config = version.config
         try:
             service = await self._make(config)
             # One limit holds for a token, whatever model it asks.
@@ -273,31 +258,31 @@ class ModelRepository:
             try:
                 await service.configure(self._user_config.for_model(config.name))
             except BaseException:
-                await service.close()
+                await _discard(service)
                 raise
-        except SojournError as error:
+        except Exception as error:
             version.state, version.reason = State.UNAVAILABLE, str(error)
             logger.error("%s %s is not loaded: %s", config.name, config.version, error)
             raise
-        except BaseException:
-            if before is not None:
-                self._latest[config.name] = before
-            raise
+        finally:
+            # What becomes of this load is decided now, so nobody shares it from here on.
+            del self._loads[key]
         if self._latest.get(config.name) is not version:
-            # A later load has begun since, or the model was unloaded.
-            await service.close()
+            # Something else has been asked for since.
+            await _discard(service)
             return
         old = self._serving.get(config.name)
         if old is not None and old.service is not None:
             # Bodies that are being read now are given back later, to whichever serves then.
             service.bodies = old.service.bodies
+            service.config_error = old.service.config_error
         version.service, version.state = service, State.READY
         version.last_use_s = time.monotonic()
         self._serving[config.name], self._configs[config.name] = version, config
         self._on_takeover(service)
         logger.info("%s %s serves", config.name, config.version)
         if old is not None:
-            self._start(self._retire(old))
+            self._retire(old)
 
     async def _make(self, config: ModelConfig) -> InferenceService:
         """Load a model; where the store is full, unload those idle for longest."""
@@ -316,10 +301,13 @@ class ModelRepository:
                 logger.info("%s makes room for %s: %s", victim.config.name, config.name, error)
                 await self.unload(victim.config.name)
 
-    async def _retire(self, version: HostedVersion) -> None:
+    def _retire(self, version: HostedVersion) -> "asyncio.Task[None]":
         """Close a version that no new request reaches, once its requests are answered."""
         version.state = State.UNLOADING
-        self._retiring.add(version)
+        task = self._retiring[version] = self._start(self._finish(version))
+        return task
+
+    async def _finish(self, version: HostedVersion) -> None:
         service = version.service
         assert service is not None
         drained = False
@@ -332,12 +320,13 @@ class ModelRepository:
         except TimeoutError:
             logger.error("%s %s is closed in use", version.config.name, version.config.version)
         finally:
-            self._on_retired(service)
             await service.close()
-            if drained:
+            self._on_retired(service)
+            # A device that was given up may still compute with the weights.
+            if drained and service.batcher.lost_reason is None:
                 service.unload()
             version.service = None
-            self._retiring.discard(version)
+            del self._retiring[version]
 
     def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
@@ -352,3 +341,9 @@ class ModelRepository:
 
     def _all_names(self) -> str:
         return ", ".join(map(repr, self._configs))
+
+
+async def _discard(service: InferenceService) -> None:
+    """Close a service that has had no request, and give its weights back."""
+    await service.close()
+    service.unload()

@@ -75,8 +75,15 @@ def test_what_is_configured_for_a_model_that_there_is_not() -> None:
     unknown = P4.model_copy(
         update={"user_config": parse_user_config({"models": {"googlenets": {"version": "2"}}})}
     )
-    with pytest.raises(StartError, match=f"did you mean {P4.args.model.name}"):
+    with pytest.raises(InvalidInputError, match=f"did you mean {P4.args.model.name}"):
         check_service(unknown)
+
+
+def test_a_version_of_a_model_whose_weights_are_in_no_store() -> None:
+    name = P4.args.model.name
+    versioned = parse_user_config({"models": {name: {"version": "2"}}})
+    with pytest.raises(InvalidInputError, match=rf"user_config: models\.{name}: version: .*store"):
+        check_service(P4.model_copy(update={"user_config": versioned}))
 
 
 @pytest.mark.slow

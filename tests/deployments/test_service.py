@@ -18,7 +18,7 @@ from deployments.control import table_solver
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.model_corrections import REVISE_EVERY
 from deployments.control.observations import BATCHES_SHOWN
-from deployments.errors import BusyError, DeadlineError
+from deployments.errors import BusyError, DeadlineError, DeviceError
 from deployments.service import InferenceService
 from deployments.service_loading import load_service
 from policy.errors import InfeasibleError, InvalidInputError
@@ -195,6 +195,30 @@ async def test_draining_gives_up_after_its_timeout(caplog: pytest.LogCaptureFixt
         for task in asking:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
+
+
+async def test_a_config_that_does_not_suit_changes_nothing() -> None:
+    async with emulated_service(PROFILE) as service:
+        wrong = {"sla": {"response_time_ms": 3}, "policy": {"objective": "sla"}}
+        tracing = {"endpoint": "http://localhost:4318/v1/traces"}
+        service.tracing._make_provider = lambda config, model: pytest.fail("it is traced")
+        with pytest.raises(InfeasibleError):
+            await service.configure(parse_user_config({**wrong, "tracing": tracing}))
+        assert not service.tracing.on
+        assert service.controller.user_config.tracing is None
+
+
+async def test_closing_answers_what_is_open_and_what_still_comes() -> None:
+    slow = Profile.from_dict({"max_batch_size": 1, "latency_ms": [1000.0]})
+    async with emulated_service(slow) as service:
+        asking = [asyncio.create_task(infer(service)) for _ in range(3)]
+        await until_busy(service)
+        await service.close()
+        for task in asking:
+            with pytest.raises(DeviceError, match="m 1 was closed before it could answer"):
+                await task
+        with pytest.raises(DeviceError):
+            await infer(service)
 
 
 _POOLS = """

@@ -106,9 +106,10 @@ def user_config(**models: dict[str, Any]) -> UserConfig:
 async def hosted(*names: str, start: bool = True, **options: Any) -> AsyncIterator[Hosted]:
     """Host models of these names until the context ends."""
     made = Hosted(*names, **options)
-    await made.wishes.configure(user_config())
     if start:
-        await made.wishes.start()
+        await made.wishes.configure(user_config())
+    else:
+        await made.repository.configure(user_config())
     try:
         yield made
     finally:

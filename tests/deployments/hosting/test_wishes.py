@@ -1,14 +1,27 @@
 """What is wanted of a deployment's models: its config, and what clients asked for since."""
 
 import asyncio
+import threading
 
 import pytest
 
+from deployments.config import parse_user_config
+from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.errors import NotFoundError
-from modelstore.errors import UnknownModelError
+from deployments.hosting.failed_loads import FIRST_PAUSE_S
+from modelstore.errors import FetchError, UnknownModelError
 from policy.errors import InvalidInputError
-from tests.support.hosted_models import config_of, hosted, user_config
+from tests.support.hosted_models import USER_CONFIG, Hosted, hosted, user_config
 from tests.support.waiting import until
+
+
+class Clock:
+    """A clock that stands until it is set."""
+
+    now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
 
 
 class Store(dict):
@@ -23,6 +36,11 @@ class Store(dict):
     @property
     def callables(self):
         return {"read": self.read, "save": self.save}
+
+
+def states(models, name):
+    rows = [row for row in models.repository.index() if row["name"] == name]
+    return {row["version"]: row["state"] for row in rows}
 
 
 def versions(models):
@@ -97,7 +115,6 @@ async def test_the_config_names_a_version_and_a_deploy_ends_what_clients_asked_f
         # The wish for version 2 was for another config, also for a replica that starts now.
         async with hosted("a", "b", start=False, **store.callables) as later:
             await later.wishes.configure(user_config(a={"version": "3"}))
-            await later.wishes.start()
             assert versions(later) == {"a": "3", "b": "1"}
 
 
@@ -111,13 +128,41 @@ async def test_a_load_that_fails_is_nobody_elses_wish():
         assert versions(models) == {"a": "1"}
 
 
+async def test_the_config_that_came_last_holds_even_while_another_version_loads():
+    async with hosted("a", "b") as models:
+        gate = models.load_gates["b", "2"] = threading.Event()
+        await models.wishes.configure(user_config(b={"version": "2"}))
+        await until(lambda: ("b", "2") in models.loads)
+        await models.wishes.configure(user_config())
+        await models.wishes.follow()
+        gate.set()
+        await until(lambda: states(models, "b") == {"1": "READY"})
+        await until(lambda: not models.repository._tasks)
+        assert versions(models) == {"a": "1", "b": "1"}
+
+
+async def test_a_load_that_another_one_outran_is_nobody_elses_wish():
+    store = Store()
+    async with hosted("a", **store.callables) as one, hosted("a", **store.callables) as two:
+        gate = one.load_gates["a", "2"] = threading.Event()
+        outrun = asyncio.create_task(one.wishes.load("a", version="2"))
+        await until(lambda: ("a", "2") in one.loads)
+        await one.wishes.load("a", version="3")
+        gate.set()
+        await outrun
+        await two.wishes.follow()
+        await until(lambda: versions(two) == {"a": "3"})
+        assert versions(one) == {"a": "3"}
+        assert two.loads == [("a", "1"), ("a", "3")]
+
+
 async def test_what_cannot_be_wanted():
     async with hosted("a") as models:
         with pytest.raises(NotFoundError, match="'c'"):
             await models.wishes.load("c")
         with pytest.raises(InvalidInputError, match="must begin with store://"):
             await models.wishes.load("a", weights="/etc/passwd")
-        with pytest.raises(InvalidInputError, match="no such model; there are a"):
+        with pytest.raises(InvalidInputError, match=r"models\.c: unknown key; known are a"):
             await models.wishes.configure(user_config(c={"version": "2"}))
 
 
@@ -131,12 +176,15 @@ async def test_weights_give_the_label_and_a_label_the_weights():
         assert (serving.version, serving.weights) == ("3", "store://pytorch/a@3")
 
 
-async def test_a_version_needs_weights_where_there_is_no_store():
-    async with hosted("a") as models:
-        config = config_of("a").model_copy(update={"weights": None})
-        models.wishes._configs["a"] = config
-        with pytest.raises(InvalidInputError, match="a version needs"):
-            await models.wishes.load("a", version="2")
+async def test_a_version_that_cannot_be_meant_is_rejected_before_anything_changes():
+    async with hosted("a", "b") as models:
+        sla = {"response_time_ms": 200, "percentile": 99}
+        wrong = user_config(a={"sla": sla, "version": "2"}, b={"weights": "/models/b2.safetensors"})
+        with pytest.raises(InvalidInputError, match=r"models\.b: weights: "):
+            await models.wishes.configure(wrong)
+        assert models.repository.first.controller.user_config.sla.response_time_ms == 50
+        await models.wishes.follow()
+        assert versions(models) == {"a": "1", "b": "1"}
 
 
 async def test_on_demand_only_the_first_model_is_loaded_at_the_start():
@@ -146,3 +194,140 @@ async def test_on_demand_only_the_first_model_is_loaded_at_the_start():
         assert versions(models) == {"a": "1", "c": "1"}
         await models.wishes.follow()
         assert versions(models) == {"a": "1", "c": "1"}
+
+
+async def test_a_request_loads_the_version_that_the_config_names():
+    async with hosted("a", "b", on_demand=True) as models:
+        await models.wishes.configure(user_config(b={"version": "2"}))
+        await models.wishes.load_on_demand("b")
+        assert versions(models) == {"a": "1", "b": "2"}
+        assert models.loads == [("a", "1"), ("b", "2")]
+
+
+async def test_a_deploy_ends_a_wish_for_good():
+    store = Store()
+    async with hosted("a", "b", **store.callables) as one:
+        await one.wishes.load("b", version="9")
+        async with hosted("a", "b", **store.callables) as two:
+            await one.wishes.configure(user_config(b={"version": "2"}))
+            await until(lambda: versions(one)["b"] == "2")
+            # Not before that one has the new config, too.
+            await two.wishes.follow()
+            assert versions(two)["b"] == "9"
+            await one.wishes.configure(user_config())
+            await until(lambda: versions(one)["b"] == "1")
+        async with hosted("a", "b", **store.callables) as three:
+            assert versions(three)["b"] == "1"
+        await one.wishes.load("b", version="8")
+        async with hosted("a", "b", **store.callables) as four:
+            assert versions(four)["b"] == "8"
+
+
+async def test_a_load_that_fails_is_tried_again_after_a_pause():
+    clock = Clock()
+    async with hosted("a", "b", clock=clock) as models:
+        models.errors["b", "2"] = [FetchError("the remote is away")] * 2
+        await models.wishes.configure(user_config(b={"version": "2"}))
+        await until(lambda: models.wishes.config_error == "b: the remote is away")
+        await models.wishes.follow()
+        assert models.loads.count(("b", "2")) == 1
+        clock.now_s += FIRST_PAUSE_S
+        await models.wishes.follow()
+        await until(lambda: len(models.errors["b", "2"]) == 0 and not models.wishes._changing)
+        clock.now_s += FIRST_PAUSE_S
+        await models.wishes.follow()
+        assert models.loads.count(("b", "2")) == 2
+        clock.now_s += FIRST_PAUSE_S
+        await models.wishes.follow()
+        await until(lambda: versions(models) == {"a": "1", "b": "2"})
+        await until(lambda: models.wishes.config_error is None)
+
+
+async def test_a_new_deploy_tries_a_load_that_failed_at_once():
+    async with hosted("a", "b", clock=Clock()) as models:
+        models.errors["b", "2"] = [FetchError("the remote is away")]
+        for _ in range(2):
+            await models.wishes.configure(user_config(b={"version": "2"}))
+            await until(lambda: not models.wishes._changing)
+        assert versions(models) == {"a": "1", "b": "2"}
+
+
+async def test_requests_do_not_load_again_and_again_what_cannot_be_loaded():
+    clock = Clock()
+    async with hosted("a", "b", on_demand=True, clock=clock) as models:
+        models.errors["b", "1"] = [UnknownModelError("b@1: not there")] * 2
+        for _ in range(5):
+            with pytest.raises(UnknownModelError, match="b@1: not there"):
+                await models.wishes.load_on_demand("b")
+        clock.now_s += 0.5 * FIRST_PAUSE_S
+        await models.wishes.follow()
+        assert models.loads.count(("b", "1")) == 1
+        clock.now_s += 0.5 * FIRST_PAUSE_S
+        # Nobody needs it before a request asks for it.
+        await models.wishes.follow()
+        assert models.loads.count(("b", "1")) == 1
+        with pytest.raises(UnknownModelError):
+            await models.wishes.load_on_demand("b")
+        clock.now_s += 2 * FIRST_PAUSE_S
+        await models.wishes.load_on_demand("b")
+        assert versions(models) == {"a": "1", "b": "1"}
+
+
+async def apply(models, store, **named):
+    last_good = LastGoodConfig("app", "Replica", "a", store.read, store.save)
+    content = {**USER_CONFIG, "models": named}
+    await apply_user_config(models.wishes, content, last_good, parse_user_config)
+
+
+@pytest.mark.parametrize("error", [None, UnknownModelError("b@9: not there")])
+async def test_a_version_that_cannot_be_served_takes_nothing_down(error):
+    """Neither a replica that runs nor one that starts: that takes the last good config."""
+    store = Store()
+    wrong = {"b": {"version": "9"}} if error else {"b": {"weights": "/b9.safetensors"}}
+    running, starting = Hosted("a", "b"), Hosted("a", "b")
+    try:
+        for models in (running, starting):
+            models.errors["b", "9"] = [error] * 3
+        await apply(running, store, b={"version": "2"})
+        good = dict(store)
+        await apply(running, store, **wrong)
+        await until(lambda: not running.wishes._changing)
+        assert store == good
+        await apply(starting, store, **wrong)
+        await until(lambda: not starting.wishes._changing)
+        for models in (running, starting):
+            assert versions(models) == {"a": "1", "b": "2"}
+            assert ("b@9: not there" if error else "models.b: ") in models.wishes.config_error
+        assert store == good
+    finally:
+        await running.repository.close(5)
+        await starting.repository.close(5)
+
+
+async def test_a_replica_that_starts_while_the_store_is_away_has_the_version_later():
+    store = Store()
+    starting = Hosted("a", "b")
+    try:
+        async with hosted("a", "b") as running:
+            await apply(running, store)
+        starting.errors["b", "2"] = [FetchError("the remote is away")]
+        await apply(starting, store, b={"version": "2"})
+        assert starting.wishes.configured
+        await until(lambda: versions(starting) == {"a": "1", "b": "2"})
+        await until(lambda: not starting.wishes._changing)
+        assert starting.wishes.config_error is None
+    finally:
+        await starting.repository.close(5)
+
+
+async def test_a_config_is_the_last_good_one_once_its_version_serves():
+    store = Store()
+    async with hosted("a", "b") as models:
+        gate = models.load_gates["b", "2"] = threading.Event()
+        await apply(models, store, b={"version": "2"})
+        await until(lambda: ("b", "2") in models.loads)
+        await models.wishes.follow()
+        assert store == {}
+        gate.set()
+        await until(lambda: store)
+        assert versions(models) == {"a": "1", "b": "2"}

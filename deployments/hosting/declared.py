@@ -1,0 +1,85 @@
+"""The models of a deployment as its `args` and its `user_config` have them."""
+
+from collections.abc import Iterable
+
+from deployments.config import HostedModelConfig, ModelConfig, UserConfig
+from deployments.serve_document import unknown_key
+from deployments.validation import validate
+from modelstore.names import STORE_PREFIX, ModelName
+from policy.errors import InvalidInputError, SojournError
+
+
+def declared_models(
+    configs: Iterable[ModelConfig], user_config: UserConfig
+) -> dict[str, ModelConfig]:
+    """Return each model, by its name, with the version and the weights that `user_config` names.
+
+    Parameters
+    ----------
+    configs : iterable of ModelConfig
+        The models as `args` have them.
+    user_config : UserConfig
+
+    Raises
+    ------
+    InvalidInputError
+        It names a model that there is not, or a version that cannot be meant.
+    """
+    models = {config.name: config for config in configs}
+    for name, named in user_config.models.items():
+        if name not in models:
+            raise InvalidInputError(f"models.{name}: {unknown_key(name, models)}")
+        try:
+            models[name] = _declared(models[name], named)
+        except SojournError as error:
+            raise InvalidInputError(f"models.{name}: {error}") from None
+    return models
+
+
+def _declared(config: ModelConfig, named: HostedModelConfig) -> ModelConfig:
+    if named.version is None and named.weights is None:
+        return config
+    if named.weights is not None and not named.weights.startswith(STORE_PREFIX):
+        if named.version is None:
+            raise InvalidInputError(
+                f"weights: {named.weights!r:.100} is a file, so it needs a version, which its "
+                "answers carry"
+            )
+        return _with(config, named.version, named.weights)
+    return revised(config, named.version, named.weights)
+
+
+def revised(config: ModelConfig, version: str | None, weights: str | None) -> ModelConfig:
+    """Return a model with another version, other weights of the store, or both.
+
+    Parameters
+    ----------
+    config : ModelConfig
+    version : str or None
+        Its label; if `weights` are not given, also its version in the model store.
+    weights : str or None
+        ``store://[framework/]name[@version]``.
+
+    Raises
+    ------
+    InvalidInputError
+        The weights are not in a model store, or a version is asked for without a store.
+    """
+    if weights is None:
+        if config.weights is None or not config.weights.startswith(STORE_PREFIX):
+            raise InvalidInputError(
+                f"version: the weights of {config.name!r} are not in a model store, so a version "
+                f"needs weights: {STORE_PREFIX}NAME@VERSION"
+            )
+        name = ModelName.parse(config.weights.removeprefix(STORE_PREFIX))
+        weights = f"{STORE_PREFIX}{name.framework}/{name.name}@{version}"
+    elif not weights.startswith(STORE_PREFIX):
+        # A client must not make replicas read files.
+        raise InvalidInputError(f"weights: must begin with {STORE_PREFIX}, not {weights!r:.100}")
+    if version is None:
+        version = ModelName.parse(weights.removeprefix(STORE_PREFIX)).version
+    return _with(config, version, weights)
+
+
+def _with(config: ModelConfig, version: str, weights: str) -> ModelConfig:
+    return validate(ModelConfig, config.model_dump() | {"version": version, "weights": weights})

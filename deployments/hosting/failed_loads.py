@@ -1,0 +1,86 @@
+"""Loads that failed: each is tried again after a pause, and not at every request before that."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from deployments.config import ModelConfig
+from modelstore.errors import StoreFullError
+
+#: Pause before a load that failed is tried again; each failure in a row doubles it, up to this.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
+
+
+@dataclass
+class _Failure:
+    """The last failure of a model; `again_s` is infinite while it is tried again."""
+
+    wanted: ModelConfig
+    error: Exception
+    pause_s: float
+    again_s: float
+
+
+class FailedLoads:
+    """The last failure of each model that is not as wanted.
+
+    Parameters
+    ----------
+    clock : callable
+        Returns the time in s.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failures: dict[str, _Failure] = {}
+
+    def __contains__(self, wanted: ModelConfig) -> bool:
+        """Return whether the last load of this version failed."""
+        return self._of(wanted) is not None
+
+    def note(self, wanted: ModelConfig, error: Exception) -> None:
+        """Note that a load failed; those who shared it may all say so."""
+        now_s, before = self._clock(), self._of(wanted)
+        if before is None:
+            pause_s = FIRST_PAUSE_S
+        elif now_s < before.again_s < float("inf"):
+            return
+        else:
+            pause_s = min(2 * before.pause_s, LONGEST_PAUSE_S)
+        self._failures[wanted.name] = _Failure(wanted, error, pause_s, now_s + pause_s)
+
+    def forget(self, wanted: ModelConfig) -> None:
+        """Note that a version was loaded."""
+        if wanted in self:
+            del self._failures[wanted.name]
+
+    def forgive(self) -> None:
+        """Let all be tried again at once: something else may be configured for them now."""
+        for failure in self._failures.values():
+            failure.again_s = self._clock()
+            failure.pause_s = FIRST_PAUSE_S / 2
+
+    def take_due(self, wanted: ModelConfig) -> bool:
+        """Return whether the caller is to try a load that failed again."""
+        failure = self._of(wanted)
+        if failure is None or self._clock() < failure.again_s:
+            return False
+        failure.again_s = float("inf")
+        return True
+
+    def raise_if_early(self, wanted: ModelConfig) -> None:
+        """Raise why a load failed, if it is too early to try it again.
+
+        A store that is full says so at once, and has room as soon as another model is idle.
+        """
+        failure = self._of(wanted)
+        if (
+            failure is not None
+            and self._clock() < failure.again_s
+            and not isinstance(failure.error, StoreFullError)
+        ):
+            raise failure.error.with_traceback(None)
+
+    def _of(self, wanted: ModelConfig) -> _Failure | None:
+        failure = self._failures.get(wanted.name)
+        return failure if failure is not None and failure.wanted == wanted else None

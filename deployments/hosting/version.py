@@ -1,0 +1,44 @@
+"""One version of a hosted model, and what becomes of it."""
+
+import asyncio
+from dataclasses import dataclass, field
+from enum import Enum
+
+from deployments.config import ModelConfig
+from deployments.service import InferenceService
+
+
+class State(Enum):
+    """What becomes of a version, in the words of the protocol's repository extension."""
+
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+@dataclass(eq=False)
+class HostedVersion:
+    """One version of a model.
+
+    Attributes
+    ----------
+    config : ModelConfig
+    state : State
+    reason : str
+        Why it is not available.
+    service : InferenceService or None
+        None unless it is loaded.
+    in_use : int
+        Requests that have begun and are not answered yet, except those on the short way.
+    last_use_s : float
+        When the last one began, by `time.monotonic`.
+    """
+
+    config: ModelConfig
+    state: State = State.LOADING
+    reason: str = ""
+    service: InferenceService | None = None
+    in_use: int = 0
+    last_use_s: float = 0.0
+    unused: asyncio.Event = field(default_factory=asyncio.Event)
