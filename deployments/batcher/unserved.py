@@ -90,6 +90,17 @@ class Unserved:
             message = message or "the request's deadline cannot be met"
         submission.finish(DeadlineError(message or TOO_LATE))
 
+    def displaced(self, request: Request, now_s: float) -> None:
+        """Answer a request that others have overtaken: by a refusal, if there is time elsewhere."""
+        submission = submission_of(request)
+        if submission.done:
+            return
+        if self._core.refusal(request.rows, now_s, request.arrival_s) is Refusal.EXPIRED:
+            self.too_late(request)
+            return
+        self._rows.refused += request.rows
+        submission.finish(BusyError("requests of higher priority take this replica's time"))
+
     def crowded_out(self, request: Request) -> None:
         """Answer a suspected request with a `CrowdedOutError`."""
         submission = submission_of(request)

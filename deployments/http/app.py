@@ -243,7 +243,7 @@ class InferenceApp:
         timeout_ms, priority = read_timeout_ms(fields), read_priority(fields)
         if (read_content_length(fields) or 0) > LARGE_BODY_BYTES:
             # No need to read it if there is no room.
-            self._check_room(b"", arrival_s)
+            self._check_room(b"", arrival_s, priority)
         with self.service.bodies.reservation() as reservation:
             try:
                 body = await read_body(
@@ -256,10 +256,10 @@ class InferenceApp:
             except BusyError:
                 service.refuse(b"", arrival_s)
                 raise
-            self._check_room(body, arrival_s)
+            self._check_room(body, arrival_s, priority)
             how = (body, header_length, service.signature, timeout_ms, priority)
             if takes_turns(body, header_length):
-                if self.parses_too_late(len(body), arrival_s):
+                if self.parses_too_late(len(body), arrival_s, priority):
                     rows = claimed_rows(body, service.signature.max_rows)
                     refused = [(arrival_s, rows)]
                     service.front_meter.request_refused()
@@ -287,7 +287,7 @@ class InferenceApp:
                     service.tracing.end(info.trace, status, request.rows, info.token)
         return answer
 
-    def parses_too_late(self, size: int, arrival_s: float) -> bool:
+    def parses_too_late(self, size: int, arrival_s: float, priority: int) -> bool:
         """Return whether a large request cannot be answered in time after those parsed before it.
 
         Parameters
@@ -296,13 +296,15 @@ class InferenceApp:
             Length of its body in bytes.
         arrival_s : float
             When it arrived, by `time.monotonic`.
+        priority : int
+            As its head gives it.
         """
         # As if it had waited for that long already.
         since_s = arrival_s - self.turns.ends_in_s(size)
-        return self.service.turns_away(since_s, time.monotonic()) is not None
+        return self.service.turns_away(since_s, time.monotonic(), priority) is not None
 
-    def _check_room(self, body: bytes, arrival_s: float) -> None:
-        if not self.service.has_room(body, arrival_s):
+    def _check_room(self, body: bytes, arrival_s: float, priority: int) -> None:
+        if not self.service.has_room(body, arrival_s, priority):
             raise BusyError(FULL)
 
 

@@ -67,7 +67,7 @@ class BaseService(ABC):
         """Requests that the balancer should send at a time; None: as many as come."""
         return None
 
-    def has_room(self, body: bytes, arrival_s: float) -> bool:
+    def has_room(self, body: bytes, arrival_s: float, priority: int = 0) -> bool:
         """Return whether one more row may wait; if not, count the rows of `body` as refused.
 
         Parameters
@@ -76,19 +76,21 @@ class BaseService(ABC):
             The body of an inference request.
         arrival_s : float
             When it reached this process, by `time.monotonic`.
+        priority : int
+            As in `turns_away`.
 
         Raises
         ------
         RequestError
             It is refused for another reason than a lack of room.
         """
-        if self.turns_away(arrival_s, time.monotonic()) is None:
+        if self.turns_away(arrival_s, time.monotonic(), priority) is None:
             return True
         self.refuse(body, arrival_s)
         return False
 
     @abstractmethod
-    def turns_away(self, arrival_s: float, now_s: float) -> Refusal | None:
+    def turns_away(self, arrival_s: float, now_s: float, priority: int = 0) -> Refusal | None:
         """Return why one more row cannot be answered in time, without counting it.
 
         Parameters
@@ -96,6 +98,8 @@ class BaseService(ABC):
         arrival_s : float
             When the request reached this process, by `time.monotonic`.
         now_s : float
+        priority : int
+            As its head gives it, by `PriorityLevels`; 0 if that names none.
 
         Returns
         -------

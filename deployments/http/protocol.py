@@ -140,7 +140,7 @@ class InferenceProtocol(AnsweringProtocol):
         token = None
         try:
             token = service.access.admit(head.authorization, INFERENCE, now_s)
-            refusal = service.turns_away(self._arrival_s, now_s)
+            refusal = service.turns_away(self._arrival_s, now_s, head.priority)
             if refusal is None:
                 self._info = RequestInfo(self._request_id, traceparent, token)
                 # Strangers, and whom there is no room for, take nothing of the budget for bodies.
@@ -221,7 +221,7 @@ class InferenceProtocol(AnsweringProtocol):
         )
         try:
             if takes_turns(body, head.header_length):
-                if hosted.app.parses_too_late(len(body), self._arrival_s):
+                if hosted.app.parses_too_late(len(body), self._arrival_s, head.priority):
                     rows = claimed_rows(body, hosted.app.service.signature.max_rows)
                     self._turn_away(Refusal.FULL, rows, lambda: self._info)
                     return
@@ -253,9 +253,10 @@ class InferenceProtocol(AnsweringProtocol):
     def _check_room(self, body: bytes) -> bool:
         """Return whether there still is room after the body was read in parts; if not, refuse."""
         assert self.hosted is not None
+        assert self._head is not None
         service = self.hosted.app.service
         try:
-            refusal = service.turns_away(self._arrival_s, self._last_read_s)
+            refusal = service.turns_away(self._arrival_s, self._last_read_s, self._head.priority)
         except Exception as error:
             self._refuse(error)
             return False

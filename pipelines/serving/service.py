@@ -151,7 +151,7 @@ class PipelineService(BaseService):
             and all(stage.workers > 0 for stage in self.pipeline.core.stages)
         )
 
-    def turns_away(self, arrival_s: float, now_s: float) -> Refusal | None:
+    def turns_away(self, arrival_s: float, now_s: float, priority: int = 0) -> Refusal | None:
         """Return FULL if no more rows can wait; it is not counted.
 
         Whether a request can be answered in time is decided when it is submitted.

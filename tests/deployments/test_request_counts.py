@@ -80,7 +80,7 @@ async def test_refusals_count_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten refused requests of 64 rows once counted as ten, and the fleet stayed too small."""
     body = orjson.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [64, 1]}]})
     async with emulated_service(PROFILE) as service:
-        monkeypatch.setattr(service.batcher.core, "has_room", lambda rows, now_s, arrival_s: False)
+        monkeypatch.setattr(service.batcher.core, "has_room", lambda *_, priority: False)
         for _ in range(10):
             assert not service.has_room(body, time.monotonic())
         report = ReplicaReport.from_floats("a", 1.0, service.autoscaling_stats())
