@@ -157,6 +157,7 @@ class InferenceApp:
             fields.get(REQUEST_ID, b"")[:MAX_REQUEST_ID_BYTES] or self.request_ids.make(),
             fields.get(TRACEPARENT),
         )
+        final = only_replica.HEADER in fields
         try:
             if path_of(scope) == EVENTS:
                 await self._stream(scope, fields, receive, send, info)
@@ -168,13 +169,14 @@ class InferenceApp:
             return
         except Exception as error:
             status, body, headers = self.outcomes.failure(error, info, arrival_s)
+            final |= isinstance(error, BusyError) and error.final
         self.service.answers[status] += 1
         headers.append((b"content-length", b"%d" % len(body)))
         headers.append((REQUEST_ID, info.request_id))
         headers.append(limit_header(self.limit_shares.of(balancer)))
         if scope["method"] == "HEAD":
             body = b""
-        status = only_replica.status_on_wire(status, only_replica=only_replica.HEADER in fields)
+        status = only_replica.status_on_wire(status, only_replica=final)
         if status != 503:  # a replica that is tried next is told as well
             self.service.count_refused_before(refused)
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -200,8 +202,10 @@ class InferenceApp:
         check_method(method, "POST")
         try:
             answer = await self._infer(scope, fields, receive, arrival_s, info)
-        except RequestError:
+        except RequestError as error:
             self.outcomes.totals.failed(arrival_s)
+            if isinstance(error, BusyError) and only_replica.OTHERS_HEADER in fields:
+                error.final = not self.service.retries.take(error.rows)
             raise
         coding = accepted_coding(fields.get(ACCEPT_ENCODING, b"identity"))
         if coding is not None and pays(answer):
@@ -264,7 +268,7 @@ class InferenceApp:
                     refused = [(arrival_s, rows)]
                     service.front_meter.request_refused()
                     service.count_turned_away(Refusal.FULL, refused, time.monotonic())
-                    raise BusyError(FULL)
+                    raise BusyError(FULL, rows)
                 request = await self.turns.result(parse_in_turns(*how), len(body))
             else:
                 request = parse_request(*how)
@@ -305,7 +309,7 @@ class InferenceApp:
 
     def _check_room(self, body: bytes, arrival_s: float, priority: int) -> None:
         if not self.service.has_room(body, arrival_s, priority):
-            raise BusyError(FULL)
+            raise BusyError(FULL, claimed_rows(body, self.service.signature.max_rows))
 
 
 def takes_turns(body: bytes, header_length: int | None) -> bool:
