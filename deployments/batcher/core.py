@@ -30,6 +30,7 @@ from collections.abc import Collection, Hashable
 from deployments.batcher.admission import Admission
 from deployments.batcher.arrival_rate import ArrivalRate
 from deployments.batcher.failed_batches import FailedBatches
+from deployments.batcher.kinds import latest_start_s
 from deployments.batcher.limits import Limits
 from deployments.batcher.overtaking import overtaken
 from deployments.batcher.request_queue import RequestQueue
@@ -42,11 +43,6 @@ from deployments.batcher.requests import (
     StartReason,
 )
 from policy.batching_policy import BatchingPolicy
-
-# To meet a deadline, a batch starts earlier than it must by this much, or by this share of its
-# latency if that is more: timers fire late, and batch latency varies.
-_SLACK_MS = 2.0
-_SLACK_SHARE = 0.1
 
 
 class BatcherCore:
@@ -362,11 +358,13 @@ class BatcherCore:
         return max_age_ms * self.wait_factor
 
     def _latest_start_s(self, policy: BatchingPolicy) -> float:
-        """Return when the oldest wait ends, or earlier, when a deadline requires a batch."""
+        """Return when the oldest wait ends; earlier if a deadline or another kind needs that."""
         due_s = self._queue.oldest_arrival_s() + 1e-3 * self.longest_wait_ms(policy)
+        if self._queue.has_several_kinds:
+            max_age_ms = self.limits.max_age_ms * self.wait_factor
+            return min(due_s, latest_start_s(self._queue, self.limits, max_age_ms))
         deadline_s = self._queue.earliest_deadline_s()
         if deadline_s == math.inf:
             return due_s
-        latency_ms = self.limits.batch_latency_ms(min(self._queue.rows, self._largest(policy)))
-        slack_ms = max(_SLACK_MS, _SLACK_SHARE * latency_ms)
-        return min(due_s, deadline_s - 1e-3 * (latency_ms + slack_ms))
+        size = min(self._queue.rows, self._largest(policy))
+        return min(due_s, deadline_s - 1e-3 * self.limits.early_latency_ms(size))
