@@ -77,6 +77,10 @@ class BatchedService(BaseService):
         """Requests that the balancer should send at a time; None: as many as come."""
         return self.batcher.core.limits.concurrency if self.configured else None
 
+    def count_answered(self, rows: int, arrival_s: float) -> None:
+        """Count a request whose outputs are encoded."""
+        self.counts.answered(rows, arrival_s)
+
     def count_refused_before(self, requests: int) -> None:
         """Count requests that the balancer refused because of `concurrency`."""
         self.retries.refused_finally += self.counts.refused_by_balancer(requests)

@@ -202,7 +202,7 @@ class InferenceApp:
         check_method(method, "POST")
         try:
             answer = await self._infer(scope, fields, receive, arrival_s, info)
-        except RequestError as error:
+        except Exception as error:
             self.outcomes.totals.failed(arrival_s)
             if isinstance(error, BusyError) and only_replica.OTHERS_HEADER in fields:
                 error.final = not self.service.retries.take(error.rows)

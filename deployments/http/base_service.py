@@ -108,6 +108,10 @@ class BaseService(ABC):
         """
 
     @abstractmethod
+    def count_answered(self, rows: int, arrival_s: float) -> None:
+        """Count a request whose outputs are encoded: `infer_nowait` does not know of that."""
+
+    @abstractmethod
     def count_refused_before(self, requests: int) -> None:
         """Count requests that the balancer refused because of `concurrency`."""
 

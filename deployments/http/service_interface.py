@@ -63,6 +63,9 @@ class Service(Protocol):
     ) -> None:
         """Count requests that were turned away, given their arrival times and rows."""
 
+    def count_answered(self, rows: int, arrival_s: float) -> None:
+        """Count a request whose outputs are encoded, and so answered in time or late."""
+
     def count_refused_before(self, requests: int) -> None:
         """Count requests that the balancer refused because of `concurrency`."""
 

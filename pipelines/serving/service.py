@@ -167,6 +167,9 @@ class PipelineService(BaseService):
         core.offered += len(requests)
         core.refused += len(requests)
 
+    def count_answered(self, rows: int, arrival_s: float) -> None:
+        """Count nothing: the core does, flow by flow."""
+
     def count_refused_before(self, requests: int) -> None:
         """Count requests that the balancer refused."""
         core = self.pipeline.core

@@ -214,6 +214,34 @@ async def test_a_refusal_is_final_if_the_other_replicas_are_as_full() -> None:
         assert served.service.answers == {503: 4}
 
 
+@pytest.mark.parametrize("path", [INFER, INFER + "/"], ids=["short way", "asgi"])
+async def test_outputs_that_cannot_be_sent_are_no_answer_in_time(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """A model that returned NaN alone kept its SLA, by the counts, though all clients had 500."""
+    async with serving() as served:
+        await exchange(served.port, [post(body((1, 2)), path=path)], 1)
+        nan = {"y": np.full((1, 2), np.nan, np.float32)}
+        monkeypatch.setattr(served.model, "forward", lambda _: nan)
+        ((head, _),) = await exchange(served.port, [post(body((1, 2)), path=path)], 1)
+        assert head.startswith(b"HTTP/1.1 500")
+        assert served.service.autoscaling_stats()["answered_total"] == 1
+
+
+@pytest.mark.parametrize("path", [INFER, INFER + "/"], ids=["short way", "asgi"])
+async def test_internal_errors_count_as_failed_requests(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    async with serving() as served:
+        monkeypatch.setattr(served.service, "turns_away", lambda *_: 1 / 0)
+        ((head, _),) = await exchange(served.port, [post(body((1, 2)), path=path)], 1)
+        assert head.startswith(b"HTTP/1.1 500")
+        hosted = InferenceProtocol.hosted
+        assert hosted is not None
+        totals = hosted.outcomes.totals.describe("m", "1", served.service.batch_totals)
+        assert totals["inference_stats"]["fail"]["count"] == 1
+
+
 REFUSED = {
     "unread, asgi": (1, INFER + "/"),
     "parsed": (2, INFER),
