@@ -7,7 +7,7 @@ from collections import Counter
 from deployments.access.control import AccessControl
 from deployments.batcher.requests import Refusal
 from deployments.http.body_budget import BodyBudget
-from deployments.http.retry_budget import RetryBudget
+from deployments.http.retry_budget import RefusalsOfErrors, RetryBudget
 from deployments.observability.inference_statistics import BatchTotals
 from deployments.observability.tracing import Tracing
 
@@ -55,6 +55,7 @@ class BaseService(ABC):
         self.draining = False
         self.bodies = BodyBudget()
         self.retries = RetryBudget()
+        self._refusals_of_errors = RefusalsOfErrors()
         self.access = AccessControl()
         self.tracing = Tracing(name, version)
 
@@ -66,6 +67,10 @@ class BaseService(ABC):
     def concurrency(self) -> int | None:
         """Requests that the balancer should send at a time; None: as many as come."""
         return None
+
+    def refusals_of_errors(self) -> float:
+        """Return the share of refusals among the latest 5xx answers; to be called every second."""
+        return self._refusals_of_errors.take(self.answers)
 
     def has_room(self, body: bytes, arrival_s: float, priority: int = 0) -> bool:
         """Return whether one more row may wait; if not, count the rows of `body` as refused.
