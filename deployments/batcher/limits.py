@@ -36,7 +36,8 @@ class Limits:
     max_age_ms : float
         At this age of the oldest request a free device starts, whatever the policy says.
     waiting_room : int
-        Rows that may wait, not counting those on the device.
+        Rows that may wait, not counting those on the device, nor, for a request, those of lower
+        priorities.
     latency_ms : sequence of float
         Batch latency; entry ``b - 1`` is for batch size ``b``, the last for the largest batch.
     head_start_ms : float
