@@ -49,7 +49,7 @@ class BatchedService(BaseService):
         self.configured = False
         self._max_timeout_ms = math.inf
 
-    def turns_away(self, arrival_s: float, now_s: float) -> Refusal | None:
+    def turns_away(self, arrival_s: float, now_s: float, priority: int = 0) -> Refusal | None:
         """Return why one more row cannot be answered in time, without counting it.
 
         Raises
@@ -59,7 +59,8 @@ class BatchedService(BaseService):
         """
         # Answers leave at the end of the loop's iteration, when all that is there has been read.
         front_s = self.front_meter.time_left_s(now_s)
-        if self.batcher.make_room(1, now_s + front_s, arrival_s):
+        steps = max(0, self.signature.priorities.steps(priority))
+        if self.batcher.make_room(1, now_s + front_s, arrival_s, steps):
             return None
         if self.batcher.lost_reason is not None:
             self.refuse(b"", arrival_s)
@@ -75,6 +76,10 @@ class BatchedService(BaseService):
     def concurrency(self) -> int | None:
         """Requests that the balancer should send at a time; None: as many as come."""
         return self.batcher.core.limits.concurrency if self.configured else None
+
+    def count_answered(self, rows: int, arrival_s: float) -> None:
+        """Count a request whose outputs are encoded."""
+        self.counts.answered(rows, arrival_s)
 
     def count_refused_before(self, requests: int) -> None:
         """Count requests that the balancer refused because of `concurrency`."""

@@ -224,9 +224,27 @@ class ReplicaDiedError(RequestError):
 
 
 class BusyError(RequestError):
-    """The replica has no room. Another replica may have some, and this one may later."""
+    """The replica has no room. Another replica may have some, and this one may later.
+
+    Parameters
+    ----------
+    message : str
+    rows : int
+        Rows of the request, as far as they are known.
+
+    Attributes
+    ----------
+    rows : int
+    final : bool
+        Whether HAProxy is not to try another replica.
+    """
 
     status = 503
+
+    def __init__(self, message: str, rows: int = 1) -> None:
+        super().__init__(message)
+        self.rows = rows
+        self.final = False
 
 
 class DeviceError(RequestError):

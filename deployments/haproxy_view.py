@@ -143,6 +143,10 @@ class HaproxyView:
         """The share of their requests that the other replicas refused in the last second."""
         return self._elsewhere.share(time.monotonic())
 
+    def tell_refusals_of_errors(self, share: float) -> None:
+        """Take in which share of its 5xx answers this replica gives because it is full, 0 to 1."""
+        self._elsewhere.refusals_of_errors = share
+
     async def watch(self) -> None:
         """Look again and again, until cancelled."""
         while True:

@@ -13,7 +13,7 @@ class InferenceCall:
     Parameters
     ----------
     counts : RequestCounts
-        Count its outcome.
+        Count it if it gets no outputs.
     rows : int
     arrival_s : float
         When it reached this process, by `time.monotonic`.
@@ -52,10 +52,7 @@ class InferenceCall:
             self._counts.client_left(self._rows, self._arrival_s)
 
     def finish(self, outcome: Outcome) -> None:
-        """Count the outcome, and hand it over."""
-        counts, rows = self._counts, self._rows
+        """Hand the outcome over; an error is counted. Outputs are, once they are encoded."""
         if isinstance(outcome, RequestError):
-            counts.failed(outcome, rows, self._arrival_s, self._deadline_ms)
-        else:
-            counts.answered(rows, self._arrival_s)
+            self._counts.failed(outcome, self._rows, self._arrival_s, self._deadline_ms)
         self._on_done(outcome)

@@ -231,6 +231,7 @@ class Replica:
             await asyncio.sleep(TICK_S)
             try:
                 first = self._repository.first
+                self._haproxy.tell_refusals_of_errors(first.refusals_of_errors())
                 first.compare_with_balancer(
                     self._haproxy.take(),
                     self._haproxy.load,

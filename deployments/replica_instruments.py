@@ -118,7 +118,11 @@ def _in_seconds(by_percentile: Mapping[str, float]) -> dict[str, float]:
 REPLICA_INSTRUMENTS: tuple[ReplicaInstrument, ...] = (
     _rows("offered", "Rows that reached this replica.", lambda s: s.batcher.rows.offered),
     _rows("refused", "Rows that this replica refused.", lambda s: s.batcher.rows.refused),
-    _rows("completed", "Rows answered with outputs.", lambda s: s.batcher.rows.completed),
+    _rows(
+        "completed",
+        "Rows for which the model returned outputs.",
+        lambda s: s.batcher.rows.completed,
+    ),
     _rows(
         "answered",
         "Rows that the SLA judges: answered, or given up because it was too late.",

@@ -113,7 +113,8 @@ class AutoscalerConfig(StrictModel):
 class LimitsConfig(StrictModel):
     """What a replica accepts."""
 
-    #: Rows that may wait. None: as many as the device serves within the SLA.
+    #: Rows that may wait; a request does not count those of lower priorities. None: as many as the
+    #: device serves within the SLA.
     waiting_room: int | None = Field(default=None, ge=1)
     #: Largest batch. None: the most efficient one that fits twice into the SLA's response time.
     batch_size_limit: int | None = Field(default=None, ge=1)

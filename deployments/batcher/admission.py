@@ -26,6 +26,7 @@ class Admission:
         *,
         queued: int,
         ahead: int,
+        behind: int = 0,
         device_free_s: float | None,
         now_s: float,
         arrival_s: float,
@@ -41,7 +42,9 @@ class Admission:
         ----------
         rows : int
         queued, ahead : int
-            Rows in the queue for ordinary batches; all that wait.
+            Rows in the queue for ordinary batches that go before them; all that do.
+        behind : int
+            Rows in that queue that they overtake, but which may fill up their last batch.
         device_free_s : float or None
             When the batch on the device will be done. None: there is none.
         now_s, arrival_s : float
@@ -52,16 +55,17 @@ class Admission:
             return False
         if limits.admit_within_ms == math.inf:
             return True
-        if not ahead and device_free_s is None:
+        fills_up = device_free_s is not None or behind > 0
+        if not ahead and not fills_up:
             alone_ms = self.processing_ms(rows)
             left_ms = limits.admit_within_ms - 1e3 * (now_s - arrival_s)
             if alone_ms <= limits.admit_within_ms:
                 return alone_ms <= left_ms
             return not self.is_expired(rows, now_s, arrival_s)
         # Later arrivals may fill up the last batch while the device is busy, so it counts as full.
-        # An idle device need not wait for them.
+        # An idle device need not wait for them, but takes what they overtake along.
         size = limits.max_batch_size
-        done = ahead + rows if device_free_s is None else -(-(ahead + rows) // size) * size
+        done = -(-(ahead + rows) // size) * size if fills_up else ahead + rows
         if not ahead and self.processing_ms(done) > limits.admit_within_ms:
             return not self.is_expired(rows, now_s, arrival_s)
         within_ms = limits.admit_within_ms - self._time_lost_in_tries_ms()

@@ -155,12 +155,12 @@ class Batcher:
         submission.kind = self._runner.shapes.class_of(inputs)
         self.rows.arrived(rows, arrival_s)
         if self._advance_soon is not None:
-            self.make_room(rows, time.monotonic(), arrival_s)
+            self.make_room(rows, time.monotonic(), arrival_s, priority)
         refusal = self.core.arrive(time.monotonic(), submission)
         if refusal is not None:
             raise self.unserved.refused(refusal, rows)
         # A busy device cannot start a batch.
-        if not self.core.device_busy:
+        if not self.core.device_busy or self.core.displaced:
             self.advance()
         if deadline_s < math.inf:
             submission.deadline_timer = self._loop.call_later(
@@ -168,14 +168,14 @@ class Batcher:
             )
         return submission
 
-    def make_room(self, rows: int, now_s: float, arrival_s: float) -> bool:
+    def make_room(self, rows: int, now_s: float, arrival_s: float, priority: int = 0) -> bool:
         """Return whether `rows` more rows may wait; if not, see whether a full batch can start.
 
         A batch that is to start at the end of the event loop's iteration starts now if there is no
         room otherwise and nothing more could be in it: a request is not refused because of others
         that an idle device is to take anyway.
         """
-        room = self.core.has_room(rows, now_s, arrival_s)
+        room = self.core.has_room(rows, now_s, arrival_s, priority=priority)
         limits = self.core.limits
         if (
             room
@@ -185,7 +185,7 @@ class Batcher:
         ):
             return room
         self._advance_now()
-        return self.core.has_room(rows, now_s, arrival_s)
+        return self.core.has_room(rows, now_s, arrival_s, priority=priority)
 
     def _give_up(self, submission: Submission) -> None:
         self.rows.cancelled += submission.rows
@@ -294,6 +294,8 @@ class Batcher:
         batch = self._deaths.next_batch(time.monotonic())
         while self.core.deadline_missed:
             self.unserved.too_late(self.core.deadline_missed.pop())
+        while self.core.displaced:
+            self.unserved.displaced(self.core.displaced.pop(), time.monotonic())
         while self.core.crowded_out:
             self.unserved.crowded_out(self.core.crowded_out.pop())
         if batch is None:

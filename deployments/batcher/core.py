@@ -10,7 +10,7 @@ busy; the core forms one at the instant when the device can take it.
 
 Within a priority, requests are served first in, first out. For each step of its priority, a request
 is treated as if it had arrived `head_start_ms` earlier: it overtakes requests that arrived shortly
-before it, and starves none.
+before it. Those that this leaves no time are given up while another replica may answer them.
 
 Requests of different kinds, such as rows of different shapes, share no batch. When a batch starts
 follows from all rows that wait; it holds those of the kind of the request that is next.
@@ -30,7 +30,9 @@ from collections.abc import Collection, Hashable
 from deployments.batcher.admission import Admission
 from deployments.batcher.arrival_rate import ArrivalRate
 from deployments.batcher.failed_batches import FailedBatches
+from deployments.batcher.kinds import latest_start_s
 from deployments.batcher.limits import Limits
+from deployments.batcher.overtaking import overtaken
 from deployments.batcher.request_queue import RequestQueue
 from deployments.batcher.requests import (
     Batch,
@@ -42,18 +44,13 @@ from deployments.batcher.requests import (
 )
 from policy.batching_policy import BatchingPolicy
 
-# To meet a deadline, a batch starts earlier than it must by this much, or by this share of its
-# latency if that is more: timers fire late, and batch latency varies.
-_SLACK_MS = 2.0
-_SLACK_SHARE = 0.1
-
 
 class BatcherCore:
     """The queue of one device, and the decisions about its batches.
 
     After every event (`arrive`, `device_free`, `device_failed`, `cancel`, `drain`, `use`, or
     `wake_at_s` has passed) the caller asks `next_batch`, and answers the requests in
-    `deadline_missed` and `crowded_out`.
+    `deadline_missed`, `displaced` and `crowded_out`.
 
     Parameters
     ----------
@@ -71,6 +68,9 @@ class BatcherCore:
     deadline_missed : list of Request
         Requests dropped because their own deadline, or that of the limits, cannot be met; the
         caller empties the list.
+    displaced : list of Request
+        Requests given up because others, which overtook them, leave them no time; the caller
+        empties the list.
     crowded_out : list of Request
         Suspected requests given up because there is no room for more, the oldest first; the caller
         empties the list.
@@ -84,6 +84,7 @@ class BatcherCore:
         self.arrival_rate = ArrivalRate(rate_window_s)
         self.wake_at_s: float | None = None
         self.deadline_missed: list[Request] = []
+        self.displaced: list[Request] = []
         self.crowded_out: list[Request] = []
         self.wait_factor = 1.0
         self._queue = RequestQueue()
@@ -124,8 +125,11 @@ class BatcherCore:
         now_s: float,
         arrival_s: float | None = None,
         kind: Hashable = None,
+        priority: int = 0,
     ) -> bool:
         """Return whether `rows` more rows may wait: there is room, and they will be done in time.
+
+        What waits of a lower priority does not count: they overtake it.
 
         Parameters
         ----------
@@ -135,12 +139,16 @@ class BatcherCore:
             When the request reached the replica, from which its time counts; `now_s` by default.
         kind : hashable
             Its kind; None if it is not known yet, or there is only one.
+        priority : int
+            0 is the lowest.
         """
         size = self.limits.max_batch_size
+        queued = self._queue.rows_from(priority)
         return not self._draining and self._admission.admits(
             rows,
-            queued=self._queue.rows,
-            ahead=self._queue.rows_ahead(kind, size) + self._bisection.rows,
+            queued=queued,
+            ahead=self._queue.rows_ahead(kind, size, priority) + self._bisection.rows,
+            behind=self._queue.rows - queued,
             device_free_s=self._busy_until_s,
             now_s=now_s,
             arrival_s=now_s if arrival_s is None else arrival_s,
@@ -174,18 +182,31 @@ class BatcherCore:
 
         Its time counts from its own `arrival_s`, which is before `now_s` if it waited to be read.
         """
-        if not self.has_room(request.rows, now_s, request.arrival_s, request.kind):
+        kind, priority = request.kind, request.priority
+        if not self.has_room(request.rows, now_s, request.arrival_s, kind, priority):
             return self.refuse(request.rows, now_s, request.arrival_s)
         self.arrival_rate.count(now_s, request.rows)
         self._admission.count_admitted(request.rows, self.arrival_rate.weight)
         if request.deadline_s < math.inf:
-            ahead = self._queue.rows_from(request.priority) + self._bisection.rows
+            ahead = self._queue.rows_from(priority) + self._bisection.rows
             done_s = self._admission.completion_s(ahead + request.rows, now_s, self._busy_until_s)
             if done_s > request.deadline_s:
                 alone_s = self._admission.completion_s(request.rows, now_s, None)
                 return Refusal.HOPELESS if alone_s > request.deadline_s else Refusal.DEADLINE
         self._queue.append(request)
+        if self._queue.rows_from(priority) < self._queue.rows:
+            self._displace(now_s)
         return None
+
+    def _displace(self, now_s: float) -> None:
+        """Give up what was overtaken and is too late now: another replica may still answer it."""
+        if self.limits.answer_within_ms == math.inf:
+            return
+        tested, free_s = self._bisection.rows, self._busy_until_s
+        for request in overtaken(self._queue, tested, self._admission, free_s, now_s):
+            self.displaced.append(request)
+            self.cancel(request)
+            self._admission.count_refused(request.rows, self.arrival_rate.weight)
 
     def cancel(self, request: Request) -> None:
         """Give up the rows of `request` that are not on the device yet."""
@@ -337,11 +358,13 @@ class BatcherCore:
         return max_age_ms * self.wait_factor
 
     def _latest_start_s(self, policy: BatchingPolicy) -> float:
-        """Return when the oldest wait ends, or earlier, when a deadline requires a batch."""
+        """Return when the oldest wait ends; earlier if a deadline or another kind needs that."""
         due_s = self._queue.oldest_arrival_s() + 1e-3 * self.longest_wait_ms(policy)
+        if self._queue.has_several_kinds:
+            max_age_ms = self.limits.max_age_ms * self.wait_factor
+            return min(due_s, latest_start_s(self._queue, self.limits, max_age_ms))
         deadline_s = self._queue.earliest_deadline_s()
         if deadline_s == math.inf:
             return due_s
-        latency_ms = self.limits.batch_latency_ms(min(self._queue.rows, self._largest(policy)))
-        slack_ms = max(_SLACK_MS, _SLACK_SHARE * latency_ms)
-        return min(due_s, deadline_s - 1e-3 * (latency_ms + slack_ms))
+        size = min(self._queue.rows, self._largest(policy))
+        return min(due_s, deadline_s - 1e-3 * self.limits.early_latency_ms(size))

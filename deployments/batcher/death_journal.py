@@ -246,9 +246,15 @@ def _create(path: Path) -> int:
     make_private(path.parent)
     hidden = path.with_suffix(".new")
     descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    os.ftruncate(descriptor, _FILE_BYTES)
-    fcntl.lockf(descriptor, fcntl.LOCK_EX)
-    hidden.rename(path)
+    try:
+        # Without holes: where memory is full, to write into one would kill the process.
+        os.posix_fallocate(descriptor, 0, _FILE_BYTES)
+        fcntl.lockf(descriptor, fcntl.LOCK_EX)
+        hidden.rename(path)
+    except OSError:
+        os.close(descriptor)
+        hidden.unlink(missing_ok=True)
+        raise
     return descriptor
 
 

@@ -28,6 +28,8 @@ INTERRUPTION_S = 1e-4
 _TIMER_SLACK_S = 0.002
 #: An iteration in which nothing was counted, and which took no longer than this, was idle.
 _IDLE_ITERATION_S = 50e-6
+#: How many times as long as in the iteration before a request is taken to cost at most.
+_SLOWER_AT_MOST = 2.0
 
 
 class IterationSums:
@@ -263,12 +265,16 @@ class FrontMeter:
 
         Its answers leave when all that its poll returned has been read. This is when that is, if
         there are as many requests as in the iteration before, and the rest cost what those before
-        the present one did. The batches that it ran before it read do not count.
+        the present one did. But one slow request says little of the others: they are not taken to
+        cost more than twice what those in the iteration before did. The batches that it ran before
+        it read do not count.
         """
         handled = self.requests - self._requests_before - 1
         if not self._working or not 0 < handled < self._last_requests:
             return 0.0
-        return max(0.0, now_s - self._first_read_s) * (self._last_requests / handled - 1)
+        each_s = max(0.0, now_s - self._first_read_s) / handled
+        each_s = min(each_s, _SLOWER_AT_MOST * self.request_s)
+        return each_s * (self._last_requests - handled)
 
     def take(self) -> FrontCounts:
         """Return what the front did since the last call."""

@@ -19,6 +19,10 @@ ADMISSION_SHARE = 0.97
 #: The balancer sends as many requests at a time as the front handles in this share of the SLA's
 #: response time, if it is the front that limits the replica.
 CONCURRENCY_SHARE = 0.25
+#: To meet a deadline, a batch starts earlier than it must by this much, or by this share of its
+#: latency if that is more: timers fire late, and batch latency varies.
+_SLACK_MS = 2.0
+_SLACK_SHARE = 0.1
 #: No front is faster.
 _NO_TIME_MS = 1e-6
 
@@ -32,7 +36,8 @@ class Limits:
     max_age_ms : float
         At this age of the oldest request a free device starts, whatever the policy says.
     waiting_room : int
-        Rows that may wait, not counting those on the device.
+        Rows that may wait, not counting those on the device, nor, for a request, those of lower
+        priorities.
     latency_ms : sequence of float
         Batch latency; entry ``b - 1`` is for batch size ``b``, the last for the largest batch.
     head_start_ms : float
@@ -72,6 +77,11 @@ class Limits:
     def batch_latency_ms(self, size: int) -> float:
         """Return how long a batch of `size` rows takes; none is larger than the largest."""
         return self.latency_ms[min(size, len(self.latency_ms)) - 1]
+
+    def early_latency_ms(self, size: int) -> float:
+        """Return how long before a deadline a batch of `size` rows must start to meet it."""
+        latency_ms = self.batch_latency_ms(size)
+        return latency_ms + max(_SLACK_MS, _SLACK_SHARE * latency_ms)
 
 
 def batch_size_within(profile: Profile, sla: ServiceLevelObjective) -> int:

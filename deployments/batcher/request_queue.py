@@ -1,7 +1,7 @@
 """The queue of ordinary batches: priorities, kinds, and slices back from failed batches."""
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
 from itertools import chain
 from typing import Any
@@ -29,6 +29,7 @@ class RequestQueue:
         self.rows = 0
         #: By priority, the lowest first.
         self._queues: list[deque[Request]] = [deque()]
+        self._rows_by_priority = [0]
         self._returned: deque[Slice] = deque()
         #: But for None, the only kind where it is one.
         self._rows_by_kind: dict[Hashable, int] = {}
@@ -41,6 +42,11 @@ class RequestQueue:
         """Whether slices of failed batches wait."""
         return bool(self._returned)
 
+    @property
+    def has_several_kinds(self) -> bool:
+        """Whether rows of more than one kind wait."""
+        return len(self._rows_by_kind) > 1
+
     def rows_of(self, kind: Hashable) -> int:
         """Return how many rows of a kind wait."""
         return self.rows if kind is None else self._rows_by_kind.get(kind, 0)
@@ -49,12 +55,13 @@ class RequestQueue:
         """Return how many rows wait of this priority or a higher one, or of failed batches."""
         if not priority:
             return self.rows
-        rows = sum(part.rows for part in self._returned if not part.request.cancelled)
-        for queue in self._queues[priority:]:
-            rows += sum(one.rows - one.rows_started for one in queue if not one.cancelled)
+        rows = sum(self._rows_by_priority[priority:])
+        for part in self._returned:
+            if part.request.priority < priority and not part.request.cancelled:
+                rows += part.rows
         return rows
 
-    def rows_ahead(self, kind: Hashable, batch_size: int) -> int:
+    def rows_ahead(self, kind: Hashable, batch_size: int, priority: int = 0) -> int:
         """Return the rows that wait before a request, with batches of other kinds as if full.
 
         Parameters
@@ -63,10 +70,20 @@ class RequestQueue:
             Its kind. If that is None although others have one, it is not known yet.
         batch_size : int
             The largest batch.
+        priority : int
+            Its priority; what waits of a lower one does not count.
         """
+        if not self._rows_by_kind:
+            return self.rows_from(priority)
         by_kind = self._rows_by_kind
-        if not by_kind:
-            return self.rows
+        if priority:
+            by_kind = dict(self.returned_rows())
+            for one in chain(*self._queues[priority:]):
+                if not one.cancelled:
+                    rows = one.rows - one.rows_started
+                    by_kind[one.kind] = by_kind.get(one.kind, 0) + rows
+            if not by_kind:
+                return 0
         batches = sum([-(-rows // batch_size) for other, rows in by_kind.items() if other != kind])
         if kind is None:
             batches -= 1  # it may still fit into one of them
@@ -82,6 +99,7 @@ class RequestQueue:
         """Queue all rows of a new request."""
         while len(self._queues) <= request.priority:
             self._queues.append(deque())
+            self._rows_by_priority.append(0)
         self._queues[request.priority].append(request)
         self._count(request, request.rows)
         if request.deadline_s < math.inf:
@@ -104,6 +122,20 @@ class RequestQueue:
         # Each cancelled request pays for looking at two entries at most.
         if self._cancelled > max(_MIN_CANCELLED, entries // 2):
             self._drop_cancelled()
+
+    def returned_rows(self) -> Counter[Hashable]:
+        """Return how many rows of failed batches wait, by their kinds."""
+        rows: Counter[Hashable] = Counter()
+        for part in self._returned:
+            if not part.request.cancelled:
+                rows[part.request.kind] += part.rows
+        return rows
+
+    def in_order(self, head_start_s: float) -> list[Request]:
+        """Return the requests in the order in which they go next, after what was returned."""
+        waiting = [one for one in chain(*self._queues) if not one.cancelled]
+        waiting.sort(key=lambda one: (one.arrival_s - one.priority * head_start_s, -one.priority))
+        return waiting
 
     def requests(self) -> list[Request]:
         """Return the waiting requests; one with several slices may appear more than once."""
@@ -214,6 +246,7 @@ class RequestQueue:
         """Count rows of a request that come or, if negative, go."""
         request.rows_queued += rows
         self.rows += rows
+        self._rows_by_priority[request.priority] += rows
         if request.kind is not None:
             waiting = self._rows_by_kind.get(request.kind, 0) + rows
             if waiting:

@@ -15,7 +15,7 @@ class RowCounts:
     Attributes
     ----------
     offered, refused, completed : int
-        Rows that reached the batcher; those refused or crowded out; those answered with outputs.
+        Rows that reached the batcher; those refused or crowded out; those that have their outputs.
     deadline_missed, expired : int
         Rows dropped because their request's own deadline, or the SLA's, passed or could not be met.
     pruned, refused_too_late : int

@@ -43,10 +43,9 @@ class Unserved:
         if refusal is Refusal.EXPIRED:
             return DeadlineError(TOO_LATE)
         if refusal is Refusal.DEADLINE:
-            return BusyError("this replica cannot answer before the request's deadline")
-        return BusyError(
-            f"this replica is full: {self._core.queue_length} rows are waiting; try again later"
-        )
+            return BusyError("this replica cannot answer before the request's deadline", rows)
+        queued = self._core.queue_length
+        return BusyError(f"this replica is full: {queued} rows are waiting; try again later", rows)
 
     def refused_unread(self, rows: int, now_s: float, arrival_s: float) -> None:
         """Count a request for which there was no room, so that it was not parsed.
@@ -89,6 +88,18 @@ class Unserved:
         if request.deadline_s < math.inf:
             message = message or "the request's deadline cannot be met"
         submission.finish(DeadlineError(message or TOO_LATE))
+
+    def displaced(self, request: Request, now_s: float) -> None:
+        """Answer a request that others have overtaken: by a refusal, if there is time elsewhere."""
+        submission = submission_of(request)
+        if submission.done:
+            return
+        if self._core.refusal(request.rows, now_s, request.arrival_s) is Refusal.EXPIRED:
+            self.too_late(request)
+            return
+        self._rows.refused += request.rows
+        message = "requests of higher priority take this replica's time"
+        submission.finish(BusyError(message, request.rows))
 
     def crowded_out(self, request: Request) -> None:
         """Answer a suspected request with a `CrowdedOutError`."""

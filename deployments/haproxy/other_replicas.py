@@ -26,11 +26,14 @@ class Tries:
     sent : int
         Requests sent to it, tries again included.
     refused : int
-        Those that were tried elsewhere, or answered with an error of the server.
+        Those that were tried elsewhere.
+    errors : int
+        Those answered with an error of the server: refused finally, or failed.
     """
 
     sent: int
     refused: int
+    errors: int
 
 
 def tries_elsewhere(table: str, server_ends_with: str) -> dict[str, Tries]:
@@ -61,7 +64,7 @@ def _tries(
         # Backup servers answer for replicas that are gone.
         if row["pxname"] in backends and not name.endswith(server_ends_with) and row["bck"] == "0":
             sent, again, errors = (int(row[one] or 0) for one in ("stot", "wretr", "hrsp_5xx"))
-            yield name, Tries(sent, again + errors)
+            yield name, Tries(sent, again, errors)
 
 
 class RefusedElsewhere:
@@ -71,27 +74,37 @@ class RefusedElsewhere:
     ----------
     server_ends_with : str
         How HAProxy's name of this replica ends.
+
+    Attributes
+    ----------
+    refusals_of_errors : float
+        The share of refusals among the answers with an error of the server, 0 to 1. HAProxy does
+        not tell them apart, so it is taken from this replica's own answers.
     """
 
     def __init__(self, server_ends_with: str) -> None:
         self._server = server_ends_with
         self._before: dict[str, Tries] = {}
         self._looked_s = -math.inf
-        self._sent = self._refused = 0.0
+        self.refusals_of_errors = 1.0
+        self._sent = self._refused = self._errors = 0.0
 
     def share(self, now_s: float) -> float:
         """Return the share refused, 0 to 1; 0 if too little was tried, or seen lately, to tell."""
         if self._sent < MIN_TRIES or now_s > self._looked_s + FORGET_AFTER_S:
             return 0.0
-        return min(1.0, self._refused / self._sent)
+        refused = self._refused + self.refusals_of_errors * self._errors
+        return min(1.0, refused / self._sent)
 
     def observe(self, table: str, now_s: float) -> None:
         """Take in the answer to ``show stat``; errors are those of `tries_elsewhere`."""
         before, self._before = self._before, tries_elsewhere(table, self._server)
         keep = math.exp(-(now_s - self._looked_s) / MEMORY_S)
         self._sent, self._refused, self._looked_s = keep * self._sent, keep * self._refused, now_s
+        self._errors *= keep
         for name, now in self._before.items():
             earlier = before.get(name)
             if earlier is not None and now.sent >= earlier.sent:
                 self._sent += now.sent - earlier.sent
                 self._refused += max(0, now.refused - earlier.refused)
+                self._errors += max(0, now.errors - earlier.errors)

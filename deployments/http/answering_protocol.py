@@ -38,26 +38,28 @@ class AnsweringProtocol(TimedProtocol):
         self._held += data
         self.flow.pause_reading()
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: Answer, *, final: bool = False) -> None:
         """Write an answer, compressed if the client takes that and it pays."""
         coding = None if self._head is None else self._head.coding
         if coding is not None and pays(answer):
             compressing = self.loop.run_in_executor(None, compressed, answer, coding)
             compressing.add_done_callback(self._compressed)
         else:
-            self.write(*self._encoded(answer))
+            self.write(*self._encoded(answer, final=final))
 
     def _compressed(self, compressing: asyncio.Future[Answer]) -> None:
         """Write an answer that was compressed."""
         if not compressing.cancelled():
             self.write(*self._encoded(compressing.result()))
 
-    def _encoded(self, answer: Answer) -> tuple[bytes, bytes]:
+    def _encoded(self, answer: Answer, *, final: bool = False) -> tuple[bytes, bytes]:
+        """Return an answer as bytes; HAProxy tries no other replica after a `final` refusal."""
         hosted, head, headers = self.hosted, self._head, self.server_state.default_headers
         assert hosted is not None
         if head is None:
             return hosted.encode(answer, headers, None, only_replica=False)
-        return hosted.encode(answer, headers, head.balancer, only_replica=head.only_replica)
+        final = final or head.only_replica
+        return hosted.encode(answer, headers, head.balancer, only_replica=final)
 
     def _go_on(self) -> None:
         held, self._held = self._held, b""

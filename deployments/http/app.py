@@ -157,6 +157,7 @@ class InferenceApp:
             fields.get(REQUEST_ID, b"")[:MAX_REQUEST_ID_BYTES] or self.request_ids.make(),
             fields.get(TRACEPARENT),
         )
+        final = only_replica.HEADER in fields
         try:
             if path_of(scope) == EVENTS:
                 await self._stream(scope, fields, receive, send, info)
@@ -168,13 +169,14 @@ class InferenceApp:
             return
         except Exception as error:
             status, body, headers = self.outcomes.failure(error, info, arrival_s)
+            final |= isinstance(error, BusyError) and error.final
         self.service.answers[status] += 1
         headers.append((b"content-length", b"%d" % len(body)))
         headers.append((REQUEST_ID, info.request_id))
         headers.append(limit_header(self.limit_shares.of(balancer)))
         if scope["method"] == "HEAD":
             body = b""
-        status = only_replica.status_on_wire(status, only_replica=only_replica.HEADER in fields)
+        status = only_replica.status_on_wire(status, only_replica=final)
         if status != 503:  # a replica that is tried next is told as well
             self.service.count_refused_before(refused)
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -200,8 +202,10 @@ class InferenceApp:
         check_method(method, "POST")
         try:
             answer = await self._infer(scope, fields, receive, arrival_s, info)
-        except RequestError:
+        except Exception as error:
             self.outcomes.totals.failed(arrival_s)
+            if isinstance(error, BusyError) and only_replica.OTHERS_HEADER in fields:
+                error.final = not self.service.retries.take(error.rows)
             raise
         coding = accepted_coding(fields.get(ACCEPT_ENCODING, b"identity"))
         if coding is not None and pays(answer):
@@ -243,7 +247,7 @@ class InferenceApp:
         timeout_ms, priority = read_timeout_ms(fields), read_priority(fields)
         if (read_content_length(fields) or 0) > LARGE_BODY_BYTES:
             # No need to read it if there is no room.
-            self._check_room(b"", arrival_s)
+            self._check_room(b"", arrival_s, priority)
         with self.service.bodies.reservation() as reservation:
             try:
                 body = await read_body(
@@ -256,15 +260,15 @@ class InferenceApp:
             except BusyError:
                 service.refuse(b"", arrival_s)
                 raise
-            self._check_room(body, arrival_s)
+            self._check_room(body, arrival_s, priority)
             how = (body, header_length, service.signature, timeout_ms, priority)
             if takes_turns(body, header_length):
-                if self.parses_too_late(len(body), arrival_s):
+                if self.parses_too_late(len(body), arrival_s, priority):
                     rows = claimed_rows(body, service.signature.max_rows)
                     refused = [(arrival_s, rows)]
                     service.front_meter.request_refused()
                     service.count_turned_away(Refusal.FULL, refused, time.monotonic())
-                    raise BusyError(FULL)
+                    raise BusyError(FULL, rows)
                 request = await self.turns.result(parse_in_turns(*how), len(body))
             else:
                 request = parse_request(*how)
@@ -287,7 +291,7 @@ class InferenceApp:
                     service.tracing.end(info.trace, status, request.rows, info.token)
         return answer
 
-    def parses_too_late(self, size: int, arrival_s: float) -> bool:
+    def parses_too_late(self, size: int, arrival_s: float, priority: int) -> bool:
         """Return whether a large request cannot be answered in time after those parsed before it.
 
         Parameters
@@ -296,14 +300,16 @@ class InferenceApp:
             Length of its body in bytes.
         arrival_s : float
             When it arrived, by `time.monotonic`.
+        priority : int
+            As its head gives it.
         """
         # As if it had waited for that long already.
         since_s = arrival_s - self.turns.ends_in_s(size)
-        return self.service.turns_away(since_s, time.monotonic()) is not None
+        return self.service.turns_away(since_s, time.monotonic(), priority) is not None
 
-    def _check_room(self, body: bytes, arrival_s: float) -> None:
-        if not self.service.has_room(body, arrival_s):
-            raise BusyError(FULL)
+    def _check_room(self, body: bytes, arrival_s: float, priority: int) -> None:
+        if not self.service.has_room(body, arrival_s, priority):
+            raise BusyError(FULL, claimed_rows(body, self.service.signature.max_rows))
 
 
 def takes_turns(body: bytes, header_length: int | None) -> bool:

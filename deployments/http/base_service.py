@@ -7,7 +7,7 @@ from collections import Counter
 from deployments.access.control import AccessControl
 from deployments.batcher.requests import Refusal
 from deployments.http.body_budget import BodyBudget
-from deployments.http.retry_budget import RetryBudget
+from deployments.http.retry_budget import RefusalsOfErrors, RetryBudget
 from deployments.observability.inference_statistics import BatchTotals
 from deployments.observability.tracing import Tracing
 
@@ -55,6 +55,7 @@ class BaseService(ABC):
         self.draining = False
         self.bodies = BodyBudget()
         self.retries = RetryBudget()
+        self._refusals_of_errors = RefusalsOfErrors()
         self.access = AccessControl()
         self.tracing = Tracing(name, version)
 
@@ -67,7 +68,11 @@ class BaseService(ABC):
         """Requests that the balancer should send at a time; None: as many as come."""
         return None
 
-    def has_room(self, body: bytes, arrival_s: float) -> bool:
+    def refusals_of_errors(self) -> float:
+        """Return the share of refusals among the latest 5xx answers; to be called every second."""
+        return self._refusals_of_errors.take(self.answers)
+
+    def has_room(self, body: bytes, arrival_s: float, priority: int = 0) -> bool:
         """Return whether one more row may wait; if not, count the rows of `body` as refused.
 
         Parameters
@@ -76,19 +81,21 @@ class BaseService(ABC):
             The body of an inference request.
         arrival_s : float
             When it reached this process, by `time.monotonic`.
+        priority : int
+            As in `turns_away`.
 
         Raises
         ------
         RequestError
             It is refused for another reason than a lack of room.
         """
-        if self.turns_away(arrival_s, time.monotonic()) is None:
+        if self.turns_away(arrival_s, time.monotonic(), priority) is None:
             return True
         self.refuse(body, arrival_s)
         return False
 
     @abstractmethod
-    def turns_away(self, arrival_s: float, now_s: float) -> Refusal | None:
+    def turns_away(self, arrival_s: float, now_s: float, priority: int = 0) -> Refusal | None:
         """Return why one more row cannot be answered in time, without counting it.
 
         Parameters
@@ -96,12 +103,18 @@ class BaseService(ABC):
         arrival_s : float
             When the request reached this process, by `time.monotonic`.
         now_s : float
+        priority : int
+            As its head gives it, by `PriorityLevels`; 0 if that names none.
 
         Returns
         -------
         Refusal or None
             FULL or EXPIRED; None if it can.
         """
+
+    @abstractmethod
+    def count_answered(self, rows: int, arrival_s: float) -> None:
+        """Count a request whose outputs are encoded: `infer_nowait` does not know of that."""
 
     @abstractmethod
     def count_refused_before(self, requests: int) -> None:

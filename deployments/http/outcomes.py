@@ -54,6 +54,7 @@ class Outcomes:
             logger.exception("failed to encode the model's outputs")
             raise ModelError("the model returned outputs that cannot be encoded") from None
         self.totals.answered(request.rows, arrival_s)
+        service.count_answered(request.rows, arrival_s)
         if length is None:
             return 200, body, [JSON]
         return 200, body, [BINARY, (HEADER_LENGTH, b"%d" % length)]

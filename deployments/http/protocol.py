@@ -16,7 +16,7 @@ from typing import Any
 from deployments.access.control import INFERENCE
 from deployments.batcher.requests import Refusal
 from deployments.batcher.submission import Cancellable, Outcome
-from deployments.errors import DeadlineError, RequestError
+from deployments.errors import BusyError, DeadlineError, RequestError
 from deployments.http.answering_protocol import AnsweringProtocol
 from deployments.http.app import takes_turns
 from deployments.http.hosted_app import HostedApp
@@ -140,7 +140,7 @@ class InferenceProtocol(AnsweringProtocol):
         token = None
         try:
             token = service.access.admit(head.authorization, INFERENCE, now_s)
-            refusal = service.turns_away(self._arrival_s, now_s)
+            refusal = service.turns_away(self._arrival_s, now_s, head.priority)
             if refusal is None:
                 self._info = RequestInfo(self._request_id, traceparent, token)
                 # Strangers, and whom there is no room for, take nothing of the budget for bodies.
@@ -161,16 +161,20 @@ class InferenceProtocol(AnsweringProtocol):
         hosted, head, too_late = self.hosted, self._head, refusal is Refusal.EXPIRED
         assert hosted is not None
         assert head is not None
-        service = hosted.app.service
         hosted.turned_away.add(self._arrival_s, rows, info, too_late=too_late)
         start, end = hosted.refusal(
             self.server_state.default_headers,
             head.balancer,
             too_late=too_late,
-            only_replica=head.only_replica
-            or (head.other_replicas and not too_late and not service.retries.take(rows)),
+            only_replica=head.only_replica or (not too_late and self._is_final(rows)),
         )
         hosted.pacer.add(self, start, end, too_late=too_late)
+
+    def _is_final(self, rows: int) -> bool:
+        """Return whether a refusal of `rows` rows is not to be tried at another replica."""
+        assert self.hosted is not None
+        head, retries = self._head, self.hosted.app.service.retries
+        return head is not None and head.other_replicas and not retries.take(rows)
 
     def _read_body(self, data: bytes) -> None:
         assert self.hosted is not None
@@ -221,7 +225,7 @@ class InferenceProtocol(AnsweringProtocol):
         )
         try:
             if takes_turns(body, head.header_length):
-                if hosted.app.parses_too_late(len(body), self._arrival_s):
+                if hosted.app.parses_too_late(len(body), self._arrival_s, head.priority):
                     rows = claimed_rows(body, hosted.app.service.signature.max_rows)
                     self._turn_away(Refusal.FULL, rows, lambda: self._info)
                     return
@@ -253,9 +257,10 @@ class InferenceProtocol(AnsweringProtocol):
     def _check_room(self, body: bytes) -> bool:
         """Return whether there still is room after the body was read in parts; if not, refuse."""
         assert self.hosted is not None
+        assert self._head is not None
         service = self.hosted.app.service
         try:
-            refusal = service.turns_away(self._arrival_s, self._last_read_s)
+            refusal = service.turns_away(self._arrival_s, self._last_read_s, self._head.priority)
         except Exception as error:
             self._refuse(error)
             return False
@@ -271,7 +276,8 @@ class InferenceProtocol(AnsweringProtocol):
         self.hosted.outcomes.totals.failed(self._arrival_s)
         answer = self.hosted.outcomes.failure(error, self._info, self._arrival_s)
         self._end_trace(answer[0])
-        start, end = self._encoded(answer)
+        final = isinstance(error, BusyError) and self._is_final(error.rows)
+        start, end = self._encoded(answer, final=final)
         self.hosted.pacer.add(self, start, end, too_late=isinstance(error, DeadlineError))
 
     def _answered(self, outcome: Outcome) -> None:
@@ -279,7 +285,7 @@ class InferenceProtocol(AnsweringProtocol):
         assert self.hosted is not None
         assert self._request is not None
         assert self._service is not None
-        outcomes = self.hosted.outcomes
+        outcomes, final = self.hosted.outcomes, False
         try:
             if isinstance(outcome, RequestError):
                 raise outcome
@@ -287,9 +293,10 @@ class InferenceProtocol(AnsweringProtocol):
         except Exception as error:
             outcomes.totals.failed(self._arrival_s)
             answer = outcomes.failure(error, self._info, self._arrival_s)
+            final = isinstance(error, BusyError) and self._is_final(error.rows)
         self._end_trace(answer[0])
         self._request = self._call = None
-        self._send(answer)
+        self._send(answer, final=final)
 
     def _end_trace(self, status: int) -> None:
         """Make the spans of the request, if it is traced."""

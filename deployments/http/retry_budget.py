@@ -6,11 +6,38 @@ what they can take. So a replica has some of its refusals be final, the more the
 what they are asked, by HAProxy's count (`deployments.haproxy.other_replicas`).
 """
 
+from collections import Counter
+from collections.abc import Mapping
+
 #: Up to this share refused elsewhere all refusals may be tried there. Six independent tries then
 #: fail for 1.6% of the requests, so a fleet that keeps a usual SLA is below it.
 ALL_UP_TO = 0.5
 #: From this share on none may.
 NONE_FROM = 0.7
+#: What a replica answered counts for half of that after each tick.
+_KEEP = 0.5
+
+
+class RefusalsOfErrors:
+    """Tell what share of a replica's own answers with a 5xx status are refusals."""
+
+    def __init__(self) -> None:
+        self._before: Counter[int] = Counter()
+        self._refused = self._errors = 0.0
+
+    def take(self, answers: Mapping[int, int]) -> float:
+        """Return the share in the last ticks, 1 if there were no such answers.
+
+        Parameters
+        ----------
+        answers : mapping of int to int
+            The answers since the start, by status.
+        """
+        now = Counter({status: count for status, count in answers.items() if status >= 500})
+        new, self._before = now - self._before, now
+        self._refused = _KEEP * self._refused + new[503]
+        self._errors = _KEEP * self._errors + new.total()
+        return self._refused / self._errors if self._errors >= 1.0 else 1.0
 
 
 class RetryBudget:

@@ -49,10 +49,10 @@ class Service(Protocol):
     def batch_totals(self) -> BatchTotals:
         """The batches that the model computed."""
 
-    def has_room(self, body: bytes, arrival_s: float) -> bool:
+    def has_room(self, body: bytes, arrival_s: float, priority: int = 0) -> bool:
         """Return whether one more row can be answered in time. If not, count it as refused."""
 
-    def turns_away(self, arrival_s: float, now_s: float) -> Refusal | None:
+    def turns_away(self, arrival_s: float, now_s: float, priority: int = 0) -> Refusal | None:
         """Return why one more row cannot be answered in time, FULL or EXPIRED; None if it can.
 
         It is not counted; `count_turned_away` does that.
@@ -62,6 +62,9 @@ class Service(Protocol):
         self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
     ) -> None:
         """Count requests that were turned away, given their arrival times and rows."""
+
+    def count_answered(self, rows: int, arrival_s: float) -> None:
+        """Count a request whose outputs are encoded, and so answered in time or late."""
 
     def count_refused_before(self, requests: int) -> None:
         """Count requests that the balancer refused because of `concurrency`."""

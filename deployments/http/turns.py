@@ -1,16 +1,20 @@
 """Long work on the event loop, in turns: the loop reads and answers other requests between them."""
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Generator
+from statistics import median_low
 from typing import Any
 
 #: How long a turn may last, plus the piece of work with which it ends.
 TURN_S = 0.5e-3
 
-#: How much the latest work weighs in the mean time per unit of size.
-_WEIGHT = 0.2
+#: So many works tell what the next one takes. Their median: a stall during one says nothing of it.
+_LATEST = 5
+#: What they tell is trusted for so long; then one work is let through, to know it anew.
+_TRUSTED_FOR_S = 1.0
 
 #: Work that yields after each piece, none longer than a fraction of a millisecond, and returns.
 Work = Generator[None, None, Any]
@@ -53,17 +57,23 @@ class Turns:
         self._call_soon = call_soon
         self._clock = clock
         self._waiting: deque[Turn] = deque()
-        #: When the first of them began, once it has; and the mean time per unit of size.
+        #: When the first of them began, once it has.
         self._began_s: float | None = None
-        self._mean_s = 0.0
+        #: Times per unit of size of the latest works, and when the last of them ended.
+        self._each_s: deque[float] = deque(maxlen=_LATEST)
+        self._ended_s = -math.inf
 
     def ends_in_s(self, size: float) -> float:
         """Return how long work of a size that is started now is likely to take until it ends.
 
-        What else the loop does meanwhile is part of it. It is 0 until some work has ended.
+        What else the loop does meanwhile is part of it. It is 0 if that is not known: nothing has
+        ended yet, or nothing waits and nothing has ended for a second.
         """
-        before = sum(turn.size for turn in self._waiting if turn.work is not None)
-        return self._mean_s * (before + size)
+        waiting = [turn.size for turn in self._waiting if turn.work is not None]
+        trusted = waiting or self._clock() < self._ended_s + _TRUSTED_FOR_S
+        if not trusted or not self._each_s:
+            return 0.0
+        return median_low(self._each_s) * (sum(waiting) + size)
 
     def start(self, work: Work, on_done: Callable[[Any], None], size: float = 0.0) -> Turn:
         """Have work done.
@@ -122,8 +132,7 @@ class Turns:
             took_s, self._began_s = self._clock() - self._began_s, None
             if turn.work is not None:
                 if turn.size:
-                    each_s = took_s / turn.size
-                    weight = _WEIGHT if self._mean_s else 1.0
-                    self._mean_s += weight * (each_s - self._mean_s)
+                    self._each_s.append(took_s / turn.size)
+                    self._ended_s = self._clock()
                 turn.work = None
                 turn.on_done(outcome)

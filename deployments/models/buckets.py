@@ -237,24 +237,41 @@ class Bucketing:
         Raises
         ------
         ModelError
-            `forward` returned a different number of rows than the group has.
+            `forward` returned a different number of rows than the group has, or an output of some
+            groups only, or of another shape for one than for another.
         InvalidInputError
             A size is below 1 or larger than the largest bucket.
         """
-        outputs: dict[str, NDArray[Any]] = {}
-        for group in self.split(sizes):
+        groups = self.split(sizes)
+        outputs: dict[str, list[NDArray[Any]]] = {}
+        for group in groups:
             for name, output in forward(group).items():
                 if len(output) != len(group.rows):
                     raise ModelError(
                         f"the model returned a wrong number of rows of output {name!r}"
                     )
-                if len(output) == len(sizes):  # a single group is in the batch's order
-                    outputs[name] = output
-                    continue
-                if name not in outputs:
-                    outputs[name] = np.empty((len(sizes), *output.shape[1:]), output.dtype)
-                outputs[name][list(group.rows)] = output
-        return outputs
+                outputs.setdefault(name, []).append(output)
+        if len(groups) == 1:  # it is in the batch's order
+            return {name: output for name, (output,) in outputs.items()}
+        rows = [row for group in groups for row in group.rows]
+        return {name: _in_order(name, parts, rows, len(groups)) for name, parts in outputs.items()}
+
+
+def _in_order(
+    name: str, parts: Sequence[NDArray[Any]], rows: Sequence[int], groups: int
+) -> NDArray[Any]:
+    """Return an output in the batch's order, in a datatype that holds that of each group."""
+    if len(parts) < groups:
+        raise ModelError(f"the model returned output {name!r} for some of the rows only")
+    try:
+        joined = np.concatenate(parts)
+    except (TypeError, ValueError):
+        raise ModelError(
+            f"the model returned rows of different shapes or types of output {name!r}"
+        ) from None
+    output = np.empty_like(joined)
+    output[list(rows)] = joined
+    return output
 
 
 def pad(

@@ -151,7 +151,7 @@ class PipelineService(BaseService):
             and all(stage.workers > 0 for stage in self.pipeline.core.stages)
         )
 
-    def turns_away(self, arrival_s: float, now_s: float) -> Refusal | None:
+    def turns_away(self, arrival_s: float, now_s: float, priority: int = 0) -> Refusal | None:
         """Return FULL if no more rows can wait; it is not counted.
 
         Whether a request can be answered in time is decided when it is submitted.
@@ -166,6 +166,9 @@ class PipelineService(BaseService):
         core = self.pipeline.core
         core.offered += len(requests)
         core.refused += len(requests)
+
+    def count_answered(self, rows: int, arrival_s: float) -> None:
+        """Count nothing: the core does, flow by flow."""
 
     def count_refused_before(self, requests: int) -> None:
         """Count requests that the balancer refused."""

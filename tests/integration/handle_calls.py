@@ -125,10 +125,12 @@ class Emulated:
     async def infer(self) -> bool:
         """Serve a request of several rows; return False if the waiting room is full."""
         request = parse_request(self._body, None, self._service.signature)
+        arrival_s = time.monotonic()
         try:
-            await self._service.infer(request, time.monotonic())
+            await self._service.infer(request, arrival_s)
         except BusyError:
             return False
+        self._service.count_answered(request.rows, arrival_s)
         return True
 
     def record_autoscaling_stats(self) -> dict[str, float]:

@@ -117,6 +117,7 @@ class Fleet:
         for service in self._random.sample(self.services, len(self.services)):
             try:
                 await service.infer(one_request(), arrival_s)
+                service.count_answered(1, arrival_s)
                 return
             except RequestError as error:
                 if error.status != 503:

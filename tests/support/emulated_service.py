@@ -51,7 +51,9 @@ async def infer(
     service: InferenceService, rows: int = 1, sent_s_ago: float = 0.0, **options: Any
 ) -> None:
     """Send a request that arrived `sent_s_ago`; `options` as of `InferenceRequest`."""
-    await service.infer(one_request(rows, **options), time.monotonic() - sent_s_ago)
+    arrival_s = time.monotonic() - sent_s_ago
+    await service.infer(one_request(rows, **options), arrival_s)
+    service.count_answered(rows, arrival_s)
 
 
 def one_request(rows: int = 1, **options: Any) -> InferenceRequest:

@@ -412,6 +412,25 @@ async def test_a_full_batcher_refuses_at_once_and_counts_it() -> None:
         assert (batcher.rows.offered, batcher.rows.refused, batcher.rows.completed) == (4, 1, 3)
 
 
+async def test_a_request_that_is_overtaken_may_be_tried_elsewhere_at_once() -> None:
+    model = Squares()
+    model.gate.clear()
+    times = {"latency_ms": [10_000.0], "admit_within_ms": 25_000.0, "answer_within_ms": 29_000.0}
+    async with running(model, max_batch_size=1, head_start_ms=29_000.0, **times) as batcher:
+        first = ask(batcher, 1)
+        await until_busy(batcher)
+        low = ask(batcher, 2)
+        await asyncio.sleep(0)
+        high = asyncio.ensure_future(
+            submit(batcher, {"x": np.array([3.0])}, 1, time.monotonic(), priority=1)
+        )
+        with pytest.raises(BusyError, match="higher priority"):
+            await low
+        model.gate.set()
+        await asyncio.gather(first, high)
+        assert (batcher.rows.offered, batcher.rows.refused, batcher.rows.completed) == (3, 1, 2)
+
+
 async def test_no_request_is_refused_while_an_idle_device_is_to_take_those_that_wait(
     on_loop: bool,
 ) -> None:

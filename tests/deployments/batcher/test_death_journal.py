@@ -1,5 +1,6 @@
 """What a replica leaves behind when it dies, and what the others make of it."""
 
+import errno
 import os
 import time
 from collections.abc import Iterator
@@ -111,6 +112,25 @@ def test_what_was_on_a_lost_device_has_seen_a_death_though_its_replica_lives(
         journal.refresh()
         journal.look()
         assert journal.deaths == {1: 1, 2: 1}
+
+
+def test_a_journal_has_all_its_memory_from_the_start(directory: Path) -> None:
+    """Where memory is full, a write into a hole of the file kills the process by SIGBUS."""
+    with opened(directory):
+        (file,) = (path.stat() for path in directory.iterdir())
+        assert 512 * file.st_blocks >= file.st_size
+
+
+def test_a_journal_for_which_there_is_no_memory_is_an_error_and_leaves_no_file(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        DeathJournal(directory)
+    assert list(directory.iterdir()) == []
 
 
 def test_a_second_journal_of_the_process_is_no_death(directory: Path) -> None:

@@ -296,3 +296,24 @@ def test_batches_that_run_before_the_loop_reads_do_not_make_reading_look_slow(
     loop.run_until(1.2)
     # At the second request of an iteration, nine remain.
     assert [left_s[at] for at in (31, 41, 51)] == pytest.approx([9e-3] * 3, rel=0.05)
+
+
+@BOTH_LOOPS
+def test_one_slow_request_does_not_make_the_others_look_slow(marks_after_poll: bool) -> None:
+    """Of a hundred requests in an iteration, the first of the third one takes 10 ms."""
+    loop = VirtualLoop(marks_after_poll=marks_after_poll)
+    meter = meter_on(loop)
+    left_s: list[float] = []
+
+    def read() -> None:
+        meter.request_read(loop.now_s)
+        left_s.append(meter.time_left_s(loop.now_s))
+        loop.work(10e-3 if len(left_s) == 201 else 50e-6)
+        loop.read_at(loop.now_s, read)
+
+    for _ in range(100):
+        loop.read_at(1.0, read)
+    loop.run_until(1.03)
+    of_third = left_s[200:300]
+    assert max(of_third) < 10.1e-3, "it was taken to last a second"
+    assert of_third[-1] > 0

@@ -1,6 +1,7 @@
 """Requests without outputs: each is told why, and its rows are counted once."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -69,6 +70,23 @@ def test_a_request_that_is_too_late_is_told_once_and_leaves_the_queue(
     assert isinstance(outcome, DeadlineError)
     assert says in str(outcome)
     assert (rows.pruned, getattr(rows, counter), core.queue_length) == (2, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("now_s", "error", "counter"), [(0.05, BusyError, "refused"), (0.5, DeadlineError, "expired")]
+)
+def test_a_request_that_others_overtake_is_tried_elsewhere_if_there_is_time(
+    now_s: float, error: type[RequestError], counter: str
+) -> None:
+    core = make_core(control_limit=4)
+    core.use(core.table, replace(core.limits, admit_within_ms=97.0, answer_within_ms=100.0))
+    requests, _, rows = unserved(core)
+    sender = Sender(core)
+    requests.displaced(sender.request, now_s)
+    requests.displaced(sender.request, now_s)
+    (outcome,) = sender.outcomes
+    assert type(outcome) is error
+    assert getattr(rows, counter) == 2
 
 
 def test_a_request_that_is_crowded_out_may_be_tried_elsewhere() -> None:

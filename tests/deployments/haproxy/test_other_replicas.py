@@ -30,7 +30,7 @@ def table(*servers: tuple[str, int, int, int], backend: str = "http-a") -> str:
 
 def test_only_the_other_replicas_of_the_same_service_count() -> None:
     found = tries_elsewhere(table(("r-a1", 100, 30, 20), ("r-a2", 50, 0, 0)), "-x7")
-    assert found == {"r-a1": Tries(100, 50), "r-a2": Tries(50, 0)}
+    assert found == {"r-a1": Tries(100, 30, 20), "r-a2": Tries(50, 0, 0)}
 
 
 def test_without_this_replica_in_the_table_nothing_is_known() -> None:
@@ -65,6 +65,16 @@ def test_the_share_is_between_the_least_and_the_most_that_one_refuses(
     found = elsewhere.share(float(len(looks)))
     if found:
         assert min(shares) - 1e-9 <= found <= max(shares) + 1e-9
+
+
+@pytest.mark.parametrize(("refusals_of_errors", "share"), [(1.0, 0.8), (0.5, 0.55), (0.0, 0.3)])
+def test_answers_that_failed_are_no_refusals(refusals_of_errors: float, share: float) -> None:
+    """A model that failed on three requests of four had all others' refusals be final."""
+    elsewhere = RefusedElsewhere("-x7")
+    elsewhere.refusals_of_errors = refusals_of_errors
+    elsewhere.observe(table(("r1", 0, 0, 0)), 0.0)
+    elsewhere.observe(table(("r1", 100, 30, 50)), 0.1)
+    assert elsewhere.share(0.1) == pytest.approx(share)
 
 
 def test_what_was_refused_is_forgotten_in_seconds() -> None:

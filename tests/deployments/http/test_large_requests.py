@@ -148,7 +148,7 @@ async def test_what_would_be_parsed_too_late_is_refused_before(
 ) -> None:
     """200 bodies of 600 KB a second were all parsed, one after the other, and all too late."""
 
-    def turns_away(arrival_s: float, now_s: float) -> Refusal | None:
+    def turns_away(arrival_s: float, now_s: float, priority: int) -> Refusal | None:
         return Refusal.FULL if now_s > arrival_s + 60.0 else None
 
     monkeypatch.setattr(served.service, "turns_away", turns_away)

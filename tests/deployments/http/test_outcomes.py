@@ -21,7 +21,20 @@ from deployments.observability.inference_statistics import BatchTotals
 from deployments.observability.request_info import RequestInfo
 
 SIGNATURE = Signature((TensorSpec("x", "FP32"),), (TensorSpec("y", "FP32"),), max_rows=2)
-SERVICE = cast(Service, SimpleNamespace(model_name="m", model_version="1"))
+
+
+def service() -> Service:
+    """Return a service that keeps the rows which it counts as answered."""
+    rows: list[int] = []
+    return cast(
+        Service,
+        SimpleNamespace(
+            model_name="m",
+            model_version="1",
+            rows=rows,
+            count_answered=lambda answered, _: rows.append(answered),
+        ),
+    )
 
 
 def ask(*, binary: bool = False) -> InferenceRequest:
@@ -37,21 +50,23 @@ def counted(outcomes: Outcomes) -> dict[str, Any]:
 
 
 def test_outputs_are_answered_in_the_requested_form_and_their_rows_counted() -> None:
-    outcomes, y = Outcomes("m"), {"y": np.array([3.0, 4.0], np.float32)}
-    status, body, headers = outcomes.success(ask(), y, SERVICE, time.monotonic())
+    outcomes, y, asked = Outcomes("m"), {"y": np.array([3.0, 4.0], np.float32)}, service()
+    status, body, headers = outcomes.success(ask(), y, asked, time.monotonic())
     assert (status, headers) == (200, [JSON])
     assert orjson.loads(body)["outputs"][0]["data"] == [3.0, 4.0]
-    status, body, headers = outcomes.success(ask(binary=True), y, SERVICE, time.monotonic())
+    status, body, headers = outcomes.success(ask(binary=True), y, asked, time.monotonic())
     assert (status, headers[0]) == (200, BINARY)
     assert body[int(headers[1][1]) :] == y["y"].tobytes()
     assert counted(outcomes)["inference_count"] == 4
+    assert cast(Any, asked).rows == [2, 2]
 
 
 def test_outputs_that_cannot_be_encoded_are_the_models_fault_and_not_counted() -> None:
-    outcomes = Outcomes("m")
+    outcomes, asked = Outcomes("m"), service()
     with pytest.raises(ModelError, match="cannot be encoded"):
-        outcomes.success(ask(), {"y": cast(Any, object())}, SERVICE, time.monotonic())
+        outcomes.success(ask(), {"y": cast(Any, object())}, asked, time.monotonic())
     assert counted(outcomes)["inference_count"] == 0
+    assert cast(Any, asked).rows == []
 
 
 @pytest.mark.parametrize(

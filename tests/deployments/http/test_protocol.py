@@ -214,6 +214,79 @@ async def test_a_refusal_is_final_if_the_other_replicas_are_as_full() -> None:
         assert served.service.answers == {503: 4}
 
 
+@pytest.mark.parametrize("path", [INFER, INFER + "/"], ids=["short way", "asgi"])
+async def test_outputs_that_cannot_be_sent_are_no_answer_in_time(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """A model that returned NaN alone kept its SLA, by the counts, though all clients had 500."""
+    async with serving() as served:
+        await exchange(served.port, [post(body((1, 2)), path=path)], 1)
+        nan = {"y": np.full((1, 2), np.nan, np.float32)}
+        monkeypatch.setattr(served.model, "forward", lambda _: nan)
+        ((head, _),) = await exchange(served.port, [post(body((1, 2)), path=path)], 1)
+        assert head.startswith(b"HTTP/1.1 500")
+        assert served.service.autoscaling_stats()["answered_total"] == 1
+
+
+@pytest.mark.parametrize("path", [INFER, INFER + "/"], ids=["short way", "asgi"])
+async def test_internal_errors_count_as_failed_requests(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    async with serving() as served:
+        monkeypatch.setattr(served.service, "turns_away", lambda *_: 1 / 0)
+        ((head, _),) = await exchange(served.port, [post(body((1, 2)), path=path)], 1)
+        assert head.startswith(b"HTTP/1.1 500")
+        hosted = InferenceProtocol.hosted
+        assert hosted is not None
+        totals = hosted.outcomes.totals.describe("m", "1", served.service.batch_totals)
+        assert totals["inference_stats"]["fail"]["count"] == 1
+
+
+REFUSED = {
+    "unread, asgi": (1, INFER + "/"),
+    "parsed": (2, INFER),
+    "parsed, asgi": (2, INFER + "/"),
+}
+
+
+@pytest.mark.parametrize(("rows", "path"), REFUSED.values(), ids=REFUSED)
+async def test_a_refusal_is_as_final_whoever_finds_that_there_is_no_room(
+    monkeypatch: pytest.MonkeyPatch, rows: int, path: str
+) -> None:
+    """The second row has no room, or the first."""
+    async with serving() as served:
+        core = served.service.batcher.core
+        monkeypatch.setattr(core, "has_room", lambda asked, *_, **__: asked < rows)
+        line = f"{only_replica.OTHERS_HEADER.decode()}: 1"
+        content = {**body((1, 2))}
+        content["inputs"] = [{**content["inputs"][0], "shape": [rows, 2], "data": [1, 2] * rows}]
+        for refused_elsewhere, status, final in ((0.2, 503, 0), (1.0, 529, rows)):
+            served.service.compare_with_balancer(None, None, refused_elsewhere)
+            ((head, _),) = await exchange(served.port, [post(content, line, path=path)], 1)
+            assert int(head.split()[1]) == status
+            assert served.service.retries.refused_finally == final
+        assert served.asgi_paths == [path] * 2 * (path != INFER)
+
+
+async def test_a_request_that_is_overtaken_may_be_refused_finally(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as served:
+        served.service.compare_with_balancer(None, None, 1.0)
+        infer_nowait = served.service.infer_nowait
+
+        def overtaken(*args: Any) -> Any:
+            call = infer_nowait(*args)
+            served.service.batcher.core.displaced.append(call.submission)
+            return call
+
+        monkeypatch.setattr(served.service, "infer_nowait", overtaken)
+        line = f"{only_replica.OTHERS_HEADER.decode()}: 1"
+        ((head, _),) = await exchange(served.port, [post(body((1, 2)), line)], 1)
+        assert int(head.split()[1]) == only_replica.REFUSED_STATUS
+        assert served.service.retries.refused_finally == 1
+
+
 @pytest.mark.parametrize("http", [HttpToolsProtocol, InferenceProtocol])
 async def test_what_haproxy_has_refused_is_counted_and_it_is_told_how_many_to_send(
     http: type[asyncio.Protocol],

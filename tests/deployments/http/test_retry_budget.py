@@ -1,12 +1,13 @@
 """Which refusals may be tried at another replica."""
 
 import math
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployments.http.retry_budget import ALL_UP_TO, NONE_FROM, RetryBudget
+from deployments.http.retry_budget import ALL_UP_TO, NONE_FROM, RefusalsOfErrors, RetryBudget
 
 TRIES = 6
 
@@ -49,6 +50,18 @@ def test_an_overload_costs_at_most_two_refusals_for_each_answer_that_it_turns_aw
         low, high = (middle, high) if refused(middle) > 0 else (low, middle)
     for_each_answer = low / (1 - low)
     assert for_each_answer < max(2.0, 1.2 * (load - 1) + 0.5)
+
+
+def test_the_share_of_refusals_among_errors_is_that_of_the_last_seconds() -> None:
+    refusals, answers = RefusalsOfErrors(), Counter({200: 50, 404: 3})
+    assert refusals.take(answers) == 1, "nothing is known"
+    answers.update({500: 20, 504: 10, 503: 10, 429: 5})
+    assert refusals.take(answers) == pytest.approx(10 / 40)
+    answers.update({503: 60})
+    assert refusals.take(answers) == pytest.approx(65 / 80)
+    for _ in range(7):
+        refusals.take(answers)
+    assert refusals.take(answers) == 1, "it is forgotten"
 
 
 def test_a_fleet_that_keeps_its_sla_is_not_bound() -> None:

@@ -57,15 +57,17 @@ class StubService:
         self.batch_totals = BatchTotals()
         self.front_meter = FrontMeter(lambda _: None, lambda *_: None)
 
-    def has_room(self, body: bytes, arrival_s: float) -> bool:
+    def has_room(self, body: bytes, arrival_s: float, priority: int = 0) -> bool:
         return not self._full
 
-    def turns_away(self, arrival_s: float, now_s: float) -> Refusal | None:
+    def turns_away(self, arrival_s: float, now_s: float, priority: int = 0) -> Refusal | None:
         return Refusal.FULL if self._full else None
 
     def count_turned_away(
         self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
     ) -> None: ...
+
+    def count_answered(self, rows: int, arrival_s: float) -> None: ...
 
     def count_refused_before(self, requests: int) -> None: ...
 

@@ -12,6 +12,7 @@ from unittest import mock
 import orjson
 import pytest
 
+from deployments.batcher.requests import Refusal, Request
 from deployments.errors import DeadlineError, RequestError
 from deployments.http.answers import error_answer
 from deployments.http.app import InferenceApp
@@ -149,6 +150,21 @@ async def test_who_is_turned_away_is_what_has_no_room() -> None:
         refusal = service.turns_away(now_s, now_s)
         assert refusal is not None
         assert refusal.value == "full"
+
+
+async def test_whom_a_low_priority_has_no_room_for_a_high_one_may_have() -> None:
+    async with emulated_service(PROFILE, sla=SLA, limits=REFUSES) as service:
+        core, now_s = service.batcher.core, time.monotonic()
+        core.arrive(now_s, Request(now_s, 1))
+        assert core.next_batch(now_s) is not None
+        while core.arrive(now_s, Request(now_s, 64)) is None:
+            pass
+        core.arrive(now_s, Request(now_s, core.limits.waiting_room - core.queue_length))
+        assert service.turns_away(now_s, now_s) is Refusal.FULL
+        assert service.turns_away(now_s, now_s, 2) is Refusal.FULL
+        assert service.turns_away(now_s, now_s, 99) is Refusal.FULL, "it will be answered 400"
+        assert service.turns_away(now_s, now_s, 1) is None
+        core.device_lost()
 
 
 async def test_the_front_counts_a_refusal_in_the_iteration_that_read_the_request() -> None:

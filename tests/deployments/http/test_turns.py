@@ -106,6 +106,22 @@ def test_when_work_would_end_is_known_from_the_sizes_before_it(sizes: list[int],
     assert expected_s == pytest.approx(ended_s[0] - began_s)
 
 
+@pytest.mark.parametrize("before", [0, 5])
+def test_a_stall_during_one_work_is_forgotten(before: int) -> None:
+    """As all was expected too late, nothing was parsed, and so the stall never forgotten."""
+    loop = Loop()
+    for pieces_s in [[1e-4]] * before + [[10.0]]:
+        loop.turns.start(loop.work(pieces_s, None), lambda _: None, 1)
+        loop.run()
+    assert loop.turns.ends_in_s(1) == (1e-4 if before else 10.0)
+    loop.now_s += 1.0
+    assert loop.turns.ends_in_s(1) == 0, "one is let through"
+    loop.turns.start(loop.work([1e-4], None), lambda _: None, 1)
+    assert before or loop.turns.ends_in_s(1) == 20.0, "only one"
+    loop.run()
+    assert loop.turns.ends_in_s(1) == pytest.approx(1e-4)
+
+
 async def test_a_caller_awaits_the_result_and_may_give_it_up() -> None:
     turns = Turns()
     loop = Loop()

@@ -1,5 +1,6 @@
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,6 +105,32 @@ def test_outputs_are_in_the_order_of_the_batch(sizes, time):
     if sizes:
         assert outputs["row"].tolist() == list(range(len(sizes)))
         assert outputs["pair"][:, 1].tolist() == sizes
+
+
+EACH_ALONE = Bucketing(BatchTime((0.0, 0.0, 0.0, 1.0, 0.0)))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[b"AB", b"LONGER TEXT", b"C"], [1, 2.75, 3]],
+    ids=["texts of different lengths", "whole numbers and others"],
+)
+def test_no_group_is_cut_to_the_type_of_the_first(values: list[Any]) -> None:
+    outputs = EACH_ALONE.run([1, 100, 2], lambda group: {"y": np.array([values[group.rows[0]]])})
+    assert outputs["y"].tolist() == values
+
+
+@pytest.mark.parametrize(
+    ("of_second", "message"),
+    [({"y": np.zeros((1, 1))}, "different shapes"), ({"z": np.zeros((1, 3))}, "some of the rows")],
+)
+def test_groups_whose_outputs_do_not_fit_together_are_an_error(
+    of_second: dict[str, Any], message: str
+) -> None:
+    """A row of one value was repeated; one that was missing held what the memory did."""
+    of_groups = iter([{"y": np.zeros((1, 3))}, of_second])
+    with pytest.raises(ModelError, match=message):
+        EACH_ALONE.run([1, 2], lambda _: next(of_groups))
 
 
 def test_one_output_row_is_never_broadcast_to_a_group():
