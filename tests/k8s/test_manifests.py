@@ -145,6 +145,29 @@ def test_a_release_names_its_image_by_digest(based_on, tmp_path):
 
 
 @needs_kubectl
+def test_what_the_readme_applies_pulls_the_image_that_it_pushed(tmp_path):
+    """Each block of commands on its own, in a copy of the manifests."""
+    shutil.copytree(ROOT / "k8s", tmp_path / "k8s")
+    digest = "0123456789abcdef" * 4
+    applied = 0
+    for block in re.findall(r"```sh\n(.*?)```", (ROOT / "k8s/README.md").read_text(), re.DOTALL):
+        lines = block.replace("REGISTRY", "registry.example").replace("DIGEST", digest).splitlines()
+        for line in lines:
+            if "render.py" in line:
+                words = line.split()
+                subprocess.run([sys.executable, *words[1:]], cwd=tmp_path, check=True)
+            elif found := re.fullmatch(r"kubectl apply .*-k (k8s/\S+)", line):
+                built = subprocess.run(
+                    ["kubectl", "kustomize", tmp_path / found[1]], capture_output=True, text=True
+                )
+                images = re.findall(r"image: (?!redis:)(.+)", built.stdout)
+                assert images == 2 * [f"registry.example/sojourn@sha256:{digest}"]
+                shutil.rmtree(tmp_path / "k8s/overlays/release")
+                applied += 1
+    assert applied == 2
+
+
+@needs_kubectl
 @pytest.mark.parametrize("based_on", ["base", "gpu"])
 def test_a_release_of_a_users_own_model(based_on, tmp_path, monkeypatch):
     """As k8s/README.md says: packed for the image, then rendered in the model's folder."""
