@@ -25,7 +25,8 @@ from deployments.user_config import (
     UserConfig,
     parse_user_config,
 )
-from deployments.validation import StrictModel, read_yaml
+from deployments.validation import StrictModel
+from deployments.yaml_file import read_yaml
 from policy.errors import InvalidInputError
 
 __all__ = [

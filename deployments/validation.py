@@ -1,9 +1,7 @@
-"""Read what a user wrote, and say in one line what is wrong with it."""
+"""Say in one line what is wrong with what a user wrote."""
 
-from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from deployments.serve_document import unknown_key
@@ -16,26 +14,6 @@ class StrictModel(BaseModel):
     """A part of what a user wrote: unknown keys are errors, and nothing changes it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def read_yaml(path: str | Path) -> Any:
-    """Return the content of a YAML file.
-
-    Raises
-    ------
-    InvalidInputError
-        The file cannot be read, or is not YAML.
-    """
-    try:
-        return yaml.safe_load(Path(path).read_text())
-    except OSError as error:
-        raise InvalidInputError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise InvalidInputError(f"{path}: not a YAML file, not even text") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark else ""
-        raise InvalidInputError(f"{path}: not YAML{where}") from error
 
 
 def validate(model: type[_Model], content: Any, where: str = "") -> _Model:

@@ -101,7 +101,9 @@ def serve_config(gpus_per_replica: int = 0, source: Path = ROOT / SOURCE) -> dic
     The service listens on all interfaces of its pod, because clients are outside it; the source's
     address is for a laptop. With GPUs, each replica requests that many.
     """
-    config: dict[str, Any] = yaml.safe_load(source.read_text())
+    from deployments.yaml_file import read_yaml
+
+    config: dict[str, Any] = read_yaml(source)
     config["http_options"] = {**config.get("http_options", {}), "host": "0.0.0.0"}
     if gpus_per_replica:
         for application in config["applications"]:

@@ -10,7 +10,7 @@ from deployments.errors import StartError
 from deployments.haproxy.settings import ALWAYS_SERVED
 from deployments.local.run import LocalRun, ServedApplication, run_of
 from deployments.routing import always_served_environment
-from deployments.validation import read_yaml
+from deployments.yaml_file import read_yaml
 from pipelines.serving.config import IMPORT_PATH as PIPELINE_IMPORT_PATH
 from pipelines.serving.config import load_pipeline_file
 

@@ -10,7 +10,8 @@ from deployments.access.config import AccessConfig
 from deployments.config import SLAConfig
 from deployments.observability.config import TracingConfig
 from deployments.serve_document import Application, find_applications
-from deployments.validation import StrictModel, read_yaml, validate
+from deployments.validation import StrictModel, validate
+from deployments.yaml_file import read_yaml
 from pipelines.graph import compile_steps
 from pipelines.pipeline import MAX_PENDING
 from pipelines.serving.step_config import (
