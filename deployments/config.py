@@ -115,17 +115,16 @@ def load_service_config(path: str | Path) -> ServiceConfig:
 
 
 def _service_config(document: dict[str, Any], application: Application) -> ServiceConfig:
-    http_options = document.get("http_options") or {}
     user_config = parse_user_config(application.user_config)
     check_standbys(application, user_config.autoscaler.settings().standbys)
     return ServiceConfig(
-        application=application.content.get("name", "default"),
-        route_prefix=application.content.get("route_prefix") or "/",
-        http_host=http_options.get("host", "127.0.0.1"),
-        http_port=http_options.get("port", 8000),
+        application=application.values.name,
+        route_prefix=application.values.route_prefix or "/",
+        http_host=application.http.host,
+        http_port=application.http.port,
         args=parse_args(application.content.get("args")),
         user_config=user_config,
-        num_cpus=application.num_cpus,
+        num_cpus=application.actor.num_cpus,
         replicas=application.replicas,
         document=document,
     )

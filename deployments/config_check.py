@@ -19,7 +19,7 @@ from zipfile import BadZipFile, ZipFile
 from deployments.config import ModelConfig, ServiceConfig, UserConfig
 from deployments.errors import StartError
 from deployments.models.loading import check_weights, make_model
-from deployments.serve_document import unknown_key
+from deployments.validation import unknown_key
 from policy.errors import InfeasibleError, SojournError
 from policy.load_lateness import solve_load_lateness_curve
 

@@ -1,10 +1,12 @@
 """Say in one line what is wrong with what a user wrote."""
 
-from typing import Any, TypeVar, get_args
+import difflib
+from collections.abc import Collection
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
-from deployments.serve_document import unknown_key
 from policy.errors import InvalidInputError
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -14,6 +16,16 @@ class StrictModel(BaseModel):
     """A part of what a user wrote: unknown keys are errors, and nothing changes it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse `true` for a number; pydantic takes it for 1."""
+        if isinstance(value, bool) and info.field_name is not None:
+            kinds = _kinds(cls.model_fields[info.field_name].annotation)
+            if kinds & {int, float} and not kinds & {bool, Any}:
+                raise ValueError("must be a number")
+        return value
 
 
 def validate(model: type[_Model], content: Any, where: str = "") -> _Model:
@@ -38,13 +50,23 @@ def validate(model: type[_Model], content: Any, where: str = "") -> _Model:
         raise InvalidInputError(f"{where}: {message}" if where else message) from None
 
 
+def unknown_key(name: str, known: Collection[str]) -> str:
+    """Return what is wrong with an unknown key: the nearest known one, or all of them."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return (
+        f"unknown key; did you mean {near[0]}?"
+        if near
+        else (f"unknown key; known are {', '.join(sorted(known))}")
+    )
+
+
 def _first_line(error: ValidationError, model: type[BaseModel]) -> str:
     """Return pydantic's first error in one line: where it is, what is wrong, the value given."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         return f"{where}: {unknown_key(str(first['loc'][-1]), _known_keys(model, first['loc']))}"
-    message = first["msg"].removeprefix("Value error, ")
+    message = " ".join(first["msg"].removeprefix("Value error, ").split())
     given = "" if isinstance(first["input"], dict) else f", not {first['input']!r}"
     return f"{where}: {message[:1].lower()}{message[1:]}{given}" if where else message
 
@@ -54,6 +76,14 @@ def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> set[
         field = model.model_fields.get(str(name))
         model = (field and _model_within(field.annotation)) or model
     return set(model.model_fields)
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """Return the types in an annotation such as ``int | None``; none of those within a list."""
+    origin = get_origin(annotation)
+    if origin in (Union, UnionType):
+        return {kind for part in get_args(annotation) for kind in _kinds(part)}
+    return {annotation} if origin is None else set()
 
 
 def _model_within(annotation: Any) -> type[BaseModel] | None:
