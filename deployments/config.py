@@ -16,6 +16,7 @@ from deployments.serve_document import (
     check_standbys,
     find_applications,
 )
+from deployments.serve_values import ActorOptions
 from deployments.user_config import (
     AutoscalerConfig,
     HostedModelConfig,
@@ -66,11 +67,16 @@ class ServiceConfig(StrictModel):
     http_port: int
     args: ReplicaArgs
     user_config: UserConfig
-    #: CPUs of a replica.
-    num_cpus: float
+    #: What a replica takes of its node.
+    actor: ActorOptions
     #: The least and the greatest number of replicas.
     replicas: tuple[int, int]
     document: dict[str, Any]
+
+    @property
+    def num_cpus(self) -> float:
+        """CPUs of a replica."""
+        return self.actor.num_cpus
 
     @field_validator("route_prefix")
     @classmethod
@@ -124,7 +130,7 @@ def _service_config(document: dict[str, Any], application: Application) -> Servi
         http_port=application.http.port,
         args=parse_args(application.content.get("args")),
         user_config=user_config,
-        num_cpus=application.actor.num_cpus,
+        actor=application.actor,
         replicas=application.replicas,
         document=document,
     )
