@@ -16,6 +16,7 @@ from deployments.serve_document import (
     check_standbys,
     find_applications,
 )
+from deployments.serve_values import ActorOptions
 from deployments.user_config import (
     AutoscalerConfig,
     HostedModelConfig,
@@ -25,7 +26,8 @@ from deployments.user_config import (
     UserConfig,
     parse_user_config,
 )
-from deployments.validation import StrictModel, read_yaml
+from deployments.validation import StrictModel
+from deployments.yaml_file import read_yaml
 from policy.errors import InvalidInputError
 
 __all__ = [
@@ -65,11 +67,16 @@ class ServiceConfig(StrictModel):
     http_port: int
     args: ReplicaArgs
     user_config: UserConfig
-    #: CPUs of a replica.
-    num_cpus: float
+    #: What a replica takes of its node.
+    actor: ActorOptions
     #: The least and the greatest number of replicas.
     replicas: tuple[int, int]
     document: dict[str, Any]
+
+    @property
+    def num_cpus(self) -> float:
+        """CPUs of a replica."""
+        return self.actor.num_cpus
 
     @field_validator("route_prefix")
     @classmethod
@@ -114,17 +121,16 @@ def load_service_config(path: str | Path) -> ServiceConfig:
 
 
 def _service_config(document: dict[str, Any], application: Application) -> ServiceConfig:
-    http_options = document.get("http_options") or {}
     user_config = parse_user_config(application.user_config)
     check_standbys(application, user_config.autoscaler.settings().standbys)
     return ServiceConfig(
-        application=application.content.get("name", "default"),
-        route_prefix=application.content.get("route_prefix") or "/",
-        http_host=http_options.get("host", "127.0.0.1"),
-        http_port=http_options.get("port", 8000),
+        application=application.values.name,
+        route_prefix=application.values.route_prefix or "/",
+        http_host=application.http.host,
+        http_port=application.http.port,
         args=parse_args(application.content.get("args")),
         user_config=user_config,
-        num_cpus=application.num_cpus,
+        actor=application.actor,
         replicas=application.replicas,
         document=document,
     )

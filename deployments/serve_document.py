@@ -4,10 +4,17 @@ Ray Serve ignores keys that it does not know, so that a misspelled key silently 
 """
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from deployments.serve_values import (
+    ActorOptions,
+    ApplicationValues,
+    DeploymentValues,
+    HttpOptions,
+)
+from deployments.validation import unknown_key, validate
 from policy.errors import InvalidInputError
 
 _NAMES = {
@@ -56,12 +63,21 @@ class Application:
 
     Attributes
     ----------
+    values : ApplicationValues
+        What Sojourn reads of the application's entry.
+    actor : ActorOptions
+        What a replica takes of its node.
+    http : HttpOptions
+        Where the file's service listens.
     content : mapping
         The application's entry.
     deployment : mapping
         The deployment's entry.
     """
 
+    values: ApplicationValues
+    actor: ActorOptions
+    http: HttpOptions
     content: Mapping[str, Any]
     deployment: Mapping[str, Any]
 
@@ -70,11 +86,6 @@ class Application:
         """The deployment's ``user_config``."""
         content: Mapping[str, Any] = self.deployment["user_config"]
         return content
-
-    @property
-    def num_cpus(self) -> float:
-        """CPUs of a replica, from the options of its Ray actor; Ray gives it 1 by default."""
-        return float((self.deployment.get("ray_actor_options") or {}).get("num_cpus", 1))
 
     @property
     def replicas(self) -> tuple[int, int]:
@@ -111,14 +122,19 @@ def find_applications(
         raise InvalidInputError("applications: missing; the file must follow Ray Serve's schema")
     _check_keys(document, "", "")
     _check_keys(document.get("http_options"), "http_options", "http_options")
+    http = validate(HttpOptions, document.get("http_options") or {}, "http_options")
     found = []
     for index, content in enumerate(document["applications"]):
         where = f"applications.{index}"
+        _check_mapping(content, where)
         _check_keys(content, where, "applications")
+        values = validate(ApplicationValues, content, where)
         for number, entry in enumerate(_list(content.get("deployments"), f"{where}.deployments")):
             _check_deployment(entry, f"{where}.deployments.{number}")
-        if content.get("import_path") == import_path:
-            found.append(_application(content, where, deployment, policy_function))
+        if values.import_path == import_path:
+            entry = _only_deployment(content, where, deployment, policy_function)
+            actor = validate(ActorOptions, entry.get("ray_actor_options") or {})
+            found.append(Application(values, actor, http, content, entry))
     if not found:
         raise InvalidInputError(
             f"applications: none has import_path {import_path}"
@@ -157,28 +173,20 @@ def check_standbys(application: Application, standbys: int | str) -> None:
         )
 
 
-def unknown_key(name: str, known: Collection[str]) -> str:
-    """Return what is wrong with an unknown key: the nearest known one, or all of them."""
-    near = difflib.get_close_matches(name, known, n=1)
-    return (
-        f"unknown key; did you mean {near[0]}?"
-        if near
-        else (f"unknown key; known are {', '.join(sorted(known))}")
-    )
-
-
 def _check_deployment(entry: Any, where: str) -> None:
+    _check_mapping(entry, where)
     _check_keys(entry, where, "deployments")
     _check_keys(entry.get("ray_actor_options"), f"{where}.ray_actor_options", "ray_actor_options")
     scaling = entry.get("autoscaling_config")
     _check_keys(scaling, f"{where}.autoscaling_config", "autoscaling_config")
     if scaling:
         _check_keys(scaling.get("policy"), f"{where}.autoscaling_config.policy", "policy")
+    validate(DeploymentValues, entry, where)
 
 
-def _application(
+def _only_deployment(
     content: Mapping[str, Any], where: str, deployment: str, policy_function: str | None
-) -> Application:
+) -> Mapping[str, Any]:
     entries = content.get("deployments") or []
     names = [entry.get("name") for entry in entries]
     for index, name in enumerate(names):
@@ -191,7 +199,7 @@ def _application(
             f"{where}.deployments: must have one entry, with the name {deployment}, "
             f"not {len(names)}"
         )
-    (entry,) = entries
+    entry: Mapping[str, Any] = entries[0]
     where = f"{where}.deployments.0"
     if "autoscaling_config" in entry:
         _check_scaling(
@@ -206,7 +214,7 @@ def _application(
             f"{where}.user_config.sla: must have response_time_ms and percentile, for example "
             "{response_time_ms: 100, percentile: 99}"
         )
-    return Application(content, entry)
+    return entry
 
 
 def _check_scaling(scaling: Mapping[str, Any], where: str, policy_function: str | None) -> None:
@@ -244,12 +252,16 @@ def _check_scaling(scaling: Mapping[str, Any], where: str, policy_function: str 
 def _check_keys(content: Any, where: str, place: str) -> None:
     if content is None and where:
         return
-    if not isinstance(content, Mapping):
-        raise InvalidInputError(f"{where}: must be a mapping, not {content!r}")
+    _check_mapping(content, where)
     for name in content:
         if name not in KEYS[place]:
             path = f"{where}.{name}" if where else str(name)
             raise InvalidInputError(f"{path}: {unknown_key(str(name), KEYS[place])}")
+
+
+def _check_mapping(content: Any, where: str) -> None:
+    if not isinstance(content, Mapping):
+        raise InvalidInputError(f"{where}: must be a mapping, not {content!r}")
 
 
 def _check_whole(value: Any, where: str, least: int) -> None:

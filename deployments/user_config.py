@@ -16,10 +16,7 @@ from deployments.batcher.limits import Limits, limits_for
 from deployments.observability.config import TracingConfig
 from deployments.priorities import LEVELS, MAX_PRIORITY_LEVELS, PriorityLevels
 from deployments.routing import RETRIES
-from deployments.serve_document import (
-    unknown_key,
-)
-from deployments.validation import StrictModel, validate
+from deployments.validation import StrictModel, unknown_key, validate
 from policy.errors import InvalidInputError
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
@@ -188,6 +185,18 @@ class UserConfig(StrictModel):
     tracing: TracingConfig | None = None
     #: What differs for a model, by its name.
     models: dict[str, HostedModelConfig] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _way_is_within_the_sla(self) -> Self:
+        way_ms = self.autoscaler.settings().delays.way_ms
+        for sla in (self.sla, *(model.sla for model in self.models.values() if model.sla)):
+            if way_ms > sla.response_time_ms:
+                raise ValueError(
+                    f"response_time_ms must be at least {way_ms:g}, which a request's way to the "
+                    "replica and back takes (request_delay_ms and reply_delay_ms), "
+                    f"not {sla.response_time_ms:g}"
+                )
+        return self
 
     def for_model(self, name: str) -> "UserConfig":
         """Return what holds for a model."""

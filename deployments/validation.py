@@ -1,12 +1,12 @@
-"""Read what a user wrote, and say in one line what is wrong with it."""
+"""Say in one line what is wrong with what a user wrote."""
 
-from pathlib import Path
-from typing import Any, TypeVar, get_args
+import difflib
+from collections.abc import Collection
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
 
-import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
-from deployments.serve_document import unknown_key
 from policy.errors import InvalidInputError
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -17,25 +17,15 @@ class StrictModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-
-def read_yaml(path: str | Path) -> Any:
-    """Return the content of a YAML file.
-
-    Raises
-    ------
-    InvalidInputError
-        The file cannot be read, or is not YAML.
-    """
-    try:
-        return yaml.safe_load(Path(path).read_text())
-    except OSError as error:
-        raise InvalidInputError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise InvalidInputError(f"{path}: not a YAML file, not even text") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark else ""
-        raise InvalidInputError(f"{path}: not YAML{where}") from error
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse `true` for a number; pydantic takes it for 1."""
+        if isinstance(value, bool) and info.field_name is not None:
+            kinds = _kinds(cls.model_fields[info.field_name].annotation)
+            if kinds & {int, float} and not kinds & {bool, Any}:
+                raise ValueError("must be a number")
+        return value
 
 
 def validate(model: type[_Model], content: Any, where: str = "") -> _Model:
@@ -60,13 +50,23 @@ def validate(model: type[_Model], content: Any, where: str = "") -> _Model:
         raise InvalidInputError(f"{where}: {message}" if where else message) from None
 
 
+def unknown_key(name: str, known: Collection[str]) -> str:
+    """Return what is wrong with an unknown key: the nearest known one, or all of them."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return (
+        f"unknown key; did you mean {near[0]}?"
+        if near
+        else (f"unknown key; known are {', '.join(sorted(known))}")
+    )
+
+
 def _first_line(error: ValidationError, model: type[BaseModel]) -> str:
     """Return pydantic's first error in one line: where it is, what is wrong, the value given."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         return f"{where}: {unknown_key(str(first['loc'][-1]), _known_keys(model, first['loc']))}"
-    message = first["msg"].removeprefix("Value error, ")
+    message = " ".join(first["msg"].removeprefix("Value error, ").split())
     given = "" if isinstance(first["input"], dict) else f", not {first['input']!r}"
     return f"{where}: {message[:1].lower()}{message[1:]}{given}" if where else message
 
@@ -76,6 +76,14 @@ def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> set[
         field = model.model_fields.get(str(name))
         model = (field and _model_within(field.annotation)) or model
     return set(model.model_fields)
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """Return the types in an annotation such as ``int | None``; none of those within a list."""
+    origin = get_origin(annotation)
+    if origin in (Union, UnionType):
+        return {kind for part in get_args(annotation) for kind in _kinds(part)}
+    return {annotation} if origin is None else set()
 
 
 def _model_within(annotation: Any) -> type[BaseModel] | None:

@@ -12,27 +12,43 @@ import argparse
 import json
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
+
+if TYPE_CHECKING:
+    from deployments.config import ServiceConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("configs/digits.yaml")
 DEMO = Path("configs/emulated-p4.yaml")
 RULES = Path("monitoring/rules.yaml")
 DASHBOARDS = Path("monitoring/dashboards")
-GPUS_PER_REPLICA = 1
 #: The overlays whose replicas have GPUs.
 GPU_OVERLAYS = ("gpu", "gpu-ha")
 #: Where the image has the program that runs HAProxy for Ray.
 HAPROXY = Path("/usr/local/bin/sojourn-haproxy")
-#: `num-cpus` of the workers in k8s/base/rayservice.yaml, and the most of them.
-CPUS_PER_POD = 1
+#: Of the Service, the containers, the probes and the policies in k8s/base.
+PORT = 8000
 MAX_PODS = "/spec/rayClusterConfig/workerGroupSpecs/0/maxReplicas"
 RELEASE = Path("k8s/overlays/release")
 #: A tag may be moved to another image; a digest names one.
 _IMAGE = re.compile(r"([a-z0-9][a-z0-9._:/-]*)@(sha256:[0-9a-f]{64})")
+
+
+@dataclass(frozen=True)
+class Pod:
+    """What a pod of replicas has: CPUs and GPUs for Ray, and memory in GiB."""
+
+    cpus: float
+    gpus: float
+    memory_gib: float
+
+
+#: As k8s/base/rayservice.yaml says, and k8s/overlays/gpu/kustomization.yaml.
+CPU_POD, GPU_POD = Pod(1, 0, 4), Pod(1, 1, 16)
 
 
 def render() -> dict[Path, str]:
@@ -40,7 +56,7 @@ def render() -> dict[Path, str]:
     return {
         Path("k8s/base/serve_config.yaml"): _dump(serve_config()),
         Path("k8s/base/serve_environment.env"): environment(ROOT / SOURCE, str(SOURCE)),
-        Path("k8s/overlays/gpu/serve_config.yaml"): _dump(serve_config(GPUS_PER_REPLICA)),
+        Path("k8s/overlays/gpu/serve_config.yaml"): _dump(serve_config(GPU_POD.gpus)),
         Path("k8s/overlays/cpu-demo/serve_config.yaml"): _dump(
             serve_config(source=ROOT / DEMO), str(DEMO)
         ),
@@ -95,19 +111,22 @@ def environment(config: Path, source: str) -> str:
     return f"# Written by k8s/render.py from deployments/ and {source}; edit that.\n{variables}"
 
 
-def serve_config(gpus_per_replica: int = 0, source: Path = ROOT / SOURCE) -> dict[str, Any]:
+def serve_config(gpus_per_replica: float = 0, source: Path = ROOT / SOURCE) -> dict[str, Any]:
     """Return the source's Serve config, adapted to a cluster.
 
     The service listens on all interfaces of its pod, because clients are outside it; the source's
-    address is for a laptop. With GPUs, each replica requests that many.
+    address is for a laptop. With GPUs, each replica that does not say how many requests that many.
     """
-    config: dict[str, Any] = yaml.safe_load(source.read_text())
+    from deployments.yaml_file import read_yaml
+
+    config: dict[str, Any] = read_yaml(source)
     config["http_options"] = {**config.get("http_options", {}), "host": "0.0.0.0"}
     if gpus_per_replica:
         for application in config["applications"]:
             for deployment in application["deployments"]:
-                options = deployment.get("ray_actor_options", {})
-                deployment["ray_actor_options"] = {**options, "num_gpus": gpus_per_replica}
+                options = deployment.get("ray_actor_options") or {}
+                gpus = options.get("num_gpus", gpus_per_replica)
+                deployment["ray_actor_options"] = {**options, "num_gpus": gpus}
     return config
 
 
@@ -126,7 +145,8 @@ def release(image: str, base: str, config: Path | None) -> dict[Path, str]:
     Raises
     ------
     ValueError
-        The image is not named by its digest, or a replica needs more CPUs than a pod has.
+        The image is not named by its digest, a replica needs more than a pod has, or the service
+        listens where nobody is sent.
     """
     found = _IMAGE.fullmatch(image)
     if found is None:
@@ -139,28 +159,47 @@ def release(image: str, base: str, config: Path | None) -> dict[Path, str]:
     }
     files = {}
     if config is not None:
-        content.update(_with_config(config))
-        gpus = GPUS_PER_REPLICA if base in GPU_OVERLAYS else 0
-        files["serve_config.yaml"] = _dump(serve_config(gpus, config), str(config))
+        pod = GPU_POD if base in GPU_OVERLAYS else CPU_POD
+        content.update(_with_config(config, pod))
+        files["serve_config.yaml"] = _dump(serve_config(pod.gpus, config), str(config))
         files["serve_environment.env"] = environment(config, str(config))
     written = "# Written by k8s/render.py --image.\n" + yaml.safe_dump(content, sort_keys=False)
     files["kustomization.yaml"] = written
     return {RELEASE / name: text for name, text in files.items()}
 
 
-def _with_config(config: Path) -> dict[str, Any]:
+def _check_fits(service: "ServiceConfig", pod: Pod) -> None:
+    """Raise an error unless a pod has what a replica needs, and clients are sent to its port."""
+    if service.http_port != PORT:
+        raise ValueError(
+            f"--config: http_options.port must be {PORT}, as in k8s/base, not {service.http_port}; "
+            "clients may be given another port in the Service"
+        )
+    actor = service.actor
+    for what, needed, given in (
+        ("CPUs", actor.num_cpus, pod.cpus),
+        ("GPUs", actor.num_gpus, pod.gpus),
+        ("GiB of memory", (actor.memory or 0) / 2**30, pod.memory_gib),
+    ):
+        if needed > given:
+            manifest = "overlays/gpu/kustomization.yaml" if pod.gpus else "base/rayservice.yaml"
+            remedy = f"change both in k8s/{manifest} and k8s/render.py"
+            if what == "GPUs" and not given:
+                remedy = "take --of gpu or --of gpu-ha"
+            raise ValueError(
+                f"--config: a replica of {service.application} has {needed:g} {what}, and a pod "
+                f"{given:g}: {remedy}"
+            )
+
+
+def _with_config(config: Path, pod: Pod) -> dict[str, Any]:
     """Return what a kustomization needs for a Serve config of its own."""
     from deployments.config import load_service_configs
 
     services = load_service_configs(config)
-    pods = 0
     for service in services:
-        if service.num_cpus > CPUS_PER_POD:
-            raise ValueError(
-                f"--config: a replica of {service.application} has {service.num_cpus:g} CPUs, and "
-                f"a pod {CPUS_PER_POD}: change both in k8s/base/rayservice.yaml and k8s/render.py"
-            )
-        pods += service.replicas[1]
+        _check_fits(service, pod)
+    pods = sum(service.replicas[1] for service in services)
     local = {"annotations": {"config.kubernetes.io/local-config": "true"}}
     return {
         "configMapGenerator": [

@@ -27,7 +27,7 @@ _MISSED_28D = (
 
 
 def _missed(window: str) -> str:
-    """Return the share that was late; 0 where nothing was late yet, which exports no counter."""
+    """Return the share that was late; 0 where nothing was answered, which records nothing."""
     recorded = f"sojourn:sla_miss:ratio_rate{window}{{{APPLICATION}}}"
     # `max by` drops the name of the metric, so that both make one line.
     return f"(max by (application) ({recorded}) or 0 * {_BUDGET})"

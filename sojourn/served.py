@@ -1,7 +1,9 @@
 """What a config file serves: any number of models, and a pipeline."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from deployments.access.config import AccessConfig
 from deployments.config import IMPORT_PATH, ServiceConfig, load_service_configs
@@ -10,9 +12,10 @@ from deployments.errors import StartError
 from deployments.haproxy.settings import ALWAYS_SERVED
 from deployments.local.run import LocalRun, ServedApplication, run_of
 from deployments.routing import always_served_environment
-from deployments.validation import read_yaml
+from deployments.yaml_file import read_yaml
 from pipelines.serving.config import IMPORT_PATH as PIPELINE_IMPORT_PATH
 from pipelines.serving.config import load_pipeline_file
+from policy.errors import InvalidInputError
 
 
 @dataclass(frozen=True)
@@ -68,14 +71,14 @@ def load_served_file(path: Path, *, check: bool = True) -> ServedFile:
     """
     document = read_yaml(path)
     listed = document.get("applications") if isinstance(document, dict) else None
-    built_by = {
+    built_by = [
         entry.get("import_path")
         for entry in (listed if isinstance(listed, list) else [])
         if isinstance(entry, dict)
-    }
+    ]
     if PIPELINE_IMPORT_PATH not in built_by:
         return _models(path, check)
-    pipeline = _pipeline(path)
+    pipeline = _pipeline(path, check)
     if IMPORT_PATH not in built_by:
         return pipeline
     models = _models(path, check)
@@ -92,6 +95,8 @@ def load_served_file(path: Path, *, check: bool = True) -> ServedFile:
 
 def _models(path: Path, check: bool) -> ServedFile:
     services = load_service_configs(path)
+    if check:
+        _check_schema(path, services[0].document)
     return ServedFile(
         run_of(services),
         tuple(
@@ -114,8 +119,19 @@ def _checked(service: ServiceConfig, path: Path) -> list[str]:
         raise StartError(f"{error}; it lies beside {path.name}: run this in {beside}") from None
 
 
-def _pipeline(path: Path) -> ServedFile:
+def _check_schema(path: Path, document: Mapping[str, Any]) -> None:
+    from deployments.ray_schema import check_schema  # imports Ray
+
+    try:
+        check_schema(document)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{path}: {error}") from None
+
+
+def _pipeline(path: Path, check: bool) -> ServedFile:
     file = load_pipeline_file(path)
+    if check:
+        _check_schema(path, file.document)
     file.pipeline.build()
     application = ServedApplication(file.application, file.pipeline.name, file.route_prefix)
     config = file.user_config

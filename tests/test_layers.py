@@ -22,6 +22,7 @@ ADAPTERS = {
     "deployments/metrics.py",
     "deployments/rand_router.py",
     "deployments/ray_replica.py",
+    "deployments/ray_schema.py",
     "deployments/replica.py",
     "deployments/store_actor.py",
     "pipelines/serving/application.py",

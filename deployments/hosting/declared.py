@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 
 from deployments.config import HostedModelConfig, ModelConfig, UserConfig
-from deployments.serve_document import unknown_key
-from deployments.validation import validate
+from deployments.validation import unknown_key, validate
 from modelstore.names import STORE_PREFIX, ModelName
 from policy.errors import InvalidInputError, SojournError
 

@@ -10,7 +10,8 @@ from deployments.access.config import AccessConfig
 from deployments.config import SLAConfig
 from deployments.observability.config import TracingConfig
 from deployments.serve_document import Application, find_applications
-from deployments.validation import StrictModel, read_yaml, validate
+from deployments.validation import StrictModel, validate
+from deployments.yaml_file import read_yaml
 from pipelines.graph import compile_steps
 from pipelines.pipeline import MAX_PENDING
 from pipelines.serving.step_config import (
@@ -211,14 +212,13 @@ def _pipeline_file(document: Any) -> PipelineFile:
             f"applications: {len(found)} have import_path {IMPORT_PATH}, must be exactly one"
         )
     (application,) = found
-    http_options = document.get("http_options") or {}
     pipeline = parse_args(application.content.get("args"))
     _check_scaling(pipeline, application)
     return PipelineFile(
-        application=application.content.get("name", "default"),
-        route_prefix=(application.content.get("route_prefix") or "/").rstrip("/"),
-        http_host=http_options.get("host", "127.0.0.1"),
-        http_port=http_options.get("port", 8000),
+        application=application.values.name,
+        route_prefix=(application.values.route_prefix or "/").rstrip("/"),
+        http_host=application.http.host,
+        http_port=application.http.port,
         pipeline=pipeline,
         user_config=parse_user_config(application.user_config),
         document=document,

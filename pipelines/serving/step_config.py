@@ -7,8 +7,9 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from deployments.models.base import TensorSpec
-from deployments.serve_document import KEYS, unknown_key
-from deployments.validation import StrictModel
+from deployments.serve_document import KEYS
+from deployments.serve_values import ActorOptions
+from deployments.validation import StrictModel, unknown_key, validate
 from pipelines.steps import MAX_ITEMS, Each, Ensemble, Place, Stage, Step, Switch, default_name
 from policy.errors import InvalidInputError
 from policy.profile import Profile
@@ -76,6 +77,10 @@ class StageConfig(StrictModel):
             for name in self.ray_actor_options or {}:
                 if name not in known:
                     raise ValueError(f"ray_actor_options.{name}: {unknown_key(name, known)}")
+            try:
+                validate(ActorOptions, self.ray_actor_options or {}, "ray_actor_options")
+            except InvalidInputError as error:
+                raise ValueError(str(error)) from None
         elif self.max_workers is not None or self.ray_actor_options is not None:
             raise ValueError("max_workers and ray_actor_options need place deployment")
         return self

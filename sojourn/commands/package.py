@@ -1,6 +1,7 @@
 """`sojourn package`: write a config that brings its own models along to a cluster."""
 
 import hashlib
+import os
 import tempfile
 import zipfile
 from collections.abc import Collection, Sequence
@@ -67,6 +68,10 @@ def command(
     _refuse_packaged(document)
     if out.resolve() == config.resolve().parent:
         raise InvalidInputError(f"--out: {out} has {config.name} itself; choose another folder")
+    written = out / config.name
+    if written.is_dir():
+        raise InvalidInputError(f"--out: {written} is a folder; choose another one")
+    besides = _files_in(include)
     of_each = {
         service.application: files_needed(service.args.model, folder, load=load)
         for service in services
@@ -76,7 +81,7 @@ def command(
         raise InvalidInputError(
             f"{config}: no model of it is in this folder; what is installed needs no package"
         )
-    files = sorted({*(path for found in of_each.values() for path in found), *_files_in(include)})
+    files = sorted({*(path for found in of_each.values() for path in found), *besides})
     package = _write_package(files, config.stem, out)
     try:
         _check_alone(package, local, load)
@@ -86,8 +91,11 @@ def command(
     uri = package.absolute().as_uri() if url is None else f"{url.rstrip('/')}/{package.name}"
     names = {service.application for service in local}
     content = yaml.safe_dump(_with_package(document, names, uri), sort_keys=False)
-    written = out / config.name
-    written.write_text(f"# Written by sojourn package from {config}; edit that.\n{content}")
+    header = f"# Written by sojourn package from {config}; edit that.\n"
+    try:
+        written.write_text(header + content)
+    except OSError as error:
+        raise InvalidInputError(f"{written}: cannot write it: {error.strerror}") from None
     if as_json:
         shown = [str(path) for path in files]
         print_json({"config": str(written), "package": str(package), "uri": uri, "files": shown})
@@ -103,10 +111,12 @@ def _files_in(included: Sequence[Path]) -> list[Path]:
     folder = Path.cwd()
     files: list[Path] = []
     for path in included:
-        if not path.absolute().is_relative_to(folder):
+        # Without `..`, but with links: a link to a file elsewhere is packed as that file.
+        named = Path(os.path.abspath(path))
+        if not named.is_relative_to(folder):
             raise InvalidInputError(f"--include: {path} must be in this folder")
-        within = sorted(path.rglob("*")) if path.is_dir() else [path]
-        files += [each.absolute().relative_to(folder) for each in within if each.is_file()]
+        within = sorted(named.rglob("*")) if named.is_dir() else [named]
+        files += [each.relative_to(folder) for each in within if each.is_file()]
     return [path for path in files if "__pycache__" not in path.parts]
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -16,6 +15,7 @@ from deployments.models.loading import DEVICES, MODELS, load_model
 from deployments.profiling.energy import best_meter
 from deployments.profiling.measure import measure_profile
 from deployments.threads import limit_threads
+from deployments.yaml_file import parse_yaml
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 from sojourn.output import json_option, print_json, print_table, say
@@ -169,9 +169,9 @@ def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
         if key in options:
             raise InvalidInputError(f"--option: {key} is given twice")
         try:
-            options[key] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise InvalidInputError(f"--option: {key} is not YAML: {error}") from error
+            options[key] = parse_yaml(value)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"--option: {key}: {error}") from None
     return options
 
 

@@ -8,6 +8,7 @@ import pytest
 from deployments.config import ModelConfig, ServiceConfig, load_service_config, parse_user_config
 from deployments.config_check import check_model, check_service
 from deployments.errors import StartError
+from deployments.serve_values import ActorOptions
 from policy.errors import InfeasibleError, InvalidInputError
 
 ROOT = Path(__file__).parents[2]
@@ -101,7 +102,7 @@ def test_the_model_is_imported_in_a_process_of_its_own(
 
 @pytest.mark.slow
 def test_replicas_without_room_are_told() -> None:
-    many = P4.model_copy(update={"replicas": (1, 9), "num_cpus": 0.5})
+    many = P4.model_copy(update={"replicas": (1, 9), "actor": ActorOptions(num_cpus=0.5)})
     assert check_service(many, cpu_count=2) == [
         "max_replicas is 9, and this machine has CPUs for 4: 2 CPUs, 0.5 for each replica"
     ]

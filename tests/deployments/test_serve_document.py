@@ -1,6 +1,7 @@
 """What a config file may say around Sojourn's own parts."""
 
 import copy
+import math
 import re
 import warnings
 from collections.abc import Callable
@@ -13,8 +14,8 @@ from deployments.serve_document import (
     KEYS,
     check_standbys,
     find_applications,
-    unknown_key,
 )
+from deployments.validation import unknown_key
 from policy.errors import InvalidInputError
 
 with warnings.catch_warnings():
@@ -67,7 +68,7 @@ def scaling(document: dict[str, Any]) -> dict[str, Any]:
 def test_a_valid_file() -> None:
     (application,) = find_applications(DOCUMENT, BUILD, "Replica", POLICY)
     assert application.replicas == (1, 2)
-    assert application.num_cpus == 1.0
+    assert application.actor.num_cpus == 1.0
     assert application.user_config["sla"]["percentile"] == 99
 
 
@@ -132,6 +133,11 @@ SCALING = f"{REPLICA}.autoscaling_config"
         ),
         (lambda d: d["applications"][0].update(deployments=7), "deployments: must be a list"),
         (lambda d: d.update(applications=["a"]), "applications.0: must be a mapping, not 'a'"),
+        (lambda d: d.update(applications=[None]), "applications.0: must be a mapping, not None"),
+        (
+            lambda d: d["applications"][0].update(deployments=[None]),
+            f"{REPLICA}: must be a mapping, not None",
+        ),
         (
             lambda d: d["applications"][0].update(import_path="package:buld"),
             "none has import_path package:build; is package:buld misspelled?",
@@ -168,6 +174,68 @@ def test_what_ray_would_take_as_it_is_gets_one_line(
     with pytest.raises(InvalidInputError, match=re.escape(message)) as caught:
         find_applications(changed(change), BUILD, "Replica", POLICY)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("num_cpus", "two", "valid number, not 'two'"),
+        ("num_cpus", None, "valid number, not None"),
+        ("num_cpus", [1], r"valid number, not \[1\]"),
+        ("num_cpus", True, "valid number, not True"),
+        ("num_cpus", math.nan, "finite number, not nan"),
+        ("num_cpus", math.inf, "finite number, not inf"),
+        ("num_cpus", -1, "greater than or equal to 0, not -1"),
+        ("num_gpus", "half", "valid number, not 'half'"),
+        ("num_gpus", -1, "greater than or equal to 0, not -1"),
+        ("memory", "16Gi", "valid number, not '16Gi'"),
+        ("port", "x", "valid integer, not 'x'"),
+        ("port", None, "valid integer, not None"),
+        ("port", 8000.5, "valid integer, not 8000.5"),
+        ("port", True, "valid integer, not True"),
+        ("port", 0, "greater than or equal to 1, not 0"),
+        ("port", 70000, "less than or equal to 65535, not 70000"),
+        ("host", None, "valid string, not None"),
+        ("host", 5, "valid string, not 5"),
+        ("host", "", "must be an address or a host's name, not ''"),
+        ("host", "foo bar", "must be an address or a host's name, not 'foo bar'"),
+        ("name", None, "valid string, not None"),
+        ("name", 5, "valid string, not 5"),
+        ("name", "", "at least 1 character, not ''"),
+        ("route_prefix", 5, "valid string, not 5"),
+        ("route_prefix", "digits", "must be / or begin with / .* not 'digits'"),
+        ("route_prefix", "/digits/", "must be / or begin with / .* not '/digits/'"),
+        ("import_path", ["a"], r"valid string, not \['a'\]"),
+        ("runtime_env", {"working_dir": 5}, "working_dir: input should be a valid string, not 5"),
+        ("user_config", [1], r"valid dictionary, not \[1\]"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_told_in_one_line(
+    key: str, value: object, message: str
+) -> None:
+    document = copy.deepcopy(DOCUMENT)
+    (application,) = document["applications"]
+    (entry,) = application["deployments"]
+    places = [document["http_options"], application, entry, entry["ray_actor_options"]]
+    schemas = ["http_options", "applications", "deployments", "ray_actor_options"]
+    # A deployment has a fixed name.
+    schema = next(name for name in schemas if key in KEYS[name])
+    places[schemas.index(schema)][key] = value
+    with pytest.raises(InvalidInputError, match=f"{key}.*{message}") as caught:
+        find_applications(document, BUILD, "Replica", POLICY)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_a_replica_takes_where_nothing_is_said() -> None:
+    def bare(document: dict[str, Any]) -> None:
+        del document["http_options"]
+        del replica(document)["ray_actor_options"]
+        del document["applications"][0]["name"]
+
+    (application,) = find_applications(changed(bare), BUILD, "Replica", POLICY)
+    assert (application.actor.num_cpus, application.actor.num_gpus) == (1, 0)
+    assert (application.http.host, application.http.port) == ("127.0.0.1", 8000)
+    assert (application.values.name, application.values.route_prefix) == ("default", "/")
 
 
 def test_a_fixed_number_of_replicas() -> None:

@@ -45,6 +45,17 @@ def test_an_empty_user_config_has_the_default_sla() -> None:
         ({"autoscaler": {"horizon": 1}}, "autoscaler: horizon: unknown key; known are "),
         ({"autoscaler": {"history": {"days": 3}}}, "history: must have either `file` or"),
         ({"autoscaler": {"history": {"file": "a", "ends": "noon"}}}, "ends must be `now` or like"),
+        ({"sla": {"response_time_ms": 1e-9}}, "user_config: response_time_ms must be at least 0.5"),
+        (
+            {"autoscaler": {"request_delay_ms": 1000}},
+            "response_time_ms must be at least 1000.25, which a request's way to the replica",
+        ),
+        (
+            {"models": {"a": {"sla": {"response_time_ms": 0.1}}}},
+            "response_time_ms must be at least 0.5",
+        ),
+        ({"sla": {"response_time_ms": True}}, "sla.response_time_ms: must be a number, not True"),
+        ({"limits": {"waiting_room": True}}, "limits.waiting_room: must be a number, not True"),
         ({"autoscaler": {"rsk": 1}}, "autoscaler: rsk: unknown key; did you mean risk?"),
     ],
 )

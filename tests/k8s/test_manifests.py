@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -145,15 +146,41 @@ def test_a_release_names_its_image_by_digest(based_on, tmp_path):
 
 
 @needs_kubectl
-@pytest.mark.parametrize("based_on", ["base", "gpu"])
-def test_a_release_of_a_users_own_model(based_on, tmp_path, monkeypatch):
+def test_what_the_readme_applies_pulls_the_image_that_it_pushed(tmp_path):
+    """Each block of commands on its own, in a copy of the manifests."""
+    shutil.copytree(ROOT / "k8s", tmp_path / "k8s")
+    digest = "0123456789abcdef" * 4
+    applied = 0
+    for block in re.findall(r"```sh\n(.*?)```", (ROOT / "k8s/README.md").read_text(), re.DOTALL):
+        lines = block.replace("REGISTRY", "registry.example").replace("DIGEST", digest).splitlines()
+        for line in lines:
+            if "render.py" in line:
+                words = line.split()
+                subprocess.run([sys.executable, *words[1:]], cwd=tmp_path, check=True)
+            elif found := re.fullmatch(r"kubectl apply .*-k (k8s/\S+)", line):
+                built = subprocess.run(
+                    ["kubectl", "kustomize", tmp_path / found[1]], capture_output=True, text=True
+                )
+                images = re.findall(r"image: (?!redis:)(.+)", built.stdout)
+                assert images == 2 * [f"registry.example/sojourn@sha256:{digest}"]
+                shutil.rmtree(tmp_path / "k8s/overlays/release")
+                applied += 1
+    assert applied == 2
+
+
+@needs_kubectl
+@pytest.mark.parametrize(("based_on", "gpus"), [("base", None), ("gpu", None), ("gpu", 0.5)])
+def test_a_release_of_a_users_own_model(based_on, gpus, tmp_path, monkeypatch):
     """As k8s/README.md says: packed for the image, then rendered in the model's folder."""
     shutil.copytree(ROOT / "k8s", tmp_path / "k8s")
     project = tmp_path / "project"
     assert main(["init", str(project)]) == 0
     monkeypatch.chdir(project)
     config = project / "serve.yaml"
-    config.write_text(config.read_text().replace("max_replicas: 2", "max_replicas: 5"))
+    written = config.read_text().replace("max_replicas: 2", "max_replicas: 5")
+    if gpus is not None:
+        written = written.replace("num_cpus: 1 ", f"num_gpus: {gpus}\n          num_cpus: 1 ")
+    config.write_text(written)
     assert main(["package", "serve.yaml", "--no-load", "--url", "file:///opt/model"]) == 0
     image = "registry.example/mine@sha256:" + "0123456789abcdef" * 4
     render = [sys.executable, tmp_path / "k8s/render.py", "--image", image, "--of", based_on]
@@ -165,7 +192,8 @@ def test_a_release_of_a_users_own_model(based_on, tmp_path, monkeypatch):
     assert working_dir == f"file:///opt/model/{package.name}"
     ours["http_options"]["host"] = "0.0.0.0"
     if based_on == "gpu":
-        ours["applications"][0]["deployments"][0]["ray_actor_options"]["num_gpus"] = 1
+        options = ours["applications"][0]["deployments"][0]["ray_actor_options"]
+        assert options.setdefault("num_gpus", 1) == (gpus or 1)
     service = resources["RayService"]["spec"]
     assert yaml.safe_load(service["serveConfigV2"]) == ours
     cluster = service["rayClusterConfig"]
@@ -188,10 +216,26 @@ def test_a_release_of_what_does_not_fit_or_is_not_there_is_refused(tmp_path):
     project = tmp_path / "project"
     assert main(["init", str(project)]) == 0
     config = project / "serve.yaml"
-    config.write_text(config.read_text().replace("num_cpus: 1 ", "num_cpus: 2 "))
+    written = config.read_text()
     image = "registry.example/mine@sha256:" + "0123456789abcdef" * 4
-    render = [sys.executable, tmp_path / "k8s/render.py", "--image", image, "--of", "base"]
-    for wrong, said in (("serve.yaml", "has 2 CPUs, and a pod 1"), ("none.yaml", "none.yaml: No")):
+    cpu = "num_cpus: 1 "
+    for based_on, old, new, said in (
+        ("base", cpu, "num_cpus: 2 ", "has 2 CPUs, and a pod 1: change both in k8s/base/"),
+        ("base", cpu, f"num_gpus: 1\n          {cpu}", "has 1 GPUs, and a pod 0: take --of gpu"),
+        (
+            "gpu",
+            cpu,
+            f"num_gpus: 4\n          {cpu}",
+            "has 4 GPUs, and a pod 1: change both in k8s",
+        ),
+        ("base", cpu, f"memory: 17179869184\n          {cpu}", "16 GiB of memory, and a pod 4:"),
+        ("base", "port: 8000", "port: 9000", "http_options.port must be 8000"),
+        ("base", "", "", "none.yaml: No"),
+    ):
+        assert old in written
+        config.write_text(written.replace(old, new, 1))
+        wrong = "serve.yaml" if old else "none.yaml"
+        render = [sys.executable, tmp_path / "k8s/render.py", "--image", image, "--of", based_on]
         refused = subprocess.run(
             [*render, "--config", wrong],
             capture_output=True,
@@ -295,6 +339,20 @@ def test_the_serve_config_differs_from_the_source_only_in_the_address(kustomizat
     ours = yaml.safe_load(source_of(kustomization).read_text())
     ours["http_options"]["host"] = "0.0.0.0"
     assert serve_config_of(kustomization) == ours
+
+
+@needs_kubectl
+@pytest.mark.parametrize("kustomization", ["k8s/base", "k8s/overlays/gpu", HIGHLY_AVAILABLE])
+def test_what_configs_are_checked_against_is_what_the_pods_have(kustomization):
+    render = runpy.run_path(str(ROOT / "k8s/render.py"))
+    pod = render["CPU_POD" if kustomization == "k8s/base" else "GPU_POD"]
+    (group,) = cluster_of(kustomization)["workerGroupSpecs"]
+    (container,) = group["template"]["spec"]["containers"]
+    assert group["rayStartParams"]["num-cpus"] == f"{pod.cpus:g}"
+    assert group["rayStartParams"].get("num-gpus", "0") == f"{pod.gpus:g}"
+    assert container["resources"]["limits"]["memory"] == f"{pod.memory_gib:g}Gi"
+    (port,) = (port for port in container["ports"] if port["name"] == "serve")
+    assert port["containerPort"] == render["PORT"]
 
 
 @needs_kubectl

@@ -192,12 +192,27 @@ def test_a_model_that_is_installed_needs_no_package(
     [
         (["--url", "ftp://x"], "--url: must begin with file://, http://"),
         (["--out", "."], "has my.yaml itself; choose another folder"),
+        (["--out", "taken"], "--out: taken/my.yaml is a folder; choose another one"),
+        (["--no-load", "--include", "../outside.txt"], "--include: ../outside.txt must be in this"),
+        (["--no-load", "--include", "text/../.."], "--include: text/../.. must be in this folder"),
     ],
 )
 def test_options_that_are_wrong(
     folder: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (folder / "taken/my.yaml").mkdir(parents=True)
+    (folder.parent / "outside.txt").write_text("another's")
     assert said in refused(capsys, *arguments)
+
+
+@pytest.mark.slow
+def test_links_are_packed_as_what_they_lead_to(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder.parent / "outside.txt").write_text("mine")
+    (folder / "link.txt").symlink_to("../outside.txt")
+    shown = packed(capsys, "--no-load", "--include", "text/../link.txt")
+    assert "link.txt" in shown["files"]
 
 
 def test_a_config_with_a_package_is_not_packed_again(

@@ -54,6 +54,8 @@ def test_a_pipeline_beside_a_model(tmp_path: Path) -> None:
         ("applications: [7]", "applications.0: must be a mapping"),
         ("applications: [{import_path: 'pipelines.serving.application:build'}]", "deployments: "),
         ("", "applications: missing"),
+        ("applications: [null]", "applications.0: must be a mapping, not None"),
+        ("applications: [{import_path: [a]}]", "import_path: input should be a valid string"),
     ],
 )
 def test_files_that_are_wrong(tmp_path: Path, content: str, message: str) -> None:

@@ -108,6 +108,7 @@ class TestStagesInDeployments:
             ({"place": "process", "ray_actor_options": {}}, "need place deployment"),
             ({"max_workers": 1}, "max_workers must be at least workers, which is 2"),
             ({"ray_actor_options": {"num_cpu": 1}}, r"num_cpu: .*did you mean num_cpus"),
+            ({"ray_actor_options": {"num_cpus": "two"}}, "num_cpus: input should be a valid num"),
             ({"max_workers": 4}, "stage scale: max_workers needs pipeline.autoscaling"),
         ],
     )
