@@ -116,7 +116,7 @@ class StoreCore:
         """Take over a blob from an earlier run, or drop it if it does not fit the budget."""
         if self._spaces[tier].get(blob) is None:
             if self._transfers.reserve(tier, [blob]):
-                self._spaces[tier].entries[blob.sha256].resident = True
+                self._spaces[tier].entries[blob].resident = True
             else:
                 self._actions.append(Drop(blob, tier))
         return self._taken()
@@ -187,7 +187,7 @@ class StoreCore:
     def copied(self, blob: Blob, tier: Tier, seconds: float = 0.0) -> list[Action]:
         """Note that a copy is done, and how many seconds it took."""
         self._transfers.copied(blob, tier, seconds)
-        if self._eager and tier <= Tier.HOST and self._spaces[tier].entries[blob.sha256].idle:
+        if self._eager and tier <= Tier.HOST and self._spaces[tier].entries[blob].idle:
             self._transfers.drop(blob, tier)
         for holder in list(self._opens):
             self._grant_if_complete(holder)
@@ -214,7 +214,7 @@ class StoreCore:
             raise UnknownModelError(f"{name}: not in host memory; warm it first")
         if Pin(name) not in self._leases:
             for blob in manifest.blobs:
-                self._spaces[Tier.HOST].entries[blob.sha256].references += 1
+                self._spaces[Tier.HOST].entries[blob].references += 1
             self._leases[Pin(name)] = Lease(name, Tier.HOST, manifest)
         return self._taken()
 
@@ -306,9 +306,7 @@ class StoreCore:
     def _place(self, holder: Hashable, waiting: Open, manifest: Manifest, new: list[Blob]) -> bool:
         """Take room for a model and order what is missing; return False if it has to wait."""
         space = self._spaces[waiting.tier]
-        if not self._transfers.reserve(
-            waiting.tier, new, keep={blob.sha256 for blob in manifest.blobs}
-        ):
+        if not self._transfers.reserve(waiting.tier, new, keep=set(manifest.blobs)):
             fits_ever = space.room_bytes(manifest.blobs) <= space.budget_bytes
             if fits_ever and space.unsettled():
                 return False
@@ -325,7 +323,7 @@ class StoreCore:
         del self._unplaced[holder]
         self._open_number += 1
         for blob in manifest.blobs:
-            entry = space.entries[blob.sha256]
+            entry = space.entries[blob]
             entry.references += 1
             entry.uses += 1
             entry.last_use = self._open_number

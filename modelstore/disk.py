@@ -65,17 +65,23 @@ class Disk:
         """Return the models and blobs that an earlier run left; delete what is not whole."""
         blobs = []
         for path in sorted(self._blobs.iterdir()):
-            if _DIGEST.fullmatch(path.name) and path.with_suffix(".blocks").is_file():
-                blobs.append(Blob(path.name, path.stat().st_size))
+            if _DIGEST.fullmatch(path.name):
+                blob = Blob(path.name, path.stat().st_size)
+                try:
+                    self._block_tags(blob)
+                except UntrustedFileError:
+                    self.drop(blob)
+                else:
+                    blobs.append(blob)
             elif not (path.suffix == ".blocks" and path.with_suffix("").is_file()):
-                path.unlink()
+                path.unlink(missing_ok=True)
         models: dict[ModelName, Manifest] = {}
         for path in sorted(self._manifests.glob("*/*/*.json")):
             with suppress(ValueError, KeyError, TypeError, InvalidInputError):
                 models.update([_manifest_from(json.loads(path.read_bytes()))])
-        known = {blob.sha256 for manifest in models.values() for blob in manifest.blobs}
+        known = {self._partial_path(blob) for known in models.values() for blob in known.blobs}
         for path in self._partial.iterdir():
-            if path.name not in known:
+            if path not in known:
                 path.unlink()
         return models, blobs
 
@@ -101,7 +107,7 @@ class Disk:
         OSError
             The disk failed or is full; what had come in is deleted.
         """
-        path = self._partial / blob.sha256
+        path = self._partial_path(blob)
         resumed = path.exists()
         try:
             tags = self._receive(blob, path, stream, progress)
@@ -118,7 +124,8 @@ class Disk:
             except UntrustedFileError:
                 path.unlink()
                 raise
-        _write(self._blobs / f"{blob.sha256}.blocks", json.dumps(tags.to_dict()).encode())
+        saved = tags.to_dict() | {"bytes": blob.size_bytes}
+        _write(self._blobs / f"{blob.sha256}.blocks", json.dumps(saved).encode())
         os.rename(path, self._blobs / blob.sha256)
         _sync_folder(self._blobs)
 
@@ -201,14 +208,21 @@ class Disk:
             os.fsync(file.fileno())
         return tags
 
+    def _partial_path(self, blob: Blob) -> Path:
+        """Return where a download goes; two claims of one digest's length stay apart."""
+        return self._partial / f"{blob.sha256}.{blob.size_bytes}"
+
     def _block_tags(self, blob: Blob) -> BlockTags:
         try:
             saved = json.loads((self._blobs / f"{blob.sha256}.blocks").read_bytes())
             tags = BlockTags.from_dict(saved)
+            size_bytes = saved.get("bytes", blob.size_bytes)  # earlier versions wrote none
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UntrustedFileError(f"cached file {blob.sha256[:12]}: {error}") from error
         if len(tags.tags) != -(-blob.size_bytes // BLOCK_BYTES):
             raise UntrustedFileError(f"cached file {blob.sha256[:12]}: tags are missing")
+        if size_bytes != blob.size_bytes:
+            raise UntrustedFileError(f"cached file {blob.sha256[:12]}: has another length")
         return tags
 
     def _open(self, blob: Blob) -> int:

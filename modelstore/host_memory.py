@@ -18,7 +18,7 @@ SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_S
 
 
 class HostMemory:
-    """The blobs in host memory, by digest.
+    """The blobs in host memory.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class HostMemory:
     """
 
     def __init__(self) -> None:
-        self._descriptors: dict[str, int] = {}
+        self._descriptors: dict[Blob, int] = {}
         self.taken_over = 0
 
     @contextmanager
@@ -49,7 +49,7 @@ class HostMemory:
         except BaseException:
             os.close(descriptor)
             raise
-        self._descriptors[blob.sha256] = descriptor
+        self._descriptors[blob] = descriptor
 
     def take_over(self, blob: Blob) -> bool:
         """Take over a blob that a process of this user still has from a manager that died.
@@ -63,7 +63,7 @@ class HostMemory:
                 and os.fstat(descriptor).st_size == blob.size_bytes
                 and _sha256(descriptor) == blob.sha256
             ):
-                self._descriptors[blob.sha256] = descriptor
+                self._descriptors[blob] = descriptor
                 self.taken_over += 1
                 return True
             os.close(descriptor)
@@ -71,11 +71,11 @@ class HostMemory:
 
     def descriptor(self, blob: Blob) -> int:
         """Return the blob's descriptor; it stays this object's."""
-        return self._descriptors[blob.sha256]
+        return self._descriptors[blob]
 
     def drop(self, blob: Blob) -> None:
         """Free a blob, as far as no client still has it mapped."""
-        os.close(self._descriptors.pop(blob.sha256))
+        os.close(self._descriptors.pop(blob))
 
     def close(self) -> None:
         """Free all blobs."""

@@ -76,6 +76,7 @@ class Blob:
     sha256 : str
         Hexadecimal digest of the content; it is the blob's name in every tier.
     size_bytes : int
+        What a model claims of it. A claim that is wrong makes another blob, which no file has.
     """
 
     sha256: str

@@ -23,6 +23,7 @@ from modelstore.errors import (
     StoreError,
     StoreFullError,
     UnknownModelError,
+    UntrustedFileError,
 )
 from modelstore.eviction import EVICTION_RULES
 from modelstore.names import Blob, Manifest, ModelName
@@ -41,6 +42,10 @@ MODELS = {
         "oversized": [4, 5],
     }.items()
 }
+# Its file is cut off, so it claims another length for a digest that "pair" lists.
+MODELS[ModelName("pytorch", "cut", "1")] = Manifest(
+    (("0.safetensors", Blob(BLOBS[1].sha256, 1)), ("1.safetensors", BLOBS[0]))
+)
 NAMES = sorted(MODELS)
 PAGE_BYTES = {Tier.DEVICE: 2}
 
@@ -397,6 +402,20 @@ def test_a_blob_found_wrong_on_disk_is_fetched_again():
     again = core.copy_failed(BLOB, Tier.HOST, Fault.SOURCE, FetchError("wrong digest"))
     assert again == [Copy(BLOB, Tier.REMOTE, Tier.DISK)]
     assert [type(answer) for answer in serve(core, again)] == [Granted]
+
+
+def test_a_wrong_length_of_a_digest_fails_only_those_who_claim_it():
+    cut = Blob(BLOB.sha256, BLOB.size_bytes // 2)
+    core = core_with(manifests={NAME: manifest_of(cut), OTHER: manifest_of(BLOB)})
+    core.open("cut", NAME)
+    assert core.open("whole", OTHER) == [Copy(BLOB, Tier.REMOTE, Tier.DISK)]
+    [refused] = core.copy_failed(cut, Tier.DISK, Fault.OTHER, UntrustedFileError("wrong digest"))
+    assert refused.holder == "cut"
+    core.disconnect("cut")
+    core.disconnect("whole")
+    [granted] = serve(core, [*core.open("next", OTHER), *core.copied(BLOB, Tier.DISK)])
+    assert granted.holder == "next"
+    assert core.stats()["tiers"]["disk"]["used_bytes"] == BLOB.size_bytes
 
 
 def test_a_full_disk_is_left_out():
