@@ -111,9 +111,6 @@ class Copier:
                 self._disk.drop(blob)
             fault = Fault.SOURCE if read_failed else Fault.TARGET
             raise CopyError(fault, failed) from error
-        except Exception as error:
-            failed = FetchError(f"{type(error).__name__}: {error}")
-            raise CopyError(Fault.OTHER, failed) from error
 
     def _copy_to_device(self, order: Copy, progress: Callable[[int], None]) -> None:
         assert self._device is not None

@@ -7,6 +7,7 @@ Beside it lie the tags of its blocks, which every later read checks.
 
 import errno
 import json
+import logging
 import mmap
 import os
 import re
@@ -23,6 +24,8 @@ from modelstore.host_memory import write_at
 from modelstore.names import Blob, Manifest, ModelName
 from modelstore.safetensors_header import header_end, read_header
 from policy.errors import InvalidInputError
+
+logger = logging.getLogger(__name__)
 
 Stream = Callable[[int], Iterator[bytes]]
 """Opens a blob's bytes from an offset on."""
@@ -165,7 +168,7 @@ class Disk:
             os.close(descriptor)
 
     def verify(self, blob: Blob) -> bool:
-        """Read a blob again and tell whether it is whole; delete it if not."""
+        """Read a blob again and tell whether it is whole; delete it if it is not, or unreadable."""
         try:
             tags = self._block_tags(blob)
             with open(self._blobs / blob.sha256, "rb") as file:
@@ -173,15 +176,18 @@ class Disk:
                     tags.check(blob, index, memoryview(file.read(BLOCK_BYTES)))
                 if not file.read(1):
                     return True
-        except UntrustedFileError:
+        except (UntrustedFileError, OSError):
             pass
         self.drop(blob)
         return False
 
     def drop(self, blob: Blob) -> None:
-        """Delete a blob."""
-        (self._blobs / blob.sha256).unlink(missing_ok=True)
-        (self._blobs / f"{blob.sha256}.blocks").unlink(missing_ok=True)
+        """Delete a blob. A file that cannot be deleted is logged, and stays for the next start."""
+        for name in (blob.sha256, f"{blob.sha256}.blocks"):
+            try:
+                (self._blobs / name).unlink(missing_ok=True)
+            except OSError as error:
+                logger.warning("cannot delete a cached file: %s", error)
 
     def _receive(self, blob: Blob, path: Path, stream: Stream, progress: Progress) -> BlockTags:
         check = StreamCheck(blob)

@@ -5,6 +5,7 @@ is safe to interrupt at any point: descriptors die with it, and files on disk be
 when they are whole.
 """
 
+import logging
 import os
 import queue
 import selectors
@@ -12,14 +13,13 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from modelstore.actions import Action, Copy, Drop, Granted, Progress, Refused, Resolve, Tier
-from modelstore.connections import Client, Connections
+from modelstore.actions import Action, Copy, Drop, Fault, Granted, Progress, Refused, Resolve, Tier
+from modelstore.connections import Client, Connections, fault_of
 from modelstore.copies import Copier, CopyError
 from modelstore.core import StoreCore
 from modelstore.device.tier import PAGE_BYTES, DeviceTier
@@ -33,6 +33,9 @@ from modelstore.readers import Readers
 from modelstore.remote import open_remote, resolve
 from modelstore.settings import ManagerSettings
 from modelstore.sharing import Sharing, kept_costs
+from modelstore.workers import Event, Workers
+
+logger = logging.getLogger(__name__)
 
 #: A list of models is sent in parts, because a message has to fit into the socket's buffer.
 MODELS_PER_MESSAGE = 200
@@ -91,20 +94,18 @@ class Manager:
         except BaseException:
             self._unlock()
             raise
-        self._events: queue.SimpleQueue[Callable[[], Sequence[Action]]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._stopped = threading.Event()
-        self._pool = ThreadPoolExecutor(
-            2 * settings.copies_at_once + 2, thread_name_prefix="store-copy"
-        )
+        self._workers = Workers("store-copy", 2 * settings.copies_at_once + 2, self._report)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._connections = Connections(
             listener,
             self._selector,
             self._handle,
-            lambda client: self._carry_out(self._core.disconnect(client)),
+            lambda client: self._take(lambda: self._core.disconnect(client)),
             self._readers,
         )
         if self._device is not None:
@@ -209,7 +210,13 @@ class Manager:
         self._carrying_out = True
         try:
             while self._actions:
-                self._do(self._actions.popleft())
+                action = self._actions.popleft()
+                try:
+                    self._do(action)
+                except Exception as error:
+                    logger.exception("an action failed: %s", type(action).__name__)
+                    if isinstance(action, Granted) and isinstance(action.holder, Client):
+                        self._connections.send_error(action.holder, fault_of(error))
         finally:
             self._carrying_out = False
 
@@ -217,9 +224,14 @@ class Manager:
         match action:
             case Copy(blob):
                 name, file = self._origins[blob]
-                self._pool.submit(self._copy, action, name, file)
+                self._workers.submit(
+                    lambda: self._copy(action, name, file),
+                    lambda error: self._copy_failed(action, error),
+                )
             case Resolve(name):
-                self._pool.submit(self._resolve, name)
+                self._workers.submit(
+                    lambda: self._resolve(name), lambda error: self._resolve_failed(name, error)
+                )
             case Drop(blob, tier):
                 self._holder_of(tier).drop(blob)
             case Granted(Client() as client):
@@ -262,7 +274,7 @@ class Manager:
 
     # Other threads' work. Each reports by an event that the loop's thread runs.
 
-    def _report(self, event: Callable[[], Sequence[Action]]) -> None:
+    def _report(self, event: Event) -> None:
         self._events.put(event)
         with suppress(OSError):  # the loop has ended
             self._wake_write.send(b"\0")
@@ -271,36 +283,44 @@ class Manager:
         with suppress(BlockingIOError):
             self._wake_read.recv(4096)
         while not self._events.empty():
-            self._carry_out(self._events.get()())
+            self._take(self._events.get())
 
-    def _copy(self, order: Copy, name: ModelName, file: str) -> None:
+    def _take(self, event: Event) -> None:
+        """Take an event. One that fails is logged, and ends nobody else's service."""
+        try:
+            actions = event()
+        except Exception:
+            logger.exception("an event failed")
+        else:
+            self._carry_out(actions)
+
+    def _copy(self, order: Copy, name: ModelName, file: str) -> Event:
         blob, target = order.blob, order.target
         begin_s = time.monotonic()
 
         def progress(done_bytes: int) -> None:
             self._report(lambda: self._core.copy_progress(blob, target, done_bytes))
 
-        try:
-            self._copier.copy(order, name, file, progress)
-        except CopyError as failed:
-            fault, error = failed.fault, failed.error
-            self._report(lambda: self._core.copy_failed(blob, target, fault, error))
-        else:
-            seconds = time.monotonic() - begin_s
-            self._report(lambda: self._core.copied(blob, target, seconds))
+        self._copier.copy(order, name, file, progress)
+        seconds = time.monotonic() - begin_s
+        return lambda: self._core.copied(blob, target, seconds)
 
-    def _resolve(self, name: ModelName) -> None:
-        try:
-            manifest = resolve(self._remote, name)
-            self._disk.save_manifest(name, manifest)
-        except StoreError as error:
-            failed = error
-        except Exception as error:
-            failed = FetchError(f"{name}: {type(error).__name__}: {error}")
-        else:
-            self._report(lambda: self._learn(name, manifest))
-            return
-        self._report(lambda: self._core.resolve_failed(name, failed))
+    def _copy_failed(self, order: Copy, error: Exception) -> Event:
+        if not isinstance(error, CopyError):
+            error = CopyError(Fault.OTHER, FetchError(f"{type(error).__name__}: {error}"))
+        fault, told = error.fault, error.error
+        return lambda: self._core.copy_failed(order.blob, order.target, fault, told)
+
+    def _resolve(self, name: ModelName) -> Event:
+        manifest = resolve(self._remote, name)
+        self._disk.save_manifest(name, manifest)
+        return lambda: self._learn(name, manifest)
+
+    def _resolve_failed(self, name: ModelName, error: Exception) -> Event:
+        if not isinstance(error, StoreError):
+            error = FetchError(f"{name}: {type(error).__name__}: {error}")
+        told = error
+        return lambda: self._core.resolve_failed(name, told)
 
     def _learn(self, name: ModelName, manifest: Manifest) -> Sequence[Action]:
         for file, blob in manifest.files:
@@ -315,20 +335,20 @@ class Manager:
         """Read every blob on the disk again; delete the wrong ones and tell the client."""
         blobs = self._core.resident(Tier.DISK)
 
-        def work() -> None:
+        def work() -> Event:
             wrong = [blob for blob in blobs if not self._disk.verify(blob)]
-            self._report(lambda: answer(wrong))
+            return lambda: self._verified(client, len(blobs), wrong)
 
-        def answer(wrong: list[Blob]) -> Sequence[Action]:
-            actions = [action for blob in wrong for action in self._core.lost(blob, Tier.DISK)]
-            if client in self._connections:
-                digests = [blob.sha256 for blob in wrong]
-                self._connections.send(
-                    client, {"result": {"verified": len(blobs), "deleted": digests}}
-                )
-            return actions
+        self._workers.submit(work, lambda error: lambda: self._failed(client, error))
 
-        self._pool.submit(work)
+    def _verified(self, client: Client, blobs: int, wrong: list[Blob]) -> Sequence[Action]:
+        digests = [blob.sha256 for blob in wrong]
+        self._connections.send(client, {"result": {"verified": blobs, "deleted": digests}})
+        return [action for blob in wrong for action in self._core.lost(blob, Tier.DISK)]
+
+    def _failed(self, client: Client, error: Exception) -> Sequence[Action]:
+        self._connections.send_error(client, fault_of(error))
+        return []
 
     # Start and end.
 
@@ -342,7 +362,8 @@ class Manager:
             self._carry_out(self._core.found(blob, Tier.DISK))
 
     def _close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._workers.stop()
+        self._workers.join()
         self._connections.close()
         self._selector.close()
         self._settings.socket.unlink(missing_ok=True)

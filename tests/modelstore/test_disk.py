@@ -99,6 +99,14 @@ def test_without_checks_a_read_still_notices_a_truncated_file(tmp_path, disk):
     unchecked.close()
 
 
+def test_a_file_that_cannot_be_deleted_is_no_error(disk, tmp_path):
+    path = tmp_path / "blobs" / BLOB.sha256
+    path.unlink()
+    path.mkdir()
+    disk.drop(BLOB)
+    assert path.exists()
+
+
 def test_a_full_disk_keeps_no_part_of_the_file(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")

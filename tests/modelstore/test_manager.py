@@ -19,6 +19,7 @@ import modelstore
 from modelstore import manager as manager_module
 from modelstore import wire
 from modelstore.client import ask, list_models, open_model
+from modelstore.core import StoreCore
 from modelstore.disk import Disk
 from modelstore.endpoint import allow_many_clients
 from modelstore.errors import (
@@ -284,6 +285,67 @@ def test_verify_deletes_what_is_damaged(tmp_path, remote):
         assert ask("verify", socket_path=store) == {"verified": 2, "deleted": [path.name]}
         assert stats(store)["tiers"]["disk"]["blobs"] == 1
         assert ask("verify", socket_path=store) == {"verified": 1, "deleted": []}
+
+
+@pytest.mark.parametrize("damage", ["gone", "unreadable"])
+def test_verify_answers_when_a_cached_file_cannot_be_read(tmp_path, remote, damage):
+    with manager_thread(settings_for(tmp_path)) as store:
+        load(store)
+        [path] = [path for path in (tmp_path / "disk/blobs").iterdir() if not path.suffix]
+        path.unlink()
+        if damage == "unreadable":
+            path.mkdir()
+        found = ask("verify", socket_path=store, timeout_s=LIMIT_S)
+        assert found == {"verified": 1, "deleted": [path.name]}
+        assert stats(store)["tiers"]["disk"]["blobs"] == 0
+
+
+@pytest.mark.parametrize("do", ["verify", "evict", "open"])
+def test_a_request_that_fails_unforeseen_is_answered_and_the_next_is_served(
+    tmp_path, remote, monkeypatch, do
+):
+    def fail(*arguments):
+        raise RuntimeError("unforeseen")
+
+    with manager_thread(settings_for(tmp_path)) as store:
+        load(store, "n")
+        wait_until(lambda: stats(store)["leases"] == 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(Disk, "verify", fail)
+            patch.setattr(Disk, "remove_manifest", fail)
+            patch.setattr(Disk, "save_manifest", fail)
+            with pytest.raises(StoreError, match="unforeseen"):
+                ask(do, "m" if do == "open" else "n", store, timeout_s=LIMIT_S, disk=True)
+        assert right(load(store))
+
+
+def test_a_grant_that_fails_unforeseen_is_answered(tmp_path, remote, monkeypatch):
+    def fail(*arguments):
+        raise RuntimeError("unforeseen")
+
+    with manager_thread(settings_for(tmp_path)) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(HostMemory, "descriptor", fail)
+            with pytest.raises(StoreError, match="unforeseen"):
+                load(store)
+        wait_until(lambda: stats(store)["leases"] == 0)
+        assert right(load(store))
+
+
+def test_a_fault_of_the_core_ends_nobody_elses_service(tmp_path, remote, monkeypatch):
+    failures = []
+
+    def fail(*arguments):
+        failures.append(arguments)
+        raise AssertionError
+
+    with manager_thread(settings_for(tmp_path)) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(StoreCore, "disconnect", fail)
+            load(store)
+            wait_until(lambda: failures)
+        assert right(load(store))
+        assert right(load(store, "n"), seed=1)
 
 
 def test_a_full_disk_is_passed_by(tmp_path, remote, monkeypatch):
