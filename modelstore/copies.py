@@ -2,8 +2,9 @@
 
 import errno
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from modelstore.actions import Copy, Fault, Tier
 from modelstore.device.tier import DeviceTier
@@ -51,6 +52,8 @@ class Copier:
     device : DeviceTier, optional
     take_over : bool
         Whether processes may still have memory of an earlier manager.
+    stopped : Event, optional
+        Once it is set, copies end with the piece that they are at.
     """
 
     def __init__(
@@ -60,7 +63,9 @@ class Copier:
         memory: HostMemory,
         device: DeviceTier | None = None,
         take_over: bool = False,
+        stopped: threading.Event | None = None,
     ) -> None:
+        self._stopped = stopped or threading.Event()
         self._remote, self._disk, self._memory, self._device = remote, disk, memory, device
         self._take_over = take_over
 
@@ -82,10 +87,10 @@ class Copier:
         CopyError
             It failed, and why.
         """
-        blob, report = order.blob, _throttled(progress)
+        blob, report = order.blob, self._pieces(progress)
         try:
             if order.target is Tier.DISK:
-                self._disk.fetch(blob, lambda offset: self._remote.read(name, file, offset), report)
+                self._disk.fetch(blob, lambda offset: self._fetched(name, file, offset), report)
             elif order.target is Tier.DEVICE:
                 self._copy_to_device(order, report)
             elif self._take_over and self._memory.take_over(blob):
@@ -131,7 +136,7 @@ class Copier:
     ) -> None:
         """Read a blob from the remote straight into memory, past a disk that has no room."""
         check = StreamCheck(order.blob)
-        for part in self._remote.read(name, file, 0):
+        for part in self._fetched(name, file, 0):
             begin = check.done_bytes
             check.update(part)
             write_at(descriptor, part, begin)
@@ -141,15 +146,26 @@ class Copier:
         end = header_end(os.pread(descriptor, 8, 0), size_bytes)
         read_header(os.pread(descriptor, end, 0), size_bytes)
 
+    def _fetched(self, name: ModelName, file: str, offset: int) -> Iterator[bytes]:
+        """Yield a file's bytes; what a remote sends after `stopped` is written nowhere."""
+        for part in self._remote.read(name, file, offset):
+            self._check_stopped()
+            yield part
 
-def _throttled(progress: Callable[[int], None]) -> Callable[[int], None]:
-    last_s = time.monotonic()
+    def _pieces(self, progress: Callable[[int], None]) -> Callable[[int], None]:
+        """Return what is to be called after each piece."""
+        last_s = time.monotonic()
 
-    def report(done_bytes: int) -> None:
-        nonlocal last_s
-        now_s = time.monotonic()
-        if now_s - last_s >= _REPORT_EVERY_S:
-            last_s = now_s
-            progress(done_bytes)
+        def report(done_bytes: int) -> None:
+            nonlocal last_s
+            self._check_stopped()
+            now_s = time.monotonic()
+            if now_s - last_s >= _REPORT_EVERY_S:
+                last_s = now_s
+                progress(done_bytes)
 
-    return report
+        return report
+
+    def _check_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise FetchError("the model store was stopped")

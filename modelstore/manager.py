@@ -11,16 +11,16 @@ import queue
 import selectors
 import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from modelstore.actions import Action, Copy, Drop, Fault, Granted, Progress, Refused, Resolve, Tier
+from modelstore.actions import Action, Copy, Drop, Granted, Progress, Refused, Resolve, Tier
+from modelstore.background import Background
 from modelstore.connections import Client, Connections, fault_of
-from modelstore.copies import Copier, CopyError
+from modelstore.copies import Copier
 from modelstore.core import StoreCore
 from modelstore.device.tier import PAGE_BYTES, DeviceTier
 from modelstore.disk import Disk
@@ -30,10 +30,10 @@ from modelstore.eviction import eviction_rule
 from modelstore.host_memory import HostMemory
 from modelstore.names import Blob, Manifest, ModelName
 from modelstore.readers import Readers
-from modelstore.remote import open_remote, resolve
+from modelstore.remote import open_remote
 from modelstore.settings import ManagerSettings
 from modelstore.sharing import Sharing, kept_costs
-from modelstore.workers import Event, Workers
+from modelstore.workers import Event
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,10 @@ class Manager:
             )
             # Only a manager that closed everything removed its socket.
             take_over = settings.socket.is_socket()
-            self._copier = Copier(self._remote, self._disk, self._memory, self._device, take_over)
+            self._stopped = threading.Event()
+            copier = Copier(
+                self._remote, self._disk, self._memory, self._device, take_over, self._stopped
+            )
             self._actions: deque[Action] = deque()
             self._carrying_out = False
             # Where to fetch a blob: any model that contains it, and its file there.
@@ -97,8 +100,15 @@ class Manager:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
-        self._stopped = threading.Event()
-        self._workers = Workers("store-copy", 2 * settings.copies_at_once + 2, self._report)
+        self._background = Background(
+            self._core,
+            self._remote,
+            self._disk,
+            copier,
+            settings.copies_at_once,
+            self._report,
+            self._stopped,
+        )
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._connections = Connections(
@@ -131,7 +141,7 @@ class Manager:
             self._close()
 
     def stop(self) -> None:
-        """End `run`. Any thread, and a signal handler, may call this."""
+        """End `run`, and what it copies. Any thread, and a signal handler, may call this."""
         self._stopped.set()
         with suppress(OSError):  # something else woke the loop, and it has ended
             self._wake_write.send(b"\0")
@@ -223,15 +233,9 @@ class Manager:
     def _do(self, action: Action) -> None:
         match action:
             case Copy(blob):
-                name, file = self._origins[blob]
-                self._workers.submit(
-                    lambda: self._copy(action, name, file),
-                    lambda error: self._copy_failed(action, error),
-                )
+                self._background.copy(action, *self._origins[blob])
             case Resolve(name):
-                self._workers.submit(
-                    lambda: self._resolve(name), lambda error: self._resolve_failed(name, error)
-                )
+                self._background.resolve(name, lambda manifest: lambda: self._learn(name, manifest))
             case Drop(blob, tier):
                 self._holder_of(tier).drop(blob)
             case Granted(Client() as client):
@@ -294,34 +298,6 @@ class Manager:
         else:
             self._carry_out(actions)
 
-    def _copy(self, order: Copy, name: ModelName, file: str) -> Event:
-        blob, target = order.blob, order.target
-        begin_s = time.monotonic()
-
-        def progress(done_bytes: int) -> None:
-            self._report(lambda: self._core.copy_progress(blob, target, done_bytes))
-
-        self._copier.copy(order, name, file, progress)
-        seconds = time.monotonic() - begin_s
-        return lambda: self._core.copied(blob, target, seconds)
-
-    def _copy_failed(self, order: Copy, error: Exception) -> Event:
-        if not isinstance(error, CopyError):
-            error = CopyError(Fault.OTHER, FetchError(f"{type(error).__name__}: {error}"))
-        fault, told = error.fault, error.error
-        return lambda: self._core.copy_failed(order.blob, order.target, fault, told)
-
-    def _resolve(self, name: ModelName) -> Event:
-        manifest = resolve(self._remote, name)
-        self._disk.save_manifest(name, manifest)
-        return lambda: self._learn(name, manifest)
-
-    def _resolve_failed(self, name: ModelName, error: Exception) -> Event:
-        if not isinstance(error, StoreError):
-            error = FetchError(f"{name}: {type(error).__name__}: {error}")
-        told = error
-        return lambda: self._core.resolve_failed(name, told)
-
     def _learn(self, name: ModelName, manifest: Manifest) -> Sequence[Action]:
         for file, blob in manifest.files:
             self._origins[blob] = (name, file)
@@ -335,11 +311,11 @@ class Manager:
         """Read every blob on the disk again; delete the wrong ones and tell the client."""
         blobs = self._core.resident(Tier.DISK)
 
-        def work() -> Event:
-            wrong = [blob for blob in blobs if not self._disk.verify(blob)]
-            return lambda: self._verified(client, len(blobs), wrong)
-
-        self._workers.submit(work, lambda error: lambda: self._failed(client, error))
+        self._background.verify(
+            blobs,
+            lambda wrong: lambda: self._verified(client, len(blobs), wrong),
+            lambda error: lambda: self._failed(client, error),
+        )
 
     def _verified(self, client: Client, blobs: int, wrong: list[Blob]) -> Sequence[Action]:
         digests = [blob.sha256 for blob in wrong]
@@ -362,8 +338,7 @@ class Manager:
             self._carry_out(self._core.found(blob, Tier.DISK))
 
     def _close(self) -> None:
-        self._workers.stop()
-        self._workers.join()
+        self._background.close()
         self._connections.close()
         self._selector.close()
         self._settings.socket.unlink(missing_ok=True)

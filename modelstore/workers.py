@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from modelstore.actions import Action
@@ -52,10 +53,10 @@ class Workers:
         for _ in self._threads:
             self._todo.put(None)
 
-    def join(self, timeout_s: float | None = None) -> None:
-        """Wait, after `stop`, until the work that was begun is done, or for `timeout_s` each."""
+    def join(self, end_s: float | None = None) -> None:
+        """Wait, after `stop`, until what was begun is done, or `time.monotonic()` is `end_s`."""
         for thread in self._threads:
-            thread.join(timeout_s)
+            thread.join(None if end_s is None else max(0.0, end_s - time.monotonic()))
 
     def _run(self) -> None:
         while (todo := self._todo.get()) is not None:

@@ -44,7 +44,7 @@ def test_work_that_blocks_holds_up_no_more_than_its_thread_and_is_not_waited_for
         assert begun.acquire(timeout=LIMIT_S)
     workers.submit(lambda: "never", repr)
     workers.stop()
-    workers.join(timeout_s=0.0)
+    workers.join(end_s=0.0)
     blocked.set()
     workers.join()
     assert [events.get(timeout=LIMIT_S) for _ in range(2)] == ["late", "late"]
