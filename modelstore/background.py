@@ -9,7 +9,7 @@ from modelstore.copies import Copier, CopyError
 from modelstore.core import StoreCore
 from modelstore.disk import Disk
 from modelstore.errors import FetchError, StoreError
-from modelstore.names import Blob, Manifest, ModelName
+from modelstore.names import Blob, ModelName, Origin
 from modelstore.remote import Remote, resolve
 from modelstore.workers import Event, Workers
 
@@ -56,17 +56,17 @@ class Background:
         self._copies = Workers("store-copy", _TARGETS * copies_at_once, report)
         self._checks = Workers("store-verify", 1, report)
 
-    def copy(self, order: Copy, name: ModelName, file: str) -> None:
-        """Carry out a copy; a model that contains the blob, and its file, say where to fetch it."""
+    def copy(self, order: Copy, origins: Sequence[Origin]) -> None:
+        """Carry out a copy; one from the remote reads the first of `origins` that works."""
         workers = self._fetches if order.source is Tier.REMOTE else self._copies
         workers.submit(
-            lambda: self._copy(order, name, file), lambda error: self._copy_failed(order, error)
+            lambda: self._copy(order, origins), lambda error: self._copy_failed(order, error)
         )
 
-    def resolve(self, name: ModelName, learn: Callable[[Manifest], Event]) -> None:
-        """Find out the files of a model; report what `learn` makes of them."""
+    def resolve(self, name: ModelName) -> None:
+        """Find out the files of a model."""
         self._resolves.submit(
-            lambda: learn(self._resolve(name)), lambda error: self._resolve_failed(name, error)
+            lambda: self._resolve(name), lambda error: self._resolve_failed(name, error)
         )
 
     def verify(
@@ -89,14 +89,14 @@ class Background:
         for workers in kinds:
             workers.join(end_s)
 
-    def _copy(self, order: Copy, name: ModelName, file: str) -> Event:
+    def _copy(self, order: Copy, origins: Sequence[Origin]) -> Event:
         blob, target = order.blob, order.target
         begin_s = time.monotonic()
 
         def progress(done_bytes: int) -> None:
             self._report(lambda: self._core.copy_progress(blob, target, done_bytes))
 
-        self._copier.copy(order, name, file, progress)
+        self._copier.copy(order, origins, progress)
         seconds = time.monotonic() - begin_s
         return lambda: self._core.copied(blob, target, seconds)
 
@@ -106,11 +106,11 @@ class Background:
         fault, told = error.fault, error.error
         return lambda: self._core.copy_failed(order.blob, order.target, fault, told)
 
-    def _resolve(self, name: ModelName) -> Manifest:
+    def _resolve(self, name: ModelName) -> Event:
         manifest = resolve(self._remote, name)
         if not self._stopped.is_set():
             self._disk.save_manifest(name, manifest)
-        return manifest
+        return lambda: self._core.resolved(name, manifest)
 
     def _resolve_failed(self, name: ModelName, error: Exception) -> Event:
         if not isinstance(error, StoreError):

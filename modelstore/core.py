@@ -14,7 +14,7 @@ from modelstore.actions import Action, Drop, Fault, Granted, Progress, Refused, 
 from modelstore.errors import InUseError, StoreError, StoreFullError, UnknownModelError
 from modelstore.eviction import EvictionRule, least_recently_used
 from modelstore.holders import Lease, Open, Pin
-from modelstore.names import Blob, Manifest, ModelName
+from modelstore.names import Blob, Manifest, ModelName, Origin
 from modelstore.transfers import Failure, Transfers
 from modelstore.views import describe_model, describe_tiers
 from policy.errors import InvalidInputError
@@ -157,6 +157,17 @@ class StoreCore:
     def resident(self, tier: Tier) -> list[Blob]:
         """Return the blobs that are in a tier."""
         return [entry.blob for entry in self._spaces[tier].entries.values() if entry.resident]
+
+    def origins(self, blob: Blob) -> list[Origin]:
+        """Return where the remote may have a blob; first the models that somebody waits for."""
+        awaited = {waiting.name for waiting in self._opens.values()}
+        found = [
+            (name, file)
+            for name, manifest in self._manifests.items()
+            for file, content in manifest.files
+            if content == blob
+        ]
+        return sorted(found, key=lambda origin: origin[0] not in awaited)
 
     def resolved(self, name: ModelName, manifest: Manifest) -> list[Action]:
         """Note the files of a model."""

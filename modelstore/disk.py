@@ -111,7 +111,7 @@ class Disk:
             The disk failed or is full; what had come in is deleted.
         """
         path = self._partial_path(blob)
-        resumed = path.exists()
+        resumed = path.exists() and path.stat().st_size > 0
         try:
             tags = self._receive(blob, path, stream, progress)
         except OSError:

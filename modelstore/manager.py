@@ -28,7 +28,7 @@ from modelstore.endpoint import listen, lock, own_folder
 from modelstore.errors import FetchError, StoreError
 from modelstore.eviction import eviction_rule
 from modelstore.host_memory import HostMemory
-from modelstore.names import Blob, Manifest, ModelName
+from modelstore.names import Blob, ModelName
 from modelstore.readers import Readers
 from modelstore.remote import open_remote
 from modelstore.settings import ManagerSettings
@@ -87,8 +87,6 @@ class Manager:
             )
             self._actions: deque[Action] = deque()
             self._carrying_out = False
-            # Where to fetch a blob: any model that contains it, and its file there.
-            self._origins: dict[Blob, tuple[ModelName, str]] = {}
             costs_path = settings.disk / "sharing_costs.json"
             self._costs = None if settings.always_share else kept_costs(costs_path)
             self._grants = {"shared": 0, "copied": 0}
@@ -233,9 +231,9 @@ class Manager:
     def _do(self, action: Action) -> None:
         match action:
             case Copy(blob):
-                self._background.copy(action, *self._origins[blob])
+                self._background.copy(action, self._core.origins(blob))
             case Resolve(name):
-                self._background.resolve(name, lambda manifest: lambda: self._learn(name, manifest))
+                self._background.resolve(name)
             case Drop(blob, tier):
                 self._holder_of(tier).drop(blob)
             case Granted(Client() as client):
@@ -298,11 +296,6 @@ class Manager:
         else:
             self._carry_out(actions)
 
-    def _learn(self, name: ModelName, manifest: Manifest) -> Sequence[Action]:
-        for file, blob in manifest.files:
-            self._origins[blob] = (name, file)
-        return self._core.resolved(name, manifest)
-
     def _lost_device_memory(self) -> None:
         error = FetchError("the process that holds the device's memory ended, and took it along")
         self._report(lambda: self._core.lost_all(Tier.DEVICE, error))
@@ -332,8 +325,6 @@ class Manager:
         models, blobs = self._disk.recover()
         for name, manifest in models.items():
             self._core.known(name, manifest)
-            for file, blob in manifest.files:
-                self._origins[blob] = (name, file)
         for blob in blobs:
             self._carry_out(self._core.found(blob, Tier.DISK))
 

@@ -67,6 +67,10 @@ class ModelName:
         return f"{self.framework}/{self.name}@{self.version}"
 
 
+Origin = tuple[ModelName, str]
+"""Where the remote has a blob: a model, and its file there."""
+
+
 @dataclass(frozen=True)
 class Blob:
     """The content of a file, which is what the store holds once, however many models contain it.

@@ -418,6 +418,18 @@ def test_a_wrong_length_of_a_digest_fails_only_those_who_claim_it():
     assert core.stats()["tiers"]["disk"]["used_bytes"] == BLOB.size_bytes
 
 
+def test_a_blob_is_fetched_from_a_model_that_is_waited_for_if_several_have_it():
+    core = core_with(manifests={OTHER: manifest_of(BLOB), NAME: manifest_of(BLOB)})
+    file = f"{BLOB.sha256[:4]}.safetensors"
+    assert core.origins(BLOB) == [(OTHER, file), (NAME, file)]
+    core.open("a", NAME)
+    assert core.origins(BLOB) == [(NAME, file), (OTHER, file)]
+    core.disconnect("a")
+    core.evict(OTHER)
+    assert core.origins(BLOB) == [(NAME, file)]
+    assert core.origins(Blob(BLOB.sha256, 1)) == []
+
+
 def test_a_full_disk_is_left_out():
     core = core_with()
     core.open("a", NAME)

@@ -3,6 +3,7 @@
 import errno
 import gc
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -426,6 +427,25 @@ def test_a_version_replaced_while_it_is_open_stays_for_its_holder(tmp_path, remo
         ask("evict", "m", store, disk=True)
         assert right(before)
         assert right(load(store), seed=9)
+
+
+def test_a_retired_model_takes_the_files_that_another_one_has_too_along_with_nobody(
+    tmp_path, remote
+):
+    publish(remote, "twin", {FILE: weights(0, floats=20_000)})
+    settings = settings_for(tmp_path, host_bytes=100_000, disk_bytes=100_000)
+    with manager_thread(settings) as store:
+        for name in ("m", "twin"):
+            assert right(load(store, name))
+        shutil.rmtree(remote / "pytorch/twin")
+        wait_until(lambda: stats(store)["leases"] == 0)
+        assert right(load(store, "n"), seed=1)  # in the room of what both have
+        wait_until(lambda: stats(store)["leases"] == 0)
+        assert right(load(store, "m"))
+        wait_until(lambda: stats(store)["leases"] == 0)
+        assert right(load(store, "n"), seed=1)
+        wait_until(lambda: stats(store)["leases"] == 0)
+        assert right(load(store, "twin"))  # its list is known, and m has the file
 
 
 @pytest.mark.slow
