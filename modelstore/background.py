@@ -1,5 +1,6 @@
 """What a manager has other threads do: it blocks, and ends in an event for the core."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +13,8 @@ from modelstore.errors import FetchError, StoreError
 from modelstore.names import Blob, ModelName, Origin
 from modelstore.remote import Remote, resolve
 from modelstore.workers import Event, Workers
+
+logger = logging.getLogger(__name__)
 
 #: Clients may ask for any number of names that the store does not know.
 RESOLVES_AT_ONCE = 8
@@ -109,7 +112,10 @@ class Background:
     def _resolve(self, name: ModelName) -> Event:
         manifest = resolve(self._remote, name)
         if not self._stopped.is_set():
-            self._disk.save_manifest(name, manifest)
+            try:
+                self._disk.save_manifest(name, manifest)
+            except OSError as error:  # a disk that is full is passed by
+                logger.warning("%s: its list of files is not kept on the disk: %s", name, error)
         return lambda: self._core.resolved(name, manifest)
 
     def _resolve_failed(self, name: ModelName, error: Exception) -> Event:

@@ -111,26 +111,16 @@ class Disk:
             The disk failed or is full; what had come in is deleted.
         """
         path = self._partial_path(blob)
-        resumed = path.exists() and path.stat().st_size > 0
         try:
-            tags = self._receive(blob, path, stream, progress)
+            tags = self._resume(blob, path, stream, progress)
+            saved = tags.to_dict() | {"bytes": blob.size_bytes}
+            _write(self._blobs / f"{blob.sha256}.blocks", json.dumps(saved).encode())
+            os.rename(path, self._blobs / blob.sha256)
+            _sync_folder(self._blobs)
         except OSError:
             path.unlink(missing_ok=True)
+            self.drop(blob)
             raise
-        except UntrustedFileError:
-            path.unlink()
-            if not resumed:
-                raise
-            # The earlier part may be what was wrong.
-            try:
-                tags = self._receive(blob, path, stream, progress)
-            except UntrustedFileError:
-                path.unlink()
-                raise
-        saved = tags.to_dict() | {"bytes": blob.size_bytes}
-        _write(self._blobs / f"{blob.sha256}.blocks", json.dumps(saved).encode())
-        os.rename(path, self._blobs / blob.sha256)
-        _sync_folder(self._blobs)
 
     def read(self, blob: Blob, target: int, progress: Progress) -> None:
         """Copy a blob into a memory file and, unless told not to, check every block.
@@ -188,6 +178,17 @@ class Disk:
                 (self._blobs / name).unlink(missing_ok=True)
             except OSError as error:
                 logger.warning("cannot delete a cached file: %s", error)
+
+    def _resume(self, blob: Blob, path: Path, stream: Stream, progress: Progress) -> BlockTags:
+        resumed = path.exists() and path.stat().st_size > 0
+        try:
+            return self._receive(blob, path, stream, progress)
+        except UntrustedFileError:
+            path.unlink()
+            if not resumed:
+                raise
+        # The earlier part may be what was wrong.
+        return self._resume(blob, path, stream, progress)
 
     def _receive(self, blob: Blob, path: Path, stream: Stream, progress: Progress) -> BlockTags:
         check = StreamCheck(blob)
@@ -275,11 +276,15 @@ class Disk:
 
 def _write(path: Path, content: bytes) -> None:
     temporary = path.with_name(f"{path.name}.new")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(temporary, path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     _sync_folder(path.parent)
 
 

@@ -119,6 +119,28 @@ def test_a_full_disk_keeps_no_part_of_the_file(tmp_path, monkeypatch):
     assert not list((tmp_path / "blobs").iterdir())
 
 
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_disk_that_is_full_at_the_end_keeps_nothing(tmp_path, monkeypatch, after):
+    """The file is synced, then its tags, and then their folder, twice."""
+    syncs, sync = [], os.fsync
+
+    def full(descriptor):
+        syncs.append(descriptor)
+        if len(syncs) > after:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(descriptor)
+
+    disk = Disk(tmp_path)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        disk.fetch(BLOB, lambda offset: iter([CONTENT]), lambda done: None)
+    assert not list((tmp_path / "partial").iterdir())
+    assert not list((tmp_path / "blobs").iterdir())
+    with pytest.raises(OSError, match="No space"):
+        disk.save_manifest(NAME, Manifest((("model.safetensors", BLOB),)))
+    assert not list((tmp_path / "manifests").rglob("*.new"))
+
+
 @pytest.mark.parametrize("broken_at", [1, 100, len(CONTENT) - 1])
 def test_a_broken_download_goes_on_where_it_broke_off(tmp_path, broken_at):
     disk = Disk(tmp_path)

@@ -360,6 +360,23 @@ def test_a_full_disk_is_passed_by(tmp_path, remote, monkeypatch):
         assert stats(store)["copies"][0]["target"] == "host"
 
 
+def test_a_disk_without_room_for_a_list_of_files_is_passed_by(
+    tmp_path, remote, monkeypatch, caplog
+):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with manager_thread(settings_for(tmp_path)) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            assert right(load(store))
+        assert stats(store)["copies"][0]["target"] == "host"
+        assert "m@1: its list of files is not kept" in caplog.text
+        assert not any((tmp_path / "disk/partial").iterdir())
+        assert right(load(store, "n"), seed=1)
+        assert stats(store)["tiers"]["disk"]["blobs"] == 1
+
+
 def test_a_disk_budget_of_nothing_is_passed_by(tmp_path, remote):
     with manager_thread(settings_for(tmp_path, disk_bytes=0)) as store:
         assert right(load(store))
