@@ -92,6 +92,9 @@ class Manager:
             self._grants = {"shared": 0, "copied": 0}
             self._recover()
             listener = listen(settings.socket, for_all=bool(self._readers))
+        except OSError as error:
+            self._unlock()
+            raise StoreError(str(error)) from error
         except BaseException:
             self._unlock()
             raise

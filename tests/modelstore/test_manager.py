@@ -122,6 +122,18 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path, remote):
         Manager(settings_for(tmp_path))
 
 
+@pytest.mark.parametrize("what", ["disk", "disk/lock", "run/store.sock.lock"])
+def test_a_place_that_cannot_be_used_is_an_error_of_one_line(tmp_path, remote, what):
+    path = tmp_path / what
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.symlink_to("/dev/null/none")
+    with pytest.raises(StoreError, match=path.name):
+        Manager(settings_for(tmp_path))
+    path.unlink()
+    with manager_thread(settings_for(tmp_path)) as store:
+        assert right(load(store))
+
+
 @pytest.mark.parametrize("stranger", ["client", "manager"])
 def test_only_processes_of_one_user_talk_to_each_other(tmp_path, remote, monkeypatch, stranger):
     def uid(connection):
