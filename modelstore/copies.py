@@ -52,8 +52,6 @@ class Copier:
     disk : Disk
     memory : HostMemory
     device : DeviceTier, optional
-    take_over : bool
-        Whether processes may still have memory of an earlier manager.
     stopped : Event, optional
         Once it is set, copies end with the piece that they are at.
     """
@@ -64,12 +62,10 @@ class Copier:
         disk: Disk,
         memory: HostMemory,
         device: DeviceTier | None = None,
-        take_over: bool = False,
         stopped: threading.Event | None = None,
     ) -> None:
         self._stopped = stopped or threading.Event()
         self._remote, self._disk, self._memory, self._device = remote, disk, memory, device
-        self._take_over = take_over
 
     def copy(self, order: Copy, origins: Sequence[Origin], progress: Callable[[int], None]) -> None:
         """Carry out a copy.
@@ -94,7 +90,7 @@ class Copier:
                 self._fetch(origins, lambda stream: self._disk.fetch(blob, stream, report))
             elif order.target is Tier.DEVICE:
                 self._copy_to_device(order, report)
-            elif self._take_over and self._memory.take_over(blob):
+            elif self._memory.take_over(blob):
                 pass
             elif order.source is Tier.DISK:
                 with self._memory.fill(blob) as descriptor:

@@ -8,6 +8,7 @@ weights, and the next manager can take them over from there.
 import fcntl
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,10 +16,14 @@ from pathlib import Path
 from modelstore.names import Blob
 
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+_MEMORY_FILE = re.compile(r"/memfd:(sojourn:[0-9a-f]{64}) \(deleted\)", re.ASCII)
 
 
 class HostMemory:
     """The blobs in host memory.
+
+    It is made when the manager starts, and looks then for memory that processes still have of an
+    earlier manager, however that ended.
 
     Attributes
     ----------
@@ -28,6 +33,7 @@ class HostMemory:
 
     def __init__(self) -> None:
         self._descriptors: dict[Blob, int] = {}
+        self._left = {name for _, name in _held_by_others()}
         self.taken_over = 0
 
     @contextmanager
@@ -52,12 +58,20 @@ class HostMemory:
         self._descriptors[blob] = descriptor
 
     def take_over(self, blob: Blob) -> bool:
-        """Take over a blob that a process of this user still has from a manager that died.
+        """Take over a blob that a process of this user still has from an earlier manager.
 
         Its digest is checked after its seals, so nobody can change what was checked. Processes in
         other containers are not seen.
         """
-        for descriptor in _held_by_others(_name(blob)):
+        if _name(blob) not in self._left:
+            return False
+        for link, name in _held_by_others():
+            if name != _name(blob):
+                continue
+            try:
+                descriptor = os.open(link, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:  # its process ended
+                continue
             if (
                 is_sealed(descriptor)
                 and os.fstat(descriptor).st_size == blob.size_bytes
@@ -109,16 +123,15 @@ def _name(blob: Blob) -> str:
     return f"sojourn:{blob.sha256}"
 
 
-def _held_by_others(name: str) -> Iterator[int]:
-    """Yield new descriptors of the memory files of this name that other processes have open."""
+def _held_by_others() -> Iterator[tuple[Path, str]]:
+    """Yield the memory files that other processes of this user have open, and their names."""
     for process in Path("/proc").glob("[0-9]*"):
         if process.name == str(os.getpid()):
             continue
         with suppress(OSError):  # it ended, or is not this user's
             for link in (process / "fd").iterdir():
-                if os.readlink(link) == f"/memfd:{name} (deleted)":
-                    yield os.open(link, os.O_RDONLY | os.O_CLOEXEC)
-                    break
+                if match := _MEMORY_FILE.fullmatch(os.readlink(link)):
+                    yield link, match[1]
 
 
 def _sha256(descriptor: int) -> str:

@@ -79,12 +79,8 @@ class Manager:
                 settings.copies_at_once,
                 {Tier.DEVICE: PAGE_BYTES},
             )
-            # Only a manager that closed everything removed its socket.
-            take_over = settings.socket.is_socket()
             self._stopped = threading.Event()
-            copier = Copier(
-                self._remote, self._disk, self._memory, self._device, take_over, self._stopped
-            )
+            copier = Copier(self._remote, self._disk, self._memory, self._device, self._stopped)
             self._actions: deque[Action] = deque()
             self._carrying_out = False
             costs_path = settings.disk / "sharing_costs.json"

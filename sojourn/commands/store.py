@@ -136,8 +136,7 @@ def serve(
         raise StoreError(f"--device-bytes: {manager.device_fault}")
 
     def stop(number: int, frame: object) -> None:
-        # Everything on disk is whole at any moment, so a download is not waited for. The socket's
-        # file stays: it tells the next manager to look for memory that clients still have.
+        # Everything on disk is whole at any moment, so a download is not waited for.
         os._exit(0)
 
     for number in (signal.SIGINT, signal.SIGTERM):

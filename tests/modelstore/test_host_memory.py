@@ -76,9 +76,9 @@ def test_only_sealed_memory_with_the_right_content_is_taken_over(content, seals,
         stdout=subprocess.PIPE,
         text=True,
     )
-    memory = HostMemory()
     with other:
         assert other.stdout.readline() == "ready\n"
+        memory = HostMemory()
         before = len(os.listdir("/proc/self/fd"))
         assert memory.take_over(BLOB) == taken
         assert memory.taken_over == taken

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -278,6 +278,20 @@ def test_a_long_list_of_models_comes_in_parts(tmp_path, remote, monkeypatch):
             load(store, name)
         names = [model["name"] for model in list_models(store)]
         assert names == ["pytorch/m@1", "pytorch/n@1"]
+
+
+def test_the_next_manager_takes_memory_over_from_one_that_was_stopped(tmp_path, remote):
+    with ExitStack() as processes:
+        with manager_thread(settings_for(tmp_path)) as store:
+            process = processes.enter_context(holder_process(store))
+            assert process.stdout.readline() == "open\n"
+            memory = memory_of(store)
+        with manager_thread(settings_for(tmp_path)) as store:
+            assert right(load(store))
+            assert memory_of(store) == memory
+            assert stats(store)["taken_over"] == 1
+            assert right(load(store, "n"), seed=1)
+            assert stats(store)["taken_over"] == 1
 
 
 def test_a_file_at_the_sockets_path_is_not_overwritten(tmp_path, remote):
