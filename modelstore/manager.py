@@ -181,10 +181,8 @@ class Manager:
             self._carry_out(self._core.open(client, model, Tier[tier]))
             return
         if do == "evict":
-            disk = message.get("disk") is True
-            self._carry_out(self._core.evict(model, disk=disk))
-            if disk:
-                self._disk.remove_manifest(model)
+            self._carry_out(self._core.evict(model, disk=message.get("disk") is True))
+            self._disk.remove_manifest(model)
         else:
             self._carry_out(self._core.pin(model) if do == "pin" else self._core.unpin(model))
         self._connections.send(client, {"result": None})

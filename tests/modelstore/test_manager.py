@@ -217,6 +217,17 @@ def test_pin_and_evict(tmp_path, remote):
         assert right(load(store))
 
 
+def test_a_list_of_files_that_was_evicted_stays_away_after_a_restart(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path)) as store:
+        load(store)
+        save_file(weights(9, floats=20_000), remote / "pytorch/m/1" / FILE)
+        sign(remote / "pytorch/m/1")
+        wait_until(lambda: stats(store)["leases"] == 0)
+        ask("evict", "m", store)
+    with manager_thread(settings_for(tmp_path)) as store:
+        assert right(load(store), seed=9)
+
+
 def test_a_second_open_reads_nothing(tmp_path, remote):
     with manager_thread(settings_for(tmp_path)) as store:
         first = load(store)
