@@ -50,10 +50,9 @@ class StoreCore:
     ) -> None:
         self._actions: list[Action] = []
         self._transfers = Transfers(
-            budgets_bytes, page_bytes or {}, rule, copies_at_once, self._actions
+            budgets_bytes, page_bytes or {}, rule, eager, copies_at_once, self._actions
         )
         self._spaces = self._transfers.spaces
-        self._eager = eager
         self._manifests: dict[ModelName, Manifest] = {}
         self._resolving: set[ModelName] = set()
         self._opens: dict[Hashable, Open] = {}
@@ -198,8 +197,6 @@ class StoreCore:
     def copied(self, blob: Blob, tier: Tier, seconds: float = 0.0) -> list[Action]:
         """Note that a copy is done, and how many seconds it took."""
         self._transfers.copied(blob, tier, seconds)
-        if self._eager and tier <= Tier.HOST and self._spaces[tier].entries[blob].idle:
-            self._transfers.drop(blob, tier)
         for holder in list(self._opens):
             self._grant_if_complete(holder)
         return self._advance()
@@ -374,7 +371,6 @@ class StoreCore:
                 self._release(waiting.tier, manifest, without=failure.blob)
 
     def _release(self, tier: Tier, manifest: Manifest, without: Blob | None = None) -> None:
-        drop = self._eager and tier <= Tier.HOST
         for blob in manifest.blobs:
             if blob != without:
-                self._transfers.release(tier, blob, drop=drop)
+                self._transfers.release(tier, blob)

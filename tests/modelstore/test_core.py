@@ -258,7 +258,7 @@ class Machine(RuleBasedStateMachine):
         for tier, content in self.content.items():
             used_bytes = stats["tiers"][tier.name.lower()]["used_bytes"]
             assert used_bytes == sum(room_bytes(blob, tier) for blob in content)
-            if self.eager and tier is Tier.HOST and Tier.DEVICE not in self.budgets:
+            if self.eager and tier <= Tier.HOST:
                 assert not content
         # Nothing is in use any more, so a model that fits any budget fits.
         self.next_holder += 1
@@ -457,6 +457,16 @@ def test_eager_reclaim_drops_a_model_with_its_last_holder():
     serve(core, core.open("b", NAME))
     assert core.disconnect("a") == []
     assert core.disconnect("b") == [Drop(BLOB, Tier.HOST)]
+
+
+def test_eager_reclaim_drops_the_host_copy_once_the_device_has_its_own():
+    core = core_with({Tier.DEVICE: 100, Tier.HOST: 100}, eager=True)
+    core.open("a", NAME, Tier.DEVICE)
+    assert core.copied(BLOB, Tier.HOST) == [Copy(BLOB, Tier.HOST, Tier.DEVICE)]
+    dropped, granted = core.copied(BLOB, Tier.DEVICE)
+    assert dropped == Drop(BLOB, Tier.HOST)
+    assert isinstance(granted, Granted)
+    assert core.disconnect("a") == [Drop(BLOB, Tier.DEVICE)]
 
 
 def test_a_store_without_a_device_tier_refuses_it():
