@@ -113,6 +113,10 @@ class Disk:
         path = self._partial_path(blob)
         try:
             tags = self._resume(blob, path, stream, progress)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        try:
             saved = tags.to_dict() | {"bytes": blob.size_bytes}
             _write(self._blobs / f"{blob.sha256}.blocks", json.dumps(saved).encode())
             os.rename(path, self._blobs / blob.sha256)

@@ -211,6 +211,17 @@ def test_a_claim_of_another_length_leaves_a_download_of_the_digest_alone(tmp_pat
     disk.close()
 
 
+def test_a_full_disk_costs_no_file_whose_digest_another_claim_has_too(disk, monkeypatch):
+    def full():
+        raise OSError(errno.ENOSPC, "No space left on device")
+        yield b""
+
+    claim = Blob(BLOB.sha256, len(CONTENT) // 2)
+    with pytest.raises(OSError, match="No space"):
+        disk.fetch(claim, lambda offset: full(), print)
+    assert read(disk) == CONTENT
+
+
 def test_a_stream_check_does_not_depend_on_how_the_bytes_are_cut():
     whole, cut = StreamCheck(BLOB), StreamCheck(BLOB)
     whole.update(CONTENT)
