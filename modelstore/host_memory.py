@@ -16,7 +16,7 @@ from pathlib import Path
 from modelstore.names import Blob
 
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
-_MEMORY_FILE = re.compile(r"/memfd:(sojourn:[0-9a-f]{64}) \(deleted\)", re.ASCII)
+_MEMORY_FILE = re.compile(r"/memfd:(sojourn:[0-9a-f:]+) \(deleted\)", re.ASCII)
 
 
 class HostMemory:
@@ -25,13 +25,20 @@ class HostMemory:
     It is made when the manager starts, and looks then for memory that processes still have of an
     earlier manager, however that ended.
 
+    Parameters
+    ----------
+    store : Path, optional
+        The store's folder. Memory of other stores' managers is left alone.
+
     Attributes
     ----------
     taken_over : int
         Blobs whose memory an earlier manager made.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, store: Path | None = None) -> None:
+        path = b"" if store is None else os.fsencode(store.resolve())
+        self._store = hashlib.sha256(path).hexdigest()[:16]
         self._descriptors: dict[Blob, int] = {}
         self._left = {name for _, name in _held_by_others()}
         self.taken_over = 0
@@ -47,7 +54,7 @@ class HostMemory:
         OSError
             There is no memory.
         """
-        descriptor = os.memfd_create(_name(blob), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        descriptor = os.memfd_create(self.file_name(blob), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, blob.size_bytes)
             yield descriptor
@@ -57,16 +64,20 @@ class HostMemory:
             raise
         self._descriptors[blob] = descriptor
 
+    def file_name(self, blob: Blob) -> str:
+        """Return the name of a blob's memory file, by which the next manager finds it."""
+        return f"sojourn:{self._store}:{blob.sha256}"
+
     def take_over(self, blob: Blob) -> bool:
         """Take over a blob that a process of this user still has from an earlier manager.
 
         Its digest is checked after its seals, so nobody can change what was checked. Processes in
         other containers are not seen.
         """
-        if _name(blob) not in self._left:
+        if self.file_name(blob) not in self._left:
             return False
         for link, name in _held_by_others():
-            if name != _name(blob):
+            if name != self.file_name(blob):
                 continue
             try:
                 descriptor = os.open(link, os.O_RDONLY | os.O_CLOEXEC)
@@ -119,10 +130,6 @@ def is_sealed(descriptor: int) -> bool:
         return False
 
 
-def _name(blob: Blob) -> str:
-    return f"sojourn:{blob.sha256}"
-
-
 def _held_by_others() -> Iterator[tuple[Path, str]]:
     """Yield the memory files that other processes of this user have open, and their names."""
     for process in Path("/proc").glob("[0-9]*"):
@@ -130,8 +137,9 @@ def _held_by_others() -> Iterator[tuple[Path, str]]:
             continue
         with suppress(OSError):  # it ended, or is not this user's
             for link in (process / "fd").iterdir():
-                if match := _MEMORY_FILE.fullmatch(os.readlink(link)):
-                    yield link, match[1]
+                with suppress(FileNotFoundError):  # it was closed
+                    if match := _MEMORY_FILE.fullmatch(os.readlink(link)):
+                        yield link, match[1]
 
 
 def _sha256(descriptor: int) -> str:

@@ -64,7 +64,7 @@ class Manager:
             settings.disk.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._locks.append(lock(settings.disk / "lock"))
             self._disk = Disk(settings.disk, settings.check_reads)
-            self._memory = HostMemory()
+            self._memory = HostMemory(settings.disk)
             budgets_bytes = {Tier.HOST: settings.host_bytes, Tier.DISK: settings.disk_bytes}
             self._device = None
             if settings.device_bytes:
