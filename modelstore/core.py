@@ -60,8 +60,6 @@ class StoreCore:
         self._unplaced: dict[Hashable, None] = {}
         self._leases: dict[Hashable, Lease] = {}
         self._open_number = 0
-        self._hits = dict.fromkeys(self._spaces, 0)
-        self._misses = dict.fromkeys(self._spaces, 0)
         self._counts: Counter[str] = Counter()
 
     # Holders.
@@ -218,7 +216,7 @@ class StoreCore:
             It is not in host memory.
         """
         manifest = self._manifests.get(name)
-        if manifest is None or not self._complete(manifest, Tier.HOST):
+        if manifest is None or not self._spaces[Tier.HOST].holds(manifest):
             raise UnknownModelError(f"{name}: not in host memory; warm it first")
         if Pin(name) not in self._leases:
             for blob in manifest.blobs:
@@ -271,7 +269,7 @@ class StoreCore:
         pins = sum(isinstance(holder, Pin) for holder in self._leases)
         counts = {name: self._counts[name] for name in ("opens", "granted", "refused")}
         now = {"waiting": len(self._opens), "leases": len(self._leases) - pins, "pins": pins}
-        return counts | now | describe_tiers(self._transfers, self._hits, self._misses)
+        return counts | now | describe_tiers(self._transfers)
 
     # Steps.
 
@@ -303,7 +301,7 @@ class StoreCore:
         if waiting is None or holder in self._unplaced:
             return
         manifest = self._manifests[waiting.name]
-        if self._complete(manifest, waiting.tier):
+        if self._spaces[waiting.tier].holds(manifest):
             del self._opens[holder]
             self._leases[holder] = Lease(waiting.name, waiting.tier, manifest)
             self._counts["granted"] += 1
@@ -335,24 +333,11 @@ class StoreCore:
             entry.references += 1
             entry.uses += 1
             entry.last_use = self._open_number
-        self._opens[holder] = replace(waiting, source=self._count_hit(waiting.tier, manifest))
+        self._opens[holder] = replace(
+            waiting, source=self._transfers.count_hit(waiting.tier, manifest)
+        )
         self._transfers.fill_all(new, waiting.tier)
         return True
-
-    def _count_hit(self, tier: Tier, manifest: Manifest) -> Tier:
-        """Count in which tiers a model is and is not; return the fastest that has it."""
-        for below in self._spaces:
-            if below < tier:
-                continue
-            if self._complete(manifest, below):
-                self._hits[below] += 1
-                return below
-            self._misses[below] += 1
-        return Tier.REMOTE
-
-    def _complete(self, manifest: Manifest, tier: Tier) -> bool:
-        entries = (self._spaces[tier].get(blob) for blob in manifest.blobs)
-        return all(entry is not None and entry.resident for entry in entries)
 
     def _refuse(self, holder: Hashable, error: StoreError) -> None:
         self._opens.pop(holder, None)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from modelstore.eviction import EvictionRule, IdleBlob
-from modelstore.names import Blob
+from modelstore.names import Blob, Manifest
 
 
 @dataclass
@@ -57,6 +57,11 @@ class TierSpace:
     def get(self, blob: Blob) -> Entry | None:
         """Return the blob's entry, if it has one."""
         return self.entries.get(blob)
+
+    def holds(self, manifest: Manifest) -> bool:
+        """Tell whether all of a model is here."""
+        entries = map(self.get, manifest.blobs)
+        return all(entry is not None and entry.resident for entry in entries)
 
     def room_bytes(self, blobs: Iterable[Blob]) -> int:
         """Return the room that blobs take here."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from modelstore.actions import Action, Copy, Drop, Fault, Tier
 from modelstore.errors import StoreError
 from modelstore.eviction import EvictionRule
-from modelstore.names import Blob
+from modelstore.names import Blob, Manifest
 from modelstore.tier_space import TierSpace
 
 #: After so many wrong reads of a blob from a tier, its waiters are refused.
@@ -72,6 +72,8 @@ class Transfers:
             tier: TierSpace(budgets_bytes[tier], page_bytes.get(tier, 1))
             for tier in sorted(budgets_bytes)
         }
+        self.hits = dict.fromkeys(self.spaces, 0)
+        self.misses = dict.fromkeys(self.spaces, 0)
         self.evictions = dict.fromkeys(self.spaces, 0)
         self.copied_bytes: dict[tuple[Tier, Tier], int] = {}
         self.copied_s: dict[tuple[Tier, Tier], float] = {}
@@ -84,6 +86,17 @@ class Transfers:
         self._bypassed: set[tuple[Blob, Tier]] = set()
         self._wrong_reads: dict[Blob, int] = {}
         self._s_per_byte = dict(_FIRST_S_PER_BYTE)
+
+    def count_hit(self, tier: Tier, manifest: Manifest) -> Tier:
+        """Count in which tiers, from this one down, a model is; return the fastest that has it."""
+        for below, space in self.spaces.items():
+            if below < tier:
+                continue
+            if space.holds(manifest):
+                self.hits[below] += 1
+                return below
+            self.misses[below] += 1
+        return Tier.REMOTE
 
     def reserve(self, tier: Tier, blobs: Iterable[Blob], keep: Collection[Blob] = ()) -> bool:
         """Take room for new blobs, evicting idle ones; return whether there was enough."""
