@@ -1,5 +1,6 @@
 """The manager's clients: a connection each, messages in, answers out."""
 
+import logging
 import os
 import selectors
 import socket
@@ -11,6 +12,8 @@ from modelstore import wire
 from modelstore.errors import StoreError
 from modelstore.readers import Readers
 from policy.errors import SojournError
+
+logger = logging.getLogger(__name__)
 
 #: A client that has so many messages unread is disconnected.
 _MAX_UNREAD = 1000
@@ -43,7 +46,7 @@ class Connections:
     selector : BaseSelector
         The caller waits on it, and passes what is ready to `accept` or `serve`.
     on_message : callable
-        Called with a client and its message. A `SojournError` that it raises is the answer.
+        Called with a client and its message. An error that it raises is the answer.
     on_gone : callable
         Called with a client whose connection has been closed.
     readers : Readers
@@ -64,9 +67,6 @@ class Connections:
         self._readers = readers
         self._clients: set[Client] = set()
         selector.register(listener, selectors.EVENT_READ)
-
-    def __contains__(self, client: object) -> bool:
-        return client in self._clients
 
     def accept(self) -> None:
         """Accept the connections that wait; users who may not read anything are turned away."""
@@ -129,6 +129,9 @@ class Connections:
             self._on_message(client, message)
         except SojournError as error:
             self.send_error(client, error)
+        except Exception as error:
+            logger.exception("a request failed: %.200r", message)
+            self.send_error(client, fault_of(error))
 
     def _flush(self, client: Client) -> None:
         try:
@@ -153,3 +156,8 @@ class Connections:
         self._selector.unregister(client.connection)
         client.connection.close()
         self._on_gone(client)
+
+
+def fault_of(error: Exception) -> StoreError:
+    """Return what a client is told of an error that no client can have caused."""
+    return StoreError(f"the model store failed: {type(error).__name__}: {error}")

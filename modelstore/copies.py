@@ -2,22 +2,25 @@
 
 import errno
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from modelstore.actions import Copy, Fault, Tier
 from modelstore.device.tier import DeviceTier
 from modelstore.digests import StreamCheck
-from modelstore.disk import Disk
+from modelstore.disk import Disk, Stream
 from modelstore.errors import (
     FetchError,
     OutOfDeviceMemoryError,
     StoreError,
     StoreFullError,
+    UnknownModelError,
     UntrustedFileError,
 )
 from modelstore.host_memory import HostMemory, write_at
-from modelstore.names import ModelName
+from modelstore.names import Blob, ModelName, Origin
 from modelstore.remote import Remote
 from modelstore.safetensors_header import header_end, read_header
 
@@ -49,8 +52,8 @@ class Copier:
     disk : Disk
     memory : HostMemory
     device : DeviceTier, optional
-    take_over : bool
-        Whether processes may still have memory of an earlier manager.
+    stopped : Event, optional
+        Once it is set, copies end with the piece that they are at.
     """
 
     def __init__(
@@ -59,21 +62,20 @@ class Copier:
         disk: Disk,
         memory: HostMemory,
         device: DeviceTier | None = None,
-        take_over: bool = False,
+        stopped: threading.Event | None = None,
     ) -> None:
+        self._stopped = stopped or threading.Event()
         self._remote, self._disk, self._memory, self._device = remote, disk, memory, device
-        self._take_over = take_over
 
-    def copy(
-        self, order: Copy, name: ModelName, file: str, progress: Callable[[int], None]
-    ) -> None:
+    def copy(self, order: Copy, origins: Sequence[Origin], progress: Callable[[int], None]) -> None:
         """Carry out a copy.
 
         Parameters
         ----------
         order : Copy
-        name, file : ModelName, str
-            A model that contains the blob, and its file, for copies from the remote.
+        origins : sequence of Origin
+            Where the remote may have the blob. Those that have it no more, because a model was
+            retired or replaced, are passed by.
         progress : callable
             Called every tenth of a second with the bytes done so far.
 
@@ -82,20 +84,19 @@ class Copier:
         CopyError
             It failed, and why.
         """
-        blob, report = order.blob, _throttled(progress)
+        blob, report = order.blob, self._pieces(progress)
         try:
             if order.target is Tier.DISK:
-                self._disk.fetch(blob, lambda offset: self._remote.read(name, file, offset), report)
+                self._fetch(origins, lambda stream: self._disk.fetch(blob, stream, report))
             elif order.target is Tier.DEVICE:
                 self._copy_to_device(order, report)
-            elif self._take_over and self._memory.take_over(blob):
+            elif self._memory.take_over(blob):
                 pass
             elif order.source is Tier.DISK:
                 with self._memory.fill(blob) as descriptor:
                     self._disk.read(blob, descriptor, report)
             else:
-                with self._memory.fill(blob) as descriptor:
-                    self._stream(order, name, file, descriptor, report)
+                self._fetch(origins, lambda stream: self._to_memory(blob, stream, report))
         except OutOfDeviceMemoryError as error:
             raise CopyError(Fault.TARGET, error) from error
         except StoreError as error:
@@ -111,9 +112,6 @@ class Copier:
                 self._disk.drop(blob)
             fault = Fault.SOURCE if read_failed else Fault.TARGET
             raise CopyError(fault, failed) from error
-        except Exception as error:
-            failed = FetchError(f"{type(error).__name__}: {error}")
-            raise CopyError(Fault.OTHER, failed) from error
 
     def _copy_to_device(self, order: Copy, progress: Callable[[int], None]) -> None:
         assert self._device is not None
@@ -124,35 +122,50 @@ class Copier:
             )
         self._device.fill(order.blob, self._memory.descriptor(order.blob), progress)
 
-    def _stream(
-        self,
-        order: Copy,
-        name: ModelName,
-        file: str,
-        descriptor: int,
-        progress: Callable[[int], None],
-    ) -> None:
+    def _fetch(self, origins: Sequence[Origin], take: Callable[[Stream], None]) -> None:
+        """Let `take` read the first origin that still has the blob."""
+        first_error: StoreError | None = None
+        for name, file in origins:
+            try:
+                take(partial(self._fetched, name, file))
+                return
+            except (UnknownModelError, UntrustedFileError) as error:
+                first_error = first_error or error
+        raise first_error or FetchError("no model contains the file any more")
+
+    def _to_memory(self, blob: Blob, stream: Stream, progress: Callable[[int], None]) -> None:
         """Read a blob from the remote straight into memory, past a disk that has no room."""
-        check = StreamCheck(order.blob)
-        for part in self._remote.read(name, file, 0):
-            begin = check.done_bytes
-            check.update(part)
-            write_at(descriptor, part, begin)
-            progress(check.done_bytes)
-        check.finish()
-        size_bytes = order.blob.size_bytes
-        end = header_end(os.pread(descriptor, 8, 0), size_bytes)
-        read_header(os.pread(descriptor, end, 0), size_bytes)
+        check = StreamCheck(blob)
+        with self._memory.fill(blob) as descriptor:
+            for part in stream(0):
+                begin = check.done_bytes
+                check.update(part)
+                write_at(descriptor, part, begin)
+                progress(check.done_bytes)
+            check.finish()
+            end = header_end(os.pread(descriptor, 8, 0), blob.size_bytes)
+            read_header(os.pread(descriptor, end, 0), blob.size_bytes)
 
+    def _fetched(self, name: ModelName, file: str, offset: int) -> Iterator[bytes]:
+        """Yield a file's bytes; what a remote sends after `stopped` is written nowhere."""
+        for part in self._remote.read(name, file, offset):
+            self._check_stopped()
+            yield part
 
-def _throttled(progress: Callable[[int], None]) -> Callable[[int], None]:
-    last_s = time.monotonic()
+    def _pieces(self, progress: Callable[[int], None]) -> Callable[[int], None]:
+        """Return what is to be called after each piece."""
+        last_s = time.monotonic()
 
-    def report(done_bytes: int) -> None:
-        nonlocal last_s
-        now_s = time.monotonic()
-        if now_s - last_s >= _REPORT_EVERY_S:
-            last_s = now_s
-            progress(done_bytes)
+        def report(done_bytes: int) -> None:
+            nonlocal last_s
+            self._check_stopped()
+            now_s = time.monotonic()
+            if now_s - last_s >= _REPORT_EVERY_S:
+                last_s = now_s
+                progress(done_bytes)
 
-    return report
+        return report
+
+    def _check_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise FetchError("the model store was stopped")

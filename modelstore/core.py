@@ -14,7 +14,7 @@ from modelstore.actions import Action, Drop, Fault, Granted, Progress, Refused, 
 from modelstore.errors import InUseError, StoreError, StoreFullError, UnknownModelError
 from modelstore.eviction import EvictionRule, least_recently_used
 from modelstore.holders import Lease, Open, Pin
-from modelstore.names import Blob, Manifest, ModelName
+from modelstore.names import Blob, Manifest, ModelName, Origin
 from modelstore.transfers import Failure, Transfers
 from modelstore.views import describe_model, describe_tiers
 from policy.errors import InvalidInputError
@@ -50,10 +50,9 @@ class StoreCore:
     ) -> None:
         self._actions: list[Action] = []
         self._transfers = Transfers(
-            budgets_bytes, page_bytes or {}, rule, copies_at_once, self._actions
+            budgets_bytes, page_bytes or {}, rule, eager, copies_at_once, self._actions
         )
         self._spaces = self._transfers.spaces
-        self._eager = eager
         self._manifests: dict[ModelName, Manifest] = {}
         self._resolving: set[ModelName] = set()
         self._opens: dict[Hashable, Open] = {}
@@ -61,8 +60,6 @@ class StoreCore:
         self._unplaced: dict[Hashable, None] = {}
         self._leases: dict[Hashable, Lease] = {}
         self._open_number = 0
-        self._hits = dict.fromkeys(self._spaces, 0)
-        self._misses = dict.fromkeys(self._spaces, 0)
         self._counts: Counter[str] = Counter()
 
     # Holders.
@@ -116,7 +113,7 @@ class StoreCore:
         """Take over a blob from an earlier run, or drop it if it does not fit the budget."""
         if self._spaces[tier].get(blob) is None:
             if self._transfers.reserve(tier, [blob]):
-                self._spaces[tier].entries[blob.sha256].resident = True
+                self._spaces[tier].entries[blob].resident = True
             else:
                 self._actions.append(Drop(blob, tier))
         return self._taken()
@@ -158,6 +155,17 @@ class StoreCore:
         """Return the blobs that are in a tier."""
         return [entry.blob for entry in self._spaces[tier].entries.values() if entry.resident]
 
+    def origins(self, blob: Blob) -> list[Origin]:
+        """Return where the remote may have a blob; first the models that somebody waits for."""
+        awaited = {waiting.name for waiting in self._opens.values()}
+        found = [
+            (name, file)
+            for name, manifest in self._manifests.items()
+            for file, content in manifest.files
+            if content == blob
+        ]
+        return sorted(found, key=lambda origin: origin[0] not in awaited)
+
     def resolved(self, name: ModelName, manifest: Manifest) -> list[Action]:
         """Note the files of a model."""
         self._resolving.discard(name)
@@ -187,8 +195,6 @@ class StoreCore:
     def copied(self, blob: Blob, tier: Tier, seconds: float = 0.0) -> list[Action]:
         """Note that a copy is done, and how many seconds it took."""
         self._transfers.copied(blob, tier, seconds)
-        if self._eager and tier <= Tier.HOST and self._spaces[tier].entries[blob.sha256].idle:
-            self._transfers.drop(blob, tier)
         for holder in list(self._opens):
             self._grant_if_complete(holder)
         return self._advance()
@@ -210,11 +216,11 @@ class StoreCore:
             It is not in host memory.
         """
         manifest = self._manifests.get(name)
-        if manifest is None or not self._complete(manifest, Tier.HOST):
+        if manifest is None or not self._spaces[Tier.HOST].holds(manifest):
             raise UnknownModelError(f"{name}: not in host memory; warm it first")
         if Pin(name) not in self._leases:
             for blob in manifest.blobs:
-                self._spaces[Tier.HOST].entries[blob.sha256].references += 1
+                self._spaces[Tier.HOST].entries[blob].references += 1
             self._leases[Pin(name)] = Lease(name, Tier.HOST, manifest)
         return self._taken()
 
@@ -263,7 +269,7 @@ class StoreCore:
         pins = sum(isinstance(holder, Pin) for holder in self._leases)
         counts = {name: self._counts[name] for name in ("opens", "granted", "refused")}
         now = {"waiting": len(self._opens), "leases": len(self._leases) - pins, "pins": pins}
-        return counts | now | describe_tiers(self._transfers, self._hits, self._misses)
+        return counts | now | describe_tiers(self._transfers)
 
     # Steps.
 
@@ -295,7 +301,7 @@ class StoreCore:
         if waiting is None or holder in self._unplaced:
             return
         manifest = self._manifests[waiting.name]
-        if self._complete(manifest, waiting.tier):
+        if self._spaces[waiting.tier].holds(manifest):
             del self._opens[holder]
             self._leases[holder] = Lease(waiting.name, waiting.tier, manifest)
             self._counts["granted"] += 1
@@ -306,9 +312,7 @@ class StoreCore:
     def _place(self, holder: Hashable, waiting: Open, manifest: Manifest, new: list[Blob]) -> bool:
         """Take room for a model and order what is missing; return False if it has to wait."""
         space = self._spaces[waiting.tier]
-        if not self._transfers.reserve(
-            waiting.tier, new, keep={blob.sha256 for blob in manifest.blobs}
-        ):
+        if not self._transfers.reserve(waiting.tier, new, keep=set(manifest.blobs)):
             fits_ever = space.room_bytes(manifest.blobs) <= space.budget_bytes
             if fits_ever and space.unsettled():
                 return False
@@ -325,28 +329,15 @@ class StoreCore:
         del self._unplaced[holder]
         self._open_number += 1
         for blob in manifest.blobs:
-            entry = space.entries[blob.sha256]
+            entry = space.entries[blob]
             entry.references += 1
             entry.uses += 1
             entry.last_use = self._open_number
-        self._opens[holder] = replace(waiting, source=self._count_hit(waiting.tier, manifest))
+        self._opens[holder] = replace(
+            waiting, source=self._transfers.count_hit(waiting.tier, manifest)
+        )
         self._transfers.fill_all(new, waiting.tier)
         return True
-
-    def _count_hit(self, tier: Tier, manifest: Manifest) -> Tier:
-        """Count in which tiers a model is and is not; return the fastest that has it."""
-        for below in self._spaces:
-            if below < tier:
-                continue
-            if self._complete(manifest, below):
-                self._hits[below] += 1
-                return below
-            self._misses[below] += 1
-        return Tier.REMOTE
-
-    def _complete(self, manifest: Manifest, tier: Tier) -> bool:
-        entries = (self._spaces[tier].get(blob) for blob in manifest.blobs)
-        return all(entry is not None and entry.resident for entry in entries)
 
     def _refuse(self, holder: Hashable, error: StoreError) -> None:
         self._opens.pop(holder, None)
@@ -365,7 +356,6 @@ class StoreCore:
                 self._release(waiting.tier, manifest, without=failure.blob)
 
     def _release(self, tier: Tier, manifest: Manifest, without: Blob | None = None) -> None:
-        drop = self._eager and tier <= Tier.HOST
         for blob in manifest.blobs:
             if blob != without:
-                self._transfers.release(tier, blob, drop=drop)
+                self._transfers.release(tier, blob)

@@ -7,6 +7,7 @@ Beside it lie the tags of its blocks, which every later read checks.
 
 import errno
 import json
+import logging
 import mmap
 import os
 import re
@@ -23,6 +24,8 @@ from modelstore.host_memory import write_at
 from modelstore.names import Blob, Manifest, ModelName
 from modelstore.safetensors_header import header_end, read_header
 from policy.errors import InvalidInputError
+
+logger = logging.getLogger(__name__)
 
 Stream = Callable[[int], Iterator[bytes]]
 """Opens a blob's bytes from an offset on."""
@@ -65,17 +68,23 @@ class Disk:
         """Return the models and blobs that an earlier run left; delete what is not whole."""
         blobs = []
         for path in sorted(self._blobs.iterdir()):
-            if _DIGEST.fullmatch(path.name) and path.with_suffix(".blocks").is_file():
-                blobs.append(Blob(path.name, path.stat().st_size))
+            if _DIGEST.fullmatch(path.name):
+                blob = Blob(path.name, path.stat().st_size)
+                try:
+                    self._block_tags(blob)
+                except UntrustedFileError:
+                    self.drop(blob)
+                else:
+                    blobs.append(blob)
             elif not (path.suffix == ".blocks" and path.with_suffix("").is_file()):
-                path.unlink()
+                path.unlink(missing_ok=True)
         models: dict[ModelName, Manifest] = {}
         for path in sorted(self._manifests.glob("*/*/*.json")):
             with suppress(ValueError, KeyError, TypeError, InvalidInputError):
                 models.update([_manifest_from(json.loads(path.read_bytes()))])
-        known = {blob.sha256 for manifest in models.values() for blob in manifest.blobs}
+        known = {self._partial_path(blob) for known in models.values() for blob in known.blobs}
         for path in self._partial.iterdir():
-            if path.name not in known:
+            if path not in known:
                 path.unlink()
         return models, blobs
 
@@ -101,26 +110,21 @@ class Disk:
         OSError
             The disk failed or is full; what had come in is deleted.
         """
-        path = self._partial / blob.sha256
-        resumed = path.exists()
+        path = self._partial_path(blob)
         try:
-            tags = self._receive(blob, path, stream, progress)
+            tags = self._resume(blob, path, stream, progress)
         except OSError:
             path.unlink(missing_ok=True)
             raise
-        except UntrustedFileError:
-            path.unlink()
-            if not resumed:
-                raise
-            # The earlier part may be what was wrong.
-            try:
-                tags = self._receive(blob, path, stream, progress)
-            except UntrustedFileError:
-                path.unlink()
-                raise
-        _write(self._blobs / f"{blob.sha256}.blocks", json.dumps(tags.to_dict()).encode())
-        os.rename(path, self._blobs / blob.sha256)
-        _sync_folder(self._blobs)
+        try:
+            saved = tags.to_dict() | {"bytes": blob.size_bytes}
+            _write(self._blobs / f"{blob.sha256}.blocks", json.dumps(saved).encode())
+            os.rename(path, self._blobs / blob.sha256)
+            _sync_folder(self._blobs)
+        except OSError:
+            path.unlink(missing_ok=True)
+            self.drop(blob)
+            raise
 
     def read(self, blob: Blob, target: int, progress: Progress) -> None:
         """Copy a blob into a memory file and, unless told not to, check every block.
@@ -158,7 +162,7 @@ class Disk:
             os.close(descriptor)
 
     def verify(self, blob: Blob) -> bool:
-        """Read a blob again and tell whether it is whole; delete it if not."""
+        """Read a blob again and tell whether it is whole; delete it if it is not, or unreadable."""
         try:
             tags = self._block_tags(blob)
             with open(self._blobs / blob.sha256, "rb") as file:
@@ -166,15 +170,29 @@ class Disk:
                     tags.check(blob, index, memoryview(file.read(BLOCK_BYTES)))
                 if not file.read(1):
                     return True
-        except UntrustedFileError:
+        except (UntrustedFileError, OSError):
             pass
         self.drop(blob)
         return False
 
     def drop(self, blob: Blob) -> None:
-        """Delete a blob."""
-        (self._blobs / blob.sha256).unlink(missing_ok=True)
-        (self._blobs / f"{blob.sha256}.blocks").unlink(missing_ok=True)
+        """Delete a blob. A file that cannot be deleted is logged, and stays for the next start."""
+        for name in (blob.sha256, f"{blob.sha256}.blocks"):
+            try:
+                (self._blobs / name).unlink(missing_ok=True)
+            except OSError as error:
+                logger.warning("cannot delete a cached file: %s", error)
+
+    def _resume(self, blob: Blob, path: Path, stream: Stream, progress: Progress) -> BlockTags:
+        resumed = path.exists() and path.stat().st_size > 0
+        try:
+            return self._receive(blob, path, stream, progress)
+        except UntrustedFileError:
+            path.unlink()
+            if not resumed:
+                raise
+        # The earlier part may be what was wrong.
+        return self._resume(blob, path, stream, progress)
 
     def _receive(self, blob: Blob, path: Path, stream: Stream, progress: Progress) -> BlockTags:
         check = StreamCheck(blob)
@@ -201,14 +219,21 @@ class Disk:
             os.fsync(file.fileno())
         return tags
 
+    def _partial_path(self, blob: Blob) -> Path:
+        """Return where a download goes; two claims of one digest's length stay apart."""
+        return self._partial / f"{blob.sha256}.{blob.size_bytes}"
+
     def _block_tags(self, blob: Blob) -> BlockTags:
         try:
             saved = json.loads((self._blobs / f"{blob.sha256}.blocks").read_bytes())
             tags = BlockTags.from_dict(saved)
+            size_bytes = saved.get("bytes", blob.size_bytes)  # earlier versions wrote none
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UntrustedFileError(f"cached file {blob.sha256[:12]}: {error}") from error
         if len(tags.tags) != -(-blob.size_bytes // BLOCK_BYTES):
             raise UntrustedFileError(f"cached file {blob.sha256[:12]}: tags are missing")
+        if size_bytes != blob.size_bytes:
+            raise UntrustedFileError(f"cached file {blob.sha256[:12]}: has another length")
         return tags
 
     def _open(self, blob: Blob) -> int:
@@ -255,11 +280,15 @@ class Disk:
 
 def _write(path: Path, content: bytes) -> None:
     temporary = path.with_name(f"{path.name}.new")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(temporary, path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     _sync_folder(path.parent)
 
 

@@ -8,6 +8,7 @@ weights, and the next manager can take them over from there.
 import fcntl
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,10 +16,19 @@ from pathlib import Path
 from modelstore.names import Blob
 
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+_MEMORY_FILE = re.compile(r"/memfd:(sojourn:[0-9a-f:]+) \(deleted\)", re.ASCII)
 
 
 class HostMemory:
-    """The blobs in host memory, by digest.
+    """The blobs in host memory.
+
+    It is made when the manager starts, and looks then for memory that processes still have of an
+    earlier manager, however that ended.
+
+    Parameters
+    ----------
+    store : Path, optional
+        The store's folder. Memory of other stores' managers is left alone.
 
     Attributes
     ----------
@@ -26,8 +36,11 @@ class HostMemory:
         Blobs whose memory an earlier manager made.
     """
 
-    def __init__(self) -> None:
-        self._descriptors: dict[str, int] = {}
+    def __init__(self, store: Path | None = None) -> None:
+        path = b"" if store is None else os.fsencode(store.resolve())
+        self._store = hashlib.sha256(path).hexdigest()[:16]
+        self._descriptors: dict[Blob, int] = {}
+        self._left = {name for _, name in _held_by_others()}
         self.taken_over = 0
 
     @contextmanager
@@ -41,7 +54,7 @@ class HostMemory:
         OSError
             There is no memory.
         """
-        descriptor = os.memfd_create(_name(blob), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        descriptor = os.memfd_create(self.file_name(blob), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, blob.size_bytes)
             yield descriptor
@@ -49,21 +62,33 @@ class HostMemory:
         except BaseException:
             os.close(descriptor)
             raise
-        self._descriptors[blob.sha256] = descriptor
+        self._descriptors[blob] = descriptor
+
+    def file_name(self, blob: Blob) -> str:
+        """Return the name of a blob's memory file, by which the next manager finds it."""
+        return f"sojourn:{self._store}:{blob.sha256}"
 
     def take_over(self, blob: Blob) -> bool:
-        """Take over a blob that a process of this user still has from a manager that died.
+        """Take over a blob that a process of this user still has from an earlier manager.
 
         Its digest is checked after its seals, so nobody can change what was checked. Processes in
         other containers are not seen.
         """
-        for descriptor in _held_by_others(_name(blob)):
+        if self.file_name(blob) not in self._left:
+            return False
+        for link, name in _held_by_others():
+            if name != self.file_name(blob):
+                continue
+            try:
+                descriptor = os.open(link, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:  # its process ended
+                continue
             if (
                 is_sealed(descriptor)
                 and os.fstat(descriptor).st_size == blob.size_bytes
                 and _sha256(descriptor) == blob.sha256
             ):
-                self._descriptors[blob.sha256] = descriptor
+                self._descriptors[blob] = descriptor
                 self.taken_over += 1
                 return True
             os.close(descriptor)
@@ -71,11 +96,11 @@ class HostMemory:
 
     def descriptor(self, blob: Blob) -> int:
         """Return the blob's descriptor; it stays this object's."""
-        return self._descriptors[blob.sha256]
+        return self._descriptors[blob]
 
     def drop(self, blob: Blob) -> None:
         """Free a blob, as far as no client still has it mapped."""
-        os.close(self._descriptors.pop(blob.sha256))
+        os.close(self._descriptors.pop(blob))
 
     def close(self) -> None:
         """Free all blobs."""
@@ -105,20 +130,16 @@ def is_sealed(descriptor: int) -> bool:
         return False
 
 
-def _name(blob: Blob) -> str:
-    return f"sojourn:{blob.sha256}"
-
-
-def _held_by_others(name: str) -> Iterator[int]:
-    """Yield new descriptors of the memory files of this name that other processes have open."""
+def _held_by_others() -> Iterator[tuple[Path, str]]:
+    """Yield the memory files that other processes of this user have open, and their names."""
     for process in Path("/proc").glob("[0-9]*"):
         if process.name == str(os.getpid()):
             continue
         with suppress(OSError):  # it ended, or is not this user's
             for link in (process / "fd").iterdir():
-                if os.readlink(link) == f"/memfd:{name} (deleted)":
-                    yield os.open(link, os.O_RDONLY | os.O_CLOEXEC)
-                    break
+                with suppress(FileNotFoundError):  # it was closed
+                    if match := _MEMORY_FILE.fullmatch(os.readlink(link)):
+                        yield link, match[1]
 
 
 def _sha256(descriptor: int) -> str:

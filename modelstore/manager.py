@@ -5,22 +5,22 @@ is safe to interrupt at any point: descriptors die with it, and files on disk be
 when they are whole.
 """
 
+import logging
 import os
 import queue
 import selectors
 import socket
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 from modelstore.actions import Action, Copy, Drop, Granted, Progress, Refused, Resolve, Tier
-from modelstore.connections import Client, Connections
-from modelstore.copies import Copier, CopyError
+from modelstore.background import Background
+from modelstore.connections import Client, Connections, fault_of
+from modelstore.copies import Copier
 from modelstore.core import StoreCore
 from modelstore.device.tier import PAGE_BYTES, DeviceTier
 from modelstore.disk import Disk
@@ -28,11 +28,14 @@ from modelstore.endpoint import listen, lock, own_folder
 from modelstore.errors import FetchError, StoreError
 from modelstore.eviction import eviction_rule
 from modelstore.host_memory import HostMemory
-from modelstore.names import Blob, Manifest, ModelName
+from modelstore.names import Blob, ModelName
 from modelstore.readers import Readers
-from modelstore.remote import open_remote, resolve
+from modelstore.remote import open_remote
 from modelstore.settings import ManagerSettings
 from modelstore.sharing import Sharing, kept_costs
+from modelstore.workers import Event
+
+logger = logging.getLogger(__name__)
 
 #: A list of models is sent in parts, because a message has to fit into the socket's buffer.
 MODELS_PER_MESSAGE = 200
@@ -61,7 +64,7 @@ class Manager:
             settings.disk.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._locks.append(lock(settings.disk / "lock"))
             self._disk = Disk(settings.disk, settings.check_reads)
-            self._memory = HostMemory()
+            self._memory = HostMemory(settings.disk)
             budgets_bytes = {Tier.HOST: settings.host_bytes, Tier.DISK: settings.disk_bytes}
             self._device = None
             if settings.device_bytes:
@@ -76,27 +79,32 @@ class Manager:
                 settings.copies_at_once,
                 {Tier.DEVICE: PAGE_BYTES},
             )
-            # Only a manager that closed everything removed its socket.
-            take_over = settings.socket.is_socket()
-            self._copier = Copier(self._remote, self._disk, self._memory, self._device, take_over)
+            self._stopped = threading.Event()
+            copier = Copier(self._remote, self._disk, self._memory, self._device, self._stopped)
             self._actions: deque[Action] = deque()
             self._carrying_out = False
-            # Where to fetch a blob: any model that contains it, and its file there.
-            self._origins: dict[Blob, tuple[ModelName, str]] = {}
             costs_path = settings.disk / "sharing_costs.json"
             self._costs = None if settings.always_share else kept_costs(costs_path)
             self._grants = {"shared": 0, "copied": 0}
             self._recover()
             listener = listen(settings.socket, for_all=bool(self._readers))
+        except OSError as error:
+            self._unlock()
+            raise StoreError(str(error)) from error
         except BaseException:
             self._unlock()
             raise
-        self._events: queue.SimpleQueue[Callable[[], Sequence[Action]]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
-        self._stopped = threading.Event()
-        self._pool = ThreadPoolExecutor(
-            2 * settings.copies_at_once + 2, thread_name_prefix="store-copy"
+        self._background = Background(
+            self._core,
+            self._remote,
+            self._disk,
+            copier,
+            settings.copies_at_once,
+            self._report,
+            self._stopped,
         )
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_read, selectors.EVENT_READ)
@@ -104,7 +112,7 @@ class Manager:
             listener,
             self._selector,
             self._handle,
-            lambda client: self._carry_out(self._core.disconnect(client)),
+            lambda client: self._take(lambda: self._core.disconnect(client)),
             self._readers,
         )
         if self._device is not None:
@@ -130,7 +138,7 @@ class Manager:
             self._close()
 
     def stop(self) -> None:
-        """End `run`. Any thread, and a signal handler, may call this."""
+        """End `run`, and what it copies. Any thread, and a signal handler, may call this."""
         self._stopped.set()
         with suppress(OSError):  # something else woke the loop, and it has ended
             self._wake_write.send(b"\0")
@@ -173,10 +181,8 @@ class Manager:
             self._carry_out(self._core.open(client, model, Tier[tier]))
             return
         if do == "evict":
-            disk = message.get("disk") is True
-            self._carry_out(self._core.evict(model, disk=disk))
-            if disk:
-                self._disk.remove_manifest(model)
+            self._carry_out(self._core.evict(model, disk=message.get("disk") is True))
+            self._disk.remove_manifest(model)
         else:
             self._carry_out(self._core.pin(model) if do == "pin" else self._core.unpin(model))
         self._connections.send(client, {"result": None})
@@ -209,17 +215,22 @@ class Manager:
         self._carrying_out = True
         try:
             while self._actions:
-                self._do(self._actions.popleft())
+                action = self._actions.popleft()
+                try:
+                    self._do(action)
+                except Exception as error:
+                    logger.exception("an action failed: %s", type(action).__name__)
+                    if isinstance(action, Granted) and isinstance(action.holder, Client):
+                        self._connections.send_error(action.holder, fault_of(error))
         finally:
             self._carrying_out = False
 
     def _do(self, action: Action) -> None:
         match action:
             case Copy(blob):
-                name, file = self._origins[blob]
-                self._pool.submit(self._copy, action, name, file)
+                self._background.copy(action, self._core.origins(blob))
             case Resolve(name):
-                self._pool.submit(self._resolve, name)
+                self._background.resolve(name)
             case Drop(blob, tier):
                 self._holder_of(tier).drop(blob)
             case Granted(Client() as client):
@@ -262,7 +273,7 @@ class Manager:
 
     # Other threads' work. Each reports by an event that the loop's thread runs.
 
-    def _report(self, event: Callable[[], Sequence[Action]]) -> None:
+    def _report(self, event: Event) -> None:
         self._events.put(event)
         with suppress(OSError):  # the loop has ended
             self._wake_write.send(b"\0")
@@ -271,41 +282,16 @@ class Manager:
         with suppress(BlockingIOError):
             self._wake_read.recv(4096)
         while not self._events.empty():
-            self._carry_out(self._events.get()())
+            self._take(self._events.get())
 
-    def _copy(self, order: Copy, name: ModelName, file: str) -> None:
-        blob, target = order.blob, order.target
-        begin_s = time.monotonic()
-
-        def progress(done_bytes: int) -> None:
-            self._report(lambda: self._core.copy_progress(blob, target, done_bytes))
-
+    def _take(self, event: Event) -> None:
+        """Take an event. One that fails is logged, and ends nobody else's service."""
         try:
-            self._copier.copy(order, name, file, progress)
-        except CopyError as failed:
-            fault, error = failed.fault, failed.error
-            self._report(lambda: self._core.copy_failed(blob, target, fault, error))
+            actions = event()
+        except Exception:
+            logger.exception("an event failed")
         else:
-            seconds = time.monotonic() - begin_s
-            self._report(lambda: self._core.copied(blob, target, seconds))
-
-    def _resolve(self, name: ModelName) -> None:
-        try:
-            manifest = resolve(self._remote, name)
-            self._disk.save_manifest(name, manifest)
-        except StoreError as error:
-            failed = error
-        except Exception as error:
-            failed = FetchError(f"{name}: {type(error).__name__}: {error}")
-        else:
-            self._report(lambda: self._learn(name, manifest))
-            return
-        self._report(lambda: self._core.resolve_failed(name, failed))
-
-    def _learn(self, name: ModelName, manifest: Manifest) -> Sequence[Action]:
-        for file, blob in manifest.files:
-            self._origins[blob] = (name, file)
-        return self._core.resolved(name, manifest)
+            self._carry_out(actions)
 
     def _lost_device_memory(self) -> None:
         error = FetchError("the process that holds the device's memory ended, and took it along")
@@ -315,20 +301,20 @@ class Manager:
         """Read every blob on the disk again; delete the wrong ones and tell the client."""
         blobs = self._core.resident(Tier.DISK)
 
-        def work() -> None:
-            wrong = [blob for blob in blobs if not self._disk.verify(blob)]
-            self._report(lambda: answer(wrong))
+        self._background.verify(
+            blobs,
+            lambda wrong: lambda: self._verified(client, len(blobs), wrong),
+            lambda error: lambda: self._failed(client, error),
+        )
 
-        def answer(wrong: list[Blob]) -> Sequence[Action]:
-            actions = [action for blob in wrong for action in self._core.lost(blob, Tier.DISK)]
-            if client in self._connections:
-                digests = [blob.sha256 for blob in wrong]
-                self._connections.send(
-                    client, {"result": {"verified": len(blobs), "deleted": digests}}
-                )
-            return actions
+    def _verified(self, client: Client, blobs: int, wrong: list[Blob]) -> Sequence[Action]:
+        digests = [blob.sha256 for blob in wrong]
+        self._connections.send(client, {"result": {"verified": blobs, "deleted": digests}})
+        return [action for blob in wrong for action in self._core.lost(blob, Tier.DISK)]
 
-        self._pool.submit(work)
+    def _failed(self, client: Client, error: Exception) -> Sequence[Action]:
+        self._connections.send_error(client, fault_of(error))
+        return []
 
     # Start and end.
 
@@ -336,13 +322,11 @@ class Manager:
         models, blobs = self._disk.recover()
         for name, manifest in models.items():
             self._core.known(name, manifest)
-            for file, blob in manifest.files:
-                self._origins[blob] = (name, file)
         for blob in blobs:
             self._carry_out(self._core.found(blob, Tier.DISK))
 
     def _close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._background.close()
         self._connections.close()
         self._selector.close()
         self._settings.socket.unlink(missing_ok=True)

@@ -67,6 +67,10 @@ class ModelName:
         return f"{self.framework}/{self.name}@{self.version}"
 
 
+Origin = tuple[ModelName, str]
+"""Where the remote has a blob: a model, and its file there."""
+
+
 @dataclass(frozen=True)
 class Blob:
     """The content of a file, which is what the store holds once, however many models contain it.
@@ -76,6 +80,7 @@ class Blob:
     sha256 : str
         Hexadecimal digest of the content; it is the blob's name in every tier.
     size_bytes : int
+        What a model claims of it. A claim that is wrong makes another blob, which no file has.
     """
 
     sha256: str

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from modelstore.eviction import EvictionRule, IdleBlob
-from modelstore.names import Blob
+from modelstore.names import Blob, Manifest
 
 
 @dataclass
@@ -52,11 +52,16 @@ class TierSpace:
     def __init__(self, budget_bytes: int, page_bytes: int = 1) -> None:
         self.budget_bytes, self._page_bytes = budget_bytes, page_bytes
         self.used_bytes = 0
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[Blob, Entry] = {}
 
     def get(self, blob: Blob) -> Entry | None:
         """Return the blob's entry, if it has one."""
-        return self.entries.get(blob.sha256)
+        return self.entries.get(blob)
+
+    def holds(self, manifest: Manifest) -> bool:
+        """Tell whether all of a model is here."""
+        entries = map(self.get, manifest.blobs)
+        return all(entry is not None and entry.resident for entry in entries)
 
     def room_bytes(self, blobs: Iterable[Blob]) -> int:
         """Return the room that blobs take here."""
@@ -64,18 +69,18 @@ class TierSpace:
 
     def add(self, blob: Blob) -> Entry:
         """Take room for a blob that has none yet."""
-        entry = self.entries[blob.sha256] = Entry(blob)
+        entry = self.entries[blob] = Entry(blob)
         self.used_bytes += self.room_bytes([blob])
         return entry
 
     def remove(self, blob: Blob) -> None:
         """Give back the room of a blob."""
-        del self.entries[blob.sha256]
+        del self.entries[blob]
         self.used_bytes -= self.room_bytes([blob])
 
     def missing(self, blobs: Iterable[Blob]) -> list[Blob]:
         """Return the blobs that have no entry."""
-        return [blob for blob in blobs if blob.sha256 not in self.entries]
+        return [blob for blob in blobs if blob not in self.entries]
 
     def unsettled(self) -> bool:
         """Tell whether a copy into or out of this tier is under way or queued."""
@@ -84,7 +89,7 @@ class TierSpace:
     def victims(
         self,
         needed_bytes: int,
-        keep: Collection[str],
+        keep: Collection[Blob],
         rule: EvictionRule,
         reload_s_per_byte: Callable[[Blob], float],
     ) -> list[Blob] | None:
@@ -93,8 +98,8 @@ class TierSpace:
         Parameters
         ----------
         needed_bytes : int
-        keep : collection of str
-            Digests that must stay.
+        keep : collection of Blob
+            Blobs that must stay.
         rule : EvictionRule
         reload_s_per_byte : callable
             The cost of bringing a blob back.
@@ -102,9 +107,7 @@ class TierSpace:
         excess = self.used_bytes + needed_bytes - self.budget_bytes
         if excess <= 0:
             return []
-        idle = [
-            entry for entry in self.entries.values() if entry.idle and entry.blob.sha256 not in keep
-        ]
+        idle = [entry for blob, entry in self.entries.items() if entry.idle and blob not in keep]
         if self.room_bytes(entry.blob for entry in idle) < excess:
             return None
         idle.sort(

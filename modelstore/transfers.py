@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from modelstore.actions import Action, Copy, Drop, Fault, Tier
 from modelstore.errors import StoreError
 from modelstore.eviction import EvictionRule
-from modelstore.names import Blob
+from modelstore.names import Blob, Manifest
 from modelstore.tier_space import TierSpace
 
 #: After so many wrong reads of a blob from a tier, its waiters are refused.
@@ -51,6 +51,8 @@ class Transfers:
     page_bytes : mapping of Tier to int
         Tiers in which each blob takes a whole number of pages, and their size.
     rule : EvictionRule
+    eager : bool
+        Drop a blob from memory as soon as nobody uses it there.
     copies_at_once : int
         Copies that may run at the same time from one tier to another.
     actions : list of Action
@@ -62,6 +64,7 @@ class Transfers:
         budgets_bytes: Mapping[Tier, int],
         page_bytes: Mapping[Tier, int],
         rule: EvictionRule,
+        eager: bool,
         copies_at_once: int,
         actions: list[Action],
     ) -> None:
@@ -69,20 +72,33 @@ class Transfers:
             tier: TierSpace(budgets_bytes[tier], page_bytes.get(tier, 1))
             for tier in sorted(budgets_bytes)
         }
+        self.hits = dict.fromkeys(self.spaces, 0)
+        self.misses = dict.fromkeys(self.spaces, 0)
         self.evictions = dict.fromkeys(self.spaces, 0)
         self.copied_bytes: dict[tuple[Tier, Tier], int] = {}
         self.copied_s: dict[tuple[Tier, Tier], float] = {}
-        self._rule = rule
+        self._rule, self._eager = rule, eager
         self._copies_at_once = copies_at_once
         self._actions = actions
-        self._fills: dict[tuple[str, Tier], _Fill] = {}
+        self._fills: dict[tuple[Blob, Tier], _Fill] = {}
         self._queues: dict[tuple[Tier, Tier], deque[Blob]] = {}
         self._running: dict[tuple[Tier, Tier], int] = {}
-        self._bypassed: set[tuple[str, Tier]] = set()
-        self._wrong_reads: dict[str, int] = {}
+        self._bypassed: set[tuple[Blob, Tier]] = set()
+        self._wrong_reads: dict[Blob, int] = {}
         self._s_per_byte = dict(_FIRST_S_PER_BYTE)
 
-    def reserve(self, tier: Tier, blobs: Iterable[Blob], keep: Collection[str] = ()) -> bool:
+    def count_hit(self, tier: Tier, manifest: Manifest) -> Tier:
+        """Count in which tiers, from this one down, a model is; return the fastest that has it."""
+        for below, space in self.spaces.items():
+            if below < tier:
+                continue
+            if space.holds(manifest):
+                self.hits[below] += 1
+                return below
+            self.misses[below] += 1
+        return Tier.REMOTE
+
+    def reserve(self, tier: Tier, blobs: Iterable[Blob], keep: Collection[Blob] = ()) -> bool:
         """Take room for new blobs, evicting idle ones; return whether there was enough."""
         space, new = self.spaces[tier], list(blobs)
         needed_bytes = space.room_bytes(new)
@@ -109,7 +125,7 @@ class Transfers:
             if below <= tier:
                 continue
             space = self.spaces[below]
-            bypassed = (blob.sha256, below) in self._bypassed
+            bypassed = (blob, below) in self._bypassed
             if space.get(blob) is None and not bypassed and self.reserve(below, [blob]):
                 self.fill(blob, below)
             entry = space.get(blob)
@@ -119,7 +135,7 @@ class Transfers:
                 entry.reads += 1
                 self._queue(blob, below, tier)
             else:
-                self._fills[blob.sha256, tier] = _Fill(blob, below, waiting=True)
+                self._fills[blob, tier] = _Fill(blob, below, waiting=True)
             return
         self._queue(blob, Tier.REMOTE, tier)
 
@@ -135,18 +151,18 @@ class Transfers:
             while queue and self._running.get(link, 0) < self._copies_at_once:
                 blob = queue.popleft()
                 self._running[link] = self._running.get(link, 0) + 1
-                self._fills[blob.sha256, link[1]].running = True
+                self._fills[blob, link[1]].running = True
                 self._actions.append(Copy(blob, *link))
 
     def progress(self, blob: Blob, tier: Tier, done_bytes: int) -> None:
         """Note how far a running copy is."""
-        self._fills[blob.sha256, tier].done_bytes = done_bytes
+        self._fills[blob, tier].done_bytes = done_bytes
 
     def done_bytes(self, blob: Blob, tier: Tier) -> int:
         """Return the bytes done of the step at which the blob is on its way to the tier."""
-        fill = self._fills.get((blob.sha256, tier))
+        fill = self._fills.get((blob, tier))
         while fill is not None and fill.waiting:
-            fill = self._fills.get((blob.sha256, fill.source))
+            fill = self._fills.get((blob, fill.source))
         return blob.size_bytes if fill is None else fill.done_bytes
 
     def copied(self, blob: Blob, tier: Tier, seconds: float) -> None:
@@ -162,8 +178,9 @@ class Transfers:
         entry.resident = True
         for above in self._waiters(blob, tier):
             self.fill(blob, above)
-        if not any((blob.sha256, other) in self._fills for other in self.spaces):
+        if not any((blob, other) in self._fills for other in self.spaces):
             self._forget_faults(blob)
+        self._drop_if_eager(blob, tier)
 
     def failed(self, blob: Blob, tier: Tier, fault: Fault, error: StoreError) -> list[Failure]:
         """Note that a copy failed. Return what cannot be brought where it is needed any more."""
@@ -174,15 +191,14 @@ class Transfers:
             return self._leave_out(blob, tier, error)
         return self._give_up(blob, tier, error)
 
-    def release(self, tier: Tier, blob: Blob, *, drop: bool) -> None:
-        """Give back one reference; abandon a fill that nobody needs, or drop the idle blob."""
+    def release(self, tier: Tier, blob: Blob) -> None:
+        """Give back one reference; abandon a fill that nobody needs."""
         entry = self.spaces[tier].get(blob)
         assert entry is not None
         entry.references -= 1
         if not entry.resident:
             self._abandon(blob, tier)
-        elif drop and entry.idle:
-            self.drop(blob, tier)
+        self._drop_if_eager(blob, tier)
 
     def _reload_s_per_byte(self, blob: Blob, tier: Tier) -> float:
         for below, space in self.spaces.items():
@@ -192,11 +208,11 @@ class Transfers:
         return self._s_per_byte[Tier.REMOTE]
 
     def _queue(self, blob: Blob, source: Tier, target: Tier) -> None:
-        self._fills[blob.sha256, target] = _Fill(blob, source, waiting=False)
+        self._fills[blob, target] = _Fill(blob, source, waiting=False)
         self._queues.setdefault((source, target), deque()).append(blob)
 
     def _finish(self, blob: Blob, tier: Tier) -> _Fill:
-        fill = self._fills.pop((blob.sha256, tier))
+        fill = self._fills.pop((blob, tier))
         self._running[fill.source, tier] -= 1
         self._end_read(blob, fill.source)
         return fill
@@ -206,10 +222,16 @@ class Transfers:
             entry = self.spaces[source].get(blob)
             assert entry is not None
             entry.reads -= 1
+            self._drop_if_eager(blob, source)
+
+    def _drop_if_eager(self, blob: Blob, tier: Tier) -> None:
+        entry = self.spaces[tier].get(blob)
+        if self._eager and tier <= Tier.HOST and entry is not None and entry.idle:
+            self.drop(blob, tier)
 
     def _waiters(self, blob: Blob, tier: Tier) -> list[Tier]:
         """Return the tiers whose fills wait until this tier has the blob."""
-        fills = ((above, self._fills.get((blob.sha256, above))) for above in self.spaces)
+        fills = ((above, self._fills.get((blob, above))) for above in self.spaces)
         return [above for above, fill in fills if fill and fill.waiting and fill.source == tier]
 
     def _refill(self, blob: Blob, source: Tier, tier: Tier, error: StoreError) -> list[Failure]:
@@ -217,7 +239,7 @@ class Transfers:
         entry = self.spaces[source].get(blob)
         if entry is not None and not entry.reads:
             self.spaces[source].remove(blob)
-        wrong_reads = self._wrong_reads[blob.sha256] = self._wrong_reads.get(blob.sha256, 0) + 1
+        wrong_reads = self._wrong_reads[blob] = self._wrong_reads.get(blob, 0) + 1
         if wrong_reads >= MAX_WRONG_READS:
             return self._give_up(blob, tier, error)
         self.fill(blob, tier)
@@ -225,7 +247,7 @@ class Transfers:
 
     def _leave_out(self, blob: Blob, tier: Tier, error: StoreError) -> list[Failure]:
         """Go on without a tier that cannot take the blob; refuse those who need it there."""
-        self._bypassed.add((blob.sha256, tier))
+        self._bypassed.add((blob, tier))
         waiters = self._waiters(blob, tier)
         self.spaces[tier].remove(blob)
         for above in waiters:
@@ -238,24 +260,24 @@ class Transfers:
         failures = [Failure(blob, tier, error)]
         self.spaces[tier].remove(blob)
         for above in self._waiters(blob, tier):
-            del self._fills[blob.sha256, above]
+            del self._fills[blob, above]
             failures += self._give_up(blob, above, error)
         self._forget_faults(blob)
         return failures
 
     def _forget_faults(self, blob: Blob) -> None:
-        self._wrong_reads.pop(blob.sha256, None)
-        self._bypassed -= {(blob.sha256, tier) for tier in self.spaces}
+        self._wrong_reads.pop(blob, None)
+        self._bypassed -= {(blob, tier) for tier in self.spaces}
 
     def _abandon(self, blob: Blob, tier: Tier) -> None:
         """Cancel a fill that has not begun and that nobody needs. A running copy goes on."""
         entry = self.spaces[tier].get(blob)
-        fill = self._fills.get((blob.sha256, tier))
+        fill = self._fills.get((blob, tier))
         assert entry is not None
         assert fill is not None
         if entry.references or fill.running or self._waiters(blob, tier):
             return
-        del self._fills[blob.sha256, tier]
+        del self._fills[blob, tier]
         self.spaces[tier].remove(blob)
         if fill.waiting:
             self._abandon(blob, fill.source)

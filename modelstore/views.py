@@ -29,9 +29,7 @@ def describe_model(
     }
 
 
-def describe_tiers(
-    transfers: Transfers, hits: Mapping[Tier, int], misses: Mapping[Tier, int]
-) -> dict[str, Any]:
+def describe_tiers(transfers: Transfers) -> dict[str, Any]:
     """Return each tier's room and counters, and the copies between tiers since the start."""
     return {
         "tiers": {
@@ -39,8 +37,8 @@ def describe_tiers(
                 "budget_bytes": space.budget_bytes,
                 "used_bytes": space.used_bytes,
                 "blobs": len(space.entries),
-                "hits": hits[tier],
-                "misses": misses[tier],
+                "hits": transfers.hits[tier],
+                "misses": transfers.misses[tier],
                 "evictions": transfers.evictions[tier],
             }
             for tier, space in transfers.spaces.items()

@@ -136,8 +136,7 @@ def serve(
         raise StoreError(f"--device-bytes: {manager.device_fault}")
 
     def stop(number: int, frame: object) -> None:
-        # Everything on disk is whole at any moment, so a download is not waited for. The socket's
-        # file stays: it tells the next manager to look for memory that clients still have.
+        # Everything on disk is whole at any moment, so a download is not waited for.
         os._exit(0)
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -249,13 +248,13 @@ def pin(name: str, off: bool, socket_path: Path | None, as_json: bool) -> None:
     _answer({"name": name, "pinned": not off}, f"{name}: {'un' if off else ''}pinned.", as_json)
 
 
-@command.command()
+@command.command(short_help="Drop a model that nobody uses from memory.")
 @_name_argument
 @click.option("--disk", is_flag=True, help="Remove it from the disk, too.")
 @_socket_option
 @json_option
 def evict(name: str, disk: bool, socket_path: Path | None, as_json: bool) -> None:
-    """Drop a model that nobody uses from memory."""
+    """Drop a model that nobody uses from memory; the next open asks the remote for its files."""
     ask("evict", name, socket_path, disk=disk)
     _answer({"name": name, "evicted": True}, f"{name}: evicted.", as_json)
 

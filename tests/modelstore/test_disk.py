@@ -99,6 +99,14 @@ def test_without_checks_a_read_still_notices_a_truncated_file(tmp_path, disk):
     unchecked.close()
 
 
+def test_a_file_that_cannot_be_deleted_is_no_error(disk, tmp_path):
+    path = tmp_path / "blobs" / BLOB.sha256
+    path.unlink()
+    path.mkdir()
+    disk.drop(BLOB)
+    assert path.exists()
+
+
 def test_a_full_disk_keeps_no_part_of_the_file(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -109,6 +117,28 @@ def test_a_full_disk_keeps_no_part_of_the_file(tmp_path, monkeypatch):
         disk.fetch(BLOB, lambda offset: iter([CONTENT]), lambda done: None)
     assert not list((tmp_path / "partial").iterdir())
     assert not list((tmp_path / "blobs").iterdir())
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_disk_that_is_full_at_the_end_keeps_nothing(tmp_path, monkeypatch, after):
+    """The file is synced, then its tags, and then their folder, twice."""
+    syncs, sync = [], os.fsync
+
+    def full(descriptor):
+        syncs.append(descriptor)
+        if len(syncs) > after:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(descriptor)
+
+    disk = Disk(tmp_path)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        disk.fetch(BLOB, lambda offset: iter([CONTENT]), lambda done: None)
+    assert not list((tmp_path / "partial").iterdir())
+    assert not list((tmp_path / "blobs").iterdir())
+    with pytest.raises(OSError, match="No space"):
+        disk.save_manifest(NAME, Manifest((("model.safetensors", BLOB),)))
+    assert not list((tmp_path / "manifests").rglob("*.new"))
 
 
 @pytest.mark.parametrize("broken_at", [1, 100, len(CONTENT) - 1])
@@ -131,7 +161,9 @@ def test_a_broken_download_goes_on_where_it_broke_off(tmp_path, broken_at):
 def test_a_restart_finds_what_is_whole_and_deletes_the_rest(disk, tmp_path):
     manifest = Manifest((("model.safetensors", BLOB),))
     disk.save_manifest(NAME, manifest)
-    unknown, known = tmp_path / "partial" / ("0" * 64), tmp_path / "partial" / BLOB.sha256
+    unknown, known = (
+        tmp_path / "partial" / name for name in ("0" * 64, f"{BLOB.sha256}.{BLOB.size_bytes}")
+    )
     for path in (unknown, known, tmp_path / "blobs" / ("1" * 64), tmp_path / "blobs" / "x.new"):
         path.write_bytes(b"half")
     (tmp_path / "blobs" / ("2" * 64 + ".blocks")).write_text("[]")
@@ -147,6 +179,47 @@ def test_a_restart_finds_what_is_whole_and_deletes_the_rest(disk, tmp_path):
     assert not unknown.exists()
     disk.remove_manifest(NAME)
     assert Disk(tmp_path).recover()[0] == {}
+
+
+@pytest.mark.parametrize("length", [len(CONTENT) - 1, BLOCK_BYTES, 0, len(CONTENT) + 1])
+def test_a_restart_deletes_a_file_of_another_length(disk, tmp_path, length):
+    os.truncate(tmp_path / "blobs" / BLOB.sha256, length)
+    assert Disk(tmp_path).recover() == ({}, [])
+    assert not list((tmp_path / "blobs").iterdir())
+
+
+def test_a_file_that_an_earlier_version_left_is_still_found(disk, tmp_path):
+    path = tmp_path / "blobs" / f"{BLOB.sha256}.blocks"
+    saved = json.loads(path.read_text())
+    del saved["bytes"]
+    path.write_text(json.dumps(saved))
+    assert Disk(tmp_path).recover() == ({}, [BLOB])
+    assert read(disk) == CONTENT
+
+
+def test_a_claim_of_another_length_leaves_a_download_of_the_digest_alone(tmp_path):
+    disk, claim = Disk(tmp_path), Blob(BLOB.sha256, len(CONTENT) // 2)
+
+    def stream(offset):
+        yield CONTENT[:100]
+        with pytest.raises(UntrustedFileError, match="digest"):
+            disk.fetch(claim, lambda offset: iter([CONTENT[: len(CONTENT) // 2]]), print)
+        yield CONTENT[100:]
+
+    disk.fetch(BLOB, stream, lambda done: None)
+    assert read(disk) == CONTENT
+    disk.close()
+
+
+def test_a_full_disk_costs_no_file_whose_digest_another_claim_has_too(disk, monkeypatch):
+    def full():
+        raise OSError(errno.ENOSPC, "No space left on device")
+        yield b""
+
+    claim = Blob(BLOB.sha256, len(CONTENT) // 2)
+    with pytest.raises(OSError, match="No space"):
+        disk.fetch(claim, lambda offset: full(), print)
+    assert read(disk) == CONTENT
 
 
 def test_a_stream_check_does_not_depend_on_how_the_bytes_are_cut():

@@ -68,17 +68,18 @@ def test_an_ordinary_file_is_not_sealed(tmp_path):
         (CONTENT[:-1], ALL, False),
     ],
 )
-def test_only_sealed_memory_with_the_right_content_is_taken_over(content, seals, taken):
-    arguments = [f"sojourn:{BLOB.sha256}", content.hex(), str(seals)]
+def test_only_sealed_memory_with_the_right_content_is_taken_over(tmp_path, content, seals, taken):
+    arguments = [HostMemory(tmp_path).file_name(BLOB), content.hex(), str(seals)]
     other = subprocess.Popen(
         [sys.executable, "-c", IMPOSTOR, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
-    memory = HostMemory()
     with other:
         assert other.stdout.readline() == "ready\n"
+        memory = HostMemory(tmp_path)
+        assert not HostMemory(tmp_path / "other").take_over(BLOB)
         before = len(os.listdir("/proc/self/fd"))
         assert memory.take_over(BLOB) == taken
         assert memory.taken_over == taken

@@ -3,12 +3,13 @@
 import errno
 import gc
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ import modelstore
 from modelstore import manager as manager_module
 from modelstore import wire
 from modelstore.client import ask, list_models, open_model
+from modelstore.core import StoreCore
 from modelstore.disk import Disk
 from modelstore.endpoint import allow_many_clients
 from modelstore.errors import (
@@ -120,6 +122,18 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path, remote):
         Manager(settings_for(tmp_path))
 
 
+@pytest.mark.parametrize("what", ["disk", "disk/lock", "run/store.sock.lock"])
+def test_a_place_that_cannot_be_used_is_an_error_of_one_line(tmp_path, remote, what):
+    path = tmp_path / what
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.symlink_to("/dev/null/none")
+    with pytest.raises(StoreError, match=path.name):
+        Manager(settings_for(tmp_path))
+    path.unlink()
+    with manager_thread(settings_for(tmp_path)) as store:
+        assert right(load(store))
+
+
 @pytest.mark.parametrize("stranger", ["client", "manager"])
 def test_only_processes_of_one_user_talk_to_each_other(tmp_path, remote, monkeypatch, stranger):
     def uid(connection):
@@ -203,6 +217,17 @@ def test_pin_and_evict(tmp_path, remote):
         assert right(load(store))
 
 
+def test_a_list_of_files_that_was_evicted_stays_away_after_a_restart(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path)) as store:
+        load(store)
+        save_file(weights(9, floats=20_000), remote / "pytorch/m/1" / FILE)
+        sign(remote / "pytorch/m/1")
+        wait_until(lambda: stats(store)["leases"] == 0)
+        ask("evict", "m", store)
+    with manager_thread(settings_for(tmp_path)) as store:
+        assert right(load(store), seed=9)
+
+
 def test_a_second_open_reads_nothing(tmp_path, remote):
     with manager_thread(settings_for(tmp_path)) as store:
         first = load(store)
@@ -266,6 +291,20 @@ def test_a_long_list_of_models_comes_in_parts(tmp_path, remote, monkeypatch):
         assert names == ["pytorch/m@1", "pytorch/n@1"]
 
 
+def test_the_next_manager_takes_memory_over_from_one_that_was_stopped(tmp_path, remote):
+    with ExitStack() as processes:
+        with manager_thread(settings_for(tmp_path)) as store:
+            process = processes.enter_context(holder_process(store))
+            assert process.stdout.readline() == "open\n"
+            memory = memory_of(store)
+        with manager_thread(settings_for(tmp_path)) as store:
+            assert right(load(store))
+            assert memory_of(store) == memory
+            assert stats(store)["taken_over"] == 1
+            assert right(load(store, "n"), seed=1)
+            assert stats(store)["taken_over"] == 1
+
+
 def test_a_file_at_the_sockets_path_is_not_overwritten(tmp_path, remote):
     settings = settings_for(tmp_path)
     settings.socket.parent.mkdir(mode=0o700)
@@ -286,6 +325,67 @@ def test_verify_deletes_what_is_damaged(tmp_path, remote):
         assert ask("verify", socket_path=store) == {"verified": 1, "deleted": []}
 
 
+@pytest.mark.parametrize("damage", ["gone", "unreadable"])
+def test_verify_answers_when_a_cached_file_cannot_be_read(tmp_path, remote, damage):
+    with manager_thread(settings_for(tmp_path)) as store:
+        load(store)
+        [path] = [path for path in (tmp_path / "disk/blobs").iterdir() if not path.suffix]
+        path.unlink()
+        if damage == "unreadable":
+            path.mkdir()
+        found = ask("verify", socket_path=store, timeout_s=LIMIT_S)
+        assert found == {"verified": 1, "deleted": [path.name]}
+        assert stats(store)["tiers"]["disk"]["blobs"] == 0
+
+
+@pytest.mark.parametrize("do", ["verify", "evict", "open"])
+def test_a_request_that_fails_unforeseen_is_answered_and_the_next_is_served(
+    tmp_path, remote, monkeypatch, do
+):
+    def fail(*arguments):
+        raise RuntimeError("unforeseen")
+
+    with manager_thread(settings_for(tmp_path)) as store:
+        load(store, "n")
+        wait_until(lambda: stats(store)["leases"] == 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(Disk, "verify", fail)
+            patch.setattr(Disk, "remove_manifest", fail)
+            patch.setattr(Disk, "save_manifest", fail)
+            with pytest.raises(StoreError, match="unforeseen"):
+                ask(do, "m" if do == "open" else "n", store, timeout_s=LIMIT_S, disk=True)
+        assert right(load(store))
+
+
+def test_a_grant_that_fails_unforeseen_is_answered(tmp_path, remote, monkeypatch):
+    def fail(*arguments):
+        raise RuntimeError("unforeseen")
+
+    with manager_thread(settings_for(tmp_path)) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(HostMemory, "descriptor", fail)
+            with pytest.raises(StoreError, match="unforeseen"):
+                load(store)
+        wait_until(lambda: stats(store)["leases"] == 0)
+        assert right(load(store))
+
+
+def test_a_fault_of_the_core_ends_nobody_elses_service(tmp_path, remote, monkeypatch):
+    failures = []
+
+    def fail(*arguments):
+        failures.append(arguments)
+        raise AssertionError
+
+    with manager_thread(settings_for(tmp_path)) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(StoreCore, "disconnect", fail)
+            load(store)
+            wait_until(lambda: failures)
+        assert right(load(store))
+        assert right(load(store, "n"), seed=1)
+
+
 def test_a_full_disk_is_passed_by(tmp_path, remote, monkeypatch):
     def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -295,6 +395,23 @@ def test_a_full_disk_is_passed_by(tmp_path, remote, monkeypatch):
         assert right(load(store))
         assert stats(store)["tiers"]["disk"]["used_bytes"] == 0
         assert stats(store)["copies"][0]["target"] == "host"
+
+
+def test_a_disk_without_room_for_a_list_of_files_is_passed_by(
+    tmp_path, remote, monkeypatch, caplog
+):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with manager_thread(settings_for(tmp_path)) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            assert right(load(store))
+        assert stats(store)["copies"][0]["target"] == "host"
+        assert "m@1: its list of files is not kept" in caplog.text
+        assert not any((tmp_path / "disk/partial").iterdir())
+        assert right(load(store, "n"), seed=1)
+        assert stats(store)["tiers"]["disk"]["blobs"] == 1
 
 
 def test_a_disk_budget_of_nothing_is_passed_by(tmp_path, remote):
@@ -364,6 +481,25 @@ def test_a_version_replaced_while_it_is_open_stays_for_its_holder(tmp_path, remo
         ask("evict", "m", store, disk=True)
         assert right(before)
         assert right(load(store), seed=9)
+
+
+def test_a_retired_model_takes_the_files_that_another_one_has_too_along_with_nobody(
+    tmp_path, remote
+):
+    publish(remote, "twin", {FILE: weights(0, floats=20_000)})
+    settings = settings_for(tmp_path, host_bytes=100_000, disk_bytes=100_000)
+    with manager_thread(settings) as store:
+        for name in ("m", "twin"):
+            assert right(load(store, name))
+        shutil.rmtree(remote / "pytorch/twin")
+        wait_until(lambda: stats(store)["leases"] == 0)
+        assert right(load(store, "n"), seed=1)  # in the room of what both have
+        wait_until(lambda: stats(store)["leases"] == 0)
+        assert right(load(store, "m"))
+        wait_until(lambda: stats(store)["leases"] == 0)
+        assert right(load(store, "n"), seed=1)
+        wait_until(lambda: stats(store)["leases"] == 0)
+        assert right(load(store, "twin"))  # its list is known, and m has the file
 
 
 @pytest.mark.slow

@@ -1,0 +1,70 @@
+"""Threads for work that blocks. What came of it, a failure included, is reported as an event."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from modelstore.actions import Action
+
+Event = Callable[[], Sequence[Action]]
+"""What happened, for the loop's thread to run. It returns what is to be done next."""
+
+Work = tuple[Callable[[], Event], Callable[[Exception], Event]]
+
+
+class Workers:
+    """Threads for one kind of work, so that it may block without holding up another kind.
+
+    They are daemons: those of `ThreadPoolExecutor` would keep the process as long as they block.
+
+    Parameters
+    ----------
+    name : str
+    limit : int
+        Threads at most. Each is started when there is work for it.
+    report : callable
+        Called with each event, in the thread that did the work.
+    """
+
+    def __init__(self, name: str, limit: int, report: Callable[[Event], None]) -> None:
+        self._name, self._limit, self._report = name, limit, report
+        self._todo: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._stopped = threading.Event()
+
+    def submit(self, work: Callable[[], Event], failed: Callable[[Exception], Event]) -> None:
+        """Report the event that `work` returns, or the one that `failed` makes of its error."""
+        if len(self._threads) < self._limit:
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the machine has no room for it
+                if not self._threads:
+                    self._report(failed(error))
+                    return
+            else:
+                self._threads.append(thread)
+        self._todo.put((work, failed))
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._stopped.set()
+        for _ in self._threads:
+            self._todo.put(None)
+
+    def join(self, end_s: float | None = None) -> None:
+        """Wait, after `stop`, until what was begun is done, or `time.monotonic()` is `end_s`."""
+        for thread in self._threads:
+            thread.join(None if end_s is None else max(0.0, end_s - time.monotonic()))
+
+    def _run(self) -> None:
+        while (todo := self._todo.get()) is not None:
+            if self._stopped.is_set():
+                continue
+            work, failed = todo
+            try:
+                event = work()
+            except Exception as error:
+                event = failed(error)
+            self._report(event)
