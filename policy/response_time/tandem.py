@@ -176,7 +176,8 @@ class TandemSample:
                 f"arrival rate {1e3 * arrivals_per_ms:g}/s: in batches of {mean_size:.3g}, which "
                 f"the policy starts, the {name} serves at most {1e3 * answered / end_ms:.4g}/s"
             )
-        after = int(np.searchsorted(first_requests[:batches], _WARM_UP))
+        # By arrival, as the refused are counted: they take no place in `served`.
+        after = int(np.searchsorted(served[first_requests[:batches]], _WARM_UP))
         settled = responses_ms[_WARM_UP:]
         refused = int(np.count_nonzero(settled < 0))
         starts = max(batches - after, 1)

@@ -1,5 +1,7 @@
 """Front and device in tandem: against an independent event simulation, and against known limits."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -126,6 +128,21 @@ def test_a_waiting_room_refuses_the_share_that_a_simulation_refuses():
     evaluation = evaluate(tandem("device"), policy, 1800.0, waiting_room=6)
     assert refused > 0.05
     assert evaluation.full_probability == pytest.approx(refused, rel=0.05)
+
+
+@pytest.mark.parametrize("overload", [2.0, 10.0])
+@pytest.mark.parametrize("largest", [1, 4])
+def test_at_overload_a_waiting_room_leaves_the_device_as_busy_as_without_a_front(largest, overload):
+    """The requests refused, most of the arrivals, take no place among those served."""
+    exact = Profile("m", "d", P4_MS, energy_mj=np.arange(40.0, 72.0), idle_power_w=1.0)
+    free = replace(exact, front=FrontCosts(0.0, 0.0, shares_cpu=False))
+    policy = BatchingPolicy.from_control_limit(1, largest)
+    rate = overload * 1e3 * largest / P4_MS[largest - 1]
+    expected, sampled = (evaluate(one, policy, rate, waiting_room=4) for one in (exact, free))
+    assert sampled.full_probability == pytest.approx(expected.full_probability, rel=0.005)
+    assert sampled.device_busy_fraction == pytest.approx(expected.device_busy_fraction, rel=0.005)
+    assert sampled.mean_power_w == pytest.approx(expected.mean_power_w, rel=0.005)
+    assert sampled.mean_batch_size == pytest.approx(expected.mean_batch_size, rel=0.005)
 
 
 def test_a_front_that_costs_nothing_changes_nothing():
