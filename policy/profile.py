@@ -33,6 +33,9 @@ from policy.profile_tables import check_table, expand_table, number
 
 FloatArray = NDArray[np.float64]
 
+#: Lower arrival rates are computed as this one: the times between arrivals would overflow.
+LEAST_RATE_PER_S = 1e-100
+
 
 @dataclass(frozen=True, eq=False)
 class Profile:
@@ -272,7 +275,7 @@ class Profile:
             )
         if self.path is not None:
             self.path.utilization(arrival_rate_per_s)
-        return arrival_rate_per_s / 1e3
+        return max(arrival_rate_per_s, LEAST_RATE_PER_S) / 1e3
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Profile":

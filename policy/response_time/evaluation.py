@@ -41,7 +41,7 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.latency_quantiles import LatencyQuantiles
 from policy.path import PathCosts
-from policy.profile import Profile
+from policy.profile import LEAST_RATE_PER_S, Profile
 from policy.response_time.control_limit_chain import ControlLimitChain, ControlLimitQueue
 from policy.response_time.control_limit_response import ControlLimitResponse
 from policy.response_time.distribution import ResponseTimeDistribution
@@ -201,7 +201,8 @@ def evaluate(
     balancer = _balancer_load(profile.path, arrival_rate_per_s)
     size = batching_policy.max_batch_size
     times = profile.latency_ms[:size]
-    arrivals_per_ms, quantiles = 1e-3 * arrival_rate_per_s, profile.latency_quantiles
+    arrivals_per_ms = 1e-3 * max(arrival_rate_per_s, LEAST_RATE_PER_S)
+    quantiles = profile.latency_quantiles
     chain: ControlLimitChain | RandomTimesChain | TableChain | TandemSample
     if (
         profile.front is not None

@@ -32,6 +32,8 @@ _WARM_UP = _REQUESTS // 20
 # With so many requests unanswered the queue grows without end, or might as well.
 _MAX_BACKLOG = _REQUESTS // 20
 _MANY_TIMES = 8
+# Requests that come this rarely, per time that one takes, are taken as alone.
+_CHANCE_TO_MEET = 1e-5
 # What `follow_requests` calls what is interrupted.
 _NOTHING, _FRONT, _DEVICE = range(3)
 _INTERRUPTIONS = 1 << 16
@@ -131,7 +133,8 @@ class TandemSample:
         largest = policy.max_batch_size
         _check_front(front, arrivals_per_ms, largest)
         arrivals, deviates = _random_stream()
-        arrivals_ms = arrivals / arrivals_per_ms
+        followed_per_ms = max(arrivals_per_ms, _least_rate_per_ms(profile, policy))
+        arrivals_ms = arrivals / followed_per_ms
         ratios, ranks = np.ones((largest, 1)), deviates
         if profile.latency_quantiles is not None:
             ratios = np.ascontiguousarray(profile.latency_quantiles.points[0][:largest])
@@ -186,7 +189,22 @@ class TandemSample:
         self.served_per_start = float(self.size_probabilities @ np.arange(largest + 1))
         self.refused_per_start = refused / starts
         self.ms_per_start = (end_ms - float(arrivals_ms[_WARM_UP])) / starts
+        self.ms_per_start *= followed_per_ms / arrivals_per_ms
         self.response_times = SampledResponseTimes(settled[settled >= 0])
+
+
+def _least_rate_per_ms(profile: Profile, policy: BatchingPolicy) -> float:
+    """Return a rate at which requests hardly ever meet, as at all lower ones.
+
+    At lower ones, the times of arrivals are so large that floats do not resolve response times.
+    """
+    waits_ms = policy.max_wait_ms
+    if waits_ms is None:
+        if policy.control_limit > 1:
+            return 0.0  # response times grow with the times between arrivals
+        waits_ms = 0.0
+    front_ms = 0.0 if profile.front is None else profile.front.ms_per_request(1)
+    return _CHANCE_TO_MEET / (waits_ms + front_ms + float(profile.latency_ms[-1]))
 
 
 def _check_front(front: FrontCosts, arrivals_per_ms: float, largest: int) -> None:

@@ -155,6 +155,20 @@ def test_a_front_that_costs_nothing_changes_nothing():
     assert sampled.device_busy_fraction == pytest.approx(exact.device_busy_fraction, rel=0.005)
 
 
+@pytest.mark.parametrize("rate", [1e-3, 1e-9, 1e-320])
+@pytest.mark.parametrize("wait_ms", [None, 4.0])
+def test_a_request_that_comes_alone_passes_front_and_device_however_rarely_it_comes(rate, wait_ms):
+    profile = tandem("device", energy_mj=P4_MS)
+    policy = BatchingPolicy.from_control_limit(1 if wait_ms is None else 2, 32, wait_ms)
+    alone_ms = (wait_ms or 0.05) + P4_MS[0] + 0.1  # the front reads during the wait
+    evaluation = evaluate(profile, policy, rate)
+    assert evaluation.response_percentile_ms(50) == pytest.approx(alone_ms, rel=1e-4)
+    assert evaluation.mean_response_ms == pytest.approx(alone_ms, rel=1e-3)
+    least = max(rate, 1e-100)
+    assert evaluation.device_busy_fraction == pytest.approx(1e-3 * least * P4_MS[0], rel=1e-3)
+    assert evaluation.mean_power_w == pytest.approx(1e-3 * least * P4_MS[0], rel=1e-3)
+
+
 def test_a_device_that_takes_no_time_leaves_a_queue_before_the_front():
     """M/D/1 before the front; each answer takes what a request does, and so another round."""
     instant = Profile("m", "d", [1e-9], front=FrontCosts(1.0, 0.0, shares_cpu=False))
