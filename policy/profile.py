@@ -16,6 +16,7 @@ spends on requests and batches (`policy.front`), ``path`` what the balancer spen
 
 import json
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,6 +36,8 @@ FloatArray = NDArray[np.float64]
 
 #: Lower arrival rates are computed as this one: the times between arrivals would overflow.
 LEAST_RATE_PER_S = 1e-100
+# No memory holds the tables of a mistyped size.
+_LARGEST_BATCH = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,9 +294,10 @@ class Profile:
         size = content.get("max_batch_size")
         if size is None and isinstance(content.get("latency_ms"), list):
             size = len(content["latency_ms"])
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= _LARGEST_BATCH:
             raise InvalidInputError(
-                f"profile: max_batch_size must be a whole number of at least 1, not {size!r}"
+                f"profile: max_batch_size must be a whole number of at least 1, and at most "
+                f"{_LARGEST_BATCH}, not {reprlib.repr(size)}"
             )
         latency_ms = expand_table("latency_ms", content.get("latency_ms"), size)
         if latency_ms is None:
