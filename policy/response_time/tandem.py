@@ -34,6 +34,10 @@ _MAX_BACKLOG = _REQUESTS // 20
 _MANY_TIMES = 8
 # Requests that come this rarely, per time that one takes, are taken as alone.
 _CHANCE_TO_MEET = 1e-5
+# Interruptions shorter than this share of the work for one request hold up each work alike, and to
+# follow so many takes ever longer. The 99th percentile comes out too low by up to 5% where requests
+# hardly ever wait, by 0.1% from a load of 0.3 on.
+_SHORTEST_INTERRUPTION = 1e-3
 # What `follow_requests` calls what is interrupted.
 _NOTHING, _FRONT, _DEVICE = range(3)
 _INTERRUPTIONS = 1 << 16
@@ -142,11 +146,15 @@ class TandemSample:
         front_share = device_share = 1.0
         interrupted = _NOTHING
         between_ms, lengths_ms = np.array([np.inf]), np.zeros(1)
-        if profile.interruptions is not None and profile.interruptions.share:
+        interruptions = profile.interruptions
+        if interruptions is not None:
+            held_up_ms = front.ms_per_request(1) or float(profile.latency_ms[0])
+            interruptions = interruptions.at_least_ms(_SHORTEST_INTERRUPTION * held_up_ms)
+        if interruptions is not None and interruptions.share:
             interrupted = _FRONT if front.request_ms or front.batch_ms else _DEVICE
-            between_ms, lengths_ms = _interruption_stream(profile.interruptions)
+            between_ms, lengths_ms = _interruption_stream(interruptions)
             # The times are means with interruptions.
-            working = 1 - profile.interruptions.share
+            working = 1 - interruptions.share
             front_share, device_share = (1.0, working) if interrupted == _DEVICE else (working, 1.0)
         responses_ms = np.full(_REQUESTS, np.nan)
         batch_sizes, first_requests, served = (np.empty(_REQUESTS, np.int64) for _ in range(3))
