@@ -294,10 +294,14 @@ class Profile:
         size = content.get("max_batch_size")
         if size is None and isinstance(content.get("latency_ms"), list):
             size = len(content["latency_ms"])
-        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= _LARGEST_BATCH:
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise InvalidInputError(
-                f"profile: max_batch_size must be a whole number of at least 1, and at most "
-                f"{_LARGEST_BATCH}, not {reprlib.repr(size)}"
+                f"profile: max_batch_size must be a whole number of at least 1, not {size!r}"
+            )
+        if size > _LARGEST_BATCH:
+            raise InvalidInputError(
+                f"profile: max_batch_size must be at most {_LARGEST_BATCH}, "
+                f"not {reprlib.repr(size)}"
             )
         latency_ms = expand_table("latency_ms", content.get("latency_ms"), size)
         if latency_ms is None:
