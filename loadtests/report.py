@@ -191,7 +191,7 @@ def _part(
             f"{p:g}": _percentile(records.response_ms[part & records.good], p) for p in PERCENTILES
         },
         "share_within_sla": within,
-        "sla_met": None if within is None else within >= sla.percentile / 100,
+        "sla_met": None if within is None else within >= sla.objective.least_level,
     }
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from policy.errors import InvalidInputError
@@ -50,6 +51,17 @@ class BatchingPolicy:
     def control_limit(self) -> int:
         """Shortest queue at which a free device starts a batch before the max wait."""
         return next(length for length, size in enumerate(self.actions) if size)
+
+    @cached_property
+    def start_length(self) -> dict[int, int]:
+        """Queue length at which a wait ends, by each length at which a free device waits."""
+        starts, start = {}, len(self.actions) - 1
+        for length in range(len(self.actions) - 1, -1, -1):
+            if self.actions[length]:
+                start = length
+            else:
+                starts[length] = start
+        return starts
 
     def batch_size(self, queue_length: int) -> int:
         """Return the batch size to start at `queue_length`; 0 is to wait."""

@@ -68,6 +68,13 @@ class Interruptions:
         squares = sum(ms**2 for ms in self.lengths_ms)
         return self.share * squares / (2 * sum(self.lengths_ms))
 
+    def at_least_ms(self, least_ms: float) -> "Interruptions | None":
+        """Return those of at least this length, as if the shorter ones were work; None if none."""
+        kept = tuple(ms for ms in self.lengths_ms if ms >= least_ms)
+        if not kept:
+            return None
+        return Interruptions(self.share * sum(kept) / sum(self.lengths_ms), kept)
+
     @classmethod
     def from_dict(cls, content: object) -> "Interruptions":
         """Make the interruptions from the content of a profile file.

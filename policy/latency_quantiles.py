@@ -8,6 +8,7 @@ ratio per size::
 Ratios outlive a refit: a device that becomes twice as slow is taken to vary as before.
 """
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -89,9 +90,9 @@ class LatencyQuantiles:
             try:
                 percentile = float(key)
                 ratios = np.array(value, dtype=np.float64)
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, OverflowError) as error:
                 raise InvalidInputError(
-                    f"{_NAME} must hold numbers by percentile, not {key!r}: {value!r}"
+                    f"{_NAME} must hold numbers by percentile, not {key!r}: {reprlib.repr(value)}"
                 ) from error
             if ratios.shape not in ((), (max_batch_size,)):
                 raise InvalidInputError(
@@ -105,8 +106,8 @@ class LatencyQuantiles:
     def to_dict(self) -> dict[str, Any]:
         """Return the content for a profile file."""
         return {
-            f"{percentile:g}": row[0] if len(set(row)) == 1 else row
-            for percentile, row in zip(self.percentiles, self.ratios.tolist(), strict=True)
+            _key(percentile): row[0] if len(set(row)) == 1 else row
+            for percentile, row in zip(self.percentiles.tolist(), self.ratios.tolist(), strict=True)
         }
 
     @cached_property
@@ -137,6 +138,12 @@ class LatencyQuantiles:
         """Return the mean time of a batch by batch size, for the profile's latency."""
         ratios, weights = self.points
         return np.asarray(latency_ms * (ratios[: latency_ms.size] @ weights))
+
+
+def _key(percentile: float) -> str:
+    """Return a percentile as text that says exactly it, without a needless point."""
+    short = f"{percentile:g}"
+    return short if float(short) == percentile else repr(percentile)
 
 
 @lru_cache(maxsize=1)

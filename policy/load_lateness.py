@@ -195,7 +195,7 @@ def solve_load_lateness_curve(
     profile = profile.serial()
     allowed = objective.late_share_allowed
     best: _PolicyCurve | None = None
-    level, reachable_ms = 0.0, math.inf  # of a nearly idle replica
+    level, reachable_ms, refused = 0.0, math.inf, math.inf  # of a nearly idle replica
     sizings: Iterable[BatchSizing] = batch_sizings(profile)
     if not search_sizes:
         sizings = [BatchSizing.all_up_to(profile.best_batch_size)]
@@ -214,12 +214,16 @@ def solve_load_lateness_curve(
         elif best is None:
             level = max(level, 1 - late_share)
             reachable_ms = min(reachable_ms, curve.percentile_ms(low, objective.percentile))
+            refused = min(refused, curve.refused_share(low))
     if best is None:
+        in_reach, allow = _in_reach(reachable_ms, objective), "a longer response time"
+        if allowed < refused < math.inf:
+            in_reach = f", and its waiting room for {waiting_room} refuses {100 * refused:.3g}%"
+            allow = "a larger waiting room"
         raise InfeasibleError(
             f"{objective.percentile:g}% within {objective.response_time_ms:g} ms is out of reach: "
-            f"a nearly idle replica answers {100 * level:.3g}% in time"
-            + _in_reach(reachable_ms, objective)
-            + "; allow a longer response time or a lower percentile, or use a faster device"
+            f"a nearly idle replica answers {100 * level:.3g}% in time{in_reach}"
+            f"; allow {allow} or a lower percentile, or use a faster device"
         )
     rate_per_s = best.sla_rate_per_s
     shares = [best.late_share(multiple * rate_per_s) for multiple in LoadLatenessCurve.MULTIPLES]
@@ -289,13 +293,27 @@ class _PolicyCurve:
         return min(front_per_s, math.inf if path is None else path.capacity_per_s)
 
     def percentile_ms(self, arrival_rate_per_s: float, percentile: float) -> float:
-        """Return the shortest response time that `percentile` percent keep; infinity if none."""
+        """Return the shortest response time that `percentile` percent keep; infinity if none.
+
+        Of all requests: those refused never do.
+        """
         found = (
-            evaluation.response_percentile_ms(percentile)
-            for limit in self._limits_at(arrival_rate_per_s)
-            if (evaluation := self._evaluate(arrival_rate_per_s, limit)) is not None
+            evaluation.response_percentile_ms(of_accepted)
+            for evaluation in self._evaluations(arrival_rate_per_s)
+            if (of_accepted := percentile / (1 - evaluation.full_probability)) < 100
         )
         return min(found, default=math.inf)
+
+    def refused_share(self, arrival_rate_per_s: float) -> float:
+        """Return the least share of requests that find no room; infinity if no limit keeps up."""
+        found = self._evaluations(arrival_rate_per_s)
+        return min((one.full_probability for one in found), default=math.inf)
+
+    def _evaluations(self, arrival_rate_per_s: float) -> list[Evaluation]:
+        """Return the evaluations of the control limits worth a try that keep up."""
+        limits = self._limits_at(arrival_rate_per_s)
+        found = [self._evaluate(arrival_rate_per_s, limit) for limit in limits]
+        return [one for one in found if one is not None]
 
     def _limits_at(self, arrival_rate_per_s: float) -> set[int]:
         """Return control limits worth a try: with small batches, a front may not keep up."""

@@ -44,6 +44,9 @@ class Weights:
 #: The least response time that `ServiceLevelObjective.after` leaves: too short for any batch, so
 #: that no arrival rate meets the SLA.
 _MIN_RESPONSE_TIME_MS = 1e-3
+# 99.9 / 100 is more than 0.999, and model levels come from sums; no count of requests is so large
+# that it tells shares closer than this apart.
+_LEVEL_ROUNDING = 1e-10
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,14 @@ class ServiceLevelObjective:
     def late_share_allowed(self) -> float:
         """Fraction of requests that may be late, between 0 and 1."""
         return 1 - self.percentile / 100
+
+    @property
+    def least_level(self) -> float:
+        """Least service level that meets the SLA, a fraction of requests, less what is rounding.
+
+        Compare every share of requests in time with this: 999 of 1000 meet 99.9%.
+        """
+        return self.percentile / 100 - _LEVEL_ROUNDING
 
     def is_late(self, response_time_ms: float) -> bool:
         """Return whether a response time exceeds the limit; one that equals it does not."""

@@ -16,6 +16,7 @@ spends on requests and batches (`policy.front`), ``path`` what the balancer spen
 
 import json
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,6 +33,11 @@ from policy.path import PathCosts
 from policy.profile_tables import check_table, expand_table, number
 
 FloatArray = NDArray[np.float64]
+
+#: Lower arrival rates are computed as this one: the times between arrivals would overflow.
+LEAST_RATE_PER_S = 1e-100
+# No memory holds the tables of a mistyped size.
+_LARGEST_BATCH = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,7 +278,7 @@ class Profile:
             )
         if self.path is not None:
             self.path.utilization(arrival_rate_per_s)
-        return arrival_rate_per_s / 1e3
+        return max(arrival_rate_per_s, LEAST_RATE_PER_S) / 1e3
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Profile":
@@ -291,6 +297,11 @@ class Profile:
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise InvalidInputError(
                 f"profile: max_batch_size must be a whole number of at least 1, not {size!r}"
+            )
+        if size > _LARGEST_BATCH:
+            raise InvalidInputError(
+                f"profile: max_batch_size must be at most {_LARGEST_BATCH}, "
+                f"not {reprlib.repr(size)}"
             )
         latency_ms = expand_table("latency_ms", content.get("latency_ms"), size)
         if latency_ms is None:

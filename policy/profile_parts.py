@@ -1,7 +1,8 @@
 """The parts of a profile's file that are objects of a few keys: their keys and numbers checked."""
 
+import reprlib
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from policy.errors import InvalidInputError
 
@@ -32,6 +33,17 @@ def check_keys(
     )
 
 
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether a value is a number, and as a float as well: integers have no end."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
+
+
 def check_number(part: str, key: str, value: object) -> None:
     """Check that a value of a part is a number.
 
@@ -40,5 +52,5 @@ def check_number(part: str, key: str, value: object) -> None:
     InvalidInputError
         It is not.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidInputError(f"{part}: {key} must be a number, not {value!r}")
+    if not is_number(value):
+        raise InvalidInputError(f"{part}: {key} must be a number, not {reprlib.repr(value)}")

@@ -1,12 +1,14 @@
 """The tables by batch size in a profile's file: read from a line or a list, and checked."""
 
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from policy.errors import InvalidInputError
+from policy.profile_parts import is_number
 
 FloatArray = NDArray[np.float64]
 
@@ -45,9 +47,9 @@ def number(name: str, value: object) -> float:
     InvalidInputError
         It is not a finite number.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidInputError(f"profile: {name} must hold finite numbers, not {value!r}")
-    return float(value)
+    if is_number(value) and math.isfinite(value):
+        return float(value)
+    raise InvalidInputError(f"profile: {name} must hold finite numbers, not {reprlib.repr(value)}")
 
 
 def check_table(name: str, table: FloatArray) -> None:

@@ -9,9 +9,6 @@ from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
 from policy.response_time.evaluation import Evaluation, evaluate
 
-# A target met exactly is met, whatever the rounding.
-_ROUNDING = 1e-10
-
 
 @dataclass(frozen=True)
 class SolverAverages:
@@ -155,4 +152,4 @@ class Solution:
 def meets_sla(evaluation: Evaluation, objective: ServiceLevelObjective) -> bool:
     """Return whether a policy's percentile holds, whatever the rounding."""
     level = evaluation.service_level(objective.response_time_ms)
-    return level >= objective.percentile / 100 - _ROUNDING
+    return level >= objective.least_level

@@ -27,6 +27,10 @@ IntArray = NDArray[np.int64]
 #: Requests over which the rate of a trace is averaged: 10% of noise are left in it.
 REQUESTS_PER_MEAN = 100.0
 
+#: More requests in a second are refused: a mistyped rate would fill the memory before anything is
+#: simulated.
+MAX_PER_S = 10_000_000
+
 
 class WithinSecond(StrEnum):
     """How the requests of a second are spread over it."""
@@ -35,9 +39,22 @@ class WithinSecond(StrEnum):
     LINEAR = "linear"  # at a density that leads from the second before to the one after
 
 
+def check_rate(name: str, rate_per_s: float) -> None:
+    """Check a rate of arrivals.
+
+    Raises
+    ------
+    InvalidInputError
+        It is negative, or above `MAX_PER_S`.
+    """
+    if not 0 <= rate_per_s < math.inf:
+        raise InvalidInputError(f"{name}: must be at least 0 and finite, not {rate_per_s}")
+    _check_largest(np.array([rate_per_s]))
+
+
 def poisson_counts(rate_per_s: float, seconds: int, random: Generator) -> IntArray:
     """Draw the counts per second of a Poisson process, shape (seconds,)."""
-    _check_rate("rate_per_s", rate_per_s)
+    check_rate("rate_per_s", rate_per_s)
     _check_seconds(seconds)
     return random.poisson(rate_per_s, seconds)
 
@@ -56,7 +73,7 @@ class TwoStateRate:
     Raises
     ------
     InvalidInputError
-        A rate is negative, or a time is not above 0.
+        A rate is negative or above `MAX_PER_S`, or a time is not above 0.
     """
 
     low_per_s: float
@@ -66,7 +83,7 @@ class TwoStateRate:
 
     def __post_init__(self) -> None:
         for name in ("low_per_s", "high_per_s"):
-            _check_rate(name, getattr(self, name))
+            check_rate(name, getattr(self, name))
         for name in ("mean_low_s", "mean_high_s"):
             if not 0 < getattr(self, name) < math.inf:
                 raise InvalidInputError(f"{name}: must be above 0, not {getattr(self, name)}")
@@ -106,10 +123,11 @@ def scaled_counts(counts: ArrayLike, factor: float, random: Generator) -> IntArr
     Raises
     ------
     InvalidInputError
-        The factor is not above 0.
+        The factor is not above 0, or a second would have more than `MAX_PER_S` requests.
     """
     _check_factor(factor)
     scaled = factor * np.asarray(counts, dtype=np.float64)
+    _check_largest(scaled)
     whole = np.floor(scaled)
     return (whole + (random.random(scaled.size) < scaled - whole)).astype(np.int64)
 
@@ -139,10 +157,12 @@ def superposed_counts(
     Raises
     ------
     InvalidInputError
-        The factor is not above 0.
+        The factor is not above 0, or a second would have more than `MAX_PER_S` requests.
     """
     _check_factor(factor)
-    drawn: IntArray = random.poisson(factor * smoothed_rate(counts, requests)).astype(np.int64)
+    rates_per_s = factor * smoothed_rate(counts, requests)
+    _check_largest(rates_per_s)
+    drawn: IntArray = random.poisson(rates_per_s).astype(np.int64)
     return drawn
 
 
@@ -217,9 +237,12 @@ def _check_factor(factor: float) -> None:
         raise InvalidInputError(f"scale: must be above 0, not {factor}")
 
 
-def _check_rate(name: str, rate_per_s: float) -> None:
-    if not 0 <= rate_per_s < math.inf:
-        raise InvalidInputError(f"{name}: must be at least 0 and finite, not {rate_per_s}")
+def _check_largest(per_s: FloatArray) -> None:
+    largest = float(np.max(per_s, initial=0.0))
+    if not largest <= MAX_PER_S:
+        raise InvalidInputError(
+            f"arrivals: at most {MAX_PER_S:,} requests per second can be simulated, not {largest:g}"
+        )
 
 
 def _check_seconds(seconds: int) -> None:

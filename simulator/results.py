@@ -13,6 +13,7 @@ FloatArray = NDArray[np.float64]
 
 #: Length of the windows in which compliance with the SLA is judged.
 WINDOW_S = 60
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +89,7 @@ class Run:
 
     def compliant(self) -> NDArray[np.bool_]:
         """Return whether each window met the SLA, shape (windows,)."""
-        return self.windows_in_time() >= self.objective.percentile / 100
+        return self.windows_in_time() >= self.objective.least_level
 
     def judged(self) -> NDArray[np.bool_]:
         """Return whether a request was offered in each window, shape (windows,)."""
@@ -112,7 +113,8 @@ class Run:
         if not cumulative[-1]:
             return math.nan
         wanted = percentile / 100 * cumulative[-1]
-        index = int(np.searchsorted(cumulative, wanted))
+        # 99.9% of 1000 must not be a little more than 999.
+        index = int(np.searchsorted(cumulative, wanted * (1 - _ROUNDING)))
         before = cumulative[index - 1] if index else 0.0
         low, high = self.bin_edges_ms[index], self.bin_edges_ms[index + 1]
         return float(low + (high - low) * (wanted - before) / self.histogram[index])

@@ -35,7 +35,7 @@ class Prediction:
 
     def meets(self, objective: ServiceLevelObjective) -> bool:
         """Return whether the predicted service level is at least the SLA's."""
-        return self.service_level >= objective.percentile / 100
+        return self.service_level >= objective.least_level
 
 
 P_co = TypeVar("P_co", bound=Prediction, covariant=True)

@@ -31,6 +31,7 @@ from policy.profile import Profile
 
 PROFILE = Profile.from_dict(DEVICE_PROFILE)
 RESPONSE_TIME_MS = HOSTED["emulated"].response_time_ms
+OBJECTIVE = ServiceLevelObjective(RESPONSE_TIME_MS, PERCENTILE)
 SETTLE_TIMEOUT_S = 30.0
 
 
@@ -58,15 +59,14 @@ class Probe:
     @property
     def holds(self) -> bool:
         """Whether the SLA's percentile was kept."""
-        return self.service_level >= PERCENTILE / 100
+        return self.service_level >= OBJECTIVE.least_level
 
 
 def possible_rate_per_s() -> float:
     """Return the highest rate at which the SLA can be kept on the emulated device, by the model."""
 
     def holds(rate_per_s: float) -> bool:
-        objective = ServiceLevelObjective(RESPONSE_TIME_MS, PERCENTILE)
-        return solve(PROFILE, rate_per_s, objective).meets_sla
+        return solve(PROFILE, rate_per_s, OBJECTIVE).meets_sla
 
     return _bisect(holds, 0.0, 0.999 * PROFILE.capacity_per_s, 14)
 

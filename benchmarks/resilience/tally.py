@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from policy.objective import ServiceLevelObjective
+
 #: The SLA is judged over windows of this length.
 WINDOW_S = 2.0
 _REFUSALS = frozenset({429, 503, 504})
@@ -102,10 +104,9 @@ def recovered_s(
         if one.due_s >= fault_s:
             in_time = one.outcome is Outcome.RIGHT and one.finished_s - one.due_s <= sla_s
             kept.setdefault(int((one.due_s - fault_s) / WINDOW_S), []).append(in_time)
+    least_level = ServiceLevelObjective(1e3 * sla_s, percentile).least_level
     broken = [
-        window
-        for window, in_time in kept.items()
-        if sum(in_time) < percentile / 100 * len(in_time) - 1e-9
+        window for window, in_time in kept.items() if sum(in_time) / len(in_time) < least_level
     ]
     return (max(broken) + 1) * WINDOW_S if broken else 0.0
 

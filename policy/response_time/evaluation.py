@@ -41,7 +41,7 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.latency_quantiles import LatencyQuantiles
 from policy.path import PathCosts
-from policy.profile import Profile
+from policy.profile import LEAST_RATE_PER_S, Profile
 from policy.response_time.control_limit_chain import ControlLimitChain, ControlLimitQueue
 from policy.response_time.control_limit_response import ControlLimitResponse
 from policy.response_time.distribution import ResponseTimeDistribution
@@ -189,8 +189,8 @@ def evaluate(
     ------
     InvalidInputError
         The rate is not a finite number above 0, the profile has no such batch sizes, or the waiting
-        room does not hold the control limit. Also from the first use of the distribution, if the
-        table or its waiting room is too long.
+        room does not hold the control limit or another queue for which the policy waits. Also from
+        the first use of the distribution, if the table or its waiting room is too long.
     InfeasibleError
         Without a waiting room: the policy cannot keep up with the arrival rate. Its capacity is
         that of its last action, which long queues repeat. With a front beside the device or a
@@ -201,7 +201,8 @@ def evaluate(
     balancer = _balancer_load(profile.path, arrival_rate_per_s)
     size = batching_policy.max_batch_size
     times = profile.latency_ms[:size]
-    arrivals_per_ms, quantiles = 1e-3 * arrival_rate_per_s, profile.latency_quantiles
+    arrivals_per_ms = 1e-3 * max(arrival_rate_per_s, LEAST_RATE_PER_S)
+    quantiles = profile.latency_quantiles
     chain: ControlLimitChain | RandomTimesChain | TableChain | TandemSample
     if (
         profile.front is not None
@@ -251,15 +252,13 @@ def _check(
         raise InvalidInputError(
             f"arrival_rate_per_s: must be above 0 and finite, not {arrival_rate_per_s:g}"
         )
-    size, limit = policy.max_batch_size, policy.control_limit
+    size = policy.max_batch_size
     if size > profile.max_batch_size:
         raise InvalidInputError(
             f"policy: starts batches of {size}, but the profile ends at {profile.max_batch_size}"
         )
-    if waiting_room is not None and not waiting_room >= (0 if limit == 1 else limit):
-        raise InvalidInputError(
-            f"waiting_room: must hold the control limit, {limit}, not {waiting_room}"
-        )
+    if waiting_room is not None:
+        _check_room(policy, waiting_room)
     repeated = policy.actions[-1]
     device = profile if profile.front is None else replace(profile, front=None)
     capacity_per_s = 1e3 * repeated / float(device.batch_interval_ms()[repeated - 1])
@@ -268,6 +267,20 @@ def _check(
             f"arrival rate {arrival_rate_per_s:g}/s: the policy serves at most "
             f"{capacity_per_s:.6g}/s"
         )
+
+
+def _check_room(policy: BatchingPolicy, waiting_room: int) -> None:
+    limit = policy.control_limit
+    if not waiting_room >= (0 if limit == 1 else limit):
+        raise InvalidInputError(
+            f"waiting_room: must hold the control limit, {limit}, not {waiting_room}"
+        )
+    for length, start in policy.start_length.items():
+        if length <= waiting_room < start and start > 1:
+            raise InvalidInputError(
+                f"waiting_room: must be at least {start}, for which the policy waits, not "
+                f"{waiting_room}"
+            )
 
 
 def _embedded_chain(

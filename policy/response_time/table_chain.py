@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.probability import poisson_pmf
 from policy.response_time.queue_system import EmbeddedChain, QueueSystem
@@ -82,13 +83,7 @@ class TableQueue(QueueSystem):
     @cached_property
     def start_length(self) -> dict[int, int]:
         """Queue length at which a wait ends, by each length at which a free device waits."""
-        starts, start = {}, len(self.actions) - 1
-        for length in range(len(self.actions) - 1, -1, -1):
-            if self.actions[length]:
-                start = length
-            else:
-                starts[length] = start
-        return starts
+        return BatchingPolicy(self.actions).start_length
 
 
 class TableChain(EmbeddedChain):

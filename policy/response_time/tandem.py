@@ -32,6 +32,12 @@ _WARM_UP = _REQUESTS // 20
 # With so many requests unanswered the queue grows without end, or might as well.
 _MAX_BACKLOG = _REQUESTS // 20
 _MANY_TIMES = 8
+# Requests that come this rarely, per time that one takes, are taken as alone.
+_CHANCE_TO_MEET = 1e-5
+# Interruptions shorter than this share of the work for one request hold up each work alike, and to
+# follow so many takes ever longer. The 99th percentile comes out too low by up to 5% where requests
+# hardly ever wait, by 0.1% from a load of 0.3 on.
+_SHORTEST_INTERRUPTION = 1e-3
 # What `follow_requests` calls what is interrupted.
 _NOTHING, _FRONT, _DEVICE = range(3)
 _INTERRUPTIONS = 1 << 16
@@ -131,7 +137,8 @@ class TandemSample:
         largest = policy.max_batch_size
         _check_front(front, arrivals_per_ms, largest)
         arrivals, deviates = _random_stream()
-        arrivals_ms = arrivals / arrivals_per_ms
+        followed_per_ms = max(arrivals_per_ms, _least_rate_per_ms(profile, policy))
+        arrivals_ms = arrivals / followed_per_ms
         ratios, ranks = np.ones((largest, 1)), deviates
         if profile.latency_quantiles is not None:
             ratios = np.ascontiguousarray(profile.latency_quantiles.points[0][:largest])
@@ -139,11 +146,15 @@ class TandemSample:
         front_share = device_share = 1.0
         interrupted = _NOTHING
         between_ms, lengths_ms = np.array([np.inf]), np.zeros(1)
-        if profile.interruptions is not None and profile.interruptions.share:
+        interruptions = profile.interruptions
+        if interruptions is not None:
+            held_up_ms = front.ms_per_request(1) or float(profile.latency_ms[0])
+            interruptions = interruptions.at_least_ms(_SHORTEST_INTERRUPTION * held_up_ms)
+        if interruptions is not None and interruptions.share:
             interrupted = _FRONT if front.request_ms or front.batch_ms else _DEVICE
-            between_ms, lengths_ms = _interruption_stream(profile.interruptions)
+            between_ms, lengths_ms = _interruption_stream(interruptions)
             # The times are means with interruptions.
-            working = 1 - profile.interruptions.share
+            working = 1 - interruptions.share
             front_share, device_share = (1.0, working) if interrupted == _DEVICE else (working, 1.0)
         responses_ms = np.full(_REQUESTS, np.nan)
         batch_sizes, first_requests, served = (np.empty(_REQUESTS, np.int64) for _ in range(3))
@@ -176,7 +187,8 @@ class TandemSample:
                 f"arrival rate {1e3 * arrivals_per_ms:g}/s: in batches of {mean_size:.3g}, which "
                 f"the policy starts, the {name} serves at most {1e3 * answered / end_ms:.4g}/s"
             )
-        after = int(np.searchsorted(first_requests[:batches], _WARM_UP))
+        # By arrival, as the refused are counted: they take no place in `served`.
+        after = int(np.searchsorted(served[first_requests[:batches]], _WARM_UP))
         settled = responses_ms[_WARM_UP:]
         refused = int(np.count_nonzero(settled < 0))
         starts = max(batches - after, 1)
@@ -185,7 +197,22 @@ class TandemSample:
         self.served_per_start = float(self.size_probabilities @ np.arange(largest + 1))
         self.refused_per_start = refused / starts
         self.ms_per_start = (end_ms - float(arrivals_ms[_WARM_UP])) / starts
+        self.ms_per_start *= followed_per_ms / arrivals_per_ms
         self.response_times = SampledResponseTimes(settled[settled >= 0])
+
+
+def _least_rate_per_ms(profile: Profile, policy: BatchingPolicy) -> float:
+    """Return a rate at which requests hardly ever meet, as at all lower ones.
+
+    At lower ones, the times of arrivals are so large that floats do not resolve response times.
+    """
+    waits_ms = policy.max_wait_ms
+    if waits_ms is None:
+        if policy.control_limit > 1:
+            return 0.0  # response times grow with the times between arrivals
+        waits_ms = 0.0
+    front_ms = 0.0 if profile.front is None else profile.front.ms_per_request(1)
+    return _CHANCE_TO_MEET / (waits_ms + front_ms + float(profile.latency_ms[-1]))
 
 
 def _check_front(front: FrontCosts, arrivals_per_ms: float, largest: int) -> None:

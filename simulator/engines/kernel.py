@@ -640,7 +640,9 @@ def advance(rules: Rules, state: State, until_s: float) -> bool:
             pending = fleet_counts[RETRIES_PENDING] + state.counts[slot, UNREAD]
             if fleet_counts[FRONT_FULL] or pending > ring:
                 return False
-            if front_s < np.inf and front_s <= min(arrival_s, retry_s, until_s):
+            # A request that was held reaches its replica at `open_since_s`.
+            try_s = max(min(arrival_s, retry_s), open_since_s)
+            if front_s < np.inf and front_s <= min(try_s, until_s):
                 catch_up(rules, state, slot, front_s)
                 continue
         if min(arrival_s, retry_s) >= until_s:

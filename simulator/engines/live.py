@@ -106,10 +106,20 @@ class LiveEngine:
             held, self._held = self._held, []
             for _, message in held:
                 self._attempt(self._open_since_s, message)
+                self._process_events(self._open_since_s)
+        self._process_events(until_s)
+        if math.isfinite(until_s):
+            for held_s, _ in self._held:
+                self._ongoing_s += until_s - max(held_s, self._now_s)
+            self._now_s = until_s
+            for replica in self._replicas.values():
+                self._count_ongoing(until_s, replica)
+            self._look_at_refusals(until_s)
+
+    def _process_events(self, until_s: float) -> None:
+        """Process every try before `until_s`, and the replicas' events up to and including it."""
         events = self._events
-        while events and (
-            events[0][0] < until_s or (events[0][0] == until_s and events[0][1] <= EventKind.FRONT)
-        ):
+        while events and events[0][:2] <= (until_s, EventKind.FRONT):
             now_s, _, _, _, subject = heapq.heappop(events)
             if math.isinf(now_s):
                 break
@@ -127,13 +137,6 @@ class LiveEngine:
                 if decision == replica.decision:
                     self._complete(now_s, replica)
                     self._decide(now_s, replica)
-        if math.isfinite(until_s):
-            for held_s, _ in self._held:
-                self._ongoing_s += until_s - max(held_s, self._now_s)
-            self._now_s = until_s
-            for replica in self._replicas.values():
-                self._count_ongoing(until_s, replica)
-            self._look_at_refusals(until_s)
 
     def _look_at_refusals(self, now_s: float) -> None:
         """Tell each replica what the others refuse, if it is time."""

@@ -129,7 +129,7 @@ class Comparison:
         return Row(
             name=run.name,
             label=self.label(run),
-            keeps_sla=run.service_level >= self.objective.percentile / 100,
+            keeps_sla=run.service_level >= self.objective.least_level,
             service_level=run.service_level,
             compliant_windows=run.compliant_windows,
             replica_seconds=run.paid_replica_s,
@@ -190,8 +190,7 @@ class Comparison:
             return f"None of them kept {sla} over the whole run."
         best = min(keeping, key=lambda row: row.replica_seconds)
         if len(keeping) == 1:
-            needed = self.objective.percentile / 100
-            oracle_kept = self.oracle is not None and self.oracle.service_level >= needed
+            oracle_kept = self.oracle is not None and self.row(self.oracle).keeps_sla
             beside = ", beside the oracle, which knows the future" if oracle_kept else ""
             return f"Only {best.label} kept {sla} over the whole run{beside}."
         return f"Of those that kept {sla} over the whole run, {best.label} cost least."

@@ -280,11 +280,12 @@ def _arrivals_s(
 ) -> Sequence[float]:
     """Return the times at which requests arrive."""
     from autoscaler.history.traces import load_trace
-    from simulator.arrivals import ArrivalTimes, WithinSecond, scaled_counts
+    from simulator.arrivals import ArrivalTimes, WithinSecond, check_rate, scaled_counts
 
     random = np.random.default_rng(0)
     if trace_file is None:
         assert arrival_rate is not None
+        check_rate("--arrival-rate", arrival_rate)
         times_s = np.cumsum(random.exponential(1 / arrival_rate, round(arrival_rate * seconds)))
         return times_s.tolist()  # type: ignore[no-any-return]
     counts = scaled_counts(load_trace(trace_file), scale, random)

@@ -127,7 +127,8 @@ class ServiceView:
             and {"for_s": now_s - self._failed[0], "reason": self._failed[1]},
             "config_error": next(filter(None, self._said("config_error")), None),
             "sla_in_words": first.get("sla_in_words"),
-            "sla_share": None if percentile is None else percentile / 100,
+            # 99.9 / 100 is a little more than 0.999.
+            "sla_share": None if percentile is None else round(percentile / 100, 10),
             **self._totals(),
             "response_ms": {
                 kind: self._percentiles(f"{kind}_ms") for kind in ("measured", "predicted")

@@ -51,6 +51,13 @@ def test_the_sla_is_judged_by_the_share_in_time(late, met):
     assert found["sla_met"] is met
 
 
+def test_999_of_1000_requests_in_time_meet_99_9_percent():
+    sla = SLAConfig(response_time_ms=100, percentile=99.9)
+    found = report(*made([150] + 999 * [50], [Outcome.OK] * 1000), sla)
+    assert found["sla_met"] is True
+    assert report(*made([150, 150] + 998 * [50], [Outcome.OK] * 1000), sla)["sla_met"] is False
+
+
 def test_fast_refusals_do_not_help_the_sla():
     found = report(*made([1] * 30, [Outcome.OK] * 26 + [503] * 4), SLA)
     assert found["response_percentiles_ms"]["99"] == pytest.approx(1)

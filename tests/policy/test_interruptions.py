@@ -67,6 +67,30 @@ def test_the_same_share_in_longer_pieces_delays_more(share: float, length_ms: fl
     assert p99_ms[0] < p99_ms[1]
 
 
+def test_interruptions_too_short_to_tell_apart_count_as_work() -> None:
+    """Of each millisecond of work they would be ten million; they take their share of it alike."""
+    tiny, mixed = Interruptions(0.5, (1e-7,)), Interruptions(0.4, (1e-7, 2e-7, 5.0))
+    plain, short, uneven, long = (
+        evaluate(replace(ONE_MS, interruptions=found), ONE_BY_ONE, 500.0)
+        for found in (Interruptions(0.0, (1.0,)), tiny, mixed, Interruptions(0.4, (5.0,)))
+    )
+    assert short.response_percentile_ms(99) == plain.response_percentile_ms(99)
+    assert uneven.mean_response_ms == pytest.approx(long.mean_response_ms, rel=1e-3)
+
+
+@given(share=st.floats(0, 0.9), lengths_ms=lengths_ms, least_ms=st.floats(0.01, 110))
+def test_the_longer_interruptions_come_as_often_without_the_shorter(
+    share: float, lengths_ms: tuple[float, ...], least_ms: float
+) -> None:
+    found = Interruptions(share, lengths_ms)
+    kept = found.at_least_ms(least_ms)
+    longer = [ms for ms in lengths_ms if ms >= least_ms]
+    assert (kept is None) == (not longer)
+    if kept is not None:
+        per_ms = found.share / found.mean_ms  # of all the time in which there is work
+        assert kept.share / kept.mean_ms == pytest.approx(per_ms * len(longer) / len(lengths_ms))
+
+
 def test_a_front_beside_the_device_is_held_up_and_the_device_is_not() -> None:
     policy = BatchingPolicy.from_control_limit(1, 8)
     front = FrontCosts(0.05, 0.05, shares_cpu=False)

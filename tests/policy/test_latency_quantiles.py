@@ -19,6 +19,16 @@ def test_the_file_form_takes_one_ratio_or_one_per_size():
     assert quantiles.to_dict() == content
 
 
+def test_the_file_form_keeps_every_percentile_to_the_last_digit():
+    percentiles = np.array([0.1 + 0.2, 50.0, 99.9, 99.99991, 99.99994, 99.9999999])
+    ratios = np.arange(1.0, 7.0)[:, None] * np.ones(2)
+    content = LatencyQuantiles(percentiles, ratios).to_dict()
+    assert list(content)[1:3] == ["50", "99.9"]
+    found = LatencyQuantiles.from_dict(content, 2)
+    np.testing.assert_array_equal(found.percentiles, percentiles)
+    np.testing.assert_array_equal(found.ratios, ratios)
+
+
 def test_a_profile_keeps_its_quantiles(tmp_path):
     content = {"10": 0.95, "50": 1.0, "99": [1.4, 1.3]}
     profile = Profile.from_dict({"latency_ms": [1.0, 1.5], "latency_quantiles": content})
@@ -34,6 +44,7 @@ def test_a_profile_keeps_its_quantiles(tmp_path):
         ({"50": 1.0}, "at least two"),
         ({"50": 1.0, "p99": 2.0}, "must hold numbers by percentile"),
         ({"50": 1.0, "99": "much"}, "must hold numbers by percentile"),
+        ({"50": 1.0, "99": 10**400}, "must hold numbers by percentile"),
         ({"50": 1.0, "99": [2.0]}, "one ratio or 2"),
         ({"0": 1.0, "99": 2.0}, "between 0 and 100"),
         ({"50": 1.0, "99": 0.9}, "must not decrease"),

@@ -271,6 +271,16 @@ def test_an_sla_out_of_reach_is_infeasible():
         solve_load_lateness_curve(FLAT, ServiceLevelObjective(79.5, 99.0), 32)
 
 
+def test_an_sla_out_of_reach_for_lack_of_room_is_told_of_the_requests_refused():
+    """Fewer than 99% find room, however long they might take."""
+    with pytest.raises(
+        InfeasibleError,
+        match=r"answers 96\.1% in time, and its waiting room for 0 refuses 3\.86%; allow a larger "
+        "waiting room or a lower percentile",
+    ):
+        solve_load_lateness_curve(P4, ServiceLevelObjective(20.0, 99.0), 0)
+
+
 @pytest.mark.parametrize("percentile", [50.0, 99.0, 99.9])
 def test_an_sla_out_of_reach_is_told_what_is_in_reach(percentile):
     with pytest.raises(InfeasibleError) as caught:

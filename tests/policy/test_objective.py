@@ -59,3 +59,12 @@ def test_the_sla_in_words_and_its_late_share():
     sla = ServiceLevelObjective(100.0, 99.5)
     assert sla.in_words() == "99.5% of requests within 100 ms"
     assert sla.late_share_allowed == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize("percentile", [0.1, 50, 90, 95, 99, 99.5, 99.9, 99.99, 99.999])
+def test_the_least_level_counts_requests_exactly(percentile):
+    sla = ServiceLevelObjective(100.0, percentile)
+    requests = 100_000_000
+    in_time = round(percentile * requests / 100)
+    assert in_time / requests >= sla.least_level
+    assert (in_time - 1) / requests < sla.least_level

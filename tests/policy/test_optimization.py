@@ -37,6 +37,15 @@ def test_a_service_level_goes_to_the_constrained_search():
     assert one.percentile_ms <= 10
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("objective", [SLA, Weights(1, 1)])
+@pytest.mark.parametrize("rate", [1e-9, 1e-300, 5e-324])
+def test_the_rarest_requests_are_served_one_by_one(rate, objective):
+    solution = policy.solve(GOOGLENET_P4, rate, objective)
+    assert solution.policy.control_limit == 1
+    assert solution.mean_response_ms == pytest.approx(GOOGLENET_P4.latency_ms[0])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("energy_weight", [0.0, 1.0, 500.0])
 @pytest.mark.parametrize("load", [0.1, 0.9])

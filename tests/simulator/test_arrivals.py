@@ -101,6 +101,20 @@ def test_values_out_of_range_are_rejected(make):
         make()
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: poisson_counts(1e19, 10, seeded()),
+        lambda: TwoStateRate(1.0, 1e19, 1.0, 1.0),
+        lambda: scaled_counts([5, 3], 1e17, seeded()),
+        lambda: superposed_counts([5, 3], 1e30, seeded()),
+    ],
+)
+def test_more_requests_in_a_second_than_memory_holds_are_rejected(make):
+    with pytest.raises(InvalidInputError, match="at most 10,000,000 requests per second"):
+        make()
+
+
 def test_a_superposed_trace_has_the_rate_of_the_trace_and_the_noise_of_a_poisson_process():
     counts = seeded().poisson(2.0, 20_000)
     drawn = superposed_counts(counts, 50.0, seeded(2))

@@ -9,7 +9,17 @@ from simulator.results import Run
 SLA = ServiceLevelObjective(100, 99)
 
 
-def run(name, *, seconds=300, replicas=4.0, late=0.001, refused=0.0, energy=True, forecast=False):
+def run(
+    name,
+    *,
+    seconds=300,
+    replicas=4.0,
+    late=0.001,
+    refused=0.0,
+    energy=True,
+    forecast=False,
+    objective=SLA,
+):
     """Return a run with known numbers: 100 requests/s, of which a share of `late` are late."""
     seconds_of = np.ones(seconds)
     edges_ms = np.linspace(0, 200, 201)
@@ -19,7 +29,7 @@ def run(name, *, seconds=300, replicas=4.0, late=0.001, refused=0.0, energy=True
     held = replicas + (np.arange(seconds) % 100 >= 50)
     return Run(
         name=name,
-        objective=SLA,
+        objective=objective,
         offered=100 * seconds_of,
         in_time=100 * (1 - late - refused) * seconds_of,
         refused=100 * refused * seconds_of,

@@ -18,6 +18,11 @@ response_times = st.floats(12, 500)
 percentiles = st.floats(50, 99.99)
 
 
+@pytest.mark.parametrize(("level", "met"), [(0.999, True), (0.99899, False)])
+def test_a_level_that_is_just_the_slas_meets_it(level, met):
+    assert Prediction(1, level, 10.0).meets(ServiceLevelObjective(100, 99.9)) is met
+
+
 def test_prediction_is_theorem_2():
     objective = ServiceLevelObjective(100, 99)
     for replicas in (4, 5, 9):

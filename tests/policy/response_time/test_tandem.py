@@ -1,5 +1,7 @@
 """Front and device in tandem: against an independent event simulation, and against known limits."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -128,6 +130,21 @@ def test_a_waiting_room_refuses_the_share_that_a_simulation_refuses():
     assert evaluation.full_probability == pytest.approx(refused, rel=0.05)
 
 
+@pytest.mark.parametrize("overload", [2.0, 10.0])
+@pytest.mark.parametrize("largest", [1, 4])
+def test_at_overload_a_waiting_room_leaves_the_device_as_busy_as_without_a_front(largest, overload):
+    """The requests refused, most of the arrivals, take no place among those served."""
+    exact = Profile("m", "d", P4_MS, energy_mj=np.arange(40.0, 72.0), idle_power_w=1.0)
+    free = replace(exact, front=FrontCosts(0.0, 0.0, shares_cpu=False))
+    policy = BatchingPolicy.from_control_limit(1, largest)
+    rate = overload * 1e3 * largest / P4_MS[largest - 1]
+    expected, sampled = (evaluate(one, policy, rate, waiting_room=4) for one in (exact, free))
+    assert sampled.full_probability == pytest.approx(expected.full_probability, rel=0.005)
+    assert sampled.device_busy_fraction == pytest.approx(expected.device_busy_fraction, rel=0.005)
+    assert sampled.mean_power_w == pytest.approx(expected.mean_power_w, rel=0.005)
+    assert sampled.mean_batch_size == pytest.approx(expected.mean_batch_size, rel=0.005)
+
+
 def test_a_front_that_costs_nothing_changes_nothing():
     free = Profile("m", "d", P4_MS, front=FrontCosts(0.0, 0.0, shares_cpu=False))
     policy = BatchingPolicy.from_control_limit(4, 32, 6.0)
@@ -136,6 +153,20 @@ def test_a_front_that_costs_nothing_changes_nothing():
     assert percentiles_ms(sampled) == pytest.approx(percentiles_ms(exact), rel=0.01)
     assert sampled.mean_response_ms == pytest.approx(exact.mean_response_ms, rel=0.005)
     assert sampled.device_busy_fraction == pytest.approx(exact.device_busy_fraction, rel=0.005)
+
+
+@pytest.mark.parametrize("rate", [1e-3, 1e-9, 1e-320])
+@pytest.mark.parametrize("wait_ms", [None, 4.0])
+def test_a_request_that_comes_alone_passes_front_and_device_however_rarely_it_comes(rate, wait_ms):
+    profile = tandem("device", energy_mj=P4_MS)
+    policy = BatchingPolicy.from_control_limit(1 if wait_ms is None else 2, 32, wait_ms)
+    alone_ms = (wait_ms or 0.05) + P4_MS[0] + 0.1  # the front reads during the wait
+    evaluation = evaluate(profile, policy, rate)
+    assert evaluation.response_percentile_ms(50) == pytest.approx(alone_ms, rel=1e-4)
+    assert evaluation.mean_response_ms == pytest.approx(alone_ms, rel=1e-3)
+    least = max(rate, 1e-100)
+    assert evaluation.device_busy_fraction == pytest.approx(1e-3 * least * P4_MS[0], rel=1e-3)
+    assert evaluation.mean_power_w == pytest.approx(1e-3 * least * P4_MS[0], rel=1e-3)
 
 
 def test_a_device_that_takes_no_time_leaves_a_queue_before_the_front():

@@ -148,6 +148,31 @@ def test_both_engines_agree_request_by_request(scenario, numbers):
         assert_array_equal(view.start_times_s, expected.start_times_s)
 
 
+@pytest.mark.parametrize("largest", [1, 4])
+def test_a_front_that_takes_no_time_reads_each_request_that_was_held_before_the_next(largest):
+    """For one second there is no replica. Then each held request finds the last one read."""
+    latency_ms = np.linspace(20, 22, largest)
+    front = FrontCosts(request_ms=0.0, batch_ms=0.1, shares_cpu=False)
+    scenario = Scenario(
+        Profile("model", "device", latency_ms, front=front),
+        ServiceLevelObjective(500.0, 99.0),
+        np.full(4, 200),
+        start_time=StartTime(0.0),
+        seed=3,
+        routing=Routing.RANDOM,
+        delays=TryDelays(0.5, 0.5, 0.0, retries=5),
+        batching=BatchingPolicy.from_control_limit(1, largest),
+        serve_late=True,
+        waiting_room=10,
+        replicas=2,
+        min_replicas=0,
+        max_replicas=10,
+    )
+    (live, live_log, _), (compiled, compiled_log, _) = run_both(scenario, [2, 2, 0])
+    assert compiled_log == live_log
+    assert_array_equal(compiled.refused, live.refused)
+
+
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(scenarios(), REPLICAS)
