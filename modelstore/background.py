@@ -5,16 +5,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from modelstore.actions import Copy, Fault, Tier
+from modelstore.actions import Action, Copy, Fault, Tier
 from modelstore.copies import Copier, CopyError
 from modelstore.core import StoreCore
 from modelstore.disk import Disk
 from modelstore.errors import FetchError, StoreError
 from modelstore.names import Blob, ModelName, Origin
 from modelstore.remote import Remote, resolve
-from modelstore.workers import Event, Workers
+from modelstore.workers import Workers
 
 logger = logging.getLogger(__name__)
+
+Event = Callable[[], Sequence[Action]]
+"""What happened, for the loop's thread to run. It returns what is to be done next."""
 
 #: Clients may ask for any number of names that the store does not know.
 RESOLVES_AT_ONCE = 8

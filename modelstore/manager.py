@@ -18,7 +18,7 @@ from dataclasses import asdict
 from typing import Any
 
 from modelstore.actions import Action, Copy, Drop, Granted, Progress, Refused, Resolve, Tier
-from modelstore.background import Background
+from modelstore.background import Background, Event
 from modelstore.connections import Client, Connections, fault_of
 from modelstore.copies import Copier
 from modelstore.core import StoreCore
@@ -33,7 +33,6 @@ from modelstore.readers import Readers
 from modelstore.remote import open_remote
 from modelstore.settings import ManagerSettings
 from modelstore.sharing import Sharing, kept_costs
-from modelstore.workers import Event
 
 logger = logging.getLogger(__name__)
 

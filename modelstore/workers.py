@@ -3,17 +3,13 @@
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
-from modelstore.actions import Action
-
-Event = Callable[[], Sequence[Action]]
-"""What happened, for the loop's thread to run. It returns what is to be done next."""
-
-Work = tuple[Callable[[], Event], Callable[[Exception], Event]]
+_Event = TypeVar("_Event")
 
 
-class Workers:
+class Workers(Generic[_Event]):
     """Threads for one kind of work, so that it may block without holding up another kind.
 
     They are daemons: those of `ThreadPoolExecutor` would keep the process as long as they block.
@@ -27,13 +23,15 @@ class Workers:
         Called with each event, in the thread that did the work.
     """
 
-    def __init__(self, name: str, limit: int, report: Callable[[Event], None]) -> None:
+    def __init__(self, name: str, limit: int, report: Callable[[_Event], None]) -> None:
         self._name, self._limit, self._report = name, limit, report
-        self._todo: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[
+            tuple[Callable[[], _Event], Callable[[Exception], _Event]] | None
+        ] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._stopped = threading.Event()
 
-    def submit(self, work: Callable[[], Event], failed: Callable[[Exception], Event]) -> None:
+    def submit(self, work: Callable[[], _Event], failed: Callable[[Exception], _Event]) -> None:
         """Report the event that `work` returns, or the one that `failed` makes of its error."""
         if len(self._threads) < self._limit:
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)

@@ -58,7 +58,8 @@ def disk(tmp_path):
 
 @pytest.mark.parametrize("target", [Tier.DISK, Tier.HOST])
 def test_a_download_ends_with_its_piece_when_the_store_stops(tmp_path, disk, target):
-    stopped, memory, remote, done = threading.Event(), HostMemory(), Remote(), []
+    stopped, memory, remote = threading.Event(), HostMemory(), Remote()
+    done: list[int] = []
     remote.between = stopped.set
     copier = Copier(remote, disk, memory, stopped=stopped)
     with pytest.raises(CopyError, match="stopped") as caught:
