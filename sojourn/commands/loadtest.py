@@ -79,7 +79,7 @@ OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
     type=float,
     metavar="PERCENT",
     help="The exit status is 1 if less than this share of all requests got right answers.  "
-    "[default: if any answer was wrong or missing]",
+    "[default: if any answer was wrong, missing, or an error other than a refusal]",
 )
 @click.option(
     "--max-refused",
@@ -171,8 +171,9 @@ def command(
     """Send Locust load to a running service and check every answer.
 
     Requests become due at random times (Poisson arrivals), whether or not the service keeps up.
-    Response times are measured from then. The exit status is 1 if an answer was wrong or missing,
-    or if a threshold given with --sla, --min-right or --max-refused was missed.
+    Response times are measured from then. The exit status is 1 if an answer was wrong, missing,
+    or an error other than a refusal (HTTP 429, 503 or 504), or if a threshold given with --sla,
+    --min-right or --max-refused was missed.
     """
     if not 0 < timeout_s < float("inf"):
         raise InvalidInputError(f"timeout: must be above 0 s, not {timeout_s}")
