@@ -4,6 +4,7 @@ import http.client
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -67,12 +68,24 @@ def model_metadata(url: str, model: str, token: str | None = None) -> dict[str, 
     return metadata
 
 
-def service_sla(url: str, token: str | None = None) -> SLAConfig | None:
-    """Return the SLA in force, or None if the service does not report one to this token."""
+def service_sla(url: str, model: str, token: str | None = None) -> SLAConfig | None:
+    """Return the SLA in force for a model, or None if the service does not tell it this token."""
     try:
-        return SLAConfig.model_validate((said(url, token, "/sojourn/policy") or {})["sla"])
+        policy = policy_of(model, said(url, token, "/sojourn/policy") or {})
+        return SLAConfig.model_validate(policy["sla"])
     except (ValueError, KeyError):
         return None
+
+
+def policy_of(model: str, policy: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what ``GET /sojourn/policy`` says of one model; nothing if it has not loaded it.
+
+    A replica with several models says what concerns the first, and the others under `models`.
+    """
+    if policy.get("model", model) == model:
+        return policy
+    of_model: Mapping[str, Any] = policy.get("models", {}).get(model, {})
+    return of_model
 
 
 def said(url: str, token: str | None, path: str) -> dict[str, Any] | None:

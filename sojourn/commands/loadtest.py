@@ -188,9 +188,11 @@ def command(
     sla = parse_sla(threshold) if threshold is not None else None
     thresholds = Thresholds(sla, min_right, max_refused)
     metadata = model_metadata(url, model, token)
-    sla = sla or service_sla(url, token)
+    sla = sla or service_sla(url, model, token)
     if sla is None:
-        raise InvalidInputError(f"the service at {url} reports no SLA; give one with --sla")
+        raise InvalidInputError(
+            f"the service at {url} reports no SLA for {model!r}; give one with --sla"
+        )
     if out is not None:
         _make_folder(out)
     settings = Settings(
@@ -207,7 +209,7 @@ def command(
     say(f"loadtest: SLA: {sla.objective.in_words()}")
     write_cases = functools.partial(prepare_cases, metadata, own=cases)
     began = datetime.now().astimezone()
-    with ServiceWatch(functools.partial(said, url, token)) as watch:
+    with ServiceWatch(model, functools.partial(said, url, token)) as watch:
         finished = run(url, schedule, settings, write_cases, token)
     result = report(finished.records, schedule, sla)
     result |= {
