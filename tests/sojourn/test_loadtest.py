@@ -9,6 +9,7 @@ import pytest
 
 from sojourn.cli import main
 from sojourn.commands.loadtest_options import parse_sla
+from tests.support.canned_bytes import NO_ANSWERS, sending
 
 
 @pytest.fixture
@@ -33,10 +34,18 @@ def test_no_service_at_the_url(capsys, closed_port):
     assert "sojourn serve" in line
 
 
+@pytest.mark.parametrize("content", NO_ANSWERS.values(), ids=NO_ANSWERS)
+def test_no_service_is_one_that_does_not_answer_in_http_to_the_end(capsys, content):
+    with sending(content) as url:
+        assert f"no service answers at {url} (" in refused(capsys, "--url", url)
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
         (["--url", "127.0.0.1:8000"], "http://127.0.0.1:8000"),
+        (["--url", "http://127.0.0.1:80a"], "--url: must be like http://127.0.0.1:8000"),
+        (["--url", "http://[::1"], "--url: must be like http://127.0.0.1:8000"),
         (["--rate", "-5"], "arrival rate"),
         (["--rate", "0"], "above 0"),
         (["--duration-s", "0"], "duration"),
