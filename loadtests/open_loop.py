@@ -7,6 +7,7 @@ Locust's master, keeps those users running, and ends the test when every request
 timed out.
 """
 
+import logging
 import os
 import sys
 import time
@@ -45,8 +46,6 @@ class Conductor:
     def begin(self, environment: Environment) -> None:
         """Let all workers begin at the same time."""
         self.start_s = time.perf_counter() + HEAD_START_S
-        if settings.metrics_port is not None:
-            serve_metrics(settings.metrics_host, settings.metrics_port)
         assert environment.runner is not None
         # All workers run on this machine, where they share the clock.
         environment.runner.send_message(BEGIN, {"start_s": self.start_s})
@@ -124,6 +123,8 @@ def _prepare(environment: Environment, **_: Any) -> None:
             BEGIN, lambda environment, msg: mine.begin(msg.data["start_s"], environment)
         )
     if not isinstance(runner, WorkerRunner):
+        if settings.metrics_port is not None:
+            _serve_metrics(settings.metrics_host, settings.metrics_port)
         runner.register_message(
             PROGRESS,
             lambda environment, msg: conductor.reports.update({msg.data["worker"]: msg.data}),
@@ -131,6 +132,15 @@ def _prepare(environment: Environment, **_: Any) -> None:
         events.spawning_complete.add_listener(  # type: ignore[no-untyped-call]
             lambda **_: conductor.begin(environment) if conductor.start_s is None else None
         )
+
+
+def _serve_metrics(host: str, port: int) -> None:
+    try:
+        serve_metrics(host, port)
+    except OSError as error:
+        # Somebody took the port in the last seconds. Locust would only log the error and go on.
+        logging.error("cannot serve metrics at %s:%d: %s", host, port, error)
+        sys.exit(1)
 
 
 def _end(environment: Environment, **_: Any) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from deployments.access.credentials import TOKEN_VARIABLE
 from deployments.errors import StartError
-from loadtests.metrics import FOLDER_VARIABLE
+from loadtests.metrics import FOLDER_VARIABLE, check_address
 from loadtests.records import Records
 from loadtests.schedule import Schedule
 from policy.errors import InvalidInputError
@@ -135,12 +135,14 @@ def run(
     Raises
     ------
     InvalidInputError
-        Locust is not installed.
+        Locust is not installed, or the metrics cannot be served.
     StartError
         Locust ended without a result; the message has the last line of its log.
     """
     if importlib.util.find_spec("locust") is None:
         raise InvalidInputError("load tests need Locust: pip install 'sojourn[loadtest]'")
+    if settings.metrics_port is not None:
+        check_address(settings.metrics_host, settings.metrics_port)
     with TemporaryDirectory(prefix="sojourn-loadtest-") as name:
         folder = Path(name)
         prepare_cases(folder / settings.cases)
