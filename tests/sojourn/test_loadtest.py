@@ -48,6 +48,7 @@ def test_no_service_is_one_that_does_not_answer_in_http_to_the_end(capsys, conte
         (["--url", "http://[::1"], "--url: must be like http://127.0.0.1:8000"),
         (["--rate", "-5"], "arrival rate"),
         (["--rate", "0"], "above 0"),
+        (["--rate", "0.1", "--duration-s", "1"], "load: no request becomes due with seed 0, 0.1 "),
         (["--duration-s", "0"], "duration"),
         (["--rate", "5", "--shape", "10s:5"], "--shape with parts has its own rates"),
         (["--shape", "spikes"], "not one of constant, step, spike, diurnal, nor DURATION:RATE"),
