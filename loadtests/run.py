@@ -37,7 +37,7 @@ class Settings:
     model : str
         Name of the model at the service.
     connections : int
-        Maximum number of requests in flight.
+        Maximum number of requests in flight, at least one for each worker.
     timeout_s : float
         How long a client waits for an answer.
     duration_s : float
@@ -70,8 +70,8 @@ class Settings:
 
     @property
     def connections_per_worker(self) -> int:
-        """Maximum number of requests in flight at one worker."""
-        return -(-self.connections // self.workers)
+        """Maximum number of requests in flight at one worker: all have the same."""
+        return self.connections // self.workers
 
     def save(self, path: Path) -> None:
         """Write the settings as JSON."""

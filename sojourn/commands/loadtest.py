@@ -114,7 +114,7 @@ OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
     type=click.IntRange(1, 10_000),
     default=512,
     show_default=True,
-    help="Maximum number of requests in flight.",
+    help="Maximum number of requests in flight, divided evenly among the workers.",
 )
 @click.option(
     "--workers",
@@ -177,6 +177,8 @@ def command(
     """
     if not 0 < timeout_s < float("inf"):
         raise InvalidInputError(f"timeout: must be above 0 s, not {timeout_s}")
+    if connections < workers:
+        raise InvalidInputError(f"--connections: {workers} workers need at least as many")
     url = url.rstrip("/")
     token = read_token(token_file)
     if make_cases is not None:
@@ -218,15 +220,6 @@ def command(
         "service": watch.since(finished.start_s),
         "generator_cpu_us": 1e6 * finished.cpu_s / schedule.arrivals_s.size,
     }
-    if out is not None:
-        setting = Setting(
-            model,
-            began.strftime("%Y-%m-%d %H:%M:%S %Z"),
-            command_line(context),
-            connections,
-            settings_in_words(context, schedule, sla),
-        )
-        _write(out, result, finished.records, schedule, sla, setting)
     if as_json:
         print_json(result)
     else:
@@ -239,6 +232,15 @@ def command(
         )
     for missed in result["missed"]:
         say(f"loadtest: {missed}")
+    if out is not None:
+        setting = Setting(
+            model,
+            began.strftime("%Y-%m-%d %H:%M:%S %Z"),
+            command_line(context),
+            connections,
+            settings_in_words(context, schedule, sla),
+        )
+        _write(out, result, finished.records, schedule, sla, setting)
     context.exit(1 if result["missed"] else 0)
 
 
@@ -252,8 +254,11 @@ def _write(
 ) -> None:
     seconds = per_second(records, schedule, sla)
     page_path, json_path, csv_path = (out / name for name in OUTPUT_FILES)
-    json_path.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
-    write_csv(csv_path, seconds)
+    try:
+        json_path.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
+        write_csv(csv_path, seconds)
+    except OSError as error:
+        raise InvalidInputError(f"--out: cannot write to {out}: {error.strerror}") from None
     write_page(page_path, render(result, seconds, records, schedule, setting))
     say(f"loadtest: wrote {', '.join(OUTPUT_FILES)} to {out}")
 

@@ -43,9 +43,10 @@ def test_several_workers_have_a_master_at_the_port_that_they_ask():
     assert [worker[worker.index("--master-port") + 1] for worker in workers] == [port] * 3
 
 
-def test_connections_are_enough_for_all_workers():
-    settings = Settings("m", 10, 1.0, 1.0, 0, "127.0.0.1", None, workers=4)
-    assert settings.connections_per_worker == 3
+@pytest.mark.parametrize(("workers", "each"), [(1, 10), (3, 3), (4, 2), (10, 1)])
+def test_all_workers_together_have_no_more_connections_than_allowed(workers, each):
+    settings = Settings("m", 10, 1.0, 1.0, 0, "127.0.0.1", None, workers=workers)
+    assert settings.connections_per_worker == each
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
