@@ -21,7 +21,7 @@ from deployments.serve_document import (
 )
 from deployments.validation import StrictModel, validate
 from policy.errors import InvalidInputError
-from policy.objective import Objective, ServiceLevelObjective, Weights
+from policy.objective import Objective, ServiceLevelObjective, Weights, fault_of_percentile
 from policy.profile import Profile
 
 
@@ -36,8 +36,8 @@ class SLAConfig(StrictModel):
     @field_validator("percentile")
     @classmethod
     def _not_a_share(cls, value: float) -> float:
-        if value <= 1:
-            raise ValueError(f"is in percent; write {100 * value:g} for {100 * value:g}%")
+        if fault := fault_of_percentile(value):
+            raise ValueError(fault)
         return value
 
     @property

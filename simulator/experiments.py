@@ -30,6 +30,8 @@ from simulator.simulation import simulate
 #: Called with the label of the current run, and the share of the whole experiment that is done.
 Progress = Callable[[str, float], None]
 
+#: Requests of one second; they are drawn together.
+MAX_SIMULATED_PER_S = 10_000_000
 #: The name of the run of a fixed fleet.
 FIXED = "fixed"
 
@@ -115,7 +117,13 @@ def with_trace(
         Factor on the counts.
     superpose : bool
         Draw Poisson counts from the smoothed rate, as of many services like the trace's.
+
+    Raises
+    ------
+    InvalidInputError
+        There are too many requests in a second.
     """
+    _check_rate(scale * float(np.max(counts)))
     random = np.random.default_rng(scenario.seed)
     draw = superposed_counts if superpose else scaled_counts
     scaled = draw(counts, scale, random).astype(np.float64)
@@ -154,8 +162,9 @@ def poisson_scenario(scenario: Scenario, arrival_rate_per_s: float, requests: in
     Raises
     ------
     InvalidInputError
-        The requests would take longer than a year.
+        The requests would take longer than a year, or there are too many in a second.
     """
+    _check_rate(arrival_rate_per_s)
     seconds = max(1, round(requests / arrival_rate_per_s))
     if seconds > MAX_TRACE_S:
         raise InvalidInputError(
@@ -164,6 +173,14 @@ def poisson_scenario(scenario: Scenario, arrival_rate_per_s: float, requests: in
     random = np.random.default_rng(scenario.seed)
     counts = poisson_counts(arrival_rate_per_s, seconds, random).astype(np.float64)
     return replace(scenario, counts=counts, scale=1.0, within_second=WithinSecond.UNIFORM)
+
+
+def _check_rate(arrival_rate_per_s: float) -> None:
+    if arrival_rate_per_s > MAX_SIMULATED_PER_S:
+        raise InvalidInputError(
+            f"arrival rate: at most {MAX_SIMULATED_PER_S:,} requests/s can be simulated, not "
+            f"{arrival_rate_per_s:g}"
+        )
 
 
 def run_fixed(scenario: Scenario, replicas: int, progress: Progress | None = None) -> Comparison:

@@ -20,6 +20,7 @@ from rich.live import Live
 from deployments.access.credentials import TOKEN_VARIABLE, authorization, read_token
 from deployments.urls import NO_ANSWER, check_url
 from policy.errors import InvalidInputError
+from sojourn import option_types
 from sojourn.commands.top_frame import frame
 from sojourn.commands.top_view import ServiceView
 from sojourn.output import json_option, print_json, token_file_option, url_option
@@ -36,7 +37,7 @@ _THOROUGH_POLLS = 4
 @token_file_option
 @click.option(
     "--interval-s",
-    type=click.FloatRange(0.1, 60.0),
+    type=option_types.Number(0.1, 60.0),
     default=1.0,
     show_default=True,
     help="Time between two polls.",
