@@ -2,7 +2,7 @@
 
 import time
 
-import gevent
+import gevent  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
