@@ -18,7 +18,7 @@ from deployments.priorities import LEVELS, MAX_PRIORITY_LEVELS, PriorityLevels
 from deployments.routing import RETRIES
 from deployments.validation import StrictModel, unknown_key, validate
 from policy.errors import InvalidInputError
-from policy.objective import Objective, ServiceLevelObjective, Weights
+from policy.objective import Objective, ServiceLevelObjective, Weights, fault_of_percentile
 from policy.profile import Profile
 
 
@@ -33,8 +33,8 @@ class SLAConfig(StrictModel):
     @field_validator("percentile")
     @classmethod
     def _not_a_share(cls, value: float) -> float:
-        if value <= 1:
-            raise ValueError(f"is in percent; write {100 * value:g} for {100 * value:g}%")
+        if fault := fault_of_percentile(value):
+            raise ValueError(fault)
         return value
 
     @property

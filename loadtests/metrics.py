@@ -1,15 +1,37 @@
 """Prometheus metrics of a running load test, as its clients see the service."""
 
+import socket
+
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from loadtests.records import GOOD, outcome_name
+from policy.errors import InvalidInputError
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 
 #: The folder in which the processes of a test keep their metrics, if anybody wants to scrape them.
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+
+
+def check_address(host: str, port: int) -> None:
+    """Check that metrics can be served there.
+
+    Raises
+    ------
+    InvalidInputError
+        They cannot: another process has the port, or the address is not one of this machine.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        # Python adds the address, which is in the message already.
+        reason = str(error.strerror or error).partition(" (")[0]
+        raise InvalidInputError(
+            f"--metrics-port: cannot listen at {host}:{port}: {reason}"
+        ) from None
 
 
 def serve_metrics(host: str, port: int) -> None:

@@ -164,7 +164,7 @@ def _sections(
         },
         {
             "heading": "The load generator",
-            "caption": "How late requests were sent, without those that waited for a connection. "
+            "caption": "How late requests were sent, without waits for the service. "
             f"Over the whole test 99% left within {_in_ms(lag_ms)} of when they were due. "
             f"A request cost its worker {result['generator_cpu_us']:.0f} µs of CPU.",
             "picture": charts.lag(seconds, limit_ms),

@@ -57,8 +57,9 @@ class Records:
         When it was answered or failed; NaN if neither happened.
     outcome : ndarray of int16, shape (n,)
         An `Outcome`, or the status of an HTTP error.
-    queued : ndarray of bool, shape (n,)
-        Whether every connection was busy when it was due, so that it waited for one.
+    awaited_s : ndarray of float, shape (n,)
+        How long it waited for a connection because the service kept every one busy; 0 if one was
+        free, or if the generator did not come to read what the service had answered.
     label_true : ndarray of int8, shape (n,)
         1 if the model's label was the true one, 0 if not, -1 if the answer was not right or the
         true label is unknown.
@@ -68,7 +69,7 @@ class Records:
     sent_s: FloatArray
     finished_s: FloatArray
     outcome: NDArray[np.int16]
-    queued: NDArray[np.bool_]
+    awaited_s: FloatArray
     label_true: NDArray[np.int8]
 
     @classmethod
@@ -80,7 +81,7 @@ class Records:
             sent_s=np.full(n, np.nan),
             finished_s=np.full(n, np.nan),
             outcome=np.full(n, Outcome.UNANSWERED, dtype=np.int16),
-            queued=np.zeros(n, dtype=np.bool_),
+            awaited_s=np.zeros(n),
             label_true=np.full(n, -1, dtype=np.int8),
         )
 
@@ -107,6 +108,11 @@ class Records:
     def response_ms(self) -> FloatArray:
         """Response times from when each request was due, shape (n,); NaN without an end."""
         return (self.finished_s - self.scheduled_s) * 1000
+
+    @property
+    def lag_ms(self) -> FloatArray:
+        """How late the generator sent each, but for waits for the service; NaN if it did not."""
+        return (self.sent_s - self.scheduled_s - self.awaited_s) * 1000
 
     @property
     def good(self) -> NDArray[np.bool_]:

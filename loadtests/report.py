@@ -45,12 +45,13 @@ def report(records: Records, schedule: Schedule, sla: SLAConfig) -> dict[str, An
         `throughput_per_s` the answers not known to be wrong up to the last one. `ok` counts right
         answers, `answered` those that nobody knows to be right, and `failed` the others, by HTTP
         status or, without an answer (`lost`), by outcome; `refused` those with one of the statuses
-        `loadtests.records.REFUSED`. ``requests = ok + answered + wrong_answers + sum of failed``.
+        `loadtests.records.REFUSED`; `waited_for_connection` those that waited because the service
+        kept every connection busy. ``requests = ok + answered + wrong_answers + sum of failed``.
     """
     everything = np.ones(records.outcome.size, dtype=np.bool_)
     whole = _part(records, sla, everything, 0.0, schedule.duration_s)
     expected = sum(step.duration_s * step.arrival_rate_per_s for step in schedule.steps)
-    lag_ms = _generator_lag_ms(records)
+    lag_ms = records.lag_ms[np.isfinite(records.sent_s)]
     known = records.label_true[(records.outcome == Outcome.OK) & (records.label_true >= 0)]
     starts_s = schedule.step_starts_s
     return {
@@ -84,7 +85,6 @@ def report(records: Records, schedule: Schedule, sla: SLAConfig) -> dict[str, An
         "generator_fell_behind": bool(
             lag_ms.size and np.percentile(lag_ms, 99) > BEHIND_SHARE_OF_SLA * sla.response_time_ms
         ),
-        "waited_for_connection": int(records.queued.sum()),
     }
 
 
@@ -107,8 +107,7 @@ def per_second(records: Records, schedule: Schedule, sla: SLAConfig) -> list[dic
     )
     good = records.good
     within = _within(records, sla)
-    lag_ms = (records.sent_s - records.scheduled_s) * 1000
-    own = _sent_at_once(records)
+    lag_ms, was_sent = records.lag_ms, np.isfinite(records.sent_s)
     rows = []
     for second in range(seconds):
         rows_due = slice(bounds[second], bounds[second + 1])
@@ -125,7 +124,7 @@ def per_second(records: Records, schedule: Schedule, sla: SLAConfig) -> list[dic
                 "p99_ms": _percentile(response_ms, 99),
                 "sla_percentile_ms": _percentile(response_ms, sla.percentile),
                 "within_sla_share": float(within[rows_due].mean()) if scheduled else None,
-                "lag_p99_ms": _percentile(lag_ms[rows_due][own[rows_due]], 99),
+                "lag_p99_ms": _percentile(lag_ms[rows_due][was_sent[rows_due]], 99),
             }
         )
     return rows
@@ -181,6 +180,7 @@ def _part(
         "offered_rate_per_s": requests / (end_s - start_s),
         "achieved_rate_per_s": float(sent.sum() / (end_s - start_s)),
         "sent": int(np.isfinite(records.sent_s[part]).sum()),
+        "waited_for_connection": int((records.awaited_s[part] > 0).sum()),
         "ok": int((outcome == Outcome.OK).sum()),
         "answered": int((outcome == Outcome.ANSWERED).sum()),
         "wrong_answers": int((outcome == Outcome.WRONG).sum()),
@@ -208,15 +208,6 @@ def _within(records: Records, sla: SLAConfig) -> Mask:
     # NaN compares false, so a request without an end is not in time.
     within: Mask = (records.response_ms <= sla.response_time_ms) & records.good
     return within
-
-
-def _sent_at_once(records: Records) -> Mask:
-    # A request that found every connection busy waited for the service, not for the generator.
-    return np.isfinite(records.sent_s) & ~records.queued
-
-
-def _generator_lag_ms(records: Records) -> NDArray[np.float64]:
-    return (records.sent_s - records.scheduled_s)[_sent_at_once(records)] * 1000
 
 
 def _throughput_per_s(records: Records) -> float | None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from deployments.access.credentials import TOKEN_VARIABLE
 from deployments.errors import StartError
-from loadtests.metrics import FOLDER_VARIABLE
+from loadtests.metrics import FOLDER_VARIABLE, check_address
 from loadtests.records import Records
 from loadtests.schedule import Schedule
 from policy.errors import InvalidInputError
@@ -37,7 +37,7 @@ class Settings:
     model : str
         Name of the model at the service.
     connections : int
-        Maximum number of requests in flight.
+        Maximum number of requests in flight, at least one for each worker.
     timeout_s : float
         How long a client waits for an answer.
     duration_s : float
@@ -70,8 +70,8 @@ class Settings:
 
     @property
     def connections_per_worker(self) -> int:
-        """Maximum number of requests in flight at one worker."""
-        return -(-self.connections // self.workers)
+        """Maximum number of requests in flight at one worker: all have the same."""
+        return self.connections // self.workers
 
     def save(self, path: Path) -> None:
         """Write the settings as JSON."""
@@ -135,12 +135,14 @@ def run(
     Raises
     ------
     InvalidInputError
-        Locust is not installed.
+        Locust is not installed, or the metrics cannot be served.
     StartError
         Locust ended without a result; the message has the last line of its log.
     """
     if importlib.util.find_spec("locust") is None:
         raise InvalidInputError("load tests need Locust: pip install 'sojourn[loadtest]'")
+    if settings.metrics_port is not None:
+        check_address(settings.metrics_host, settings.metrics_port)
     with TemporaryDirectory(prefix="sojourn-loadtest-") as name:
         folder = Path(name)
         prepare_cases(folder / settings.cases)

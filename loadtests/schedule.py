@@ -247,7 +247,7 @@ def poisson_schedule(steps: Sequence[Part], seed: int) -> Schedule:
     Raises
     ------
     InvalidInputError
-        The expected number of requests is 0 or more than 20 million.
+        The expected number of requests is 0 or more than 20 million, or none was drawn.
     """
     expected = sum(step.duration_s * step.arrival_rate_per_s for step in steps)
     if not 0 < expected <= MAX_REQUESTS:
@@ -259,7 +259,13 @@ def poisson_schedule(steps: Sequence[Part], seed: int) -> Schedule:
     pieces = [
         start_s + step.arrivals_s(random) for start_s, step in zip(starts_s, steps, strict=False)
     ]
-    return Schedule(np.concatenate(pieces), tuple(steps))
+    arrivals_s = np.concatenate(pieces)
+    if not arrivals_s.size:
+        raise InvalidInputError(
+            f"load: no request becomes due with seed {seed}, {expected:.2g} expected; give a "
+            "higher rate or a longer time"
+        )
+    return Schedule(arrivals_s, tuple(steps))
 
 
 def trace_schedule(

@@ -1,14 +1,15 @@
 """Queries to the service under test: the model's metadata and the SLA."""
 
-import http.client
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from deployments.access.credentials import TOKEN_VARIABLE, authorization
 from deployments.config import SLAConfig
+from deployments.urls import NO_ANSWER, check_url
 from loadtests.answers import Case
 from policy.errors import InvalidInputError
 
@@ -38,9 +39,7 @@ def model_metadata(url: str, model: str, token: str | None = None) -> dict[str, 
         `url` is not a URL, no service answers there, it wants another token, or it has no such
         model.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidInputError(f"url: must be like http://127.0.0.1:8000, not {url!r}")
+    check_url("--url", url)
     try:
         metadata = _get(f"{url}/v2/models/{quote(model, safe='')}", token)
     except urllib.error.HTTPError as error:
@@ -55,7 +54,7 @@ def model_metadata(url: str, model: str, token: str | None = None) -> dict[str, 
                 f"in {TOKEN_VARIABLE}"
             ) from None
         raise InvalidInputError(f"the service at {url} is not ready: HTTP {error.code}") from None
-    except OSError as error:
+    except NO_ANSWER as error:
         reason = getattr(error, "reason", error)
         raise InvalidInputError(
             f"no service answers at {url} ({reason}); `sojourn serve` starts one"
@@ -67,19 +66,31 @@ def model_metadata(url: str, model: str, token: str | None = None) -> dict[str, 
     return metadata
 
 
-def service_sla(url: str, token: str | None = None) -> SLAConfig | None:
-    """Return the SLA in force, or None if the service does not report one to this token."""
+def service_sla(url: str, model: str, token: str | None = None) -> SLAConfig | None:
+    """Return the SLA in force for a model, or None if the service does not tell it this token."""
     try:
-        return SLAConfig.model_validate((said(url, token, "/sojourn/policy") or {})["sla"])
+        policy = policy_of(model, said(url, token, "/sojourn/policy") or {})
+        return SLAConfig.model_validate(policy["sla"])
     except (ValueError, KeyError):
         return None
+
+
+def policy_of(model: str, policy: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what ``GET /sojourn/policy`` says of one model; nothing if it has not loaded it.
+
+    A replica with several models says what concerns the first, and the others under `models`.
+    """
+    if policy.get("model", model) == model:
+        return policy
+    of_model: Mapping[str, Any] = policy.get("models", {}).get(model, {})
+    return of_model
 
 
 def said(url: str, token: str | None, path: str) -> dict[str, Any] | None:
     """Return the JSON object at a path of the service, or None if it does not tell this token."""
     try:
         content = _get(f"{url}{path}", token)
-    except (OSError, ValueError, http.client.HTTPException):
+    except (*NO_ANSWER, ValueError):
         return None
     return content if isinstance(content, dict) else None
 
@@ -88,7 +99,7 @@ def _said(error: urllib.error.HTTPError) -> str:
     """Return the service's own words, in parentheses, if it answered in JSON."""
     try:
         return f" ({json.load(error)['error']})"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (*NO_ANSWER, ValueError, KeyError, TypeError):
         return ""
 
 
@@ -116,8 +127,7 @@ def recorded_outputs(
     try:
         outputs: list[dict[str, Any]] = _get(request, token)["outputs"]
     except urllib.error.HTTPError as error:
-        text = error.read(500).decode(errors="replace")
-        raise InvalidInputError(f"the service answers HTTP {error.code}: {text}") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidInputError(f"the service answers HTTP {error.code}{_said(error)}") from None
+    except (*NO_ANSWER, ValueError, KeyError, TypeError) as error:
         raise InvalidInputError(f"the service at {url} gave no answer: {error}") from None
     return outputs

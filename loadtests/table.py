@@ -25,10 +25,12 @@ def table(result: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, list[st
 
 def _column(part: Mapping[str, Any]) -> dict[str, str]:
     share, met = part["share_within_sla"], part["sla_met"]
+    waited = part["waited_for_connection"]
     return {
         "offered (requests/s)": f"{part['offered_rate_per_s']:,.1f}",
         "sent (requests/s)": f"{part['achieved_rate_per_s']:,.1f}",
         "requests": f"{part['requests']:,}",
+        **({"waited for a connection": f"{waited:,}"} if waited else {}),
         # Without outputs in the cases, nobody knows what is right.
         **({"right answers": f"{part['ok']:,}"} if part["ok"] or not part["answered"] else {}),
         **({"answered": f"{part['answered']:,}"} if part["answered"] else {}),

@@ -55,11 +55,14 @@ class Thresholds:
             wanted = self.sla.objective.in_words()
             missed.append(f"the SLA was not met: {within:.2f}% in time, not {wanted}")
         if self.min_right_percent is None:
+            right = result["ok"] + result["answered"]
+            expected = right + result["wrong_answers"] + result["lost"] + result["refused"]
             for count, what in (
                 (result["wrong_answers"], "wrong answers"),
                 (result["lost"], "requests without any answer"),
+                (requests - expected, "errors other than refusals"),
             ):
-                if count:
+                if count > 0:
                     missed.append(f"{what}: {count}, not 0")
         else:
             right = 100 * (result["ok"] + result["answered"]) / requests

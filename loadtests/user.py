@@ -27,6 +27,8 @@ class InferenceUser(FastHttpUser):
 
     abstract = True
     model = "digits"
+    #: When its last answer was read, by ``time.perf_counter``.
+    free_since_s = 0.0
 
     def infer(self, case: Case, due_s: float) -> tuple[int, float, float]:
         """Send a request, check its answer, and report both to Locust's statistics.

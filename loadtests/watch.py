@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from deployments.control.decision_reader import replicas_in
+from loadtests.service import policy_of
 
 WATCH_EVERY_S = 1.0
 
@@ -38,7 +39,7 @@ class Sample:
 
 
 def sample(at_s: float, policy: Mapping[str, Any], autoscaler: Mapping[str, Any]) -> Sample:
-    """Return what the service said in ``GET /sojourn/policy`` and ``GET /sojourn/autoscaler``."""
+    """Return what ``GET /sojourn/policy``, of one model, and ``GET /sojourn/autoscaler`` said."""
     predicted_ms = policy.get("predicted_for_clients_ms") or policy.get("predicted_ms") or {}
     newest = autoscaler.get("newest") or {}
     return Sample(
@@ -55,11 +56,14 @@ class ServiceWatch:
 
     Parameters
     ----------
+    model : str
+        The model whose predictions matter.
     ask : callable
         Returns the JSON object at a path of the service, or None if it does not tell.
     """
 
-    def __init__(self, ask: Callable[[str], Mapping[str, Any] | None]) -> None:
+    def __init__(self, model: str, ask: Callable[[str], Mapping[str, Any] | None]) -> None:
+        self._model = model
         self._ask = ask
         self._samples: list[Sample] = []
         self._ended = threading.Event()
@@ -78,7 +82,9 @@ class ServiceWatch:
             policy = self._ask("/sojourn/policy")
             if policy is not None:
                 decisions = self._ask("/sojourn/autoscaler") or {}
-                self._samples.append(sample(time.perf_counter(), policy, decisions))
+                self._samples.append(
+                    sample(time.perf_counter(), policy_of(self._model, policy), decisions)
+                )
 
     def since(self, start_s: float) -> list[dict[str, Any]]:
         """Return the samples from `start_s` on, with times counted from there, ready for JSON."""

@@ -41,6 +41,13 @@ class Weights:
             raise InvalidInputError(f"max wait: must be at least 0 ms, not {self.max_wait_ms:g}")
 
 
+def fault_of_percentile(percentile: float) -> str | None:
+    """Return what is wrong with a percentile that somebody wrote as a share; None if it is fine."""
+    if percentile <= 1:
+        return f"is in percent; write {100 * percentile:g} for {100 * percentile:g}%"
+    return None
+
+
 #: The least response time that `ServiceLevelObjective.after` leaves: too short for any batch, so
 #: that no arrival rate meets the SLA.
 _MIN_RESPONSE_TIME_MS = 1e-3

@@ -115,6 +115,11 @@ def with_trace(
         Factor on the counts.
     superpose : bool
         Draw Poisson counts from the smoothed rate, as of many services like the trace's.
+
+    Raises
+    ------
+    InvalidInputError
+        There are too many requests in a second.
     """
     random = np.random.default_rng(scenario.seed)
     draw = superposed_counts if superpose else scaled_counts
@@ -154,7 +159,7 @@ def poisson_scenario(scenario: Scenario, arrival_rate_per_s: float, requests: in
     Raises
     ------
     InvalidInputError
-        The requests would take longer than a year.
+        The requests would take longer than a year, or there are too many in a second.
     """
     seconds = max(1, round(requests / arrival_rate_per_s))
     if seconds > MAX_TRACE_S:

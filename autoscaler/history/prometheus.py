@@ -1,5 +1,6 @@
 """Ask a Prometheus server for the requests of the past days."""
 
+import http.client
 import json
 import math
 import urllib.error
@@ -77,7 +78,7 @@ def _points(url: str, query: str, start_s: int, stop_s: int) -> list[tuple[float
         if error.code in (400, 401, 403, 404, 422):
             raise InvalidInputError(f"history: {url} answers {error.code}: {reason}") from error
         raise UnreachableError(f"{url} answers {error.code}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         cause = getattr(error, "reason", None) or error
         raise UnreachableError(f"{url} does not answer ({cause})") from error
     try:

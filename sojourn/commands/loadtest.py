@@ -25,6 +25,7 @@ from loadtests.thresholds import Thresholds
 from loadtests.watch import ServiceWatch
 from policy.errors import InvalidInputError
 from simulator.reporting.report import write_page
+from sojourn import option_types
 from sojourn.commands.loadtest_options import parse_sla, schedule_of, settings_in_words
 from sojourn.output import (
     command_line,
@@ -79,7 +80,7 @@ OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
     type=float,
     metavar="PERCENT",
     help="The exit status is 1 if less than this share of all requests got right answers.  "
-    "[default: if any answer was wrong or missing]",
+    "[default: if any answer was wrong, missing, or an error other than a refusal]",
 )
 @click.option(
     "--max-refused",
@@ -114,7 +115,7 @@ OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
     type=click.IntRange(1, 10_000),
     default=512,
     show_default=True,
-    help="Maximum number of requests in flight.",
+    help="Maximum number of requests in flight, divided evenly among the workers.",
 )
 @click.option(
     "--workers",
@@ -124,7 +125,11 @@ OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
     help="Processes of this machine that send; more of them send more.",
 )
 @click.option(
-    "--timeout-s", type=float, default=10.0, show_default=True, help="How long a client waits."
+    "--timeout-s",
+    type=option_types.Number(min=0, max=86_400, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="How long a client waits.",
 )
 @token_file_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
@@ -171,11 +176,12 @@ def command(
     """Send Locust load to a running service and check every answer.
 
     Requests become due at random times (Poisson arrivals), whether or not the service keeps up.
-    Response times are measured from then. The exit status is 1 if an answer was wrong or missing,
-    or if a threshold given with --sla, --min-right or --max-refused was missed.
+    Response times are measured from then. The exit status is 1 if an answer was wrong, missing,
+    or an error other than a refusal (HTTP 429, 503 or 504), or if a threshold given with --sla,
+    --min-right or --max-refused was missed.
     """
-    if not 0 < timeout_s < float("inf"):
-        raise InvalidInputError(f"timeout: must be above 0 s, not {timeout_s}")
+    if connections < workers:
+        raise InvalidInputError(f"--connections: {workers} workers need at least as many")
     url = url.rstrip("/")
     token = read_token(token_file)
     if make_cases is not None:
@@ -187,9 +193,11 @@ def command(
     sla = parse_sla(threshold) if threshold is not None else None
     thresholds = Thresholds(sla, min_right, max_refused)
     metadata = model_metadata(url, model, token)
-    sla = sla or service_sla(url, token)
+    sla = sla or service_sla(url, model, token)
     if sla is None:
-        raise InvalidInputError(f"the service at {url} reports no SLA; give one with --sla")
+        raise InvalidInputError(
+            f"the service at {url} reports no SLA for {model!r}; give one with --sla"
+        )
     if out is not None:
         _make_folder(out)
     settings = Settings(
@@ -206,7 +214,7 @@ def command(
     say(f"loadtest: SLA: {sla.objective.in_words()}")
     write_cases = functools.partial(prepare_cases, metadata, own=cases)
     began = datetime.now().astimezone()
-    with ServiceWatch(functools.partial(said, url, token)) as watch:
+    with ServiceWatch(model, functools.partial(said, url, token)) as watch:
         finished = run(url, schedule, settings, write_cases, token)
     result = report(finished.records, schedule, sla)
     result |= {
@@ -215,15 +223,6 @@ def command(
         "service": watch.since(finished.start_s),
         "generator_cpu_us": 1e6 * finished.cpu_s / schedule.arrivals_s.size,
     }
-    if out is not None:
-        setting = Setting(
-            model,
-            began.strftime("%Y-%m-%d %H:%M:%S %Z"),
-            command_line(context),
-            connections,
-            settings_in_words(context, schedule, sla),
-        )
-        _write(out, result, finished.records, schedule, sla, setting)
     if as_json:
         print_json(result)
     else:
@@ -236,6 +235,15 @@ def command(
         )
     for missed in result["missed"]:
         say(f"loadtest: {missed}")
+    if out is not None:
+        setting = Setting(
+            model,
+            began.strftime("%Y-%m-%d %H:%M:%S %Z"),
+            command_line(context),
+            connections,
+            settings_in_words(context, schedule, sla),
+        )
+        _write(out, result, finished.records, schedule, sla, setting)
     context.exit(1 if result["missed"] else 0)
 
 
@@ -249,8 +257,11 @@ def _write(
 ) -> None:
     seconds = per_second(records, schedule, sla)
     page_path, json_path, csv_path = (out / name for name in OUTPUT_FILES)
-    json_path.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
-    write_csv(csv_path, seconds)
+    try:
+        json_path.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
+        write_csv(csv_path, seconds)
+    except OSError as error:
+        raise InvalidInputError(f"--out: cannot write to {out}: {error.strerror}") from None
     write_page(page_path, render(result, seconds, records, schedule, setting))
     say(f"loadtest: wrote {', '.join(OUTPUT_FILES)} to {out}")
 

@@ -100,7 +100,9 @@ def settings_in_words(
     right, refused = given["min_right"], given["max_refused"]
     limits = [
         *(["the SLA met"] if given["threshold"] else []),
-        "no wrong or missing answer" if right is None else f"at least {right:g}% right answers",
+        "no answer wrong, missing, or an error other than a refusal"
+        if right is None
+        else f"at least {right:g}% right answers",
         *([] if refused is None else [f"at most {refused:g}% refused"]),
     ]
     machine = f"{platform.node()}: {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}"

@@ -18,8 +18,12 @@ from pipelines.pipeline import Pipeline
 from pipelines.serving.config import load_pipeline_file
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
+from sojourn import option_types
 from sojourn.item_lines import read_items, result_line
 from sojourn.output import existing_file, json_option, print_json, print_table, say
+
+#: Requests of a simulation; all their times are in memory.
+MAX_SIMULATED = 20_000_000
 
 
 @click.group("pipeline")
@@ -84,12 +88,14 @@ def serve(
 @config_file
 @click.option(
     "--arrival-rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=option_types.arrival_rate,
     required=True,
     help="Poisson arrivals, requests per second.",
 )
-@click.option("--response-time-ms", type=float, help="Overrides the SLA of the config.")
-@click.option("--percentile", type=float, help="Overrides the SLA of the config.")
+@click.option(
+    "--response-time-ms", type=option_types.above_0, help="Overrides the SLA of the config."
+)
+@click.option("--percentile", type=option_types.percentile, help="Overrides the SLA of the config.")
 @json_option
 def plan(
     file: Path,
@@ -179,12 +185,12 @@ def plan(
 @config_file
 @click.option(
     "--arrival-rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=option_types.arrival_rate,
     help="Poisson arrivals, requests per second.",
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=1),
+    type=option_types.Number(min=1),
     default=60.0,
     show_default=True,
     help="With --arrival-rate: for how long.",
@@ -197,14 +203,14 @@ def plan(
 )
 @click.option(
     "--scale",
-    type=click.FloatRange(min=0, min_open=True),
+    type=option_types.scale,
     default=1.0,
     show_default=True,
     help="Factor on the trace's requests.",
 )
 @click.option(
     "--start-time-s",
-    type=click.FloatRange(min=0),
+    type=option_types.from_0,
     default=1.0,
     show_default=True,
     help="From the order of a worker until it takes batches, if the stages follow the load.",
@@ -280,23 +286,29 @@ def _arrivals_s(
 ) -> Sequence[float]:
     """Return the times at which requests arrive."""
     from autoscaler.history.traces import load_trace
-    from simulator.arrivals import ArrivalTimes, WithinSecond, check_rate, scaled_counts
+    from simulator.arrivals import ArrivalTimes, WithinSecond, scaled_counts
 
     random = np.random.default_rng(0)
     if trace_file is None:
         assert arrival_rate is not None
-        check_rate("--arrival-rate", arrival_rate)
+        _check_number(arrival_rate * seconds)
         times_s = np.cumsum(random.exponential(1 / arrival_rate, round(arrival_rate * seconds)))
         return times_s.tolist()  # type: ignore[no-any-return]
     counts = scaled_counts(load_trace(trace_file), scale, random)
+    _check_number(float(counts.sum()))
     times = ArrivalTimes(counts, WithinSecond.UNIFORM, random)
     return [time_s for second in range(counts.size) for time_s in times.of_second(second)]
+
+
+def _check_number(requests: float) -> None:
+    if requests > MAX_SIMULATED:
+        raise InvalidInputError(f"load: {requests:.3g} requests; at most {MAX_SIMULATED:,}")
 
 
 @command.command(short_help="Measure the time of each stage's batches.")
 @config_file
 @click.option(
-    "--seconds", type=click.FloatRange(min=0.01), default=0.2, help="For each batch size."
+    "--seconds", type=option_types.Number(min=0.01), default=0.2, help="For each batch size."
 )
 @json_option
 def profile(file: Path, seconds: float, as_json: bool) -> None:

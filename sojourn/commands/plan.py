@@ -15,6 +15,7 @@ from deployments.config import load_service_config
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from sojourn import option_types
 from sojourn.output import existing_file, json_option, print_json, print_table
 
 _WAITS_LONGER = (
@@ -22,9 +23,6 @@ _WAITS_LONGER = (
     "fill its batches, as long as the SLA allows, because that saves {}."
 )
 _STAGES = {"front": "its front (event loop)", "device": "its device"}
-
-
-_delay = click.FloatRange(min=0)
 
 
 @click.command("plan")
@@ -37,19 +35,19 @@ _delay = click.FloatRange(min=0)
 )
 @click.option(
     "--arrival-rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=option_types.arrival_rate,
     required=True,
     help="Requests per second, over all replicas.",
 )
 @click.option(
     "--response-time-ms",
-    type=click.FloatRange(min=0, min_open=True),
+    type=option_types.above_0,
     required=True,
     help="The SLA's response time.",
 )
 @click.option(
     "--percentile",
-    type=click.FloatRange(min=0, max=100, min_open=True, max_open=True),
+    type=option_types.percentile,
     default=99.0,
     show_default=True,
     help="Percentage of requests to answer within it.",
@@ -64,28 +62,28 @@ _delay = click.FloatRange(min=0)
 )
 @click.option(
     "--request-delay-ms",
-    type=_delay,
+    type=option_types.from_0,
     default=TryDelays.request_delay_ms,
     show_default=True,
     help="Delay from the load balancer to a replica.",
 )
 @click.option(
     "--reply-delay-ms",
-    type=_delay,
+    type=option_types.from_0,
     default=TryDelays.reply_delay_ms,
     show_default=True,
     help="Delay of a busy replica's refusal back to the load balancer.",
 )
 @click.option(
     "--retry-delay-ms",
-    type=_delay,
+    type=option_types.from_0,
     default=TryDelays.retry_delay_ms,
     show_default=True,
     help="Delay before the load balancer tries another replica.",
 )
 @click.option(
     "--retries",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, 10_000),
     help="Retries before the load balancer gives up.  [default: as many as fit in the SLA]",
 )
 @click.option(
@@ -103,12 +101,12 @@ _delay = click.FloatRange(min=0)
 )
 @click.option(
     "--energy-price",
-    type=click.FloatRange(min=0),
+    type=option_types.from_0,
     help="Price per kWh: minimize the cost of replicas and energy, with up to 8 extra replicas.",
 )
 @click.option(
     "--replica-price",
-    type=click.FloatRange(min=0),
+    type=option_types.from_0,
     default=0.0,
     show_default=True,
     help="Price per replica and hour, in the currency of --energy-price.",
@@ -139,18 +137,6 @@ def command(
     as_json: bool,
 ) -> None:
     """Compute how many replicas an arrival rate needs under an SLA, and how they batch."""
-    for name, value in (
-        ("arrival-rate", arrival_rate),
-        ("response-time-ms", response_time_ms),
-        ("percentile", percentile),
-        ("request-delay-ms", request_delay_ms),
-        ("reply-delay-ms", reply_delay_ms),
-        ("retry-delay-ms", retry_delay_ms),
-        ("energy-price", energy_price or 0.0),
-        ("replica-price", replica_price),
-    ):
-        if not math.isfinite(value):
-            raise InvalidInputError(f"--{name}: must be a finite number, not {value}")
     objective = ServiceLevelObjective(response_time_ms, percentile)
     delays = TryDelays(request_delay_ms, reply_delay_ms, retry_delay_ms, retries)
     profile = _shared_path(Profile.load(profile_file), replicas_per_node)

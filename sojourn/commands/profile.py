@@ -18,6 +18,7 @@ from deployments.threads import limit_threads
 from deployments.yaml_file import parse_yaml
 from policy.errors import InvalidInputError
 from policy.profile import Profile
+from sojourn import option_types
 from sojourn.output import json_option, print_json, print_table, say
 
 DEFAULT_MAX_BATCH_SIZE = 32
@@ -58,7 +59,7 @@ _CPUS_OF_BOTH = 2
 )
 @click.option(
     "--cpus",
-    type=click.FloatRange(min=0, min_open=True),
+    type=option_types.Number(min=0, max=1024, min_open=True),
     default=1.0,
     show_default=True,
     help="CPUs, and so threads, that the model may use: num_cpus of the config.",

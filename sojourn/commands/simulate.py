@@ -1,6 +1,5 @@
 """`sojourn simulate`: simulate a fleet on a trace, or at a constant rate."""
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,20 +32,21 @@ from simulator.policy_tables import NAMES, policy_table
 from simulator.scenario import Scenario
 from simulator.standbys import Standbys
 from simulator.start_time import StartTime
+from sojourn import option_types
 from sojourn.commands import simulate_tuned
 from sojourn.commands.simulated_setting import load_in_words, setting_of
 from sojourn.commands.simulated_tables import content, print_comparison
 from sojourn.output import existing_file, json_option, print_json, say
 
-_above_0 = click.FloatRange(min=0, min_open=True)
-
 
 @click.command("simulate")
 @click.option("--profile", "profile_file", type=existing_file, required=True, help="Profile file.")
-@click.option("--response-time-ms", type=_above_0, required=True, help="The SLA's response time.")
+@click.option(
+    "--response-time-ms", type=option_types.above_0, required=True, help="The SLA's response time."
+)
 @click.option(
     "--percentile",
-    type=click.FloatRange(min=0, max=100, min_open=True, max_open=True),
+    type=option_types.percentile,
     default=99.0,
     show_default=True,
     help="Percentage of requests to answer within it.",
@@ -76,37 +76,41 @@ _above_0 = click.FloatRange(min=0, min_open=True)
     help="A trace on which what was tuned is judged. May be repeated.",
 )
 @click.option(
-    "--scale", type=_above_0, default=1.0, show_default=True, help="Factor on the trace's requests."
+    "--scale",
+    type=option_types.scale,
+    default=1.0,
+    show_default=True,
+    help="Factor on the trace's requests.",
 )
 @click.option(
     "--start-time-s",
-    type=click.FloatRange(min=0),
+    type=option_types.from_0,
     default=60.0,
     show_default=True,
     help="Time from ordering a replica until it serves requests.",
 )
 @click.option(
     "--start-spread",
-    type=click.FloatRange(min=0),
+    type=option_types.from_0,
     default=0.0,
     show_default=True,
     help="Standard deviation of the start time's logarithm; with 0 it is constant.",
 )
 @click.option(
     "--failed-starts",
-    type=click.FloatRange(min=0, max=1, max_open=True),
+    type=option_types.Number(min=0, max=1, max_open=True),
     default=0.0,
     show_default=True,
     help="Share of the starts that fail at their end and are tried again.",
 )
 @click.option(
     "--standby-s",
-    type=click.FloatRange(min=0),
+    type=option_types.from_0,
     help="Let Sojourn keep standbys that serve after this time; --start-time-s is that of others.",
 )
 @click.option(
     "--standby-price",
-    type=_above_0,
+    type=option_types.above_0,
     default=0.3,
     show_default=True,
     help="Price of a standby, as a share of a replica's.",
@@ -127,7 +131,7 @@ _above_0 = click.FloatRange(min=0, min_open=True)
 @click.option("--max-replicas", type=click.IntRange(min=1), default=1000, show_default=True)
 @click.option(
     "--arrival-rate",
-    type=_above_0,
+    type=option_types.arrival_rate,
     help="Instead of a trace: Poisson arrivals at a fixed fleet, requests per second.",
 )
 @click.option("--replicas", type=click.IntRange(min=1), help="Size of the fixed fleet.")
@@ -201,15 +205,6 @@ def command(
     With --tune-on and --judge-on, tune each autoscaler on one trace and judge it on others.
     With --arrival-rate and --replicas, compare a fixed fleet with what the model predicts.
     """
-    for name, value in (
-        ("response-time-ms", response_time_ms),
-        ("scale", scale),
-        ("start-time-s", start_time_s),
-        ("start-spread", start_spread),
-        ("arrival-rate", arrival_rate or 0.0),
-    ):
-        if not math.isfinite(value):
-            raise InvalidInputError(f"--{name}: must be a finite number, not {value}")
     _check_mode(context, trace_file is not None, tune_on is not None)
     if report_file is not None and not report_file.parent.is_dir():
         raise InvalidInputError(f"--report: there is no folder {report_file.parent}")

@@ -14,6 +14,7 @@ from policy.objective import ServiceLevelObjective, Weights
 from policy.optimization import solve
 from policy.profile import Profile
 from policy.solution import Solution
+from sojourn import option_types
 from sojourn.output import existing_file, json_option, print_json, print_table, say
 
 _PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
@@ -23,7 +24,10 @@ _DEFAULT_PERCENTILE = 99.0
 @click.command(name="solve")
 @click.option("--profile", "profile_file", type=existing_file, required=True, help="Profile file.")
 @click.option(
-    "--arrival-rate", type=float, required=True, help="Poisson arrivals, requests per second."
+    "--arrival-rate",
+    type=option_types.arrival_rate,
+    required=True,
+    help="Poisson arrivals, requests per second.",
 )
 @click.option(
     "--latency-weight",
@@ -38,8 +42,12 @@ _DEFAULT_PERCENTILE = 99.0
 @click.option(
     "--max-wait-ms", type=float, help="Start a batch when the oldest request has waited this long."
 )
-@click.option("--response-time-ms", type=float, help="Minimize power under this SLA instead.")
-@click.option("--percentile", type=float, help="The SLA's percentile.  [default: 99]")
+@click.option(
+    "--response-time-ms", type=option_types.above_0, help="Minimize power under this SLA instead."
+)
+@click.option(
+    "--percentile", type=option_types.percentile, help="The SLA's percentile.  [default: 99]"
+)
 @click.option("--batching", help=f"Evaluate a named policy instead: {', '.join(FORMS)}.")
 @click.option(
     "--plot",

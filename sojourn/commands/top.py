@@ -12,14 +12,15 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 from rich.console import Console
 from rich.live import Live
 
 from deployments.access.credentials import TOKEN_VARIABLE, authorization, read_token
+from deployments.urls import NO_ANSWER, check_url
 from policy.errors import InvalidInputError
+from sojourn import option_types
 from sojourn.commands.top_frame import frame
 from sojourn.commands.top_view import ServiceView
 from sojourn.output import json_option, print_json, token_file_option, url_option
@@ -36,7 +37,7 @@ _THOROUGH_POLLS = 4
 @token_file_option
 @click.option(
     "--interval-s",
-    type=click.FloatRange(0.1, 60.0),
+    type=option_types.Number(0.1, 60.0),
     default=1.0,
     show_default=True,
     help="Time between two polls.",
@@ -52,9 +53,7 @@ def command(
     beside measured ones, replicas, and the autoscaler's last decisions with their reasons. With
     --json, one object after two polls.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidInputError(f"--url: must be like http://127.0.0.1:8000, not {url!r}")
+    check_url("--url", url)
     console = Console()
     if not (once or as_json or console.is_terminal):
         raise InvalidInputError("top needs a terminal; use --once or --json without one")
@@ -85,12 +84,12 @@ def _watch(
                 with lock:
                     polls = view.polls
                 answers = _answers(ask, polls)
-            except InvalidInputError as error:
-                with lock:
-                    view.add_failure(time.monotonic(), str(error))
-            else:
                 with lock:
                     _add(view, answers)
+            except Exception as error:
+                # Whatever it is, the screen must not show old numbers as if they were new.
+                with lock:
+                    view.add_failure(time.monotonic(), str(error) or type(error).__name__)
             polled.set()
 
     def drawn() -> Any:
@@ -155,7 +154,7 @@ def _asker(url: str, token: str | None) -> Callable[[str], Any]:
         except urllib.error.HTTPError as error:
             error.close()
             raise InvalidInputError(_refused(url, error.code)) from None
-        except OSError as error:
+        except NO_ANSWER as error:
             reason = getattr(error, "reason", error)
             raise InvalidInputError(f"no service answers at {url} ({reason})") from None
         except ValueError:

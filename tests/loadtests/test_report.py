@@ -11,7 +11,7 @@ from loadtests.schedule import Schedule, Step
 SLA = SLAConfig(response_time_ms=100, percentile=90)
 
 
-def made(response_ms, outcome, step_s=10.0, lag_ms=0.0, queued=False) -> tuple[Records, Schedule]:
+def made(response_ms, outcome, step_s=10.0, lag_ms=0.0, awaited_ms=0.0) -> tuple[Records, Schedule]:
     """Return records of requests due evenly over two steps; the second is twice as long."""
     n = len(response_ms)
     scheduled_s = np.arange(n) * 3 * step_s / n
@@ -19,7 +19,7 @@ def made(response_ms, outcome, step_s=10.0, lag_ms=0.0, queued=False) -> tuple[R
     records.sent_s[:] = scheduled_s + lag_ms / 1000
     records.finished_s[:] = scheduled_s + np.array(response_ms) / 1000
     records.outcome[:] = outcome
-    records.queued[:] = queued
+    records.awaited_s[:] = awaited_ms / 1000
     steps = (Step(step_s, n / 3 / step_s), Step(2 * step_s, n / 3 / step_s))
     return records, Schedule(scheduled_s, steps)
 
@@ -80,7 +80,8 @@ def test_a_late_generator_is_reported():
 
 
 def test_waiting_for_a_connection_is_not_generator_lag():
-    found = report(*made([50] * 30, [Outcome.OK] * 30, lag_ms=20, queued=True), SLA)
+    found = report(*made([50] * 30, [Outcome.OK] * 30, lag_ms=20, awaited_ms=19), SLA)
+    assert found["generator_lag_ms"]["p99"] == pytest.approx(1)
     assert found["generator_fell_behind"] is False
     assert found["waited_for_connection"] == 30
 
@@ -124,7 +125,7 @@ def test_refusals_are_counted_by_their_status():
 def test_the_lag_is_told_for_each_second():
     records, schedule = made([50] * 30, [Outcome.OK] * 30, lag_ms=1)
     records.sent_s[4] += 0.05
-    records.queued[7] = True
+    records.sent_s[7] = np.nan
     lag_ms = [row["lag_p99_ms"] for row in per_second(records, schedule, SLA)]
     assert lag_ms[7] is None
     assert [lag_ms[4], lag_ms[8]] == pytest.approx([51, 1])

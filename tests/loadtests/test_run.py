@@ -57,7 +57,7 @@ def test_a_sound_service_gets_a_clean_report(start_service, loadtest, tmp_path):
 def test_a_service_without_an_sla_needs_one(start_service, capfd):
     url = start_service(sla=None)
     assert main(["loadtest", "--url", url, "--model", "echo"]) == 2
-    assert "reports no SLA; give one with --sla" in capfd.readouterr().err
+    assert "reports no SLA for 'echo'; give one with --sla" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(("threshold", "expected"), [("5s@95", 0), ("1ms@99", 1)])

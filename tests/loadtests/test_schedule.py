@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -44,6 +44,8 @@ def test_malformed_shape_is_refused(text):
 
 @given(steps, st.integers(0, 2**32))
 def test_arrivals_ascend_within_the_steps_and_have_their_rates(steps, seed):
+    # Of so many, some come.
+    assume(sum(step.duration_s * step.arrival_rate_per_s for step in steps) > 50)
     schedule = poisson_schedule(steps, seed)
     arrivals_s = schedule.arrivals_s
     assert np.all(np.diff(arrivals_s) >= 0)

@@ -8,6 +8,7 @@ PART: dict[str, Any] = {
     "wrong_answers": 0,
     "lost": 0,
     "requests": 7,
+    "waited_for_connection": 0,
     "failed": {},
     "offered_rate_per_s": 1.0,
     "achieved_rate_per_s": 1.0,
@@ -36,3 +37,8 @@ def test_one_step_is_the_whole_test_and_many_are_not_shown() -> None:
     assert table({**PART, "by_step": [PART]})[0] == ["whole test"]
     assert table({**PART, "by_step": [PART] * 2})[0] == ["step 1", "step 2", "whole test"]
     assert table({**PART, "by_step": [PART] * (MAX_STEPS_SHOWN + 1)})[0] == ["whole test"]
+
+
+def test_waits_for_a_connection_are_told_if_there_were_any() -> None:
+    assert "waited for a connection" not in cells()
+    assert cells(waited_for_connection=1234)["waited for a connection"] == ["1,234"]

@@ -1,6 +1,10 @@
+import numpy as np
 import pytest
 
 from deployments.config import SLAConfig
+from loadtests.records import Records
+from loadtests.report import report
+from loadtests.schedule import Schedule, Step
 from loadtests.thresholds import Thresholds
 from policy.errors import InvalidInputError
 
@@ -23,6 +27,8 @@ SOUND = {
         (Thresholds(), {}, []),
         (Thresholds(), {"wrong_answers": 1}, ["wrong answers: 1, not 0"]),
         (Thresholds(), {"lost": 2}, ["requests without any answer: 2, not 0"]),
+        (Thresholds(), {"ok": 0, "refused": 10}, ["errors other than refusals: 990, not 0"]),
+        (Thresholds(), {"ok": 0, "refused": 1000}, []),
         (Thresholds(), {"sla_met": False}, []),
         (Thresholds(SLA), {}, []),
         (
@@ -50,3 +56,17 @@ def test_a_percentage_is_one(percent):
         Thresholds(min_right_percent=percent)
     with pytest.raises(InvalidInputError, match="--max-refused: must be from 0 to 100"):
         Thresholds(max_refused_percent=percent)
+
+
+@pytest.mark.parametrize(
+    ("status", "passes"),
+    [(400, False), (499, False), (500, False), (429, True), (503, True), (504, True)],
+)
+def test_only_refusals_are_errors_that_pass(status, passes):
+    records = Records.begin(np.arange(10.0))
+    records.sent_s[:] = records.scheduled_s
+    records.finished_s[:] = records.scheduled_s + 0.001
+    records.outcome[:] = status
+    found = report(records, Schedule(records.scheduled_s, (Step(10, 1),)), SLA)
+    missed = Thresholds().misses(found)
+    assert missed == ([] if passes else ["errors other than refusals: 10, not 0"])

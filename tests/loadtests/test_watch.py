@@ -44,12 +44,27 @@ def test_the_service_is_asked_until_the_test_ends_even_if_it_is_silent_at_times(
         return POLICY if path.endswith("policy") and len(asked) % 2 else None
 
     monkeypatch.setattr("time.perf_counter", lambda: float(len(asked)))
-    with ServiceWatch(ask) as found:
+    with ServiceWatch("m", ask) as found:
         assert enough.wait(LIMIT_S)
     told = found.since(3.0)
     assert told
     assert all(one["at_s"] >= 0 and one["replicas"] is None for one in told)
     assert not found._thread.is_alive()
+
+
+def test_the_predictions_are_those_of_the_model_under_test(monkeypatch) -> None:
+    monkeypatch.setattr(watch, "WATCH_EVERY_S", 0.001)
+    asked = threading.Event()
+    both = {"model": "a", **POLICY, "models": {"b": {"model": "b", "predicted_ms": {"99": 7.0}}}}
+
+    def ask(path: str) -> dict[str, Any] | None:
+        if path.endswith("autoscaler"):
+            asked.set()
+        return both if path.endswith("policy") else None
+
+    with ServiceWatch("b", ask) as found:
+        assert asked.wait(LIMIT_S)
+    assert found.since(0.0)[0]["predicted_ms"] == {"99": 7.0}
 
 
 async def test_a_real_service_and_a_real_log_are_understood() -> None:

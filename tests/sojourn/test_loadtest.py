@@ -1,14 +1,19 @@
 """User errors print one line and exit with status 2, before any load is sent."""
 
 import io
+import json
 import socket
 import urllib.error
 import urllib.request
 
 import pytest
 
+from loadtests.records import Outcome, Records
+from loadtests.run import Finished
 from sojourn.cli import main
+from sojourn.commands import loadtest
 from sojourn.commands.loadtest_options import parse_sla
+from tests.support.canned_bytes import NO_ANSWERS, sending
 
 
 @pytest.fixture
@@ -33,12 +38,21 @@ def test_no_service_at_the_url(capsys, closed_port):
     assert "sojourn serve" in line
 
 
+@pytest.mark.parametrize("content", NO_ANSWERS.values(), ids=NO_ANSWERS)
+def test_no_service_is_one_that_does_not_answer_in_http_to_the_end(capsys, content):
+    with sending(content) as url:
+        assert f"no service answers at {url} (" in refused(capsys, "--url", url)
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
         (["--url", "127.0.0.1:8000"], "http://127.0.0.1:8000"),
+        (["--url", "http://127.0.0.1:80a"], "--url: must be like http://127.0.0.1:8000"),
+        (["--url", "http://[::1"], "--url: must be like http://127.0.0.1:8000"),
         (["--rate", "-5"], "arrival rate"),
         (["--rate", "0"], "above 0"),
+        (["--rate", "0.1", "--duration-s", "1"], "load: no request becomes due with seed 0, 0.1 "),
         (["--duration-s", "0"], "duration"),
         (["--rate", "5", "--shape", "10s:5"], "--shape with parts has its own rates"),
         (["--shape", "spikes"], "not one of constant, step, spike, diurnal, nor DURATION:RATE"),
@@ -54,6 +68,10 @@ def test_no_service_at_the_url(capsys, closed_port):
         (["--trace", "nowhere.csv"], "nowhere.csv"),
         (["--trace", __file__, "--rate", "5"], "--trace has its own rates"),
         (["--connections", "0"], "connections"),
+        (
+            ["--connections", "2", "--workers", "3"],
+            "--connections: 3 workers need at least as many",
+        ),
         (["--sla", "100@99"], "--sla: must be like 100ms@99, not '100@99'"),
         (["--sla", "1.2.3ms@99"], "--sla: must be like 100ms@99"),
         (["--sla", "100ms@0.99"], "--sla: percentile: is in percent; write 99 for 99%"),
@@ -85,3 +103,23 @@ def test_another_model_at_the_url_is_named(capsys, monkeypatch):
     error = refused(capsys, "--url", "http://127.0.0.1:8000")
     assert "has no model 'digits' (there is no model 'digits'; this service has 'tickets')" in error
     assert "--model names it" in error
+
+
+def test_results_that_cannot_be_written_are_printed(capsys, monkeypatch, tmp_path):
+    def run(url, schedule, *_):
+        records = Records.begin(schedule.arrivals_s)
+        records.outcome[:] = Outcome.ANSWERED
+        records.sent_s[:] = records.finished_s[:] = records.scheduled_s
+        return Finished(records, [], 0.0, 0.0)
+
+    monkeypatch.setattr(loadtest, "run", run)
+    monkeypatch.setattr(loadtest, "model_metadata", lambda *_: {})
+    monkeypatch.setattr(loadtest, "said", lambda *_: None)
+    (tmp_path / "report.json").mkdir()
+    options = ["--rate", "50", "--duration-s", "1", "--sla", "100ms@99", "--out", str(tmp_path)]
+    assert main(["loadtest", *options]) == 2
+    out, said = capsys.readouterr()
+    assert "requests" in out
+    assert f"sojourn: --out: cannot write to {tmp_path}: Is a directory" in said
+    assert main(["loadtest", *options[:-2], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sla_met"] is True

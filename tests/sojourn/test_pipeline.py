@@ -65,6 +65,22 @@ def test_run_keeps_the_order_and_has_errors_in_their_place(file, tmp_path, capsy
     assert (summary["completed"], summary["failed"]) == (2, 3)
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["plan", "--arrival-rate", "inf"], "'--arrival-rate': inf is not in the range"),
+        (["plan", "--arrival-rate", "5", "--percentile", "0.99"], "write 99 for 99%"),
+        (["simulate", "--arrival-rate", "nan"], "must be a finite number, not nan"),
+        (["simulate", "--arrival-rate", "1e9"], "load: 6e+10 requests; at most 20,000,000"),
+        (["simulate", "--arrival-rate", "5", "--seconds", "inf"], "'--seconds': must be a finite"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_one_line(file, capsys, words, message):
+    assert main(["pipeline", words[0], file, *words[1:]]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
 def test_profile_needs_an_example(file, capsys):
     assert main(["pipeline", "profile", file]) == 2
     assert "pipeline.example: measuring needs it" in capsys.readouterr().err

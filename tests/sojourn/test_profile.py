@@ -140,6 +140,7 @@ def test_the_path_is_measured_if_there_is_a_haproxy(out, capsys, monkeypatch):
             "the options are: threads",
         ),
         (["--model", "digits", "--out", "p.json", "--repeats", "0"], "--repeats"),
+        (["--model", "digits", "--out", "p.json", "--cpus", "inf"], "--cpus"),
         ([*EMULATED, "--out", "p.json", "--max-batch-size", "3"], "profile ends at 2, not 3"),
     ],
 )

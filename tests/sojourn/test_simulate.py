@@ -230,7 +230,9 @@ def test_report_of_a_fixed_fleet(tmp_path):
         (["--scale", "0"], "--scale"),
         (["--scale", "inf"], "--scale"),
         (["--start-time-s", "nan"], "--start-time-s"),
+        (["--scale", "1e6"], "arrivals: at most 10,000,000 requests per second can be simulated"),
         (["--percentile", "100"], "--percentile"),
+        (["--percentile", "0.99"], "--percentile': is in percent; write 99 for 99%"),
         (["--replicas", "3"], "--replicas: applies to a fixed fleet"),
         (["--trace", "no-such-file"], "no-such-file"),
         (["--trace", str(PROFILE)], "second,requests"),
@@ -258,6 +260,7 @@ def test_a_user_error_is_one_line_and_status_2(capsys, trace, more, message):
         (["--arrival-rate=5"], "give --trace FILE, or --tune-on and --judge-on, or --arrival"),
         (["--arrival-rate=5", "--replicas=1", "--scale=2"], "--scale: needs --trace"),
         (["--arrival-rate=1e-9", "--replicas=1"], "longer than a year"),
+        (["--arrival-rate=1e9", "--replicas=1", "--requests=100"], "can be simulated, not 1e+09"),
     ],
 )
 def test_exactly_one_load_must_be_given(capsys, more, message):

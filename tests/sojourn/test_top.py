@@ -1,6 +1,8 @@
 """`sojourn top`: what it gathers from its polls, what it draws, and how it starts and ends."""
 
 import contextlib
+import http.client
+import io
 import itertools
 import json
 import os
@@ -20,11 +22,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from sojourn.cli import main
+from sojourn.commands import top
 from sojourn.commands.top_frame import frame, sparkline
 from sojourn.commands.top_view import ServiceView, resampled
+from tests.support.canned_bytes import NO_ANSWERS, sending
 from tests.support.ports import free_port
 from tests.support.services import ROOT
-from tests.support.waiting import LIMIT_S
+from tests.support.waiting import LIMIT_S, wait_for
 from tests.support.watched_service import watched_service
 
 SLA = {"response_time_ms": 100, "percentile": 99}
@@ -426,6 +430,8 @@ def test_a_service_that_goes_away_is_shown_again_when_it_is_back():
     ("arguments", "complaint"),
     [
         (["--url", "127.0.0.1:8000"], "--url: must be like http://127.0.0.1:8000"),
+        (["--url", "http://127.0.0.1:80a"], "--url: must be like http://127.0.0.1:8000"),
+        (["--url", "http://[::1"], "--url: must be like http://127.0.0.1:8000"),
         (["--interval-s", "0"], "interval-s"),
         ([], "top needs a terminal; use --once or --json without one"),
         (["--once", "--url", "http://127.0.0.1:9"], "no service answers at http://127.0.0.1:9 ("),
@@ -438,3 +444,32 @@ def test_a_user_error_is_one_line(arguments, complaint, capsys):
     assert out == ""
     (line,) = error.splitlines()
     assert complaint in line
+
+
+@pytest.mark.parametrize("content", NO_ANSWERS.values(), ids=NO_ANSWERS)
+def test_what_does_not_answer_in_http_to_the_end_is_one_line(content, capsys):
+    with sending(content) as url:
+        assert main(["top", "--once", "--url", url]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"sojourn: no service answers at {url} (")
+
+
+def test_polls_go_on_after_whatever_failed(monkeypatch):
+    """A screen without them would show old numbers for good."""
+    polls = itertools.count(1)
+    asked = []
+
+    def ask(path):
+        asked.append(path)
+        if next(polls) % 2:
+            raise http.client.IncompleteRead(b"{", 100)
+        return {}
+
+    def key(_):
+        wait_for(lambda: len(asked) > 6)
+        return "q"
+
+    monkeypatch.setattr(top, "_key", key)
+    view = ServiceView("http://service")
+    top._watch(Console(file=io.StringIO(), force_terminal=True), view, ask, 0.001)
+    assert len(asked) > 6

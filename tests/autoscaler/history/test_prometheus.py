@@ -19,6 +19,7 @@ import pytest
 from autoscaler.history import prometheus
 from autoscaler.history.prometheus import UnreachableError, query_range
 from policy.errors import InvalidInputError
+from tests.support.canned_bytes import NO_ANSWERS, sending
 from tests.support.ports import free_port
 from tests.support.waiting import LIMIT_S, wait_for
 
@@ -106,6 +107,14 @@ def test_an_answer_that_cannot_be_used_is_reported_in_one_line(
     ):
         query_range(url, "up", BEGIN_S - 600, BEGIN_S)
     assert "\n" not in str(caught.value)
+
+
+def test_an_answer_that_is_not_http_may_be_better_later() -> None:
+    with (
+        sending(NO_ANSWERS["ssh"]) as url,
+        pytest.raises(UnreachableError, match=r"does not answer \(SSH-2.0"),
+    ):
+        query_range(url, "up", BEGIN_S - 600, BEGIN_S)
 
 
 def test_a_server_that_fails_may_do_better_later() -> None:

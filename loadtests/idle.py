@@ -1,0 +1,64 @@
+"""How long the event loop of a load generator has had nothing to do.
+
+A request that finds every connection busy waits for the service, or for a generator that does not
+come to read the answers that are there. The second has nothing to do at no time.
+"""
+
+import time
+from collections.abc import Callable
+
+from gevent import get_hub  # type: ignore[import-untyped]
+
+# Less idle than this share of a wait, and the generator was too busy to end it in time.
+IDLE_SHARE = 0.1
+_FIRST, _LAST = 2, -2
+
+
+class Idle:
+    """Adds up the time for which this thread's event loop waits for something to happen.
+
+    Parameters
+    ----------
+    clock : callable, optional
+        Returns the time in seconds.
+
+    Attributes
+    ----------
+    total_s : float
+        The time so far.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.total_s = 0.0
+        self._clock = clock
+        self._began_s = 0.0
+        loop = get_hub().loop
+        # The last thing before the loop waits, and the first thing after.
+        self._before = loop.prepare(ref=False, priority=_LAST)
+        self._after = loop.check(ref=False, priority=_FIRST)
+        self._before.start(self._begin)
+        self._after.start(self._end)
+
+    def _begin(self) -> None:
+        self._began_s = self._clock()
+
+    def _end(self) -> None:
+        self.total_s += self._clock() - self._began_s
+
+    def close(self) -> None:
+        """Stop counting."""
+        self._before.close()
+        self._after.close()
+
+
+def awaited_s(waited_s: float, idle_s: float) -> float:
+    """Return how much of a wait for a connection is the service's: all of it, or nothing.
+
+    Parameters
+    ----------
+    waited_s : float
+        From when the request could have been sent until a connection was free; below 0 if one was.
+    idle_s : float
+        For how much of that the event loop had nothing to do.
+    """
+    return waited_s if waited_s > 0 and idle_s >= IDLE_SHARE * waited_s else 0.0

@@ -1,0 +1,160 @@
+"""A worker of a load test: it sends its part of the schedule, each request when it is due.
+
+This module needs gevent, and Locust only for its types.
+"""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gevent  # type: ignore[import-untyped]
+import numpy as np
+import orjson
+from gevent.queue import SimpleQueue  # type: ignore[import-untyped]
+
+from loadtests.answers import Case, read_cases
+from loadtests.idle import Idle, awaited_s
+from loadtests.metrics import Metrics
+from loadtests.records import GOOD, Outcome, Records, outcome_name
+from loadtests.run import Settings, examples_kept
+
+if TYPE_CHECKING:
+    from locust.env import Environment
+
+    from loadtests.user import InferenceUser
+
+#: The message that tells the master a worker's progress.
+PROGRESS = "sojourn-progress"
+REPORT_EVERY_S = 0.25
+MAX_EXAMPLE_LENGTH = 300
+
+
+class Sender:
+    """A worker's part of a running test: the requests that are due, and the records of the others.
+
+    Parameters
+    ----------
+    settings : Settings
+        Its files are in the working directory.
+    worker : int
+        From 0.
+    """
+
+    def __init__(self, settings: Settings, worker: int) -> None:
+        self.settings = settings
+        self.worker = worker
+        mine = slice(worker, None, settings.workers)
+        scheduled_s = np.load(settings.schedule)
+        self.records = Records.begin(scheduled_s[mine])
+        self.cases = read_cases(Path(settings.cases))
+        # Consecutive requests should not be consecutive in the file.
+        order = np.random.default_rng(settings.seed).permutation(len(self.cases))
+        self.case_of = order[np.arange(scheduled_s.size)[mine] % order.size].tolist()
+        # Numbers of requests, each with the time and the idle time so far when it was queued.
+        self.due: SimpleQueue[tuple[int, float, float]] = SimpleQueue()
+        self.dispatched = self.finished = self.good = self.wrong = 0
+        self.start_s = 0.0
+        self.begun_cpu_s = 0.0
+        self.idle = Idle()
+        self.metrics = Metrics()
+        self.examples: dict[str, list[dict[str, Any]]] = {}
+
+    def begin(self, start_s: float, environment: "Environment") -> None:
+        """Send the schedule from `start_s` on, by ``time.perf_counter``."""
+        self.start_s, self.begun_cpu_s = start_s, time.process_time()
+        gevent.spawn(self.dispatch)
+        gevent.spawn(self.report_progress, environment)
+
+    def dispatch(self) -> None:
+        """Queue each request when it is due."""
+        for number, due_s in enumerate(self.records.scheduled_s.tolist()):
+            wait_s = self.start_s + due_s - time.perf_counter()
+            if wait_s > 0:
+                gevent.sleep(wait_s)
+            self.dispatched += 1
+            self.due.put((number, time.perf_counter(), self.idle.total_s))
+
+    def send_next(self, user: "InferenceUser") -> None:
+        """Wait for the next request that is due, and send it."""
+        number, queued_s, idle_s = self.due.get()
+        records = self.records
+        records.awaited_s[number] = awaited_s(
+            user.free_since_s - queued_s, self.idle.total_s - idle_s
+        )
+        due_s = self.start_s + records.scheduled_s[number]
+        case = self.cases[self.case_of[number]]
+        waited_s = time.perf_counter() - due_s
+        if waited_s > self.settings.timeout_s:
+            # Its client would have given up while the request waited for a connection.
+            outcome, sent_s, finished_s = int(Outcome.TIMEOUT), np.nan, time.perf_counter()
+            self.note_failure(outcome, case, f"never sent: no connection free in {waited_s:.1f} s")
+        else:
+            outcome, sent_s, finished_s = user.infer(case, due_s)
+            user.free_since_s = finished_s
+        records.outcome[number] = outcome
+        records.sent_s[number] = sent_s - self.start_s
+        records.finished_s[number] = finished_s - self.start_s
+        if outcome == Outcome.OK and case.label_true is not None:
+            records.label_true[number] = case.label_true
+        self.finished += 1
+        self.good += outcome in GOOD
+        self.wrong += outcome == Outcome.WRONG
+        self.metrics.observe(outcome, finished_s - due_s, sent_s - due_s)
+
+    def note_failure(self, outcome: int, case: Case, fault: str) -> None:
+        """Keep the first failure of each kind, and a few wrong answers, as examples."""
+        kind = outcome_name(outcome)
+        kept = self.examples.setdefault(kind, [])
+        if len(kept) < examples_kept(kind):
+            kept.append(
+                {
+                    "kind": kind,
+                    "at_s": time.perf_counter() - self.start_s,
+                    "request": shortened(case.body.decode(errors="replace")),
+                    "fault": shortened(fault),
+                }
+            )
+
+    @property
+    def outstanding(self) -> int:
+        """The number of requests that are due and have not finished."""
+        return self.dispatched - self.finished
+
+    @property
+    def ended(self) -> bool:
+        """Whether every request has finished or timed out."""
+        scheduled_s = self.records.scheduled_s
+        if self.dispatched == scheduled_s.size:
+            last_due_s = float(scheduled_s[-1]) if scheduled_s.size else 0.0
+            overdue_s = time.perf_counter() - self.start_s - last_due_s
+            return self.outstanding == 0 or overdue_s > self.settings.timeout_s + 1
+        return False
+
+    def progress(self) -> dict[str, Any]:
+        """Return how far this worker is: requests due, good, wrong, failed, and in flight."""
+        # Counted as they come: a look at the records of a long test would hold requests up.
+        failed = self.finished - self.good - self.wrong
+        counts = (self.dispatched, self.good, self.wrong, failed, self.outstanding)
+        return {"worker": self.worker, "counts": counts, "ended": self.ended}
+
+    def report_progress(self, environment: "Environment") -> None:
+        """Tell the master how far this worker is, again and again."""
+        while True:
+            assert environment.runner is not None
+            environment.runner.send_message(PROGRESS, self.progress())
+            gevent.sleep(REPORT_EVERY_S)
+
+    def save(self) -> None:
+        """Write the records, and what else is to be told."""
+        settings = self.settings
+        self.records.save(Path(settings.records.format(self.worker)))
+        examples = [example for kept in self.examples.values() for example in kept]
+        cpu_s = time.process_time() - self.begun_cpu_s
+        notes = {"start_s": self.start_s, "cpu_s": cpu_s, "examples": examples}
+        Path(settings.notes.format(self.worker)).write_bytes(orjson.dumps(notes))
+
+
+def shortened(text: str) -> str:
+    """Return the beginning of a text, with the number of characters left out."""
+    left_out = len(text) - MAX_EXAMPLE_LENGTH
+    return text if left_out <= 0 else f"{text[:MAX_EXAMPLE_LENGTH]} … ({left_out} more characters)"

@@ -1,0 +1,66 @@
+"""Every number on the command line has a range, and is a number."""
+
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from sojourn import option_types
+from sojourn.cli import COMMANDS, cli
+
+
+def options() -> Iterator[tuple[str, click.Option]]:
+    context = click.Context(cli)
+    waiting = [(name, cli.get_command(context, name)) for name in COMMANDS]
+    while waiting:
+        name, command = waiting.pop()
+        if isinstance(command, click.Group):
+            waiting += [(f"{name} {each}", part) for each, part in command.commands.items()]
+        for option in command.params:
+            if isinstance(option, click.Option):
+                yield name, option
+
+
+def test_a_range_of_numbers_has_no_infinity_anywhere():
+    found = [one for one in options() if isinstance(one[1].type, click.FloatRange)]
+    assert len(found) > 20
+    others = [
+        f"{name} {option.opts[0]}"
+        for name, option in found
+        if not isinstance(option.type, option_types.Number)
+    ]
+    assert others == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        *((option_types.above_0, text) for text in ("0", "-1", "nan", "inf", "x")),
+        *((option_types.from_0, text) for text in ("-1", "nan", "inf", "-inf")),
+        *((option_types.percentile, text) for text in ("0", "100", "0.99", "1", "nan")),
+        *((option_types.arrival_rate, text) for text in ("0", "1e-300", "1e10", "nan", "inf")),
+        *((option_types.scale, text) for text in ("0", "1e12", "nan")),
+    ],
+)
+def test_what_is_out_of_range_is_refused(kind, text):
+    with pytest.raises(click.BadParameter):
+        kind.convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (option_types.above_0, "1e-6"),
+        (option_types.from_0, "0"),
+        (option_types.percentile, "99.9"),
+        (option_types.arrival_rate, "1e-9"),
+        (option_types.scale, "1000000"),
+    ],
+)
+def test_what_is_in_range_is_taken(kind, text):
+    assert kind.convert(text, None, None) == float(text)
+
+
+def test_a_share_in_place_of_a_percentile_is_explained():
+    with pytest.raises(click.BadParameter, match="is in percent; write 99 for 99%"):
+        option_types.percentile.convert("0.99", None, None)
