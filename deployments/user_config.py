@@ -186,18 +186,6 @@ class UserConfig(StrictModel):
     #: What differs for a model, by its name.
     models: dict[str, HostedModelConfig] = Field(default_factory=dict)
 
-    @model_validator(mode="after")
-    def _way_is_within_the_sla(self) -> Self:
-        way_ms = self.autoscaler.settings().delays.way_ms
-        for sla in (self.sla, *(model.sla for model in self.models.values() if model.sla)):
-            if way_ms > sla.response_time_ms:
-                raise ValueError(
-                    f"response_time_ms must be at least {way_ms:g}, which a request's way to the "
-                    "replica and back takes (request_delay_ms and reply_delay_ms), "
-                    f"not {sla.response_time_ms:g}"
-                )
-        return self
-
     def for_model(self, name: str) -> "UserConfig":
         """Return what holds for a model."""
         own = self.models.get(name)
@@ -239,4 +227,13 @@ def parse_user_config(content: Mapping[str, Any] | None) -> UserConfig:
     InvalidInputError
         The first error, in one line: where it is, and what is allowed.
     """
-    return validate(UserConfig, content or {}, "user_config")
+    config = validate(UserConfig, content or {}, "user_config")
+    way_ms = config.autoscaler.settings().delays.way_ms
+    for sla in (config.sla, *(model.sla for model in config.models.values() if model.sla)):
+        if way_ms > sla.response_time_ms:
+            raise InvalidInputError(
+                f"user_config: response_time_ms must be at least {way_ms:g}, which a request's way "
+                "to the replica and back takes (request_delay_ms and reply_delay_ms), "
+                f"not {sla.response_time_ms:g}"
+            )
+    return config
