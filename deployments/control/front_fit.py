@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from deployments.batcher.front_meter import FrontCounts
+from deployments.batcher.front_counts import FrontCounts
 from deployments.control.interruption_fit import InterruptionFit
 from deployments.control.loop_waits import LoopState, LoopWaits
 from policy.front import FrontCosts

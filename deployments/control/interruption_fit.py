@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from deployments.batcher.front_meter import FrontCounts
+from deployments.batcher.front_counts import FrontCounts
 from policy.interruptions import Interruptions
 
 #: Lengths that stand for all those seen.

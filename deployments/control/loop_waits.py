@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deployments.batcher.front_meter import HEARTBEAT_S, FrontCounts
+from deployments.batcher.front_counts import FrontCounts
+from deployments.batcher.front_meter import HEARTBEAT_S
 
 #: Time after which a second's waits count for 1/e.
 _MEMORY_S = 10.0

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from deployments.batcher.batch_record import BatchRecord
-from deployments.batcher.front_meter import FrontCounts, FrontMeter
+from deployments.batcher.front_counts import FrontCounts
+from deployments.batcher.front_meter import FrontMeter
 from deployments.control.balancer_wait import BalancerWait
 from policy.objective import ServiceLevelObjective
 

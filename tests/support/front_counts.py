@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from deployments.batcher.front_meter import FrontCounts, IterationSums
+from deployments.batcher.front_counts import FrontCounts, IterationSums
 
 
 def front_counts(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.batcher.front_meter import FrontCounts, IterationSums
+from deployments.batcher.front_counts import FrontCounts, IterationSums
 from deployments.control.front_fit import FrontFit
 from policy.front import FrontCosts
 from tests.support.front_counts import front_counts

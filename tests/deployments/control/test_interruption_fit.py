@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from deployments.batcher.front_meter import FrontCounts
+from deployments.batcher.front_counts import FrontCounts
 from deployments.control.interruption_fit import InterruptionFit
 from tests.support.front_counts import front_counts
 

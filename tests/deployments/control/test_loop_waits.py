@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.batcher.front_meter import FrontCounts
+from deployments.batcher.front_counts import FrontCounts
 from deployments.control.loop_waits import LoopState, LoopWaits
 
 
