@@ -21,11 +21,12 @@ class StageNode:
 
 @dataclass(frozen=True)
 class SwitchNode:
-    """An item goes to the node of its key; `shares` are expected."""
+    """An item goes to the node of its key; `shares` are expected. All branches lead to `next`."""
 
     choose: Callable[[Any], Any]
     entries: Mapping[Any, int]
     shares: Mapping[Any, float]
+    next: int
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ def _compile(graph: Graph, numbers: Mapping[str, int], step: Any, following: int
             key: _compile(graph, numbers, branch, following)
             for key, branch in step.branches.items()
         }
-        node = SwitchNode(step.choose, entries, step.expected_shares)
+        node = SwitchNode(step.choose, entries, step.expected_shares, following)
     elif isinstance(step, Ensemble):
         branches = [_compile(graph, numbers, branch, JOIN) for branch in step.branches]
         node = ForkNode(tuple(branches), step.join, following)
