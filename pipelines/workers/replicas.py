@@ -89,6 +89,7 @@ class _Replica:
             return
         if kind == START:
             self.ready = True
+            self._pool.replica_found()
         elif kind == RETIRED:
             self.retired = True
         else:
@@ -131,6 +132,7 @@ class ReplicaWorkers:
         self._given_up: set[Path] = set()
         self._called: set[asyncio.Task[None]] = set()
         self._remote = False
+        self._search: asyncio.Task[None] | None = None
         self._missing_since_s = time.monotonic()
         self._started: asyncio.Future[None] | None = None
 
@@ -145,16 +147,14 @@ class ReplicaWorkers:
         private(self._access.folder)
         self._started = asyncio.get_running_loop().create_future()
         # Until the pipeline has started, nobody calls `check`.
-        searches = [asyncio.create_task(self._find_forever())]
-        if self._access.call is not None:
-            searches.append(asyncio.create_task(self._look_elsewhere()))
+        finding = asyncio.create_task(self._find_forever())
+        self._search_elsewhere()
         try:
             await asyncio.wait_for(self._started, _START_S)
         except TimeoutError:
             raise StartError(_NO_REPLICA.format(self._name)) from None
         finally:
-            for search in searches:
-                search.cancel()
+            finding.cancel()
 
     def run(self, batch: StageBatch) -> None:
         """Run a batch on a free replica, a random one. The caller knows that there is one."""
@@ -192,16 +192,26 @@ class ReplicaWorkers:
         self._find()
         if self._count() or self._remote:
             self._missing_since_s = now_s
-        elif now_s - self._missing_since_s > _LOST_S:
+            return
+        self._search_elsewhere()
+        if now_s - self._missing_since_s > _LOST_S:
             self._listener.workers_changed(0, _NO_REPLICA.format(self._name))
 
     async def close(self) -> None:
         """Leave all replicas."""
+        if self._search is not None:
+            self._search.cancel()
         for task in self._called:
             task.cancel()
         for replica in self._replicas.values():
             replica.link.close()
         self._replicas.clear()
+
+    def replica_found(self) -> None:
+        """Use the replicas on this machine from now on, for as long as there is one."""
+        self._remote = False
+        if self._search is not None:
+            self._search.cancel()
 
     def replica_changed(self, replica: _Replica) -> None:
         """Take note of a replica that is ready, taken, free, or about to end."""
@@ -235,10 +245,21 @@ class ReplicaWorkers:
             self._find()
             await asyncio.sleep(_FIND_S)
 
+    def _search_elsewhere(self) -> None:
+        """Begin to look for replicas on other machines, unless that is being done."""
+        if self._access.call is not None and (self._search is None or self._search.done()):
+            self._search = asyncio.create_task(self._look_elsewhere())
+
     async def _look_elsewhere(self) -> None:
         """Use the replicas on other machines if there are some, but none on this one."""
         assert self._access.any_runs is not None
-        await self._access.any_runs()
+        while True:
+            try:
+                await self._access.any_runs()
+                break
+            except Exception:
+                logger.exception("stage %r: its replicas were not found; trying again", self._name)
+                await asyncio.sleep(_GRACE_S)
         await asyncio.sleep(_GRACE_S)
         self._remote = True
         self._tell()
