@@ -44,11 +44,16 @@ class WorkerLink:
     Parameters
     ----------
     connection : socket.socket
-        Of type SOCK_SEQPACKET; the link owns it.
+        Of type SOCK_SEQPACKET; the link owns it, and closes it if it cannot be made.
     on_message : callable
         Called with the kind of each message, and its content if it has one.
     on_end : callable
         Called when the other end has closed, or its process has died.
+
+    Raises
+    ------
+    OSError
+        There are no descriptors left, or no memory.
 
     Attributes
     ----------
@@ -64,7 +69,12 @@ class WorkerLink:
         on_message: Callable[[int, Any], None],
         on_end: Callable[[], None],
     ) -> None:
-        self.requests, self.replies = Arena(), Arena()
+        with contextlib.ExitStack() as undo:
+            undo.callback(connection.close)
+            self.requests = Arena()
+            undo.callback(self.requests.close)
+            self.replies = Arena()
+            undo.pop_all()
         self.job: Job | None = None
         self._socket = connection
         self._on_message_of, self._on_end = on_message, on_end

@@ -31,7 +31,13 @@ _STANDARD_ERROR = 2
 
 
 class _Worker:
-    """One worker process, as seen from the process that started it."""
+    """One worker process, as seen from the process that started it.
+
+    Raises
+    ------
+    OSError
+        The machine has no room for it.
+    """
 
     def __init__(self, pool: "ProcessWorkers", cpus: list[int] | None) -> None:
         self.cpus = cpus
@@ -39,18 +45,22 @@ class _Worker:
         self.started_s = time.monotonic()
         self._pool = pool
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.link = WorkerLink(ours, self._on_message, self._on_end)
-        arenas = self.link.requests.descriptor, self.link.replies.descriptor
-        inherited = [theirs.fileno(), *arenas]
         with theirs:
-            self.process = subprocess.Popen(
-                command(inherited),
-                pass_fds=inherited,
-                stdin=subprocess.DEVNULL,
-                # What a stage prints must not mix with the output of this process.
-                stdout=_STANDARD_ERROR,
-            )
-        self.link.send(START, (pool.recipe, cpus))
+            self.link = WorkerLink(ours, self._on_message, self._on_end)
+            arenas = self.link.requests.descriptor, self.link.replies.descriptor
+            inherited = [theirs.fileno(), *arenas]
+            try:
+                self.process = subprocess.Popen(
+                    command(inherited),
+                    pass_fds=inherited,
+                    stdin=subprocess.DEVNULL,
+                    # What a stage prints must not mix with the output of this process.
+                    stdout=_STANDARD_ERROR,
+                )
+                self.link.send(START, (pool.recipe, cpus))
+            except BaseException:
+                self.link.close()  # if there is a process, it ends
+                raise
 
     def _on_message(self, kind: int, content: Any) -> None:
         if kind == BATCH:
@@ -124,9 +134,9 @@ class ProcessWorkers:
             A worker did not start; the message says why.
         """
         self._started = self.loop.create_future()
-        for cpus in self._cpus:
-            self._workers.append(_Worker(self, cpus))
         try:
+            for cpus in self._cpus:
+                self._start_another(cpus)
             await self._started
         except BaseException:
             await self.close()
@@ -182,6 +192,9 @@ class ProcessWorkers:
         """Give up a worker whose code did not construct, and try again later."""
         worker.kill()
         self._workers.remove(worker)
+        self._start_failed(reason, worker.cpus)
+
+    def _start_failed(self, reason: str, cpus: list[int] | None) -> None:
         reason = f"stage {self.name!r}: a worker did not start: {reason}"
         if self._started is not None and not self._started.done():
             self._started.set_exception(StartError(reason))
@@ -191,7 +204,7 @@ class ProcessWorkers:
         if self._failed_starts >= _FAILED_STARTS and not self._count_ready():
             self._listener.workers_changed(0, reason)
         delay_s = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2**self._failed_starts)
-        self._later(delay_s, worker.cpus)
+        self._later(delay_s, cpus)
 
     def worker_died(self, worker: _Worker, how: str) -> None:
         """Replace a worker that ended; its batch is told."""
@@ -225,8 +238,12 @@ class ProcessWorkers:
 
     def _start_another(self, cpus: list[int] | None) -> None:
         # A resize may have made one that was to be replaced too many.
-        if not self._closing and len(self._workers) < len(self._cpus):
+        if self._closing or len(self._workers) >= len(self._cpus):
+            return
+        try:
             self._workers.append(_Worker(self, cpus))
+        except OSError as error:
+            self._start_failed(str(error), cpus)
 
     def _count_ready(self) -> int:
         return min(len(self._cpus), sum([worker.ready for worker in self._workers]))

@@ -74,7 +74,11 @@ class _Replica:
         self.ready = self.taken = self.retired = False
         self._pool = pool
         self.link = WorkerLink(connection, self._on_message, self._on_end)
-        self.link.introduce()
+        try:
+            self.link.introduce()
+        except OSError:
+            self.link.close()
+            raise
 
     @property
     def usable(self) -> bool:

@@ -1,9 +1,11 @@
 """Worker processes: real ones, that die, hang, and send large arrays."""
 
 import asyncio
+import gc
 import os
 import pickle
 import signal
+import subprocess
 import time
 from collections import Counter
 
@@ -161,6 +163,45 @@ async def test_a_stage_that_does_not_start_leaves_no_process():
     with pytest.raises(StartError, match=r"stage 'startsonce': .* no weights"):
         await Pipeline([Stage(StartsOnce, options={"path": "/nowhere"})]).start()
     assert children() == before
+
+
+def failing(function, failures, *error):
+    """Return a function that fails so many times before it does what `function` does."""
+    left = [failures]
+
+    def fail(*arguments, **options):
+        if left[0]:
+            left[0] -= 1
+            raise OSError(*error)
+        return function(*arguments, **options)
+
+    return fail
+
+
+@pytest.mark.slow
+async def test_a_worker_that_the_machine_has_no_room_for_is_started_later(monkeypatch):
+    """A fork that fails, then one without a descriptor for its memory."""
+    async with Pipeline([Stage(WhereAmI)]) as pipeline:
+        pid, _ = await pipeline.predict(0)
+        fork = failing(subprocess.Popen, 1, 11, "no process left")
+        memory = failing(os.memfd_create, 1, 24, "no descriptor left")
+        monkeypatch.setattr(subprocess, "Popen", fork)
+        monkeypatch.setattr(os, "memfd_create", memory)
+        os.kill(pid, signal.SIGKILL)
+        again, _ = await asyncio.wait_for(pipeline.predict(0), LIMIT_S)
+        assert again != pid
+
+
+@pytest.mark.parametrize("call", ["subprocess.Popen", "os.memfd_create", "socket.socketpair"])
+async def test_a_stage_that_the_machine_has_no_room_for_leaves_nothing(monkeypatch, call):
+    async def start():
+        with pytest.raises(StartError, match=r"did not start: .*no room"):
+            await Pipeline([Stage(Scale)]).start()
+        gc.collect()  # an error keeps what the failed call held
+        return len(os.listdir("/proc/self/fd"))
+
+    monkeypatch.setattr(call, failing(None, 10, 24, "no room"))
+    assert await start() == await start()
 
 
 @pytest.mark.slow
