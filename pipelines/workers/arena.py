@@ -23,7 +23,7 @@ class Arena:
     Parameters
     ----------
     descriptor : int, optional
-        Of the other process's arena, inherited from it; the arena owns it. By default, a new arena
+        Of the other process's arena, inherited from it; `close` closes it. By default, a new arena
         is made.
 
     Raises
@@ -39,7 +39,8 @@ class Arena:
                 os.ftruncate(self.descriptor, _FIRST_BYTES)
             self._memory = self._map()
         except BaseException:
-            os.close(self.descriptor)
+            if descriptor is None:
+                os.close(self.descriptor)
             raise
 
     def _map(self) -> memoryview:
