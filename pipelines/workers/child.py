@@ -106,7 +106,11 @@ def _write(replies: Arena, reply: Any) -> int:
             return replies.write(reply)
         return replies.write(_sendable(reply))
     except Exception:
+        pass
+    try:
         return replies.write(_sendable(reply))
+    except Exception as error:  # each result can be sent alone, but not with the others
+        return replies.write(BatchFailure(UnpicklableError(f"a batch cannot be sent: {error}")))
 
 
 def _sendable(reply: Any) -> Any:

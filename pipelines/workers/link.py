@@ -103,8 +103,8 @@ class WorkerLink:
         with contextlib.suppress(ConnectionError):
             self._socket.send(message)
 
-    def run(self, batch: StageBatch) -> bool:
-        """Send a batch; return False if none of its items can be sent."""
+    def run(self, batch: StageBatch) -> Outcome | None:
+        """Send a batch; return its outcome if nothing of it can be sent."""
         values = [item.value for item in batch.items]
         until_s = max([item.flow.deadline_s for item in batch.items])
         job = Job(batch, [None] * len(values), time.monotonic())
@@ -118,10 +118,14 @@ class WorkerLink:
                 if failure is None
             ]
             if not kept:
-                return False
-            self.send(BATCH, kept, until_s)
+                return job.outcomes
+            try:
+                self.send(BATCH, kept, until_s)
+            except Exception as error:
+                # Each can be sent alone, but not with the others, or not at the present.
+                return BatchFailure(UnpicklableError(f"a batch cannot be sent: {error}"))
         self.job = job
-        return True
+        return None
 
     def end_job(self, reply: Any) -> tuple[StageBatch, Outcome]:
         """Return the batch that the worker ran, and its outcome, which the reply tells."""

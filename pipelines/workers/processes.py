@@ -14,7 +14,7 @@ from pipelines.items import Outcome, WorkerLoss
 from pipelines.stage_core import StageBatch
 from pipelines.workers.child import BATCH, START, command
 from pipelines.workers.interface import Listener
-from pipelines.workers.link import WorkerLink, unsendable
+from pipelines.workers.link import WorkerLink
 from pipelines.workers.predictor import Recipe
 from policy.errors import InvalidInputError
 
@@ -146,8 +146,9 @@ class ProcessWorkers:
         """Run a batch on a free worker. The caller knows that there is one."""
         links = (worker.link for worker in self._workers if worker.ready)
         link = next(link for link in links if link.job is None)
-        if not link.run(batch):
-            self.ended(batch, [unsendable(item.value) for item in batch.items])
+        outcome = link.run(batch)
+        if outcome is not None:
+            self.ended(batch, outcome)
 
     def resize(self, count: int) -> None:
         """Start more workers, or let some end after their batches.

@@ -29,7 +29,7 @@ from pipelines.workers.batch_server import (
 )
 from pipelines.workers.child import BATCH, START
 from pipelines.workers.interface import Listener
-from pipelines.workers.link import WorkerLink, unsendable
+from pipelines.workers.link import WorkerLink
 from policy.errors import InvalidInputError
 
 logger = logging.getLogger("sojourn.pipelines")
@@ -173,8 +173,10 @@ class ReplicaWorkers:
             task = asyncio.create_task(self._call_with(batch))
             self._called.add(task)
             task.add_done_callback(self._called.discard)
-        elif not random.choice(free).link.run(batch):
-            self._listener.batch_ended(batch, [unsendable(item.value) for item in batch.items])
+            return
+        outcome = random.choice(free).link.run(batch)
+        if outcome is not None:
+            self._listener.batch_ended(batch, outcome)
 
     def resize(self, count: int) -> None:
         """Refuse: the autoscaler of the stage's deployment does it.

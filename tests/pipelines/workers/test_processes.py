@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 
@@ -163,6 +164,26 @@ async def test_a_stage_that_does_not_start_leaves_no_process():
     with pytest.raises(StartError, match=r"stage 'startsonce': .* no weights"):
         await Pipeline([Stage(StartsOnce, options={"path": "/nowhere"})]).start()
     assert children() == before
+
+
+class SentAlone:
+    """A value that cannot be sent with others, as one that is nested very deep cannot."""
+
+    def __reduce__(self):
+        frame = sys._getframe()
+        while frame is not None:
+            if frame.f_code.co_name == "write":  # of the arena
+                raise RecursionError("too deep")
+            frame = frame.f_back
+        return SentAlone, ()
+
+
+@pytest.mark.slow
+async def test_a_value_that_can_only_be_sent_alone_fails_alone():
+    async with Pipeline([Stage(Scale)]) as pipeline:
+        with pytest.raises(StageError, match="a batch cannot be sent: too deep"):
+            await asyncio.wait_for(pipeline.predict(SentAlone()), LIMIT_S)
+        assert await asyncio.wait_for(pipeline.predict(1), LIMIT_S) == 2
 
 
 def failing(function, failures, *error):
