@@ -128,6 +128,7 @@ class Pipeline:
         self._running = False
         if self._timer is not None:
             self._timer.cancel()
+        self._tell_ended()
         for flow in [*self.core.open.values()]:
             self.core.cancel(flow)
             set_exception(flow, BusyError("the pipeline is closed"))

@@ -222,6 +222,15 @@ async def test_an_auto_stage_measures_its_profile_first():
             await pipeline.predict(7, timeout_ms=2.5)
 
 
+async def test_a_batch_that_cannot_be_run_fails_and_gives_its_worker_back(monkeypatch):
+    async with Pipeline([Stage(shift, place="thread")]) as pipeline:
+        with monkeypatch.context() as broken:
+            broken.setattr(pipeline._workers[0], "run", lambda batch: [][0])
+            with pytest.raises(StageError, match="IndexError"):
+                await asyncio.wait_for(pipeline.predict(1), LIMIT_S)
+        assert await asyncio.wait_for(pipeline.predict(1), LIMIT_S) == 4
+
+
 async def test_a_stage_that_does_not_start():
     def construct():
         raise AssertionError
@@ -251,6 +260,16 @@ async def test_a_closed_pipeline_answers_what_it_has_and_takes_no_more():
         await task
     with pytest.raises(BusyError):
         await pipeline.predict(2)
+
+
+async def test_a_request_that_failed_at_once_is_answered_though_its_pipeline_closes():
+    pipeline = Pipeline([Switch(lambda v: v, {1: Stage(shift, place="loop")})])
+    await pipeline.start()
+    task = asyncio.create_task(pipeline.predict(2))
+    await asyncio.sleep(0)
+    await pipeline.close()
+    with pytest.raises(StageError, match="there is no branch 2"):
+        await asyncio.wait_for(task, LIMIT_S)
 
 
 async def test_to_drain_is_to_wait_for_the_last_request_however_it_ends():
