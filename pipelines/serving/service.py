@@ -198,7 +198,7 @@ class PipelineService(BaseService):
         core.refused += len(requests)
 
     def count_refused_before(self, requests: int) -> None:
-        """Count requests that the balancer refused."""
+        """Count requests, or rows, that were refused before they were submitted."""
         core = self.pipeline.core
         core.offered += requests
         core.refused += requests
@@ -255,12 +255,16 @@ class PipelineService(BaseService):
         flows: list[Flow] = []
         try:
             for row in range(request.rows):
-                flow = self.pipeline.submit(
-                    {name: array[row] for name, array in request.inputs.items()},
-                    timeout_ms=request.deadline_ms,
-                    arrival_s=arrival_s,
-                    record_times=wanted is not None,
-                )
+                try:
+                    flow = self.pipeline.submit(
+                        {name: array[row] for name, array in request.inputs.items()},
+                        timeout_ms=request.deadline_ms,
+                        arrival_s=arrival_s,
+                        record_times=wanted is not None,
+                    )
+                except RequestError:
+                    self.count_refused_before(request.rows - row - 1)  # they are load all the same
+                    raise
                 flows.append(flow)
             results = await asyncio.gather(*(self.pipeline.result(flow) for flow in flows))
         except StageError as error:

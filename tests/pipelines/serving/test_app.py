@@ -64,6 +64,14 @@ async def test_each_row_is_an_item(client):
     assert "parameters" not in answer.json()
 
 
+async def test_all_rows_of_a_refused_request_are_load(client, service):
+    service.pipeline.core.max_pending = 2
+    answer = await client.post(INFER, json=body(*[[1, 2, 3]] * 40))
+    assert answer.status_code == 503
+    core = service.pipeline.core
+    assert (core.offered, core.admitted, core.refused) == (40, 2, 38)
+
+
 async def test_many_clients_share_batches_and_get_their_own_answers(client, service):
     answers = await asyncio.gather(*(client.post(INFER, json=body([v, 0, 0])) for v in range(40)))
     assert [answer.json()["outputs"][0]["data"][0] for answer in answers] == [
