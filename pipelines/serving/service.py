@@ -193,9 +193,7 @@ class PipelineService(BaseService):
         self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
     ) -> None:
         """Count requests that were turned away."""
-        core = self.pipeline.core
-        core.offered += len(requests)
-        core.refused += len(requests)
+        self.count_refused_before(sum([rows for _, rows in requests]))
 
     def count_refused_before(self, requests: int) -> None:
         """Count requests, or rows, that were refused before they were submitted."""

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
+from deployments.batcher.requests import Refusal
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from pipelines.planning.scaling import DivisionTable, StageScaler
 from pipelines.serving.app import PipelineApp
@@ -70,6 +71,8 @@ async def test_all_rows_of_a_refused_request_are_load(client, service):
     assert answer.status_code == 503
     core = service.pipeline.core
     assert (core.offered, core.admitted, core.refused) == (40, 2, 38)
+    service.count_turned_away(Refusal.FULL, [(0.0, 7), (0.1, 3)], 1.0)
+    assert (core.offered, core.refused) == (50, 48)
 
 
 async def test_many_clients_share_batches_and_get_their_own_answers(client, service):
