@@ -78,12 +78,18 @@ class Graph:
             The least time in each stage.
         """
         after = [0.0] * len(self.stages)
+        known: dict[int, float] = {}  # what follows a switch is met once for each branch
 
         def least(at: int, behind_join: float) -> float:
             if at == END:
                 return 0.0
             if at == JOIN:
                 return behind_join
+            if at not in known:
+                known[at] = least_from(at, behind_join)
+            return known[at]
+
+        def least_from(at: int, behind_join: float) -> float:
             node = self.nodes[at]
             if isinstance(node, StageNode):
                 after[node.stage] = least(node.next, behind_join)
