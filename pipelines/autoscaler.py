@@ -92,4 +92,7 @@ class PipelineAutoscaler:
         """Step once a second, until cancelled."""
         while True:
             await asyncio.sleep(PERIOD_S)
-            self.step(time.monotonic())
+            try:
+                self.step(time.monotonic())
+            except Exception:
+                logger.exception("the stages could not be scaled; trying again")
