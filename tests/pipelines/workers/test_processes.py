@@ -23,6 +23,7 @@ from tests.support.pipeline_stages import (
     DiesOnce,
     DiesOnNegative,
     Doubler,
+    Exits,
     HangsOnNegative,
     NamesRows,
     Scale,
@@ -164,6 +165,15 @@ async def test_a_stage_that_does_not_start_leaves_no_process():
     with pytest.raises(StartError, match=r"stage 'startsonce': .* no weights"):
         await Pipeline([Stage(StartsOnce, options={"path": "/nowhere"})]).start()
     assert children() == before
+
+
+@pytest.mark.slow
+async def test_how_a_worker_ended_is_told_as_it_was():
+    async with Pipeline([Stage(Exits)]) as pipeline:
+        with pytest.raises(StageError, match="ended with exit status 3"):
+            await asyncio.wait_for(pipeline.predict(3), LIMIT_S)
+    with pytest.raises(StartError, match="did not start: SystemExit: no licence"):
+        await Pipeline([Stage(Exits, options={"at_start": True})]).start()
 
 
 class SentAlone:
