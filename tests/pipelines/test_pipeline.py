@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from deployments.errors import BadRequestError, BusyError, DeadlineError, StartError
+from deployments.errors import BadRequestError, BusyError, DeadlineError, DeviceError, StartError
 from pipelines import Each, Ensemble, Pipeline, Stage, StageError, Switch
 from pipelines.workers.in_process import ThreadWorkers
 from policy.errors import InvalidInputError
@@ -81,6 +81,38 @@ async def test_a_stream_has_errors_in_their_place():
         assert not pipeline.core.open
     assert (first, last) == (0.5, 1.0)
     assert isinstance(failed.cause, ZeroDivisionError)
+
+
+async def test_results_of_a_live_source_do_not_wait_for_its_next_value():
+    results: asyncio.Queue[int] = asyncio.Queue()
+
+    async def values():
+        yield 1
+        assert await asyncio.wait_for(results.get(), LIMIT_S) == 4
+        yield 2
+
+    async with Pipeline([Stage(shift, place="loop")]) as pipeline:
+        seen = []
+        async for result in pipeline.stream(values()):
+            results.put_nowait(result)
+            seen.append(result)
+    assert seen == [4, 5]
+
+
+async def test_a_stage_that_is_lost_for_a_while_takes_the_place_of_results():
+    async with Pipeline([Stage(shift, place="loop")]) as pipeline:
+
+        def values():
+            for value in range(6):
+                if value == 2:
+                    pipeline.core.lose_stage(0, "no weights")
+                if value == 4:
+                    pipeline.core.stages[0].lost = None
+                yield value
+
+        seen = [y async for y in pipeline.stream(values(), in_flight=1)]
+        assert [y for y in seen if not isinstance(y, DeviceError)] == [3, 4, 7, 8]
+        assert all(isinstance(y, DeviceError) for y in seen[2:4])
 
 
 async def test_two_streams_share_a_small_pipeline():
