@@ -16,14 +16,11 @@ from pipelines.workers.child import BATCH, START, command
 from pipelines.workers.interface import Listener
 from pipelines.workers.link import WorkerLink
 from pipelines.workers.predictor import Recipe
+from pipelines.workers.restarts import FAILED_STARTS, delay_s
 from policy.errors import InvalidInputError
 
 logger = logging.getLogger("sojourn.pipelines")
 
-#: A worker that fails to start is started again after this time, and then twice as long each time.
-_FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 10.0
-#: After so many failed starts in a row, what waits for the stage is answered.
-_FAILED_STARTS = 3
 _CLOSE_S = 2.0
 #: A worker that has not started after this time is given up.
 _START_S = 300.0
@@ -202,10 +199,9 @@ class ProcessWorkers:
             return
         self._failed_starts += 1
         logger.error("%s", reason)
-        if self._failed_starts >= _FAILED_STARTS and not self._count_ready():
+        if self._failed_starts >= FAILED_STARTS and not self._count_ready():
             self._listener.workers_changed(0, reason)
-        delay_s = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2**self._failed_starts)
-        self._later(delay_s, cpus)
+        self._later(delay_s(self._failed_starts), cpus)
 
     def worker_died(self, worker: _Worker, how: str) -> None:
         """Replace a worker that ended; its batch is told."""
@@ -229,12 +225,12 @@ class ProcessWorkers:
             elif worker.link.hangs(now_s, self._hang_after_s):
                 self.worker_died(worker, f"took more than {self._hang_after_s:g} s for a batch")
 
-    def _later(self, delay_s: float, cpus: list[int] | None) -> None:
+    def _later(self, after_s: float, cpus: list[int] | None) -> None:
         def start() -> None:
             self._timers.discard(timer)
             self._start_another(cpus)
 
-        timer = self.loop.call_later(delay_s, start)
+        timer = self.loop.call_later(after_s, start)
         self._timers.add(timer)
 
     def _start_another(self, cpus: list[int] | None) -> None:

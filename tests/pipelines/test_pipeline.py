@@ -8,6 +8,7 @@ import pytest
 
 from deployments.errors import BadRequestError, BusyError, DeadlineError, DeviceError, StartError
 from pipelines import Each, Ensemble, Pipeline, Stage, StageError, Switch
+from pipelines.workers import in_process
 from pipelines.workers.in_process import ThreadWorkers
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
@@ -200,6 +201,30 @@ async def test_a_hanging_thread_is_replaced():
         gate.open.set()
 
 
+@pytest.mark.parametrize(("failures", "lost"), [(2, 0), (4, 1)])
+async def test_a_thread_that_does_not_start_is_started_again(monkeypatch, failures, lost):
+    """What waits is answered after three tries; more follow."""
+    monkeypatch.setattr(in_process, "delay_s", lambda failed_starts: 0.001)
+    gate, made = Gate(), []
+
+    class Hangs:
+        def __init__(self):
+            made.append(self)
+            if 1 < len(made) <= 1 + failures:
+                raise OSError("no weights")
+
+        def predict(self, x):
+            return gate.predict(x) if x < 0 else x
+
+    async with Pipeline([Stage(Hangs, place="thread", hang_after_s=0.3)]) as pipeline:
+        hanging = asyncio.create_task(pipeline.predict(-1))
+        with pytest.raises(DeviceError if lost else StageError):
+            await asyncio.wait_for(hanging, LIMIT_S)
+        await until(lambda: pipeline.core.stages[0].workers == 1)
+        assert await asyncio.wait_for(pipeline.predict(1), LIMIT_S) == 1
+        gate.open.set()
+
+
 async def test_a_thread_survives_system_exit():
     def leave(x):
         raise SystemExit
@@ -271,9 +296,15 @@ async def test_a_stage_that_does_not_start():
         def __init__(self):
             raise OSError("no weights")
 
+    class Exits:
+        def __init__(self):
+            raise SystemExit("no licence")
+
     for place in ("thread", "loop"):
         with pytest.raises(StartError, match=r"stage 'broken': .* no weights"):
             await Pipeline([Stage(construct, place="loop"), Stage(Broken, place=place)]).start()
+        with pytest.raises(StartError, match=r"stage 'exits': .* SystemExit: no licence"):
+            await asyncio.wait_for(Pipeline([Stage(Exits, place=place)]).start(), LIMIT_S)
 
 
 async def test_a_closed_pipeline_answers_what_it_has_and_takes_no_more():
