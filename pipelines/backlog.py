@@ -4,6 +4,7 @@ The items at a stage go on to later ones. How many of them reach which is expect
 switches chose and how many elements items had; the latest count for more.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,9 +32,13 @@ class Backlog:
         self._chosen: dict[int, dict[Any, float]] = {}
         # Of an `Each`: items, those of them that had elements, elements.
         self._divided: dict[int, list[float]] = {}
+        # How often each branch of an ensemble is passed: a simulation has one several times.
+        self._together: dict[int, Counter[int]] = {}
         for number, node in enumerate(graph.nodes):
             if isinstance(node, SwitchNode):
                 self._chosen[number] = {k: _STATED * node.shares[k] for k in node.entries}
+            elif isinstance(node, ForkNode):
+                self._together[number] = Counter(node.entries)
             elif isinstance(node, EachNode):
                 self._divided[number] = [_STATED, _STATED, _STATED * node.expected_items]
 
@@ -97,8 +102,11 @@ class Backlog:
                 ahead = left
             elif isinstance(node, ForkNode):
                 # Each request is in all branches, so they are not added up.
-                ways = [self._pass(entry, JOIN, ahead, stages_ms) for entry in node.entries]
-                own_ms, ahead = (max(values) for values in zip(*ways, strict=True))
+                own_ms = most = 0.0
+                for entry, times in self._together[at].items():
+                    branch_ms, out = self._pass(entry, JOIN, times * ahead, stages_ms)
+                    own_ms, most = max(own_ms, branch_ms), max(most, out / times)
+                ahead = most
             else:
                 items, with_elements, elements = self._divided[at]
                 inside = ahead * elements / items
