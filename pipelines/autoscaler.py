@@ -32,6 +32,7 @@ class PipelineAutoscaler:
 
     Attributes
     ----------
+    scaler : StageScaler
     workers : dict of str to int
         The workers that were last ordered, or, of a stage with Ray replicas, are needed.
     items_per_request : dict of str to float
@@ -39,7 +40,7 @@ class PipelineAutoscaler:
     """
 
     def __init__(self, pipeline: Pipeline, scaler: "StageScaler") -> None:
-        self._pipeline, self._scaler = pipeline, scaler
+        self._pipeline, self.scaler = pipeline, scaler
         core = pipeline.core
         self._offered, self._admitted = core.offered, core.admitted
         self._items = [stage.items for stage in core.stages]
@@ -53,7 +54,7 @@ class PipelineAutoscaler:
         offered, self._offered = total - self._offered, total
         elapsed_s, self._measured_s = now_s - self._measured_s, now_s
         self._measure_ratios()
-        decision = self._scaler.decide(now_s, offered / elapsed_s, self.items_per_request)
+        decision = self.scaler.decide(now_s, offered / elapsed_s, self.items_per_request)
         for stage, workers in decision.items():
             if workers != self.workers[stage]:
                 logger.info("stage %s: %d workers", stage, workers)
@@ -84,11 +85,14 @@ class PipelineAutoscaler:
         dict of str to float
             By the name of the stage, of those with Ray replicas; of the pipeline itself under "".
         """
-        needs = {stage: self._scaler.replicas(stage) for stage in self._pipeline.replicas}
-        return {"": self._scaler.pipeline_replicas(), **needs}
+        needs = {stage: self.scaler.replicas(stage) for stage in self._pipeline.replicas}
+        return {"": self.scaler.pipeline_replicas(), **needs}
 
     async def run(self) -> None:
         """Step once a second, until cancelled."""
         while True:
             await asyncio.sleep(PERIOD_S)
-            self.step(time.monotonic())
+            try:
+                self.step(time.monotonic())
+            except Exception:
+                logger.exception("the stages could not be scaled; trying again")

@@ -21,11 +21,12 @@ class StageNode:
 
 @dataclass(frozen=True)
 class SwitchNode:
-    """An item goes to the node of its key; `shares` are expected."""
+    """An item goes to the node of its key; `shares` are expected. All branches lead to `next`."""
 
     choose: Callable[[Any], Any]
     entries: Mapping[Any, int]
     shares: Mapping[Any, float]
+    next: int
 
 
 @dataclass(frozen=True)
@@ -77,12 +78,18 @@ class Graph:
             The least time in each stage.
         """
         after = [0.0] * len(self.stages)
+        known: dict[int, float] = {}  # what follows a switch is met once for each branch
 
         def least(at: int, behind_join: float) -> float:
             if at == END:
                 return 0.0
             if at == JOIN:
                 return behind_join
+            if at not in known:
+                known[at] = least_from(at, behind_join)
+            return known[at]
+
+        def least_from(at: int, behind_join: float) -> float:
             node = self.nodes[at]
             if isinstance(node, StageNode):
                 after[node.stage] = least(node.next, behind_join)
@@ -154,7 +161,7 @@ def _compile(graph: Graph, numbers: Mapping[str, int], step: Any, following: int
             key: _compile(graph, numbers, branch, following)
             for key, branch in step.branches.items()
         }
-        node = SwitchNode(step.choose, entries, step.expected_shares)
+        node = SwitchNode(step.choose, entries, step.expected_shares, following)
     elif isinstance(step, Ensemble):
         branches = [_compile(graph, numbers, branch, JOIN) for branch in step.branches]
         node = ForkNode(tuple(branches), step.join, following)

@@ -9,6 +9,7 @@
 """
 
 import asyncio
+import logging
 import math
 import sys
 import time
@@ -18,7 +19,7 @@ from typing import Any, Self
 
 from deployments.errors import BusyError, RequestError
 from pipelines.graph import compile_steps
-from pipelines.items import Flow, Outcome
+from pipelines.items import BatchFailure, Flow, Outcome
 from pipelines.pipeline_core import PipelineCore
 from pipelines.stage_core import StageBatch, StageCore
 from pipelines.stage_workers import StageWorkers
@@ -27,6 +28,8 @@ from pipelines.streams import RoomQueue, set_exception, stream_results
 from pipelines.workers.replicas import ReplicaAccess
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
+
+logger = logging.getLogger("sojourn.pipelines")
 
 MAX_PENDING = 1024
 
@@ -125,6 +128,7 @@ class Pipeline:
         self._running = False
         if self._timer is not None:
             self._timer.cancel()
+        self._tell_ended()
         for flow in [*self.core.open.values()]:
             self.core.cancel(flow)
             set_exception(flow, BusyError("the pipeline is closed"))
@@ -322,7 +326,7 @@ class Pipeline:
         try:
             while batches := self.core.next_batches(time.monotonic()):
                 for number, batch in batches:
-                    self._workers.run(number, batch)
+                    self._run(number, batch)
         finally:
             self._pumping = False
         self._tell_ended()
@@ -334,6 +338,15 @@ class Pipeline:
             if wake_at_s is not None:
                 delay_s = wake_at_s - time.monotonic()
                 self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _run(self, number: int, batch: StageBatch) -> None:
+        try:
+            self._workers.run(number, batch)
+        except Exception as error:
+            # Otherwise its requests would wait for ever, and its worker with them.
+            logger.exception("stage %r: a batch could not be run", self.core.stages[number].name)
+            failure = BatchFailure(error, whole=True)
+            self.core.batch_ended(time.monotonic(), number, batch, failure)
 
     def _on_timer(self) -> None:
         self._timer = self._timer_s = None

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from deployments.errors import BusyError, DeadlineError, DeviceError
+from pipelines.backlog import Backlog
 from pipelines.errors import ResultError, StageError
 from pipelines.graph import END, JOIN, EachNode, ForkNode, Graph, StageNode, SwitchNode
 from pipelines.items import Flow, Frame, Item, ItemFailure, Outcome
@@ -65,6 +66,7 @@ class PipelineCore:
         self.response_times: deque[tuple[float, float]] = deque(maxlen=_RESPONSE_TIMES)
         self._ids = itertools.count()
         self._nodes = graph.nodes
+        self._backlog = Backlog(graph, stages)
         self._node_of = {node.stage: node for node in graph.nodes if isinstance(node, StageNode)}
         self._touched: set[int] = set()
         self._batches = 0
@@ -136,34 +138,22 @@ class PipelineCore:
     def expected_ms(self) -> float:
         """Return about how long a request admitted now would take.
 
-        It passes a stage after everything that is ahead of it there and in the stages before it: so
-        it takes its own batches, and the longest of the times that a stage needs for what is ahead.
+        It takes its own batches, and waits for what is ahead of it (`Backlog.measure`).
         """
-        return self._least_ms + max(self._backlog_ms())
-
-    def _backlog_ms(self) -> list[float]:
-        """Return, for each stage, how long it needs for what is ahead of a new request."""
-        backlog = []
-        ahead = 0.0  # in requests
-        for stage in self.stages:
-            # A fan-out makes several items of a request, a switch fewer.
-            per_request = stage.items / self.admitted if stage.items else 1.0
-            ahead += (stage.waiting + stage.in_service) / per_request
-            backlog.append(ahead * per_request * stage.item_ms / stage.own_workers)
-        return backlog
+        return self._least_ms + self._backlog.measure()[0]
 
     def bottleneck(self) -> StageCore:
         """Return the stage that needs longest for what is ahead of a new request.
 
         Of an empty pipeline, it is the stage with the lowest throughput.
         """
-        backlog = self._backlog_ms()
-        if not any(backlog):
-            backlog = [
+        _, backlog_ms = self._backlog.measure()
+        if not any(backlog_ms):
+            backlog_ms = [
                 stage.item_ms * (stage.items / max(1, self.admitted)) / stage.own_workers
                 for stage in self.stages
             ]
-        return self.stages[backlog.index(max(backlog))]
+        return self.stages[backlog_ms.index(max(backlog_ms))]
 
     def next_batches(self, now_s: float) -> list[tuple[int, StageBatch]]:
         """Return the batches to start now, each with the number of its stage."""
@@ -295,9 +285,13 @@ class PipelineCore:
                 return
             try:
                 if isinstance(node, SwitchNode):
-                    at = _branch(node, value)
+                    key = _branch(node, value)
+                    self._backlog.count_chosen(at, key)
+                    at = node.entries[key]
                     continue
                 values, entries = _fan_out(node, value)
+                if isinstance(node, EachNode):
+                    self._backlog.count_divided(at, len(values))
                 if not values:
                     value, at = node.join([]), node.next
                     continue
@@ -314,12 +308,13 @@ class PipelineCore:
             return
 
 
-def _branch(node: SwitchNode, value: Any) -> int:
+def _branch(node: SwitchNode, value: Any) -> Any:
+    """Return the key of the branch that a value takes."""
     key = node.choose(value)
     if key not in node.entries:
         known = ", ".join(repr(known) for known in node.entries)
         raise ResultError(f"there is no branch {key!r}; the branches are {known}")
-    return node.entries[key]
+    return key
 
 
 def _fan_out(node: ForkNode | EachNode, value: Any) -> tuple[list[Any], Sequence[int]]:

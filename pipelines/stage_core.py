@@ -25,6 +25,8 @@ from policy.batching_policy import BatchingPolicy
 # latency if that is more: timers fire late, and batch latency varies.
 _SLACK_MS = 2.0
 _SLACK_SHARE = 0.1
+# The longest wait, unless a policy has one or a full batch takes longer.
+_LONGEST_WAIT_MS = 1000.0
 # A timer that fires this much early still ends the wait.
 _EARLY_S = 1e-6
 _RATE_WINDOW_S = 5.0
@@ -37,6 +39,17 @@ _NEWEST = 0.1
 _MEMORY_S = 1.0
 # The queue is rebuilt without its abandoned items once these are more than the others, and this.
 _ABANDONED = 64
+
+
+def longest_wait_ms(policy: BatchingPolicy, full_batch_ms: float) -> float:
+    """Return how long an item waits at most before a free worker takes it.
+
+    A policy without a longest wait gets one: no further item may come, and where there is no
+    deadline nothing else would start the last ones.
+    """
+    if policy.max_wait_ms is None:
+        return max(_LONGEST_WAIT_MS, full_batch_ms)
+    return policy.max_wait_ms
 
 
 @dataclass(eq=False, slots=True)
@@ -212,9 +225,8 @@ class StageCore:
             return size
         while self._queue[0].waits_in is not self:
             self._queue.popleft()
-        due_s = self._queue[0].arrival_s + 1e-3 * (
-            math.inf if policy.max_wait_ms is None else policy.max_wait_ms
-        )
+        longest_ms = longest_wait_ms(policy, self.latency_ms(policy.max_batch_size))
+        due_s = self._queue[0].arrival_s + 1e-3 * longest_ms
         # While the policy waits the queue is shorter than its control limit, so this is short.
         deadline_s = min([item.flow.deadline_s for item in self._queue])
         if deadline_s < math.inf:
@@ -223,7 +235,7 @@ class StageCore:
             due_s = min(due_s, deadline_s - 1e-3 * (latency_ms + self.rest_ms + slack_ms))
         if now_s >= due_s - _EARLY_S:
             return min(self.waiting, policy.max_batch_size)
-        self.wake_at_s = None if due_s == math.inf else due_s
+        self.wake_at_s = due_s
         return 0
 
     def _take(self, size: int, now_s: float) -> list[Item]:

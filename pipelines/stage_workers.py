@@ -187,14 +187,21 @@ class StageWorkers:
         while True:
             await asyncio.sleep(_CHECK_S)
             now_s = time.monotonic()
-            for workers in self._workers:
-                workers.check(now_s)
+            for stage, workers in zip(self.stages, self._workers, strict=True):
+                try:
+                    workers.check(now_s)
+                except Exception:
+                    # The other stages, and the next check, must not suffer from it.
+                    logger.exception("stage %r: its workers could not be checked", stage.name)
             self._core.refresh(now_s)
 
     async def _refit_forever(self) -> None:
         while True:
             await asyncio.sleep(_REFIT_S)
-            self.refit()
+            try:
+                self.refit()
+            except Exception:
+                logger.exception("the profiles could not be compared with the latest batches")
 
     def _solve_soon(self, number: int) -> None:
         if self.stages[number].policy in ("smdp", "auto"):

@@ -223,7 +223,8 @@ class Switch:
     branches : mapping
         Each branch is a step, or a list of steps; an empty list passes the item on.
     shares : mapping, optional
-        For planning: the fraction of the items that takes each branch. By default all the same.
+        For planning: the fraction of the items that takes each branch, above 0. By default all the
+        same.
     """
 
     choose: Callable[[Any], Any]
@@ -235,10 +236,12 @@ class Switch:
             raise InvalidInputError("switch: needs at least one branch")
         if self.shares is not None and (
             set(self.shares) != set(self.branches)
-            or min(self.shares.values()) < 0
-            or abs(sum(self.shares.values()) - 1) > 1e-9
+            or not min(self.shares.values()) > 0
+            or not abs(sum(self.shares.values()) - 1) <= 1e-9
         ):
-            raise InvalidInputError("switch: shares must have one for each branch, and add up to 1")
+            raise InvalidInputError(
+                "switch: shares must have one above 0 for each branch, and add up to 1"
+            )
 
     @property
     def expected_shares(self) -> Mapping[Any, float]:

@@ -5,7 +5,11 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
+from deployments.errors import DeviceError
 from pipelines.items import Flow
+
+# Instead of a value: there are no more.
+_END = object()
 
 
 class RoomQueue:
@@ -64,21 +68,44 @@ async def stream_results(
         Whether the first error ends the stream; otherwise it is yielded in its place.
     """
     window: deque[Flow] = deque()
+    live = aiter(values) if isinstance(values, AsyncIterable) else None
+    ready = iter(()) if isinstance(values, AsyncIterable) else iter(values)
+    coming: asyncio.Future[Any] | None = None
     try:
-        async for value in values if isinstance(values, AsyncIterable) else _async(values):
+        while True:
             while len(window) >= in_flight or (window and window[0].content.done()):
                 yield await _outcome(window.popleft(), raise_errors)
-            window.append(_failed(value) if isinstance(value, Exception) else await submit(value))
+            if live is None:
+                value = next(ready, _END)
+            else:
+                coming = asyncio.ensure_future(anext(live, _END))
+                while not coming.done():
+                    # It may take long: results that are ready do not wait for the next value.
+                    first = [window[0].content] if window else []
+                    await asyncio.wait([coming, *first], return_when=asyncio.FIRST_COMPLETED)
+                    while window and window[0].content.done():
+                        yield await _outcome(window.popleft(), raise_errors)
+                value = coming.result()
+            if value is _END:
+                break
+            window.append(await _sent(value, submit))
         while window:
             yield await _outcome(window.popleft(), raise_errors)
     finally:
+        if coming is not None:
+            coming.cancel()
         for flow in window:
             give_up(flow)
 
 
-async def _async(values: Iterable[Any]) -> AsyncIterator[Any]:
-    for value in values:
-        yield value
+async def _sent(value: Any, submit: Callable[[Any], Awaitable[Flow]]) -> Flow:
+    """Send a value; one that is refused, and an exception in its place, has failed at once."""
+    if isinstance(value, Exception):
+        return _failed(value)
+    try:
+        return await submit(value)
+    except DeviceError as error:
+        return _failed(error)
 
 
 def set_exception(flow: Flow, error: Exception) -> None:

@@ -6,7 +6,7 @@
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -146,7 +146,7 @@ def _expect(graph: Graph, random: np.random.Generator) -> None:
 
     for at, node in enumerate(graph.nodes):
         if isinstance(node, SwitchNode):
-            graph.nodes[at] = SwitchNode(chooser(node), node.entries, node.shares)
+            graph.nodes[at] = replace(node, choose=chooser(node))
         elif isinstance(node, ForkNode):
             graph.nodes[at] = ForkNode(node.entries, _join, node.next)
         elif isinstance(node, EachNode):

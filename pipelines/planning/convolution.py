@@ -56,10 +56,12 @@ class Times:
     def convolve(self, first: FloatArray, second: FloatArray) -> FloatArray:
         """Return the cdf of the sum of two independent times with these cdfs.
 
-        A time between two points counts half at each, so that sums keep their mean.
+        A time between two points counts half at each, so that sums keep their mean; what takes no
+        time at all, as an empty branch, stays at 0.
         """
-        mass = np.diff(first, prepend=0.0)
-        mass = (mass + np.append(mass[1:], 0.0)) / 2
+        between = np.diff(first)
+        mass = (np.append(0.0, between) + np.append(between, 0.0)) / 2
+        mass[0] += first[0]
         size = 2 * _POINTS
         product = np.fft.irfft(np.fft.rfft(mass, size) * np.fft.rfft(second, size), size)
         return np.clip(product[:_POINTS], 0.0, 1.0)

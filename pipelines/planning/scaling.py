@@ -153,6 +153,11 @@ class StageScaler:
     hold_s : float
         How long fewer workers must have been enough.
 
+    Attributes
+    ----------
+    table : DivisionTable
+        Another one of the same stages may be put in its place.
+
     Raises
     ------
     InvalidInputError
@@ -164,7 +169,7 @@ class StageScaler:
             raise InvalidInputError(f"margin: must be at least 1, not {margin:g}")
         if not hold_s >= 0:
             raise InvalidInputError(f"hold_s: must be at least 0, not {hold_s:g}")
-        self._table, self._margin, self._hold_s = table, margin, hold_s
+        self.table, self._margin, self._hold_s = table, margin, hold_s
         self._rates: deque[tuple[float, float, Mapping[str, float]]] = deque()
         self._held: Mapping[str, float] = {}
 
@@ -184,7 +189,7 @@ class StageScaler:
         items_per_request : mapping of str to float, optional
             What was measured; a stage that is left out has what was expected.
         """
-        table = self._table
+        table = self.table
         measured = items_per_request or {}
         rates = {}
         for stage in table.divisions[0]:
@@ -200,11 +205,11 @@ class StageScaler:
 
     def replicas(self, stage: str) -> float:
         """Return the replicas that a stage needs for the load of this pipeline, as a fraction."""
-        return self._table.share_of_workers(stage, self._held.get(stage, 0.0))
+        return self.table.share_of_workers(stage, self._held.get(stage, 0.0))
 
     def pipeline_replicas(self) -> float:
         """Return how many replicas of this pipeline its own load needs, as a fraction."""
-        if not self._table.ends_with_pipeline:
+        if not self.table.ends_with_pipeline:
             return 0.0
         held = max([rate for _, rate, _ in self._rates], default=0.0)
-        return held / self._table.rates_per_s[-1]
+        return held / self.table.rates_per_s[-1]

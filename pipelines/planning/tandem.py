@@ -18,6 +18,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.stage_core import longest_wait_ms
 from pipelines.steps import Each, Ensemble, Stage, Step, Switch
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
@@ -247,7 +248,7 @@ class _Passage:
         ends_ms[order], batches, busy_ms = _departures(
             arrivals_ms[order],
             np.array(policy.actions),
-            math.inf if policy.max_wait_ms is None else policy.max_wait_ms,
+            longest_wait_ms(policy, profile.latency_ms[policy.max_batch_size - 1]),
             policy.max_batch_size,
             np.ascontiguousarray(profile.latency_ms),
             ratios,
@@ -296,7 +297,7 @@ def _departures(
                 tail += 1
             waiting = tail - head
             size = actions[min(waiting, last)]
-            if size == 0 and (now_ms >= due_ms or (tail == count and due_ms == np.inf)):
+            if size == 0 and now_ms >= due_ms:
                 size = min(waiting, max_size)
             if size:
                 break

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from deployments.access.config import AccessConfig
 from deployments.config import SLAConfig
@@ -36,7 +36,7 @@ DEPLOYMENT = "PipelineReplica"
 
 
 class AutoscalingConfig(StrictModel):
-    """The workers of the stages follow the load; every stage needs a profile."""
+    """The workers of the stages follow the load; every stage needs a profile, and none has cpus."""
 
     #: Of all stages in one replica together; those in deployments of their own are not counted.
     max_workers: int = Field(ge=1)
@@ -65,6 +65,13 @@ class PipelineConfig(StrictModel):
     max_pending: int = Field(default=MAX_PENDING, ge=1)
     #: None: each stage keeps its number of workers.
     autoscaling: AutoscalingConfig | None = None
+
+    @model_validator(mode="after")
+    def _can_be_scaled(self) -> "PipelineConfig":
+        pinned = [name for name, stage in self.stages().items() if stage.cpus is not None]
+        if self.autoscaling is not None and pinned:
+            raise ValueError(f"stage {pinned[0]}: give cpus or autoscaling, not both")
+        return self
 
     def build(self) -> list[Step]:
         """Return the steps, checked as a whole.

@@ -41,6 +41,8 @@ FLUSH_S = 1.0
     health_check_timeout_s=10,
     graceful_shutdown_timeout_s=60,
     logging_config={"enable_access_log": False},
+    # Without one Ray would not call `reconfigure`, and the stages would not be scaled.
+    user_config={},
 )
 @serve.ingress()
 class PipelineReplica:
@@ -55,7 +57,7 @@ class PipelineReplica:
         replicas = {
             name: access_to(handle, folder_of(version, name)) for name, handle in stages.items()
         }
-        self._service = PipelineService(parse_args(args), parse_user_config(None), replicas)
+        self._service = PipelineService(parse_args(args), None, replicas)
         context = serve.get_replica_context()
         self._service.replica = context.replica_id.unique_id
         self._last_good = LastGoodConfig(

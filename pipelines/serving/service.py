@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,10 +24,14 @@ from pipelines.errors import StageError
 from pipelines.items import Flow
 from pipelines.pipeline import Pipeline
 from pipelines.serving.config import PipelineConfig, PipelineUserConfig
-from pipelines.serving.metrics import measured_ms
+from pipelines.serving.description import describe
 from pipelines.serving.planning import PipelinePlanning
 from pipelines.serving.step_config import import_function
 from pipelines.workers.replicas import ReplicaAccess
+from policy.objective import ServiceLevelObjective
+
+if TYPE_CHECKING:
+    from pipelines.planning.scaling import StageScaler
 
 logger = logging.getLogger("sojourn.pipelines")
 
@@ -45,12 +49,15 @@ class PipelineService(BaseService):
     Parameters
     ----------
     config : PipelineConfig
-    user_config : PipelineUserConfig
+    user_config : PipelineUserConfig or None
+        None: `configure` brings it after the start; until then the defaults hold, and nothing is
+        scaled.
     replicas : mapping of str to ReplicaAccess, optional
         How to reach the stages with Ray replicas of their own.
 
     Attributes
     ----------
+    config : PipelineConfig
     pipeline : Pipeline
         `start` starts it. The batches of its stages are at `/sojourn/pipeline`, and not in
         `batch_totals`.
@@ -72,11 +79,11 @@ class PipelineService(BaseService):
     def __init__(
         self,
         config: PipelineConfig,
-        user_config: PipelineUserConfig,
+        user_config: PipelineUserConfig | None,
         replicas: Mapping[str, ReplicaAccess] | None = None,
     ) -> None:
         super().__init__(config.name, config.version)
-        self._config = config
+        self.config = config
         self.pipeline = Pipeline(config.build(), max_pending=config.max_pending, replicas=replicas)
         self.planning = PipelinePlanning(config, lambda: self.pipeline.stages)
         self._inputs = tuple(tensor.spec for tensor in config.inputs)
@@ -89,7 +96,8 @@ class PipelineService(BaseService):
         #: The event loop keeps only weak references to tasks.
         self._calls: set[asyncio.Task[None]] = set()
         self.configured = False
-        self._apply(user_config)
+        self._sla_known = user_config is not None
+        self._apply(user_config or PipelineUserConfig())
 
     @property
     def front_meter(self) -> FrontMeter:
@@ -101,13 +109,22 @@ class PipelineService(BaseService):
     async def configure(self, user_config: PipelineUserConfig) -> None:
         """Apply a configuration; it holds for the requests to come.
 
+        With autoscaling and another SLA, the workers are solved again first; that takes seconds.
+
         Raises
         ------
         InvalidInputError
             Requests are to be traced, but the packages for that are not installed.
+        InfeasibleError
+            With autoscaling: the workers cannot keep the SLA.
         """
+        scaler = None
+        objective = user_config.sla.objective
+        if self._started and not (self._sla_known and objective == self.user_config.sla.objective):
+            scaler = await self._make_scaler(objective)
         self._apply(user_config)
-        self.configured = True
+        self.configured = self._sla_known = True
+        self._scale_with(scaler)
 
     def _apply(self, user_config: PipelineUserConfig) -> None:
         self.tracing.configure(user_config.tracing)
@@ -128,12 +145,25 @@ class PipelineService(BaseService):
         InvalidInputError, InfeasibleError
             With autoscaling: a stage has no profile, or its workers cannot keep the SLA.
         """
-        scaler = await asyncio.to_thread(self._config.make_scaler, self.user_config.sla.objective)
+        scaler = None
+        if self._sla_known:
+            scaler = await self._make_scaler(self.user_config.sla.objective)
         await self.pipeline.start()
         self._started = True
-        if scaler is not None:
+        self._scale_with(scaler)
+
+    async def _make_scaler(self, sla: ServiceLevelObjective) -> "StageScaler | None":
+        return await asyncio.to_thread(self.config.make_scaler, sla)
+
+    def _scale_with(self, scaler: "StageScaler | None") -> None:
+        """Scale the stages from now on as `scaler` does; None: go on as before."""
+        if scaler is None:
+            return
+        if self.autoscaler is None:
             self.autoscaler = PipelineAutoscaler(self.pipeline, scaler)
             self._scaling = asyncio.create_task(self.autoscaler.run())
+        else:
+            self.autoscaler.scaler.table = scaler.table  # the load that was measured still counts
 
     async def close(self) -> None:
         """End all workers."""
@@ -163,15 +193,13 @@ class PipelineService(BaseService):
         self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
     ) -> None:
         """Count requests that were turned away."""
-        core = self.pipeline.core
-        core.offered += len(requests)
-        core.refused += len(requests)
+        self.count_refused_before(sum([rows for _, rows in requests]))
 
     def count_answered(self, rows: int, arrival_s: float) -> None:
         """Count nothing: the core does, flow by flow."""
 
     def count_refused_before(self, requests: int) -> None:
-        """Count requests that the balancer refused."""
+        """Count requests, or rows, that were refused before they were submitted."""
         core = self.pipeline.core
         core.offered += requests
         core.refused += requests
@@ -228,12 +256,16 @@ class PipelineService(BaseService):
         flows: list[Flow] = []
         try:
             for row in range(request.rows):
-                flow = self.pipeline.submit(
-                    {name: array[row] for name, array in request.inputs.items()},
-                    timeout_ms=request.deadline_ms,
-                    arrival_s=arrival_s,
-                    record_times=wanted is not None,
-                )
+                try:
+                    flow = self.pipeline.submit(
+                        {name: array[row] for name, array in request.inputs.items()},
+                        timeout_ms=request.deadline_ms,
+                        arrival_s=arrival_s,
+                        record_times=wanted is not None,
+                    )
+                except RequestError:
+                    self.count_refused_before(request.rows - row - 1)  # they are load all the same
+                    raise
                 flows.append(flow)
             results = await asyncio.gather(*(self.pipeline.result(flow) for flow in flows))
         except StageError as error:
@@ -280,58 +312,7 @@ class PipelineService(BaseService):
 
     def describe(self) -> Mapping[str, Any]:
         """Return the content of ``GET /sojourn/pipeline``."""
-        core, sla = self.pipeline.core, self.user_config.sla
-        least_ms = [stage.latency_ms(1) for stage in core.stages]
-        total_ms = sum(least_ms)
-        stages = [
-            {
-                "name": stage.name,
-                "place": made.place,
-                "workers": stage.workers,
-                "busy": stage.busy,
-                "queue_length": stage.waiting,
-                "in_service": stage.in_service,
-                "items": stage.items,
-                "batches": stage.batches,
-                "mean_batch_size": stage.batched / stage.batches if stage.batches else None,
-                "workers_lost": stage.deaths,
-                "lost": stage.lost,
-                "latency_ms": least,
-                "budget_ms": made.budget_ms
-                or (sla.response_time_ms * least / total_ms if total_ms else None),
-            }
-            for stage, made, least in zip(core.stages, self.pipeline.stages, least_ms, strict=True)
-        ]
-        return {
-            "name": self.model_name,
-            "replica": self.replica,
-            "sla_in_words": sla.objective.in_words(),
-            "requests": {
-                "offered": core.offered,
-                "open": len(core.open),
-                "completed": core.completed,
-                "refused": core.refused,
-                "late": core.late,
-                "failed": core.failed,
-                "cancelled": core.cancelled,
-            },
-            "expected_ms": core.expected_ms(),
-            "measured_ms": measured_ms(core),
-            "bottleneck": core.bottleneck().name,
-            "stages": stages,
-            "scaling": self._describe_scaling(),
-        }
-
-    def _describe_scaling(self) -> Mapping[str, Any] | None:
-        scaler = self.autoscaler
-        if scaler is None or self._config.autoscaling is None:
-            return None
-        return {
-            "margin": self._config.autoscaling.margin,
-            "workers_needed": scaler.workers,
-            "items_per_request": scaler.items_per_request,
-            "replicas_needed": scaler.replica_needs(),
-        }
+        return describe(self)
 
     def example_request(self) -> Mapping[str, Any]:
         """Return a valid request of one row, for ``GET /sojourn/example``."""

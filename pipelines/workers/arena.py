@@ -23,15 +23,25 @@ class Arena:
     Parameters
     ----------
     descriptor : int, optional
-        Of the other process's arena, inherited from it. By default, a new arena is made.
+        Of the other process's arena, inherited from it; `close` closes it. By default, a new arena
+        is made.
+
+    Raises
+    ------
+    OSError
+        There are no descriptors left, or no memory.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
-        if descriptor is None:
-            descriptor = os.memfd_create("sojourn-arena")
-            os.ftruncate(descriptor, _FIRST_BYTES)
-        self.descriptor = descriptor
-        self._memory = self._map()
+        self.descriptor = os.memfd_create("sojourn-arena") if descriptor is None else descriptor
+        try:
+            if descriptor is None:
+                os.ftruncate(self.descriptor, _FIRST_BYTES)
+            self._memory = self._map()
+        except BaseException:
+            if descriptor is None:
+                os.close(self.descriptor)
+            raise
 
     def _map(self) -> memoryview:
         return memoryview(mmap.mmap(self.descriptor, os.fstat(self.descriptor).st_size))

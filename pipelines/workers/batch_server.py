@@ -7,7 +7,9 @@ that the replica is taken, so that they prefer a free one.
 """
 
 import contextlib
+import errno
 import hashlib
+import logging
 import math
 import os
 import selectors
@@ -15,6 +17,8 @@ import socket
 import tempfile
 import threading
 import time
+from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 
 from deployments.errors import StartError
@@ -23,11 +27,15 @@ from pipelines.workers.arena import Arena
 from pipelines.workers.child import BATCH, MESSAGE, START, run_batch
 from pipelines.workers.predictor import Predictor
 
+logger = logging.getLogger("sojourn.pipelines")
+
 #: Further kinds of messages: a batch that came too late; another pipeline has the replica; it is
 #: free again; it takes no further batches.
 LATE, TAKEN, FREE, RETIRED = 2, 3, 4, 5
 #: How the names of the replicas' sockets end.
 SUFFIX = ".sock"
+#: Without a descriptor for a connection, the next try comes after this time.
+_ACCEPT_AGAIN_S = 0.1
 
 
 def socket_folder(*words: str) -> Path:
@@ -67,17 +75,70 @@ def _sweep(folder: Path) -> None:
                 pass  # it has gone, or has too much to accept
 
 
+def _arenas(descriptors: Sequence[int]) -> tuple[Arena, Arena]:
+    """Return the arenas that a pipeline has sent the descriptors of.
+
+    Raises
+    ------
+    OSError
+        This process has no room for them.
+    """
+    with contextlib.ExitStack() as undo:
+        for descriptor in descriptors:
+            undo.callback(os.close, descriptor)
+        if len(descriptors) != 2:  # the others are lost
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        arenas = Arena(descriptors[0]), Arena(descriptors[1])
+        undo.pop_all()
+        return arenas
+
+
 class _Client:
-    """The connection to one pipeline."""
+    """The connection to one pipeline, which may be slow to read.
+
+    Whether others have the replica is told as it is when there is room for the message; all other
+    messages wait for it in order.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.arenas: tuple[Arena, Arena] | None = None
+        self._unsent: deque[bytes] = deque()
+        self._taken = self._told_taken = False
 
     def tell(self, kind: int, size: int = 0) -> None:
-        """Send a message, unless the pipeline has gone or does not read."""
-        with contextlib.suppress(OSError):
-            self.connection.send(MESSAGE.pack(kind, size, math.inf), socket.MSG_DONTWAIT)
+        """Send a message, now or when the pipeline has read the earlier ones."""
+        self._unsent.append(MESSAGE.pack(kind, size, math.inf))
+        self.flush()
+
+    def tell_taken(self, taken: bool) -> None:
+        """Tell whether another pipeline has the replica."""
+        self._taken = taken
+        self.flush()
+
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether there is something to tell that the socket had no room for."""
+        return bool(self._unsent) or self._taken != self._told_taken
+
+    def flush(self) -> None:
+        """Send what the socket has room for."""
+        try:
+            while self._unsent:
+                self._send(self._unsent[0])
+                self._unsent.popleft()
+            if self._taken != self._told_taken:
+                self._send(MESSAGE.pack(TAKEN if self._taken else FREE, 0, math.inf))
+                self._told_taken = self._taken
+        except BlockingIOError:
+            pass
+        except OSError:
+            # The pipeline has gone, as the next look at its socket will tell.
+            self._unsent.clear()
+            self._told_taken = self._taken
+
+    def _send(self, message: bytes) -> None:
+        self.connection.send(message, socket.MSG_DONTWAIT)
 
     def close(self) -> None:
         self.connection.close()
@@ -130,7 +191,9 @@ class BatchServer:
         """
         self._path.unlink(missing_ok=True)
         self._retired = True
-        self._wake.send(b"\0")
+        # The thread may have woken by itself, and ended.
+        with contextlib.suppress(OSError):
+            self._wake.send(b"\0")
 
     def close(self, timeout_s: float) -> None:
         """Return when all pipelines have left, or after about `timeout_s`."""
@@ -147,24 +210,42 @@ class BatchServer:
             selector.register(self._woken, selectors.EVENT_READ)
             told = False
             while not self._closed and (self._clients or not told):
-                for key, _ in selector.select():
+                for client in self._clients.values():
+                    events = selectors.EVENT_READ
+                    if client.waits_for_room:
+                        events |= selectors.EVENT_WRITE
+                    if selector.get_key(client.connection).events != events:
+                        selector.modify(client.connection, events)
+                for key, events in selector.select():
                     ready = key.fileobj
                     assert isinstance(ready, socket.socket)
                     if ready is self._listener:
-                        connection, _ = ready.accept()
-                        self._clients[connection] = _Client(connection)
-                        selector.register(connection, selectors.EVENT_READ)
+                        self._accept(selector)
                     elif ready is self._woken:
                         ready.recv(16)
-                    elif not self._serve_client(self._clients[ready]):
-                        selector.unregister(ready)
-                        self._clients.pop(ready).close()
+                    else:
+                        client = self._clients[ready]
+                        if events & selectors.EVENT_WRITE:
+                            client.flush()
+                        if events & selectors.EVENT_READ and not self._serve_client(client):
+                            selector.unregister(ready)
+                            self._clients.pop(ready).close()
                 if self._retired and not told:
                     told = True
                     for client in self._clients.values():
                         client.tell(RETIRED)
             for client in self._clients.values():
                 client.close()
+
+    def _accept(self, selector: selectors.BaseSelector) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            logger.exception("a pipeline could not be accepted; trying again")
+            time.sleep(_ACCEPT_AGAIN_S)
+            return
+        self._clients[connection] = _Client(connection)
+        selector.register(connection, selectors.EVENT_READ)
 
     def _serve_client(self, client: _Client) -> bool:
         """Serve one message; return False if the pipeline has gone."""
@@ -176,8 +257,11 @@ class BatchServer:
             return False
         kind, size, until_s = MESSAGE.unpack(message)
         if kind == START:
-            requests, replies = (Arena(descriptor) for descriptor in descriptors)
-            client.arenas = requests, replies
+            try:
+                client.arenas = _arenas(descriptors)
+            except OSError:
+                logger.exception("a pipeline could not be served; it tries again")
+                return False
             client.tell(RETIRED if self._retired else START)
             return True
         assert client.arenas is not None
@@ -187,9 +271,9 @@ class BatchServer:
         else:
             others = [other for other in self._clients.values() if other is not client]
             for other in others:
-                other.tell(TAKEN)
+                other.tell_taken(True)
             client.tell(BATCH, run_batch(self._run, client.arenas[0], size, client.arenas[1]))
             for other in others:
-                other.tell(FREE)
+                other.tell_taken(False)
         self.busy_since_s = None
         return True

@@ -40,7 +40,10 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     descriptor, requests, replies = map(int, arguments)
     connection = socket.socket(fileno=descriptor)
-    _serve(connection, Arena(requests), Arena(replies))
+    try:
+        _serve(connection, Arena(requests), Arena(replies))
+    finally:
+        connection.detach()  # only the end of the process closes it: its status is known by then
 
 
 def _serve(connection: socket.socket, requests: Arena, replies: Arena) -> None:
@@ -72,7 +75,7 @@ def _start(start: tuple[bytes, list[int] | None]) -> tuple[Predictor | None, str
         return make_predictor(pickle.loads(pickled)), None
     except SojournError as error:
         return None, str(error)
-    except Exception as error:
+    except BaseException as error:  # SystemExit is a reason, too
         return None, f"{type(error).__name__}: {error}"
 
 
@@ -106,7 +109,11 @@ def _write(replies: Arena, reply: Any) -> int:
             return replies.write(reply)
         return replies.write(_sendable(reply))
     except Exception:
+        pass
+    try:
         return replies.write(_sendable(reply))
+    except Exception as error:  # each result can be sent alone, but not with the others
+        return replies.write(BatchFailure(UnpicklableError(f"a batch cannot be sent: {error}")))
 
 
 def _sendable(reply: Any) -> Any:

@@ -11,6 +11,7 @@ from pipelines.items import Outcome, WorkerLoss
 from pipelines.stage_core import StageBatch
 from pipelines.workers.interface import Listener
 from pipelines.workers.predictor import Predictor, Recipe, make_predictor
+from pipelines.workers.restarts import FAILED_STARTS, delay_s
 from policy.errors import InvalidInputError, SojournError
 
 logger = logging.getLogger("sojourn.pipelines")
@@ -21,6 +22,9 @@ def _make(name: str, recipe: Recipe) -> Predictor:
         return make_predictor(recipe)
     except SojournError as error:
         raise StartError(f"stage {name!r}: a worker did not start: {error}") from error
+    except SystemExit as error:
+        reason = f"SystemExit: {error}"
+        raise StartError(f"stage {name!r}: a worker did not start: {reason}") from error
 
 
 class LoopWorker:
@@ -87,7 +91,10 @@ class _Thread:
     def _work(self) -> None:
         try:
             predict = _make(self._pool.name, self._pool.recipe)
-        except StartError as error:
+        except BaseException as error:
+            if not isinstance(error, StartError):
+                reason = f"stage {self._pool.name!r}: a worker did not start: {error!r}"
+                error = StartError(reason)
             self._call_soon(error)
             return
         self._call_soon(None)
@@ -134,6 +141,8 @@ class ThreadWorkers:
         self._free: list[_Thread] = []
         self._busy: set[_Thread] = set()
         self._started: asyncio.Future[None] | None = None
+        self._failed_starts = 0
+        self._timers: set[asyncio.TimerHandle] = set()
 
     async def start(self) -> None:
         """Start all workers; return when each can take a batch.
@@ -144,7 +153,7 @@ class ThreadWorkers:
             A worker did not start; the message says why.
         """
         self._started = self.loop.create_future()
-        self._starting = {_Thread(self) for _ in range(self._count)}
+        self._start_missing()
         await self._started
 
     def run(self, batch: StageBatch) -> None:
@@ -156,10 +165,37 @@ class ThreadWorkers:
 
     def resize(self, count: int) -> None:
         """Start more workers, or let some end after their batches."""
-        while len(self._free) + len(self._busy) + len(self._starting) < count:
-            self._starting.add(_Thread(self))
         self._count = count
+        self._start_missing()
         self._retire()
+
+    def _start_missing(self) -> None:
+        """Start as many workers as there are too few."""
+        while len(self._free) + len(self._busy) + len(self._starting) < self._count:
+            try:
+                self._starting.add(_Thread(self))
+            except RuntimeError as error:  # the machine has no room for a thread
+                reason = f"stage {self.name!r}: a worker did not start: {error}"
+                self._start_failed(StartError(reason))
+                return
+
+    def _start_failed(self, error: StartError) -> None:
+        """Try again later; during the start of the pipeline, give up."""
+        assert self._started is not None
+        if not self._started.done():
+            self._started.set_exception(error)
+            return
+        self._failed_starts += 1
+        logger.error("%s", error)
+        if self._failed_starts >= FAILED_STARTS and not self._running():
+            self._listener.workers_changed(0, str(error))
+
+        def start() -> None:
+            self._timers.discard(timer)
+            self._start_missing()
+
+        timer = self.loop.call_later(delay_s(self._failed_starts), start)
+        self._timers.add(timer)
 
     def _retire(self) -> None:
         while self._free and len(self._free) + len(self._busy) > self._count:
@@ -185,13 +221,9 @@ class ThreadWorkers:
         self._starting.discard(thread)
         assert self._started is not None
         if message is not None:
-            if not self._started.done():
-                self._started.set_exception(message)
-            else:
-                logger.error("%s", message)
-                ready = self._running()
-                self._listener.workers_changed(ready, None if ready else str(message))
+            self._start_failed(message)
             return
+        self._failed_starts = 0
         self._free.append(thread)
         self._retire()
         if not self._starting and not self._started.done():
@@ -212,10 +244,12 @@ class ThreadWorkers:
             batch = thread.batch
             assert batch is not None
             self._listener.workers_changed(self._running(), None)
-            self._starting.add(_Thread(self))
+            self._start_missing()
             self._listener.batch_ended(batch, WorkerLoss(reason))
 
     async def close(self) -> None:
         """Let all threads end after their batches."""
+        for timer in self._timers:
+            timer.cancel()
         for thread in (*self._starting, *self._free, *self._busy):
             thread.batches.put(None)

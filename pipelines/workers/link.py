@@ -44,11 +44,16 @@ class WorkerLink:
     Parameters
     ----------
     connection : socket.socket
-        Of type SOCK_SEQPACKET; the link owns it.
+        Of type SOCK_SEQPACKET; the link owns it, and closes it if it cannot be made.
     on_message : callable
         Called with the kind of each message, and its content if it has one.
     on_end : callable
         Called when the other end has closed, or its process has died.
+
+    Raises
+    ------
+    OSError
+        There are no descriptors left, or no memory.
 
     Attributes
     ----------
@@ -64,7 +69,12 @@ class WorkerLink:
         on_message: Callable[[int, Any], None],
         on_end: Callable[[], None],
     ) -> None:
-        self.requests, self.replies = Arena(), Arena()
+        with contextlib.ExitStack() as undo:
+            undo.callback(connection.close)
+            self.requests = Arena()
+            undo.callback(self.requests.close)
+            self.replies = Arena()
+            undo.pop_all()
         self.job: Job | None = None
         self._socket = connection
         self._on_message_of, self._on_end = on_message, on_end
@@ -93,8 +103,8 @@ class WorkerLink:
         with contextlib.suppress(ConnectionError):
             self._socket.send(message)
 
-    def run(self, batch: StageBatch) -> bool:
-        """Send a batch; return False if none of its items can be sent."""
+    def run(self, batch: StageBatch) -> Outcome | None:
+        """Send a batch; return its outcome if nothing of it can be sent."""
         values = [item.value for item in batch.items]
         until_s = max([item.flow.deadline_s for item in batch.items])
         job = Job(batch, [None] * len(values), time.monotonic())
@@ -108,10 +118,14 @@ class WorkerLink:
                 if failure is None
             ]
             if not kept:
-                return False
-            self.send(BATCH, kept, until_s)
+                return job.outcomes
+            try:
+                self.send(BATCH, kept, until_s)
+            except Exception as error:
+                # Each can be sent alone, but not with the others, or not at the present.
+                return BatchFailure(UnpicklableError(f"a batch cannot be sent: {error}"))
         self.job = job
-        return True
+        return None
 
     def end_job(self, reply: Any) -> tuple[StageBatch, Outcome]:
         """Return the batch that the worker ran, and its outcome, which the reply tells."""

@@ -14,16 +14,13 @@ from pipelines.items import Outcome, WorkerLoss
 from pipelines.stage_core import StageBatch
 from pipelines.workers.child import BATCH, START, command
 from pipelines.workers.interface import Listener
-from pipelines.workers.link import WorkerLink, unsendable
+from pipelines.workers.link import WorkerLink
 from pipelines.workers.predictor import Recipe
+from pipelines.workers.restarts import FAILED_STARTS, delay_s
 from policy.errors import InvalidInputError
 
 logger = logging.getLogger("sojourn.pipelines")
 
-#: A worker that fails to start is started again after this time, and then twice as long each time.
-_FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 10.0
-#: After so many failed starts in a row, what waits for the stage is answered.
-_FAILED_STARTS = 3
 _CLOSE_S = 2.0
 #: A worker that has not started after this time is given up.
 _START_S = 300.0
@@ -31,7 +28,13 @@ _STANDARD_ERROR = 2
 
 
 class _Worker:
-    """One worker process, as seen from the process that started it."""
+    """One worker process, as seen from the process that started it.
+
+    Raises
+    ------
+    OSError
+        The machine has no room for it.
+    """
 
     def __init__(self, pool: "ProcessWorkers", cpus: list[int] | None) -> None:
         self.cpus = cpus
@@ -39,18 +42,22 @@ class _Worker:
         self.started_s = time.monotonic()
         self._pool = pool
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.link = WorkerLink(ours, self._on_message, self._on_end)
-        arenas = self.link.requests.descriptor, self.link.replies.descriptor
-        inherited = [theirs.fileno(), *arenas]
         with theirs:
-            self.process = subprocess.Popen(
-                command(inherited),
-                pass_fds=inherited,
-                stdin=subprocess.DEVNULL,
-                # What a stage prints must not mix with the output of this process.
-                stdout=_STANDARD_ERROR,
-            )
-        self.link.send(START, (pool.recipe, cpus))
+            self.link = WorkerLink(ours, self._on_message, self._on_end)
+            arenas = self.link.requests.descriptor, self.link.replies.descriptor
+            inherited = [theirs.fileno(), *arenas]
+            try:
+                self.process = subprocess.Popen(
+                    command(inherited),
+                    pass_fds=inherited,
+                    stdin=subprocess.DEVNULL,
+                    # What a stage prints must not mix with the output of this process.
+                    stdout=_STANDARD_ERROR,
+                )
+                self.link.send(START, (pool.recipe, cpus))
+            except BaseException:
+                self.link.close()  # if there is a process, it ends
+                raise
 
     def _on_message(self, kind: int, content: Any) -> None:
         if kind == BATCH:
@@ -124,9 +131,9 @@ class ProcessWorkers:
             A worker did not start; the message says why.
         """
         self._started = self.loop.create_future()
-        for cpus in self._cpus:
-            self._workers.append(_Worker(self, cpus))
         try:
+            for cpus in self._cpus:
+                self._start_another(cpus)
             await self._started
         except BaseException:
             await self.close()
@@ -136,8 +143,9 @@ class ProcessWorkers:
         """Run a batch on a free worker. The caller knows that there is one."""
         links = (worker.link for worker in self._workers if worker.ready)
         link = next(link for link in links if link.job is None)
-        if not link.run(batch):
-            self.ended(batch, [unsendable(item.value) for item in batch.items])
+        outcome = link.run(batch)
+        if outcome is not None:
+            self.ended(batch, outcome)
 
     def resize(self, count: int) -> None:
         """Start more workers, or let some end after their batches.
@@ -182,16 +190,18 @@ class ProcessWorkers:
         """Give up a worker whose code did not construct, and try again later."""
         worker.kill()
         self._workers.remove(worker)
+        self._start_failed(reason, worker.cpus)
+
+    def _start_failed(self, reason: str, cpus: list[int] | None) -> None:
         reason = f"stage {self.name!r}: a worker did not start: {reason}"
         if self._started is not None and not self._started.done():
             self._started.set_exception(StartError(reason))
             return
         self._failed_starts += 1
         logger.error("%s", reason)
-        if self._failed_starts >= _FAILED_STARTS and not self._count_ready():
+        if self._failed_starts >= FAILED_STARTS and not self._count_ready():
             self._listener.workers_changed(0, reason)
-        delay_s = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2**self._failed_starts)
-        self._later(delay_s, worker.cpus)
+        self._later(delay_s(self._failed_starts), cpus)
 
     def worker_died(self, worker: _Worker, how: str) -> None:
         """Replace a worker that ended; its batch is told."""
@@ -215,18 +225,22 @@ class ProcessWorkers:
             elif worker.link.hangs(now_s, self._hang_after_s):
                 self.worker_died(worker, f"took more than {self._hang_after_s:g} s for a batch")
 
-    def _later(self, delay_s: float, cpus: list[int] | None) -> None:
+    def _later(self, after_s: float, cpus: list[int] | None) -> None:
         def start() -> None:
             self._timers.discard(timer)
             self._start_another(cpus)
 
-        timer = self.loop.call_later(delay_s, start)
+        timer = self.loop.call_later(after_s, start)
         self._timers.add(timer)
 
     def _start_another(self, cpus: list[int] | None) -> None:
         # A resize may have made one that was to be replaced too many.
-        if not self._closing and len(self._workers) < len(self._cpus):
+        if self._closing or len(self._workers) >= len(self._cpus):
+            return
+        try:
             self._workers.append(_Worker(self, cpus))
+        except OSError as error:
+            self._start_failed(str(error), cpus)
 
     def _count_ready(self) -> int:
         return min(len(self._cpus), sum([worker.ready for worker in self._workers]))

@@ -29,7 +29,7 @@ from pipelines.workers.batch_server import (
 )
 from pipelines.workers.child import BATCH, START
 from pipelines.workers.interface import Listener
-from pipelines.workers.link import WorkerLink, unsendable
+from pipelines.workers.link import WorkerLink
 from policy.errors import InvalidInputError
 
 logger = logging.getLogger("sojourn.pipelines")
@@ -74,7 +74,11 @@ class _Replica:
         self.ready = self.taken = self.retired = False
         self._pool = pool
         self.link = WorkerLink(connection, self._on_message, self._on_end)
-        self.link.introduce()
+        try:
+            self.link.introduce()
+        except OSError:
+            self.link.close()
+            raise
 
     @property
     def usable(self) -> bool:
@@ -89,6 +93,7 @@ class _Replica:
             return
         if kind == START:
             self.ready = True
+            self._pool.replica_found()
         elif kind == RETIRED:
             self.retired = True
         else:
@@ -131,6 +136,7 @@ class ReplicaWorkers:
         self._given_up: set[Path] = set()
         self._called: set[asyncio.Task[None]] = set()
         self._remote = False
+        self._search: asyncio.Task[None] | None = None
         self._missing_since_s = time.monotonic()
         self._started: asyncio.Future[None] | None = None
 
@@ -145,16 +151,14 @@ class ReplicaWorkers:
         private(self._access.folder)
         self._started = asyncio.get_running_loop().create_future()
         # Until the pipeline has started, nobody calls `check`.
-        searches = [asyncio.create_task(self._find_forever())]
-        if self._access.call is not None:
-            searches.append(asyncio.create_task(self._look_elsewhere()))
+        finding = asyncio.create_task(self._find_forever())
+        self._search_elsewhere()
         try:
             await asyncio.wait_for(self._started, _START_S)
         except TimeoutError:
             raise StartError(_NO_REPLICA.format(self._name)) from None
         finally:
-            for search in searches:
-                search.cancel()
+            finding.cancel()
 
     def run(self, batch: StageBatch) -> None:
         """Run a batch on a free replica, a random one. The caller knows that there is one."""
@@ -169,8 +173,10 @@ class ReplicaWorkers:
             task = asyncio.create_task(self._call_with(batch))
             self._called.add(task)
             task.add_done_callback(self._called.discard)
-        elif not random.choice(free).link.run(batch):
-            self._listener.batch_ended(batch, [unsendable(item.value) for item in batch.items])
+            return
+        outcome = random.choice(free).link.run(batch)
+        if outcome is not None:
+            self._listener.batch_ended(batch, outcome)
 
     def resize(self, count: int) -> None:
         """Refuse: the autoscaler of the stage's deployment does it.
@@ -192,16 +198,26 @@ class ReplicaWorkers:
         self._find()
         if self._count() or self._remote:
             self._missing_since_s = now_s
-        elif now_s - self._missing_since_s > _LOST_S:
+            return
+        self._search_elsewhere()
+        if now_s - self._missing_since_s > _LOST_S:
             self._listener.workers_changed(0, _NO_REPLICA.format(self._name))
 
     async def close(self) -> None:
         """Leave all replicas."""
+        if self._search is not None:
+            self._search.cancel()
         for task in self._called:
             task.cancel()
         for replica in self._replicas.values():
             replica.link.close()
         self._replicas.clear()
+
+    def replica_found(self) -> None:
+        """Use the replicas on this machine from now on, for as long as there is one."""
+        self._remote = False
+        if self._search is not None:
+            self._search.cancel()
 
     def replica_changed(self, replica: _Replica) -> None:
         """Take note of a replica that is ready, taken, free, or about to end."""
@@ -235,10 +251,21 @@ class ReplicaWorkers:
             self._find()
             await asyncio.sleep(_FIND_S)
 
+    def _search_elsewhere(self) -> None:
+        """Begin to look for replicas on other machines, unless that is being done."""
+        if self._access.call is not None and (self._search is None or self._search.done()):
+            self._search = asyncio.create_task(self._look_elsewhere())
+
     async def _look_elsewhere(self) -> None:
         """Use the replicas on other machines if there are some, but none on this one."""
         assert self._access.any_runs is not None
-        await self._access.any_runs()
+        while True:
+            try:
+                await self._access.any_runs()
+                break
+            except Exception:
+                logger.exception("stage %r: its replicas were not found; trying again", self._name)
+                await asyncio.sleep(_GRACE_S)
         await asyncio.sleep(_GRACE_S)
         self._remote = True
         self._tell()

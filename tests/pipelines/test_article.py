@@ -63,7 +63,7 @@ def test_nothing_polls():
         inspect.getsource(module)
         for module in (live, streams, stage_workers, in_process, link, processes, replicas)
     )
-    assert sources.count("sleep(") == 5
+    assert sources.count("sleep(") == 6
     assert "sleep(_CHECK_S)" in sources
     assert "sleep(0.005)" in inspect.getsource(processes.ProcessWorkers.close)
 

@@ -6,11 +6,13 @@ import time
 import pytest
 
 from pipelines import Each, Pipeline, Stage
+from pipelines import autoscaler as autoscaler_module
 from pipelines.autoscaler import PipelineAutoscaler
 from pipelines.planning.scaling import DivisionTable, StageScaler
 from pipelines.workers.replicas import ReplicaAccess
 from tests.support.pipeline_stages import Scale, shift
 from tests.support.stage_replica import serve
+from tests.support.waiting import until
 
 
 def shift_all(items):
@@ -75,3 +77,20 @@ async def test_stages_with_ray_replicas_are_left_to_ray(tmp_path):
             assert needs == {"": pytest.approx(2 / 3, rel=0.1), "a": pytest.approx(2.5, rel=0.1)}
     finally:
         await asyncio.to_thread(server.close, 1.0)
+
+
+async def test_a_step_that_fails_is_not_the_last(monkeypatch):
+    monkeypatch.setattr(autoscaler_module, "PERIOD_S", 0.001)
+    table = DivisionTable((100.0,), ({"shift": 1},))
+    async with Pipeline([Stage(shift, place="loop")]) as pipeline:
+        autoscaler = PipelineAutoscaler(pipeline, StageScaler(table))
+        steps: list[float] = []
+
+        def fail(now_s):
+            steps.append(now_s)
+            raise ValueError("this time")
+
+        monkeypatch.setattr(autoscaler, "step", fail)
+        running = asyncio.create_task(autoscaler.run())
+        await until(lambda: len(steps) > 1)
+        running.cancel()

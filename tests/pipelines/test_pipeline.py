@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from deployments.errors import BadRequestError, BusyError, DeadlineError, StartError
+from deployments.errors import BadRequestError, BusyError, DeadlineError, DeviceError, StartError
 from pipelines import Each, Ensemble, Pipeline, Stage, StageError, Switch
+from pipelines.workers import in_process
 from pipelines.workers.in_process import ThreadWorkers
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
@@ -81,6 +82,38 @@ async def test_a_stream_has_errors_in_their_place():
         assert not pipeline.core.open
     assert (first, last) == (0.5, 1.0)
     assert isinstance(failed.cause, ZeroDivisionError)
+
+
+async def test_results_of_a_live_source_do_not_wait_for_its_next_value():
+    results: asyncio.Queue[int] = asyncio.Queue()
+
+    async def values():
+        yield 1
+        assert await asyncio.wait_for(results.get(), LIMIT_S) == 4
+        yield 2
+
+    async with Pipeline([Stage(shift, place="loop")]) as pipeline:
+        seen = []
+        async for result in pipeline.stream(values()):
+            results.put_nowait(result)
+            seen.append(result)
+    assert seen == [4, 5]
+
+
+async def test_a_stage_that_is_lost_for_a_while_takes_the_place_of_results():
+    async with Pipeline([Stage(shift, place="loop")]) as pipeline:
+
+        def values():
+            for value in range(6):
+                if value == 2:
+                    pipeline.core.lose_stage(0, "no weights")
+                if value == 4:
+                    pipeline.core.stages[0].lost = None
+                yield value
+
+        seen = [y async for y in pipeline.stream(values(), in_flight=1)]
+        assert [y for y in seen if not isinstance(y, DeviceError)] == [3, 4, 7, 8]
+        assert all(isinstance(y, DeviceError) for y in seen[2:4])
 
 
 async def test_two_streams_share_a_small_pipeline():
@@ -168,6 +201,30 @@ async def test_a_hanging_thread_is_replaced():
         gate.open.set()
 
 
+@pytest.mark.parametrize(("failures", "lost"), [(2, 0), (4, 1)])
+async def test_a_thread_that_does_not_start_is_started_again(monkeypatch, failures, lost):
+    """What waits is answered after three tries; more follow."""
+    monkeypatch.setattr(in_process, "delay_s", lambda failed_starts: 0.001)
+    gate, made = Gate(), []
+
+    class Hangs:
+        def __init__(self):
+            made.append(self)
+            if 1 < len(made) <= 1 + failures:
+                raise OSError("no weights")
+
+        def predict(self, x):
+            return gate.predict(x) if x < 0 else x
+
+    async with Pipeline([Stage(Hangs, place="thread", hang_after_s=0.3)]) as pipeline:
+        hanging = asyncio.create_task(pipeline.predict(-1))
+        with pytest.raises(DeviceError if lost else StageError):
+            await asyncio.wait_for(hanging, LIMIT_S)
+        await until(lambda: pipeline.core.stages[0].workers == 1)
+        assert await asyncio.wait_for(pipeline.predict(1), LIMIT_S) == 1
+        gate.open.set()
+
+
 async def test_a_thread_survives_system_exit():
     def leave(x):
         raise SystemExit
@@ -222,6 +279,15 @@ async def test_an_auto_stage_measures_its_profile_first():
             await pipeline.predict(7, timeout_ms=2.5)
 
 
+async def test_a_batch_that_cannot_be_run_fails_and_gives_its_worker_back(monkeypatch):
+    async with Pipeline([Stage(shift, place="thread")]) as pipeline:
+        with monkeypatch.context() as broken:
+            broken.setattr(pipeline._workers[0], "run", lambda batch: [][0])
+            with pytest.raises(StageError, match="IndexError"):
+                await asyncio.wait_for(pipeline.predict(1), LIMIT_S)
+        assert await asyncio.wait_for(pipeline.predict(1), LIMIT_S) == 4
+
+
 async def test_a_stage_that_does_not_start():
     def construct():
         raise AssertionError
@@ -230,9 +296,15 @@ async def test_a_stage_that_does_not_start():
         def __init__(self):
             raise OSError("no weights")
 
+    class Exits:
+        def __init__(self):
+            raise SystemExit("no licence")
+
     for place in ("thread", "loop"):
         with pytest.raises(StartError, match=r"stage 'broken': .* no weights"):
             await Pipeline([Stage(construct, place="loop"), Stage(Broken, place=place)]).start()
+        with pytest.raises(StartError, match=r"stage 'exits': .* SystemExit: no licence"):
+            await asyncio.wait_for(Pipeline([Stage(Exits, place=place)]).start(), LIMIT_S)
 
 
 async def test_a_closed_pipeline_answers_what_it_has_and_takes_no_more():
@@ -251,6 +323,16 @@ async def test_a_closed_pipeline_answers_what_it_has_and_takes_no_more():
         await task
     with pytest.raises(BusyError):
         await pipeline.predict(2)
+
+
+async def test_a_request_that_failed_at_once_is_answered_though_its_pipeline_closes():
+    pipeline = Pipeline([Switch(lambda v: v, {1: Stage(shift, place="loop")})])
+    await pipeline.start()
+    task = asyncio.create_task(pipeline.predict(2))
+    await asyncio.sleep(0)
+    await pipeline.close()
+    with pytest.raises(StageError, match="there is no branch 2"):
+        await asyncio.wait_for(task, LIMIT_S)
 
 
 async def test_to_drain_is_to_wait_for_the_last_request_however_it_ends():

@@ -73,6 +73,16 @@ def test_a_batch_starts_before_a_deadline_of_its_items():
     assert not core.too_late
 
 
+@pytest.mark.parametrize(("latency_ms", "longest_s"), [(10.0, 1.0), (3000.0, 3.0)])
+def test_without_a_longest_wait_and_a_deadline_nothing_waits_for_ever(latency_ms, longest_s):
+    core = StageCore("s", BatchingPolicy.from_control_limit(4, 4), 1, [latency_ms] * 4)
+    for number in range(2):
+        core.arrive(0.1 * number, item(number))
+        assert core.next_batch(0.1 * number) is None
+    assert core.wake_at_s == pytest.approx(longest_s)
+    assert numbers(core.next_batch(core.wake_at_s)) == [0, 1]
+
+
 @settings(max_examples=40)
 @given(
     culprits=st.sets(st.integers(0, 31), max_size=32),

@@ -1,15 +1,17 @@
 """What keeps the stages' profiles right while a pipeline runs."""
 
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
 
-from pipelines import Pipeline, Stage
+from pipelines import Pipeline, Stage, stage_workers
 from pipelines.items import Flow, Item
 from pipelines.stage_core import StageBatch
 from policy.profile import Profile
 from tests.support.pipeline_stages import Batched, shift
+from tests.support.waiting import until
 
 
 def feed(pipeline, durations_ms):
@@ -65,3 +67,21 @@ async def test_a_corrected_profile_has_its_policy_solved_again(monkeypatch):
             feed(pipeline, [(1, 5.0), (2, 5.5)] * 8)
             pipeline._workers.refit()
         assert solved == [0, 0]
+
+
+async def test_what_fails_once_is_checked_again(monkeypatch):
+    """In one stage; the other's workers are checked all the same."""
+    monkeypatch.setattr(stage_workers, "_CHECK_S", 0.001)
+    monkeypatch.setattr(stage_workers, "_REFIT_S", 0.001)
+    checked = Counter[str]()
+    async with Pipeline([Stage(shift, "a", place="loop"), Stage(shift, "b", place="loop")]) as p:
+
+        def count(name):
+            checked[name] += 1
+            if name != "b":
+                raise OSError("no descriptor left")
+
+        monkeypatch.setattr(p._workers[0], "check", lambda now_s: count("a"))
+        monkeypatch.setattr(p._workers[1], "check", lambda now_s: count("b"))
+        monkeypatch.setattr(p._workers, "refit", lambda: count("refit"))
+        await until(lambda: min(checked["a"], checked["b"], checked["refit"]) > 2)

@@ -1,5 +1,7 @@
 """Stages and steps that are wrong, and what is said of them."""
 
+import math
+
 import pytest
 
 from pipelines.steps import Each, Ensemble, Stage, Switch
@@ -49,7 +51,9 @@ def test_a_stage_that_is_wrong(options, complaint):
     [
         (lambda: Ensemble([]), "needs at least one branch"),
         (lambda: Switch(abs, {}), "needs at least one branch"),
-        (lambda: Switch(abs, {1: []}, {2: 1.0}), "shares must have one for each branch"),
+        (lambda: Switch(abs, {1: []}, {2: 1.0}), "shares must have one above 0 for each branch"),
+        (lambda: Switch(abs, {1: [], 2: []}, {1: 1.0, 2: 0.0}), "shares must have one above 0"),
+        (lambda: Switch(abs, {1: [], 2: []}, {1: 1.0, 2: math.nan}), "and add up to 1"),
         (lambda: Switch(abs, {1: [], 2: []}, {1: 0.5, 2: 0.6}), "add up to 1"),
         (lambda: Each([], max_items=0), "max_items must be at least 1"),
         (lambda: Each([], max_items=4, expected_items=5), "expected_items must be 1 to 4"),

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 
 import numpy as np
@@ -173,3 +174,14 @@ class SlowDigits:
         batch = {name: np.stack([item[name] for item in items]) for name in items[0]}
         outputs = self.model.forward(batch)
         return [{name: rows[at] for name, rows in outputs.items()} for at in range(len(items))]
+
+
+class Exits:
+    """Ends its process: while it is constructed, or in a batch."""
+
+    def __init__(self, at_start=False):
+        if at_start:
+            sys.exit("no licence")
+
+    def predict(self, x):
+        sys.exit(x)

@@ -51,6 +51,20 @@ def test_an_atom_stays_where_it_is():
     assert times.percentile_ms(cdf, 50) == pytest.approx(15.0, abs=2 * times.step_ms)
 
 
+def test_what_takes_no_time_stays_at_zero():
+    """A switch with an empty branch, before a stage and after it."""
+    rate_per_s = 50.0
+    do, last = stage("do"), stage("last")
+    skip = Switch(abs, {0: [], 1: do}, {0: 0.9, 1: 0.1})
+    for steps in ([skip, last], [last, skip], [skip, skip, last]):
+        times = Times(30.0)
+        cdf = response_cdf(steps, own_settings([do, last]), rate_per_s, times)
+        assert cdf[-1] == pytest.approx(1.0)
+        alone = response_cdf([last], own_settings([last]), rate_per_s, times)
+        # A request that skips takes as long as with the last stage alone.
+        assert times.percentile_ms(cdf, 50) < 1.2 * times.percentile_ms(alone, 50)
+
+
 def test_branches_that_do_not_depend_on_each_other():
     """Stages with nearly no load take constant times: the longest branch, or one of them."""
     slow, fast = stage("slow", 9.5), stage("fast", 4.5)

@@ -9,9 +9,11 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
+from deployments.batcher.requests import Refusal
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
+from pipelines.planning.scaling import DivisionTable, StageScaler
 from pipelines.serving.app import PipelineApp
-from pipelines.serving.config import parse_args, parse_user_config
+from pipelines.serving.config import PipelineConfig, parse_args, parse_user_config
 from pipelines.serving.service import PipelineService
 from policy.errors import InfeasibleError, InvalidInputError
 from tests.support.pipeline_configs import config
@@ -61,6 +63,16 @@ async def test_each_row_is_an_item(client):
     assert output["data"] == [4, 8, 12, 16, 20, 24]
     assert output["shape"] == [2, 3]
     assert "parameters" not in answer.json()
+
+
+async def test_all_rows_of_a_refused_request_are_load(client, service):
+    service.pipeline.core.max_pending = 2
+    answer = await client.post(INFER, json=body(*[[1, 2, 3]] * 40))
+    assert answer.status_code == 503
+    core = service.pipeline.core
+    assert (core.offered, core.admitted, core.refused) == (40, 2, 38)
+    service.count_turned_away(Refusal.FULL, [(0.0, 7), (0.1, 3)], 1.0)
+    assert (core.offered, core.refused) == (50, 48)
 
 
 async def test_many_clients_share_batches_and_get_their_own_answers(client, service):
@@ -192,6 +204,57 @@ async def test_the_workers_of_a_service_may_follow_the_load():
     )
     with pytest.raises(InfeasibleError):
         await impossible.start()
+
+
+def solved_for(monkeypatch):
+    """Let workers be solved at once; return the response times that they were solved for, in ms."""
+    solved: list[float] = []
+
+    def make_scaler(config, sla):
+        if sla.response_time_ms < 1:
+            raise InfeasibleError("too short")
+        solved.append(sla.response_time_ms)
+        return StageScaler(
+            DivisionTable((sla.response_time_ms,), (dict.fromkeys(config.stages(), 1),))
+        )
+
+    monkeypatch.setattr(PipelineConfig, "make_scaler", make_scaler)
+    return solved
+
+
+def within(response_time_ms):
+    return parse_user_config({"sla": {"response_time_ms": response_time_ms}})
+
+
+async def test_the_workers_are_solved_for_the_sla_that_is_configured(monkeypatch):
+    """On Ray the first configuration comes after the start; a later one may change the SLA."""
+    solved = solved_for(monkeypatch)
+    args = config()["applications"][0]["args"]
+    service = PipelineService(parse_args(args), None)
+    await service.start()
+    assert solved == []
+    await service.configure(within(100))  # the default: it is solved all the same
+    first = service.autoscaler
+    assert first is not None
+    await service.configure(within(700))
+    await service.configure(within(700))
+    with pytest.raises(InfeasibleError):
+        await service.configure(within(0.5))
+    assert solved == [100, 700]
+    assert service.autoscaler is first
+    assert first.scaler.table.rates_per_s == (700,)
+    assert service.user_config.sla.response_time_ms == 700
+    await service.close()
+
+
+async def test_without_ray_the_workers_are_solved_at_the_start_and_for_another_sla(monkeypatch):
+    solved = solved_for(monkeypatch)
+    service = make_service({"sla": {"response_time_ms": 300}})
+    await service.start()
+    await service.configure(within(300))
+    await service.configure(within(400))
+    assert solved == [300, 400]
+    await service.close()
 
 
 async def test_a_wrong_config_leaves_the_last_good_one_in_force(client, service):

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 import yaml
 
-from pipelines.serving.config import AUTOSCALING_POLICY, load_pipeline_file, parse_user_config
+from pipelines.serving.config import (
+    AUTOSCALING_POLICY,
+    load_pipeline_file,
+    parse_args,
+    parse_user_config,
+)
 from pipelines.steps import Each, Ensemble, Stage, Switch
 from policy.errors import InvalidInputError
 from tests.support.pipeline_configs import config
@@ -115,6 +120,14 @@ class TestStagesInDeployments:
     def test_what_is_wrong(self, load, changes, complaint):
         with pytest.raises(InvalidInputError, match=complaint):
             load(steps=[{"stage": {**DEPLOYED, **changes}}])
+
+    def test_stages_that_are_pinned_cannot_follow_the_load(self):
+        args = config(
+            steps=[{"stage": {"code": "math:sqrt", "name": "a", "cpus": [0, 1]}}],
+            autoscaling={"max_workers": 4},
+        )["applications"][0]["args"]
+        with pytest.raises(InvalidInputError, match="stage a: give cpus or autoscaling, not both"):
+            parse_args(args)
 
     def test_rays_own_autoscaling_is_refused(self, tmp_path):
         """It counts requests that Ray does not see."""

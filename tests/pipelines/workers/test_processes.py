@@ -1,9 +1,12 @@
 """Worker processes: real ones, that die, hang, and send large arrays."""
 
 import asyncio
+import gc
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 
@@ -20,6 +23,7 @@ from tests.support.pipeline_stages import (
     DiesOnce,
     DiesOnNegative,
     Doubler,
+    Exits,
     HangsOnNegative,
     NamesRows,
     Scale,
@@ -161,6 +165,74 @@ async def test_a_stage_that_does_not_start_leaves_no_process():
     with pytest.raises(StartError, match=r"stage 'startsonce': .* no weights"):
         await Pipeline([Stage(StartsOnce, options={"path": "/nowhere"})]).start()
     assert children() == before
+
+
+@pytest.mark.slow
+async def test_how_a_worker_ended_is_told_as_it_was():
+    async with Pipeline([Stage(Exits)]) as pipeline:
+        with pytest.raises(StageError, match="ended with exit status 3"):
+            await asyncio.wait_for(pipeline.predict(3), LIMIT_S)
+    with pytest.raises(StartError, match="did not start: SystemExit: no licence"):
+        await Pipeline([Stage(Exits, options={"at_start": True})]).start()
+
+
+class SentAlone:
+    """A value that cannot be sent with others, as one that is nested very deep cannot."""
+
+    def __reduce__(self):
+        frame = sys._getframe()
+        while frame is not None:
+            if frame.f_code.co_name == "write":  # of the arena
+                raise RecursionError("too deep")
+            frame = frame.f_back
+        return SentAlone, ()
+
+
+@pytest.mark.slow
+async def test_a_value_that_can_only_be_sent_alone_fails_alone():
+    async with Pipeline([Stage(Scale)]) as pipeline:
+        with pytest.raises(StageError, match="a batch cannot be sent: too deep"):
+            await asyncio.wait_for(pipeline.predict(SentAlone()), LIMIT_S)
+        assert await asyncio.wait_for(pipeline.predict(1), LIMIT_S) == 2
+
+
+def failing(function, failures, *error):
+    """Return a function that fails so many times before it does what `function` does."""
+    left = [failures]
+
+    def fail(*arguments, **options):
+        if left[0]:
+            left[0] -= 1
+            raise OSError(*error)
+        return function(*arguments, **options)
+
+    return fail
+
+
+@pytest.mark.slow
+async def test_a_worker_that_the_machine_has_no_room_for_is_started_later(monkeypatch):
+    """A fork that fails, then one without a descriptor for its memory."""
+    async with Pipeline([Stage(WhereAmI)]) as pipeline:
+        pid, _ = await pipeline.predict(0)
+        fork = failing(subprocess.Popen, 1, 11, "no process left")
+        memory = failing(os.memfd_create, 1, 24, "no descriptor left")
+        monkeypatch.setattr(subprocess, "Popen", fork)
+        monkeypatch.setattr(os, "memfd_create", memory)
+        os.kill(pid, signal.SIGKILL)
+        again, _ = await asyncio.wait_for(pipeline.predict(0), LIMIT_S)
+        assert again != pid
+
+
+@pytest.mark.parametrize("call", ["subprocess.Popen", "os.memfd_create", "socket.socketpair"])
+async def test_a_stage_that_the_machine_has_no_room_for_leaves_nothing(monkeypatch, call):
+    async def start():
+        with pytest.raises(StartError, match=r"did not start: .*no room"):
+            await Pipeline([Stage(Scale)]).start()
+        gc.collect()  # an error keeps what the failed call held
+        return len(os.listdir("/proc/self/fd"))
+
+    monkeypatch.setattr(call, failing(None, 10, 24, "no room"))
+    assert await start() == await start()
 
 
 @pytest.mark.slow

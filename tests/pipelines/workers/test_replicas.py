@@ -329,6 +329,33 @@ class TestOnOtherMachines:
             await until(lambda: pipeline.core.stages[0].workers == 1)
             assert await pipeline.predict(1) == (1, 1)
 
+    async def test_when_the_last_replica_here_has_gone_those_elsewhere_are_called(self, tmp_path):
+        asked = 0
+
+        async def any_runs():
+            nonlocal asked
+            asked += 1
+            if asked == 2:
+                raise ValueError("not now")
+
+        async def call(items):
+            return ["called"] * len(items)
+
+        access = ReplicaAccess(tmp_path, call, any_runs)
+        async with (
+            served(Batched, tmp_path) as (server,),
+            pipeline_with(access, workers=3) as pipeline,
+        ):
+            await until(lambda: pipeline.core.stages[0].workers == 1)
+            for _ in range(2):
+                assert await pipeline.predict(1) == (1, 1)
+                await asyncio.to_thread(server.close, 1.0)
+                assert await asyncio.wait_for(pipeline.predict(2), LIMIT_S) == "called"
+                # One that comes here again is preferred again.
+                server = serve(Batched, tmp_path)
+                await until(lambda: pipeline.core.stages[0].workers == 1)
+            await asyncio.to_thread(server.close, 1.0)
+
     async def test_the_loss_of_a_replica_an_error_and_a_hang(self, tmp_path):
         calls = []
 
