@@ -25,7 +25,7 @@ PERCENTILES = (50.0, 95.0, 99.0)
 PREDICT_EVERY = 5
 #: A prediction that takes long is repeated only after this many times what it took: its thread
 #: competes with the requests for the interpreter.
-REST_FACTOR = 500
+REST_FACTOR = 100
 #: Policies that are no control limits take up to a second to evaluate where batches are larger.
 MAX_TABLE_BATCH = 64
 #: Ticks after which a comparison of measured with predicted percentiles counts for 1/e, and least

@@ -39,7 +39,7 @@ class Peer:
 
     def until(self, wanted):
         """Read until a message of this kind; return its content and how many came before it."""
-        before = Counter()
+        before: Counter[int] = Counter()
         while True:
             kind, content = self.receive()
             if kind == wanted:
