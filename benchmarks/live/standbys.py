@@ -3,15 +3,16 @@
     python -m benchmarks.live.standbys [--json]
 
 `sojourn serve` runs configs/emulated-p4.yaml with one replica and one standby. A hundred clients
-send 60 requests/s together. The replica that serves gets SIGKILL. Once another stands by, the load
-doubles, which needs both. At last, without standbys, the only replica gets SIGKILL. Each answer
-names its process. Takes about two minutes.
+send 30 requests/s together. The replica that serves gets SIGKILL. Once another stands by, the load
+becomes 120/s, which needs both. At last, without standbys, the only replica gets SIGKILL. Each
+answer names its process. Takes about two minutes.
 """
 
 import http.client
 import json
 import math
 import os
+import random
 import signal
 import tempfile
 import threading
@@ -38,11 +39,13 @@ from benchmarks.live.local_service import (
 from sojourn.output import print_json, print_table, say
 
 PORT = 8127
-LOW_PER_S, HIGH_PER_S = 60.0, 120.0
+LOW_PER_S, HIGH_PER_S = 30.0, 120.0
 #: So many that the rate is kept although an answer may take 0.5 s, the SLA.
 CLIENTS = 100
 #: Who answers is who has answered in the last time of this length.
 _RECENT_S = 1.5
+#: A replica stands by once it has not answered for so much longer.
+_STEADY_S = 2.0
 _TIMEOUT_S = 90.0
 
 
@@ -54,7 +57,7 @@ def standby_document(standbys: int) -> dict[str, Any]:
     model["import_path"] = "benchmarks.live.named_process:NamedProcess"
     (deployment,) = application["deployments"]
     deployment["autoscaling_config"]["max_replicas"] = 2
-    # 60/s needs one replica, whatever the forecast says of it, and 120/s needs two.
+    # 30/s needs one replica, even if the load is to jump as it did when it began; 120/s needs two.
     deployment["user_config"]["autoscaler"] = {
         "standbys": standbys,
         "window_s": 4,
@@ -139,10 +142,9 @@ class Clients:
         connection = http.client.HTTPConnection(
             self._address.hostname or "", self._address.port, timeout=10
         )
-        body = json.dumps(
-            {"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}]}
-        )
         while not self._stop.is_set():
+            tensor = {"name": "input", "datatype": "FP32", "shape": [1, 1]}
+            body = json.dumps({"inputs": [{**tensor, "data": [random.random()]}]})
             sent_s, process, error = time.time(), None, ""
             try:
                 connection.request("POST", "/v2/models/googlenet/infer", body)
@@ -203,29 +205,40 @@ class Measured:
         return next((time_s for time_s in times_s if time_s >= since_s), math.inf)
 
     def wait_for_standby(self) -> int:
-        """Return the process that serves, once another one stands by."""
-        wait_for(
-            lambda: len(self.processes()) == 2 and len(self.clients.answering()) == 1,
-            "one replica serves and one stands by",
-        )
+        """Return the process that serves, once another one stands by, for a while already."""
+        # A replica that has just started serves until it knows its part.
+        wait_for(lambda: len(self.processes()) == 2, "two replicas run")
+        since_s = math.inf
+
+        def one_stands_by() -> bool:
+            nonlocal since_s
+            newest = get_json(f"{self.url}/sojourn/autoscaler")["newest"]
+            decided = newest is not None and newest["standbys"] == 1
+            if decided and len(self.clients.answering()) == 1:
+                since_s = min(since_s, time.monotonic())
+            else:
+                since_s = math.inf
+            return time.monotonic() - since_s > _STEADY_S
+
+        wait_for(one_stands_by, "one replica serves and one stands by")
         (serving,) = self.clients.answering()
         return serving
 
     def promotion(self, serving: int) -> dict[str, float]:
-        """Double the load; return how long the standby takes to serve, from the order."""
+        """Raise the load; return how long the standby takes to serve, from the order."""
         begun_s = time.time()
         self.clients.rate_per_s = HIGH_PER_S
-        first_s = self._first_answer_s(begun_s, serving)
-        # Replicas read the log once a second, each at its own time.
-        found_s: list[float] = []
+        ordered_s = math.inf
 
-        def is_found() -> bool:
-            found_s.append(self.decided_s(2, begun_s))
-            return found_s[-1] < math.inf
+        def is_ordered() -> bool:
+            # Replicas read the log once a second, each at its own time: the next may not know it.
+            nonlocal ordered_s
+            ordered_s = self.decided_s(2, begun_s)
+            return ordered_s < math.inf
 
-        wait_for(is_found, "the order is in the log")
+        wait_for(is_ordered, "the order is in the log")
         return {
-            "served_after_s": first_s - found_s[-1],
+            "served_after_s": self._first_answer_s(ordered_s, serving) - ordered_s,
             "failed": float(len(self.clients.failed(begun_s))),
         }
 

@@ -7,7 +7,7 @@ failure takes no time, and 40% instead of 28% if a failure takes as long as an a
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from deployments.batcher.requests import Request, Slice
@@ -105,6 +105,18 @@ class BatchBisection:
     def test_incomplete(self) -> None:
         """Record that a slice dropped out of the test: it may have been the culprit."""
         self._untested = self._untested._replace(has_culprit=False)
+
+    def release(self, cleared: Callable[[Request], bool]) -> list[Slice]:
+        """Take out the groups whose requests are all cleared; return their slices, in order."""
+        groups, self._groups = self._groups, deque()
+        released: list[Slice] = []
+        for group in groups:
+            if all(cleared(part.request) for part in group.slices):
+                released += [part for part in group.slices if not part.request.cancelled]
+            else:
+                self._groups.append(group)
+        self._count(released, -1)
+        return released
 
     def crowd_out(self, max_rows: int) -> list[Request]:
         """Give up the oldest groups, but never the last one, until `max_rows` rows wait or fewer.

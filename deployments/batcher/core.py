@@ -20,12 +20,12 @@ it cannot be met, the request is refused on arrival; if its batch turns out to e
 request is dropped as the batch forms and never reaches the device.
 
 The rows of a batch that fails wait again, or are tested in smaller batches to find the culprit
-(`deployments.batcher.failed_batches`). Tests and ordinary batches share the device: after a failed
-test comes an ordinary batch, if one is due.
+(`deployments.batcher.failed_batches`). Tests and ordinary batches share the device: after a test
+that failed, or that took no rows of the queue along, comes an ordinary batch, if one is due.
 """
 
 import math
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 
 from deployments.batcher.admission import Admission
 from deployments.batcher.arrival_rate import ArrivalRate
@@ -259,6 +259,10 @@ class BatcherCore:
         self._device_busy = False
         self._failed.recall(batch, alone)
 
+    def release(self, cleared: Callable[[Request], bool]) -> None:
+        """Let the requests that were to run alone, and are `cleared`, share batches again."""
+        self._failed.release(cleared)
+
     def drain(self) -> None:
         """Refuse new requests, and start waiting rows without delay."""
         self._draining = True
@@ -296,12 +300,13 @@ class BatcherCore:
             policy = self.policy(now_s)
             size, reason = self._ordinary_batch(now_s, policy)
             under_test = 0
-            if self._bisection and not (size and self._failed.test_failed):
+            if self._bisection and not (size and self._failed.queue_is_next):
                 slices, under_test = self._failed.take_test(
                     now_s, self._largest(policy), self.limits, self._take, self._miss_deadline
                 )
                 reason = StartReason.SEARCH
             elif size:
+                self._failed.queue_is_next = False
                 # The whole queue decides when; the oldest request's kind, what the batch holds.
                 kind = self._queue.first_kind(1e-3 * self.limits.head_start_ms)
                 size = min(size, self._queue.rows_of(kind))

@@ -3,6 +3,9 @@
 Sent on by HAProxy, a request that has seen one death runs alone, so that it takes no other with it
 and is cleared if it is innocent. One that has seen two is answered 500. A model that is not
 idempotent gets no second try at all.
+
+Requests are known by their inputs. So equal ones are cleared together, and of a model that is not
+idempotent, as many are answered 500 as were lost: those that come later are new.
 """
 
 from deployments.batcher.core import BatcherCore
@@ -50,6 +53,8 @@ class DeathGuard:
                 deaths = journal.deaths.get(submission_of(part.request).digest, 0)
                 if deaths >= self._max_deaths:
                     submission_of(part.request).finish(self._error(deaths))
+                    if not self._idempotent:
+                        journal.answered_lost(submission_of(part.request).digest)
                     self._core.cancel(part.request)
                     recalled = True
                 elif deaths:
@@ -68,9 +73,13 @@ class DeathGuard:
             self._journal.end()
 
     def answered(self, submission: Submission) -> None:
-        """Note that a request was computed, and clear it of the death that it has seen."""
-        if self._journal is not None and self._journal.deaths:
-            self._journal.clear(submission.digest)
+        """Note that a request was computed: clear it, and its equals, of the death that it saw."""
+        if self._journal is None or not self._journal.deaths:
+            return
+        digest = submission.digest
+        if digest in self._journal.deaths:
+            self._journal.clear(digest)
+            self._core.release(lambda other: submission_of(other).digest == digest)
 
     def device_lost(self, request: Request, reason: str) -> RequestError:
         """Return the answer to a request of the batch on a device that is lost.

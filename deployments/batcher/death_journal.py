@@ -23,6 +23,7 @@ import struct
 import tempfile
 import time
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -115,6 +116,7 @@ class DeathJournal:
         self.deaths: dict[int, int] = {}
         self._directory = directory
         self._read_s: dict[int, float] = {}
+        self._lost: Counter[int] = Counter()
         self._peers: dict[str, _Peer] = {}
         self._known: set[str] = set()
         self._name = f"{os.getpid()}-{time.monotonic_ns()}{_SUFFIX}"
@@ -135,8 +137,7 @@ class DeathJournal:
         self._words[_RAN_NS] = time.monotonic_ns()
         self._find_peers()
         for digest in [one for one, at_s in self._read_s.items() if now_s - at_s > KEEP_S]:
-            del self._read_s[digest]
-            self.deaths.pop(digest, None)
+            self.clear(digest)
 
     def _find_peers(self) -> None:
         for name in self._names():
@@ -190,6 +191,7 @@ class DeathJournal:
             digest, deaths = entry >> _DEATH_BITS, 1 + (entry & (1 << _DEATH_BITS) - 1)
             self.deaths[digest] = max(deaths, self.deaths.get(digest, 0))
             self._read_s[digest] = time.monotonic()
+            self._lost[digest] += 1
         peer.close()
         if count:
             logger.warning("a replica died while it computed %d requests", count)
@@ -209,8 +211,19 @@ class DeathJournal:
             self._words[_COUNT] = 0
 
     def clear(self, digest: int) -> None:
-        """Forget the death that a request has seen: it has been answered since."""
+        """Forget the deaths that a request has seen: it has been answered since."""
         self.deaths.pop(digest, None)
+        self._read_s.pop(digest, None)
+        self._lost.pop(digest, None)
+
+    def answered_lost(self, digest: int) -> None:
+        """Note that a request that was lost got its error; once all have, its deaths are forgotten.
+
+        A request that is equal to it has not been computed before.
+        """
+        self._lost[digest] -= 1
+        if self._lost[digest] <= 0:
+            self.clear(digest)
 
     def device_lost(self) -> None:
         """Let the peers see the requests of the running batch as after a death."""

@@ -30,13 +30,14 @@ class FailedBatches:
     ----------
     bisection : BatchBisection
         The suspects.
-    test_failed : bool
-        Whether the latest batch was a test, and failed.
+    queue_is_next : bool
+        Whether an ordinary batch that is due goes before the next test: the latest batch was a test
+        that took no rows of the queue along, or that failed.
     """
 
     def __init__(self, queue: RequestQueue) -> None:
         self.bisection = BatchBisection()
-        self.test_failed = False
+        self.queue_is_next = False
         self._queue = queue
 
     def cancel(self, request: Request) -> None:
@@ -48,7 +49,6 @@ class FailedBatches:
 
     def batch_ended(self) -> None:
         """Record that the latest batch did not fail."""
-        self.test_failed = False
         self.bisection.test_passed()
 
     def put_back(
@@ -71,7 +71,7 @@ class FailedBatches:
         crowded_out : list of Request
             Suspected requests for which there is no room.
         """
-        self.test_failed = batch.reason is StartReason.SEARCH
+        self.queue_is_next = batch.reason is StartReason.SEARCH
         slices, cleared = batch.slices, self.bisection.test_failed()
         if len(slices) == 1:
             blamed = (0,)
@@ -136,6 +136,7 @@ class FailedBatches:
         if not tested:
             self.bisection.test_passed()
             return [], 0
+        self.queue_is_next = is_last_suspect
         size -= sum(part.rows for part in tested)
         return tested + fill_up(size, done_s, kind), len(tested)
 
@@ -161,3 +162,12 @@ class FailedBatches:
         for place in alone:
             # Like the last suspect of a batch that failed, it shares its test with no one.
             self.bisection.add([batch.slices[place]], has_culprit=True)
+
+    def release(self, cleared: Callable[[Request], bool]) -> None:
+        """Let requests that were to run alone wait with the others, as `BatcherCore.release` does.
+
+        One that was in a batch that failed stays: that it is harmless elsewhere says nothing.
+        """
+        self._queue.put_back(
+            self.bisection.release(lambda one: not one.failed_batches and cleared(one))
+        )

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -126,6 +126,26 @@ async def test_what_may_not_be_computed_twice_is_answered_after_one_death(tmp_pa
         assert model.batches == [[1, 4]]
 
 
+async def test_equal_requests_are_cleared_together(tmp_path: Path) -> None:
+    """A replica died on twenty equal requests: the next ran each alone, and answered most late."""
+    directory, model = tmp_path / "journals", Squares()
+    one_that_dies(directory, 2, 2, 2, 3)
+    async with replica(model, directory) as batcher:
+        answers = await ask(batcher, 2, 2, 2, 2, 2, 3, 7, 8)
+        assert [answer["y"].item() for answer in answers] == [4, 4, 4, 4, 4, 9, 49, 64]
+        assert sorted(model.batches, key=len) == [[2], [3], [2, 2, 2, 2, 7, 8]]
+
+
+async def test_as_many_equal_requests_are_answered_500_as_were_lost(tmp_path: Path) -> None:
+    """Those that came later got errors for ten minutes, though none had been computed before."""
+    directory, model = tmp_path / "journals", SquaresOnce()
+    one_that_dies(directory, 2, 2)
+    async with replica(model, directory) as batcher:
+        outcomes = await ask(batcher, 2, 2, 2, 2)
+        assert [type(outcome) for outcome in outcomes[:2]] == [ReplicaDiedError] * 2
+        assert model.batches == [[2, 2]]
+
+
 async def test_a_death_is_noticed_while_the_replica_runs(tmp_path: Path) -> None:
     directory, model = tmp_path / "journals", Squares()
     async with replica(model, directory) as batcher:
@@ -174,15 +194,23 @@ async def test_the_second_device_that_a_request_hangs_answers_it(tmp_path: Path)
         assert isinstance(outcome, ReplicaDiedError)
 
 
+def with_content(contents: set[int]) -> Callable[[Request], bool]:
+    return lambda request: request.content in contents
+
+
 @given(
     st.lists(st.integers(1, 6), min_size=1, max_size=20),
     st.sets(st.integers(0, 19)),
     st.sets(st.integers(0, 19)),
+    st.integers(1, 20),
 )
 def test_recalled_requests_run_alone_and_nothing_is_lost(
-    rows: list[int], suspects: set[int], culprits: set[int]
+    rows: list[int], suspects: set[int], culprits: set[int], inputs: int
 ) -> None:
-    """Requests `suspects` are recalled from each batch, unless alone; `culprits` fail theirs."""
+    """Requests `suspects` are recalled from each batch, unless alone; `culprits` fail theirs.
+
+    Of so many different inputs, those that were served are cleared.
+    """
     core = make_core(max_batch_size=4)
     for number, count in enumerate(rows):
         core.arrive(0.0, Request(0.0, count, number))
@@ -204,6 +232,9 @@ def test_recalled_requests_run_alone_and_nothing_is_lost(
             core.device_free()
             for part in batch.slices:
                 served[part.request.content] += part.rows
+                equal = set(range(part.request.content % inputs, 20, inputs))
+                suspects = suspects - equal
+                core.release(with_content(equal))
     assert core.queue_length == 0
     assert failed == culprits & set(range(len(rows)))
     assert all(served[number] == rows[number] for number in served if number not in culprits)
