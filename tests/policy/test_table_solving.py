@@ -93,6 +93,7 @@ def weighted_cost(profile, policy, rate, weights):
     return weights.latency_weight * found.mean_response_ms + power_w
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("profile", "weights"),
     [

@@ -137,6 +137,7 @@ def test_few_requests_measure_nothing() -> None:
     assert fit.front is None
 
 
+@pytest.mark.slow
 def test_costs_that_rise_are_revised_once_and_those_that_fall_again() -> None:
     fit = FrontFit(FrontCosts(REQUEST_MS, BATCH_MS, False))
     counts = [*varied(100), *varied(600, factor=2.0), *varied(1200)]
@@ -189,6 +190,7 @@ def test_costs_are_revised_at_once_if_the_device_comes_to_share_the_cpu() -> Non
     assert not front.shares_cpu
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

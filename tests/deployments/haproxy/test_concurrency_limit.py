@@ -301,6 +301,7 @@ async def flood(replica: Replica, clients: list[httpx.AsyncClient], each: int) -
     return held
 
 
+@pytest.mark.slow
 async def test_haproxies_on_several_nodes_let_in_the_limit_together(tmp_path: Path) -> None:
     """Each was told the whole limit: two of them let in twice as many."""
     limit = 12

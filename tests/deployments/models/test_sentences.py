@@ -79,6 +79,7 @@ def test_an_embedding_does_not_depend_on_the_rest_of_the_batch(model, one_by_one
     np.testing.assert_allclose(embed(model, TEXTS), one_by_one, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_embeddings_follow_the_order_of_the_texts(model, one_by_one, seed):
     order = np.random.default_rng(seed).permutation(len(TEXTS))

@@ -56,6 +56,7 @@ def test_rapl_adds_packages_and_memory_and_nothing_twice(tmp_path):
     assert meter.read_mj() == 1 + 100 + 1000
 
 
+@pytest.mark.slow
 @given(
     st.integers(0, RANGE_UJ - 1), st.lists(st.integers(0, RANGE_UJ - 1), min_size=1, max_size=20)
 )

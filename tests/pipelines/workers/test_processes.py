@@ -223,6 +223,7 @@ async def test_a_worker_that_the_machine_has_no_room_for_is_started_later(monkey
         assert again != pid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["subprocess.Popen", "os.memfd_create", "socket.socketpair"])
 async def test_a_stage_that_the_machine_has_no_room_for_leaves_nothing(monkeypatch, call):
     async def start():

@@ -26,6 +26,7 @@ def table(tries: list[tuple[int, int]]) -> str:
     return "\n".join([COLUMNS, *rows])
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.lists(
