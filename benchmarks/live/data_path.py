@@ -22,7 +22,7 @@ server's processes.
 Needs `wrk` (on Debian: apt-get install wrk). The peers' virtual environments (1 GB each) are
 created when first needed, below ~/.cache/sojourn-benchmarks or $SOJOURN_BENCHMARK_CACHE. What
 cannot be measured on this machine is skipped, and the reason is printed. A quick run takes about
-five minutes.
+ten minutes.
 """
 
 import shutil
@@ -234,7 +234,7 @@ def parse_peers(text: str | None, quick: bool, replicas: int = 1) -> list[str]:
     show_default=True,
     help="Processes that hold the model; above 1, only servers that can have several are measured.",
 )
-@quick_option("Fewer and shorter runs; takes about 5 minutes.")
+@quick_option("Fewer and shorter runs; takes about 10 minutes.")
 @json_option
 def main(peers: str | None, replicas: int, quick: bool, as_json: bool) -> None:
     """Compare Sojourn's HTTP path with other model servers."""
