@@ -40,7 +40,7 @@ _IMAGE = re.compile(r"([a-z0-9][a-z0-9._:/-]*)@(sha256:[0-9a-f]{64})")
 
 @dataclass(frozen=True)
 class Pod:
-    """What a pod of replicas has: CPUs and GPUs for Ray, and memory in GiB."""
+    """The resources of a pod of replicas: CPUs and GPUs for Ray, and memory in GiB."""
 
     cpus: float
     gpus: float

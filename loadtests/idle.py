@@ -7,7 +7,7 @@ come to read the answers that are there. The second has nothing to do at no time
 import time
 from collections.abc import Callable
 
-from gevent import get_hub  # type: ignore[import-untyped]
+from gevent import get_hub
 
 # Less idle than this share of a wait, and the generator was too busy to end it in time.
 IDLE_SHARE = 0.1

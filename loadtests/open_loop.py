@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import gevent  # type: ignore[import-untyped]
+import gevent
 from locust import LoadTestShape, events, task
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gevent  # type: ignore[import-untyped]
+import gevent
 import numpy as np
 import orjson
-from gevent.queue import SimpleQueue  # type: ignore[import-untyped]
+from gevent.queue import SimpleQueue
 
 from loadtests.answers import Case, read_cases
 from loadtests.idle import Idle, awaited_s
@@ -138,7 +138,7 @@ class Sender:
         return {"worker": self.worker, "counts": counts, "ended": self.ended}
 
     def report_progress(self, environment: "Environment") -> None:
-        """Tell the master how far this worker is, again and again."""
+        """Send the master this worker's progress periodically; never return."""
         while True:
             assert environment.runner is not None
             environment.runner.send_message(PROGRESS, self.progress())

@@ -59,7 +59,7 @@ class TierSpace:
         return self.entries.get(blob)
 
     def holds(self, manifest: Manifest) -> bool:
-        """Tell whether all of a model is here."""
+        """Return whether all of a model is here."""
         entries = map(self.get, manifest.blobs)
         return all(entry is not None and entry.resident for entry in entries)
 

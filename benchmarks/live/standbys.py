@@ -5,7 +5,7 @@
 `sojourn serve` runs configs/emulated-p4.yaml with one replica and one standby. A hundred clients
 send 30 requests/s together. The replica that serves gets SIGKILL. Once another stands by, the load
 becomes 120/s, which needs both. At last, without standbys, the only replica gets SIGKILL. Each
-answer names its process. Takes about two minutes.
+answer names its process. Takes about a minute.
 """
 
 import http.client

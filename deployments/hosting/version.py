@@ -9,7 +9,7 @@ from deployments.service import InferenceService
 
 
 class State(Enum):
-    """What becomes of a version, in the words of the protocol's repository extension."""
+    """The state of a version, in the words of the protocol's repository extension."""
 
     LOADING = "LOADING"
     READY = "READY"

@@ -19,7 +19,7 @@ _KEEP = 0.5
 
 
 class RefusalsOfErrors:
-    """Tell what share of a replica's own answers with a 5xx status are refusals."""
+    """The share of refusals in a replica's own answers with a 5xx status."""
 
     def __init__(self) -> None:
         self._before: Counter[int] = Counter()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-import gevent  # type: ignore[import-untyped]
+import gevent
 import pytest
 
 from loadtests.idle import IDLE_SHARE, Idle, awaited_s

@@ -2,7 +2,7 @@
 
 import time
 
-import gevent  # type: ignore[import-untyped]
+import gevent
 import numpy as np
 import pytest
 
