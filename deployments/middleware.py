@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.config import HTTP_PROTOCOLS
 
 from deployments.http.app import InferenceApp
-from deployments.http.listeners import accept_many
+from deployments.http.listeners import listen_for_haproxy
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.http.request import REQUEST_ID
 
@@ -81,12 +81,12 @@ def _drop_repeated_request_ids(send: Send) -> Send:
 
 
 def middlewares() -> list[Middleware]:
-    """Return the middleware, and set uvicorn's HTTP protocol and how it accepts connections.
+    """Return the middleware, and set uvicorn's HTTP protocol and how it listens.
 
     Serve calls this when it starts an HTTP server, and asks uvicorn for the protocol "auto".
     """
     HTTP_PROTOCOLS["auto"] = f"{InferenceProtocol.__module__}:{InferenceProtocol.__qualname__}"
-    accept_many()
+    listen_for_haproxy()
     return [Middleware(FastPath)]
 
 

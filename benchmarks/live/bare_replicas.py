@@ -87,7 +87,6 @@ def bare_replicas(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         port, admin = free_port(), folder / "admin.sock"
-        balancer = stack.enter_context(haproxy(port, names, admin))
         replicas = {}
         for server, server_port in names.items():
             quota = None
@@ -103,4 +102,5 @@ def bare_replicas(
             if quota is not None:
                 quota.write_text(str(replica.pid))
             replicas[server_port] = replica.pid
+        balancer = stack.enter_context(haproxy(port, names, admin))
         yield BareReplicas(port, admin, balancer, replicas)

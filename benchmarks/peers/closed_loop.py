@@ -71,6 +71,7 @@ class Checker(threading.Thread):
     """A second client, which compares the answers it gets with the model's own."""
 
     workload: Workload
+    port: int
     checked: int = 0
     wrong: int = 0
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -81,7 +82,9 @@ class Checker(threading.Thread):
     def run(self) -> None:
         """Send requests until `end`."""
         number = 0
-        with httpx.Client(base_url=f"http://{HOST}:{PORT}", timeout=30, trust_env=False) as client:
+        with httpx.Client(
+            base_url=f"http://{HOST}:{self.port}", timeout=30, trust_env=False
+        ) as client:
             while not self._ended.wait(1 / CHECKS_PER_S):
                 number = (number + 1) % len(self.workload.bodies)
                 try:
@@ -103,10 +106,10 @@ class Checker(threading.Thread):
 
 
 def closed_loop(
-    workload: Workload, connections: int, duration_s: int, server_pid: int
+    workload: Workload, connections: int, duration_s: int, server_pid: int, port: int = PORT
 ) -> ClosedLoop:
     """Load the server with `connections` connections for `duration_s` seconds."""
-    checker = Checker(workload)
+    checker = Checker(workload, port)
     checker.start()
     try:
         return _wrk(workload, connections, duration_s, server_pid, checker)
@@ -125,7 +128,7 @@ def _wrk(
         script.write(_SCRIPT % bodies)
         script.flush()
         options = ["-t1", f"-c{connections}", f"-d{duration_s}s", "--timeout", "10s"]
-        url = f"http://{HOST}:{PORT}{workload.path}"
+        url = f"http://{HOST}:{checker.port}{workload.path}"
         command = ["wrk", *options, "-s", script.name, url]
         with machine_use(server_pid) as used:
             output = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from deployments.haproxy import concurrency_limit
+from deployments.haproxy import concurrency_limit, replica_sockets
 from deployments.haproxy.only_replica import RULES
 from deployments.haproxy.open_files import open_files_limit
 from deployments.haproxy.rays_command import find_haproxy
@@ -42,8 +42,16 @@ backend back
 """
 
 
+def _address(port: int, over_unix: bool) -> str:
+    if over_unix and replica_sockets.is_served(port):
+        return replica_sockets.haproxy_address(port)
+    return f"127.0.0.1:{port}"
+
+
 @contextmanager
-def haproxy(port: int, servers: Mapping[str, int], socket: Path) -> Iterator[int]:
+def haproxy(
+    port: int, servers: Mapping[str, int], socket: Path, *, over_unix: bool = True
+) -> Iterator[int]:
     """Run HAProxy while the context lasts; yield its process id.
 
     Parameters
@@ -54,6 +62,8 @@ def haproxy(port: int, servers: Mapping[str, int], socket: Path) -> Iterator[int
         The servers' ports on this machine, by HAProxy's names of them.
     socket : Path
         Its admin socket; the config is written beside it.
+    over_unix : bool
+        Reach servers that already listen on their Unix sockets over these, as under Ray.
 
     Raises
     ------
@@ -74,9 +84,16 @@ def haproxy(port: int, servers: Mapping[str, int], socket: Path) -> Iterator[int
             settings=settings,
             port=port,
             servers="\n    ".join(
-                f"server {name} 127.0.0.1:{server_port}" for name, server_port in servers.items()
+                f"server {server} {_address(server_port, over_unix)}"
+                for server, server_port in servers.items()
             ),
-            rules="\n    ".join((*RULES, *concurrency_limit.rules("back", tuple(servers), name))),
+            rules="\n    ".join(
+                (
+                    *RULES,
+                    *replica_sockets.RULES,
+                    *concurrency_limit.rules("back", tuple(servers), name),
+                )
+            ),
         )
     )
     process = subprocess.Popen([find_haproxy(), "-f", config])

@@ -3,6 +3,7 @@
 Ray renders the file anew for every change of the replicas and offers settings for only some of its
 lines. The supervisor hands HAProxy a changed copy:
 
+- Replicas of this node are reached over Unix sockets (`deployments.haproxy.replica_sockets`).
 - HAProxy inherits its listening sockets (``bind fd@N``), so clients that connect while it is
   started again wait in the socket's queue and are not refused.
 - Statistics and metrics are open to this machine only if the service itself is.
@@ -27,12 +28,12 @@ lines. The supervisor hands HAProxy a changed copy:
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from deployments.haproxy import concurrency_limit
+from deployments.haproxy import concurrency_limit, replica_sockets
 from deployments.haproxy.only_replica import RULES
 from deployments.haproxy.open_files import MAX_CONNECTIONS
 
@@ -75,6 +76,8 @@ _SECTION = re.compile(r"^(?=\S)", re.MULTILINE)
 _BACKEND = re.compile(r"backend (\S+)")
 _SERVER = re.compile(r"^\s*server (\S+) ", re.MULTILINE)
 _SENT_AGAIN = re.compile(r"^\s*retry-on .*empty-response", re.MULTILINE)
+#: A replica of this node; other lines with such an address are of Serve's proxy.
+_LOCAL_REPLICA = re.compile(r"^(\s*server \S+ )127\.0\.0\.1:(\d+)\b(?! .* backup$)", re.MULTILINE)
 _MAX_CLIENTS = re.compile(r"^(\s*maxconn )(\d+)$", re.MULTILINE)
 _UNKNOWN_PATH = re.compile(r"^(\s*http-request return )status 404 .*$", re.MULTILINE)
 
@@ -123,6 +126,8 @@ class RayConfig:
         Whether any request is sent to a replica: not so when Ray has just started HAProxy.
     draining : bool
         Whether Ray is about to stop this HAProxy.
+    local_ports : frozenset of int
+        The TCP ports of the replicas of this node.
     """
 
     text: str
@@ -130,6 +135,7 @@ class RayConfig:
     addresses: tuple[Address, ...]
     has_routes: bool
     draining: bool
+    local_ports: frozenset[int]
 
 
 def backend_name(application: str) -> str:
@@ -175,6 +181,7 @@ def parse(text: str, host: str | None = None) -> RayConfig:
         tuple(addresses),
         has_routes="\n    use_backend " in text,
         draining=f'"{_DRAINING}" if healthcheck' in text,
+        local_ports=frozenset(int(found[2]) for found in _LOCAL_REPLICA.finditer(text)),
     )
 
 
@@ -185,6 +192,7 @@ def amend(
     unavailable: Path,
     held_ms: Mapping[str, int] = MappingProxyType({}),
     max_clients: int = MAX_CONNECTIONS,
+    over_unix: Collection[int] = (),
 ) -> str:
     """Return the configuration that HAProxy is to run.
 
@@ -201,6 +209,8 @@ def amend(
         How long Serve's proxy may hold requests, by backend; without a limit where it is missing.
     max_clients : int
         How many clients HAProxy may serve at a time, whatever Ray wrote.
+    over_unix : collection of int
+        Of `config.local_ports`, those that are reached over their Unix sockets.
 
     Returns
     -------
@@ -214,6 +224,7 @@ def amend(
         lambda found: f"{found[1]}{worker_socket} mode 600 {found[3]}", text, count=1
     )
     text = _MAX_CLIENTS.sub(lambda found: f"{found[1]}{min(int(found[2]), max_clients)}", text)
+    text = _LOCAL_REPLICA.sub(lambda found: _reached(found, over_unix), text)
     text = text.replace(_CONNECT_AS_IT_COMES, f"timeout connect {CONNECT_TIMEOUT_MS}ms\n", 1)
     text = text.replace(_CHECKS_AS_THEY_COME, f"fall {FALL} rise 2 inter 500ms check")
     text = text.replace(_ERRORS_AS_THEY_COME, _ERRORS)
@@ -253,9 +264,16 @@ def _with_rules(section: str, balancer: str) -> str:
     if found is None:
         return section
     limit_rules = concurrency_limit.rules(found[1], _replicas(section), balancer)
-    for rule in reversed((*RULES, *limit_rules)):
+    for rule in reversed((*RULES, *replica_sockets.RULES, *limit_rules)):
         section = _after(section, "http-reuse always", rule)
     return section
+
+
+def _reached(found: re.Match[str], over_unix: Collection[int]) -> str:
+    """Return the start of a server's line, with its Unix socket if it is reached over that."""
+    if int(found[2]) in over_unix:
+        return found[1] + replica_sockets.haproxy_address(int(found[2]))
+    return found[0]
 
 
 def _replicas(backend: str) -> list[str]:

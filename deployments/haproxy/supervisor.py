@@ -25,7 +25,7 @@ import sys
 import time
 from contextlib import suppress
 
-from deployments.haproxy import ray_config
+from deployments.haproxy import ray_config, replica_sockets
 from deployments.haproxy.admin_relay import AdminError, AdminRelay, ask, process_id
 from deployments.haproxy.deputy import SIGNALS, Deputy
 from deployments.haproxy.fallback import held_ms
@@ -195,6 +195,7 @@ class Supervisor:
                 self._unavailable,
                 self._limited,
                 max_connections(open_files_limit()),
+                {port for port in self._config.local_ports if replica_sockets.is_served(port)},
             )
         )
         command = [self._binary, "-db", "-f", str(self._amended)]

@@ -9,6 +9,7 @@ from deployments.haproxy.concurrency_limit import limit_header
 from deployments.haproxy.only_replica import status_on_wire
 from deployments.http.answers import Answer, error_answer
 from deployments.http.app import InferenceApp
+from deployments.http.listeners import AcceptQueue
 from deployments.http.outcomes import Outcomes
 from deployments.http.refusals import RefusalPacer
 from deployments.http.request import Headers
@@ -66,6 +67,7 @@ class HostedApp:
     outcomes: Outcomes = field(init=False)
     pacer: RefusalPacer = field(init=False)
     turned_away: TurnedAway = field(init=False)
+    accepts: AcceptQueue = field(default_factory=AcceptQueue, init=False)
     _default_headers: Headers | None = field(default=None, init=False)
     #: For those who are told the whole limit, and for each share of it.
     _whole: _Told = field(init=False)

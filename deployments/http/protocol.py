@@ -94,8 +94,8 @@ class InferenceProtocol(AnsweringProtocol):
             super().data_received(data)
             return
         end = data.find(END_OF_HEAD)
-        head, request_id, traceparent, refused_before = (
-            hosted.heads.find(data, end) if end >= 0 else (None, None, None, 0)
+        head, request_id, traceparent, refused_before, sent_us = (
+            hosted.heads.find(data, end) if end >= 0 else (None, None, None, 0, 0)
         )
         service = hosted.app.service
         start = end + len(END_OF_HEAD)
@@ -108,7 +108,8 @@ class InferenceProtocol(AnsweringProtocol):
         self._head = head
         self._request_id = request_id or hosted.app.request_ids.make()
         self._last_read_s = now_s = time.monotonic()
-        self._arrival_s = self._readable_since_s(now_s, service.front_meter.request_read(now_s))
+        readable_s = service.front_meter.request_read(now_s)
+        self._arrival_s = self._readable_since_s(now_s, readable_s, sent_us)
         stop = start + head.body_length
         if head.balancer is not None:
             hosted.app.limit_shares.count(head.balancer, 1 + refused_before, now_s)

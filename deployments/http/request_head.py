@@ -1,9 +1,9 @@
 """The head of an ordinary inference request, parsed once for all requests with the same head.
 
 Clients and balancers send the same head with every request, but for a request id, a `traceparent`,
-what HAProxy has refused, and sometimes the length of the body. So the bytes of a head, without the
-first three, are the key of what they say.
-A head that was not seen before is parsed by llhttp, as uvicorn parses it.
+when HAProxy sent it on, what HAProxy has refused, and sometimes the length of the body. So the
+bytes of a head, without the first four, are the key of what they say. A head that was not seen
+before is parsed by llhttp, as uvicorn parses it.
 """
 
 import re
@@ -19,6 +19,7 @@ from deployments.haproxy.concurrency_limit import (
     named_balancer,
     refused_before,
 )
+from deployments.haproxy.replica_sockets import SENT_HEADER, sent_at_us
 from deployments.http.compression import accepted_coding
 from deployments.http.request import (
     ACCEPT_ENCODING,
@@ -37,8 +38,9 @@ END_OF_HEAD = b"\r\n\r\n"
 #: As HAProxy writes them. Other spellings are parsed with the rest of the head.
 _REQUEST_ID_LINE = b"\r\n" + REQUEST_ID + b": "
 _REFUSED_LINE = b"\r\n" + REFUSED_HEADER + b": "
+_SENT_LINE = b"\r\n" + SENT_HEADER + b": "
 _TRACEPARENT_LINE = b"\r\n" + TRACEPARENT + b": "
-_NOT_ORDINARY = None, None, None, 0
+_NOT_ORDINARY = None, None, None, 0, 0
 _PRINTABLE = re.compile(rb"[\x21-\x7e]+")
 #: Heads to remember, and the longest one, in bytes.
 _HEADS = 512
@@ -110,7 +112,7 @@ class RequestHeads:
 
     def find(
         self, data: bytes, end: int
-    ) -> tuple[RequestHead | None, bytes | None, bytes | None, int]:
+    ) -> tuple[RequestHead | None, bytes | None, bytes | None, int, int]:
         """Return the head at the start of `data`, and what its key leaves out.
 
         Parameters
@@ -128,6 +130,8 @@ class RequestHeads:
             None if it has none.
         refused : int
             Requests that HAProxy says it has refused before.
+        sent_us : int
+            When HAProxy sent it on, in µs of `time.time`; 0 if it did not say.
         """
         if end > _LONGEST_ORDINARY_HEAD:
             return _NOT_ORDINARY
@@ -135,7 +139,10 @@ class RequestHeads:
         traceparent = None
         if _TRACEPARENT_LINE in key:
             key, traceparent = _cut(key, _TRACEPARENT_LINE)
-        refused = 0
+        refused = sent_us = 0
+        if _SENT_LINE in key:
+            key, number = _cut(key, _SENT_LINE)
+            sent_us = sent_at_us(number or b"")
         if _REFUSED_LINE in key:
             key, number = _cut(key, _REFUSED_LINE)
             refused = refused_before(number or b"")
@@ -150,7 +157,7 @@ class RequestHeads:
             traceparent = head.traceparent
         elif head.traceparent is not None or not _PRINTABLE.fullmatch(traceparent):
             return _NOT_ORDINARY
-        return head, request_id and request_id[:MAX_REQUEST_ID_BYTES], traceparent, refused
+        return head, request_id and request_id[:MAX_REQUEST_ID_BYTES], traceparent, refused, sent_us
 
     def _parsed(self, key: bytes) -> RequestHead | None:
         try:

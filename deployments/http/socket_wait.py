@@ -1,8 +1,9 @@
-"""The time that a connection's latest bytes waited in its socket, by the kernel's own account.
+"""How long a connection's latest bytes waited in its socket, as the kernel or HAProxy tells it.
 
 The event loop can only bound that (`deployments.batcher.front_meter`), and it knows nothing of a
 connection that it has not accepted yet: in a burst of them, the first request of a new one waits
-while others are answered.
+while others are answered. Of TCP sockets the kernel knows it. Of Unix sockets HAProxy does, which
+is on the same machine (`deployments.haproxy.replica_sockets`).
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import contextlib
 import socket
 import struct
 import sys
+import time
 
 #: The kernel tells the time in ticks of 1 to 10 ms, so shorter waits are left to the bound.
 RESOLUTION_S = 0.005
@@ -26,7 +28,7 @@ class _BorrowedSocket(socket.socket):
 
 
 class SocketWait:
-    """Ask the kernel how long a connection's latest bytes have waited.
+    """Tell how long a connection's latest bytes have waited.
 
     Asking a transport's own socket takes uvloop three times as long.
 
@@ -42,15 +44,24 @@ class SocketWait:
         if sys.platform == "linux" and of_transport is not None:
             with contextlib.suppress(OSError):
                 self._socket = _BorrowedSocket(fileno=of_transport.fileno())
+        #: Whether it is a Unix socket.
+        self.is_unix = self._socket is not None and self._socket.family == socket.AF_UNIX
 
-    def waited_s(self) -> float | None:
+    def waited_s(self, sent_us: int = 0) -> float | None:
         """Return how long ago the latest data of the connection arrived, in seconds.
 
-        None if the kernel does not tell: on other systems than Linux, or where the connection is
-        not TCP.
+        None if it is not known: on other systems than Linux, and for what did not come from HAProxy
+        on a Unix socket.
+
+        Parameters
+        ----------
+        sent_us : int
+            When HAProxy sent the latest request on, in µs of `time.time`; 0 if it did not say.
         """
         if self._socket is None:
             return None
+        if self.is_unix:
+            return max(0.0, time.time() - 1e-6 * sent_us) if sent_us else None
         try:
             info = self._socket.getsockopt(
                 socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_RECEIVED.size

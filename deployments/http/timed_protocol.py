@@ -1,5 +1,7 @@
 """Times of a connection: since when a request could be read, and how long it has been idle."""
 
+import asyncio
+import math
 import time
 from typing import Any, ClassVar
 
@@ -25,6 +27,16 @@ class TimedProtocol(GuardedProtocol):
         #: None: the connection may have waited to be accepted, with a request in its socket.
         self._socket_wait: SocketWait | None = None
         self._last_answer_s = 0.0
+        #: When its connection could first have been made, by how many are accepted at a time.
+        self._connected_since_s = -math.inf
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Note since when the connection may have waited to be accepted."""
+        super().connection_made(transport)
+        hosted = self.hosted
+        if hosted is not None and hosted.loop is self.loop:
+            readable_s = hosted.app.service.front_meter.part_read(time.monotonic())
+            self._connected_since_s = hosted.accepts.accepted(readable_s)
 
     @property
     def receive_timeout_s(self) -> float:
@@ -37,7 +49,7 @@ class TimedProtocol(GuardedProtocol):
         """Whether a request on the short way is being read or answered."""
         return False
 
-    def _readable_since_s(self, now_s: float, bound_s: float) -> float:
+    def _readable_since_s(self, now_s: float, bound_s: float, sent_us: int = 0) -> float:
         """Return since when what is read now could have been read.
 
         Parameters
@@ -45,17 +57,24 @@ class TimedProtocol(GuardedProtocol):
         now_s : float
         bound_s : float
             The earliest time possible on a connection that was accepted before, by the meter.
+        sent_us : int
+            When HAProxy sent the request on, as for `SocketWait.waited_s`.
         """
         is_new = self._socket_wait is None
         if self._socket_wait is None:
             self._socket_wait = SocketWait(self.transport)
         elif now_s - bound_s <= RESOLUTION_S:
             return bound_s
-        waited_s = self._socket_wait.waited_s()
+        waited_s = self._socket_wait.waited_s(sent_us)
         if waited_s is None:
             return bound_s
         since_s = now_s - waited_s
-        return min(bound_s, since_s) if is_new else max(bound_s, since_s)
+        if not is_new:
+            return max(bound_s, since_s)
+        if self._socket_wait.is_unix:
+            # HAProxy may have sent it to a replica before that died: that is not a wait here.
+            since_s = max(since_s, self._connected_since_s)
+        return min(bound_s, since_s)
 
     def on_message_begin(self) -> None:
         """Note when the message that begins could have been read."""

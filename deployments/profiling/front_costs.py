@@ -8,6 +8,7 @@ handled, gives the cost of each.
 
 import asyncio
 import contextlib
+import socket
 import subprocess
 import sys
 import threading
@@ -272,7 +273,6 @@ async def _listening(app: InferenceApp) -> AsyncIterator[int]:
     open_fast_path(app)
     config = uvicorn.Config(
         FastPath(app),
-        port=0,
         http="auto",
         lifespan="off",
         ws="none",
@@ -280,11 +280,13 @@ async def _listening(app: InferenceApp) -> AsyncIterator[int]:
         log_level="critical",
     )
     server = uvicorn.Server(config)
-    serving = asyncio.create_task(server._serve())
+    # As a replica's server, which so listens on a Unix socket, too.
+    listening = socket.create_server(("127.0.0.1", 0))
+    serving = asyncio.create_task(server._serve([listening]))
     try:
         while not server.started:
             await asyncio.sleep(0.001)
-        yield server.servers[0].sockets[0].getsockname()[1]
+        yield listening.getsockname()[1]
     finally:
         server.should_exit = server.force_exit = True
         await serving

@@ -116,8 +116,8 @@ def test_the_replica_calls_late_what_waits_in_haproxy(module: Path, tmp_path: Pa
     """``wrk -t1 -c1200``, HAProxy and a replica on the same cores, without Ray."""
     port, balancer_port, socket = free_port(), free_port(), tmp_path / "admin.sock"
     with (
-        haproxy(balancer_port, {"a-front": port}, socket),
         front_server(module, port, str(socket)),
+        haproxy(balancer_port, {"a-front": port}, socket),
     ):
         url = f"http://127.0.0.1:{balancer_port}"
         check_with_wrk(url, f"http://127.0.0.1:{port}", tmp_path)

@@ -16,7 +16,7 @@ from deployments.config import ModelConfig, parse_user_config
 from deployments.control.policy_controller import TICK_S
 from deployments.haproxy_view import HaproxyView
 from deployments.http.app import InferenceApp
-from deployments.http.listeners import accept_many
+from deployments.http.listeners import listen_for_haproxy
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.service_loading import load_service
 
@@ -58,7 +58,7 @@ async def main(arguments: argparse.Namespace) -> None:
         log_level="error",
         access_log=False,
     )
-    accept_many()
+    listen_for_haproxy()
     listening = socket.create_server(("127.0.0.1", arguments.port), backlog=config.backlog)
     await uvicorn.Server(config).serve([listening])
     for task in tasks:

