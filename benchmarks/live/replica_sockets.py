@@ -21,7 +21,7 @@ import numpy as np
 import psutil
 
 from benchmarks.arguments import json_option, quick_option
-from benchmarks.live.bare_replicas import bare_replicas
+from benchmarks.live.bare_replicas import bare_replicas, until_open
 from benchmarks.peers.closed_loop import closed_loop
 from benchmarks.peers.models import HOSTED
 from benchmarks.peers.protocols import OpenInference, Workload, example_rows
@@ -57,6 +57,7 @@ def measure(name: str, rounds: int) -> dict[str, list[dict[str, float]]]:
         port = free_port()
         servers = {"r0-front": server_port}
         with haproxy(port, servers, Path(folder) / "tcp.sock", over_unix=False) as over_tcp:
+            until_open(port)
             ways = {"TCP": (port, over_tcp), "Unix": (running.port, running.balancer)}
             for number in range(-1, rounds):  # the first warms up
                 for way in WAYS if number % 2 else WAYS[::-1]:

@@ -24,7 +24,7 @@ RULES = (f"http-request set-header {SENT_HEADER.decode()} %[date(0,us)]",)
 #: Longest abstract name. HAProxy fills its names up with zeros, which count.
 _NAME_BYTES = 108
 _CREDENTIALS = struct.Struct("iII")
-_TIMEOUT_S = 1.0
+_TIMEOUT_S = 0.25
 #: Of a time in µs, until the year 2286.
 _MOST_DIGITS = 16
 
