@@ -38,6 +38,8 @@ END_OF_HEAD = b"\r\n\r\n"
 _REQUEST_ID_LINE = b"\r\n" + REQUEST_ID + b": "
 _REFUSED_LINE = b"\r\n" + REFUSED_HEADER + b": "
 _TRACEPARENT_LINE = b"\r\n" + TRACEPARENT + b": "
+#: What else the keys of remembered heads leave out.
+_CUT_LINES = (_TRACEPARENT_LINE, _REFUSED_LINE)
 _NOT_ORDINARY = None, None, None, 0
 _PRINTABLE = re.compile(rb"[\x21-\x7e]+")
 #: Heads to remember, and the longest one, in bytes.
@@ -132,14 +134,14 @@ class RequestHeads:
         if end > _LONGEST_ORDINARY_HEAD:
             return _NOT_ORDINARY
         key, request_id = _cut(data[:end], _REQUEST_ID_LINE)
-        traceparent = None
-        if _TRACEPARENT_LINE in key:
+        traceparent, refused = None, 0
+        head = self._heads.get(key)  # if it is there, there is nothing else to cut off
+        if head is None:
             key, traceparent = _cut(key, _TRACEPARENT_LINE)
-        refused = 0
-        if _REFUSED_LINE in key:
             key, number = _cut(key, _REFUSED_LINE)
-            refused = refused_before(number or b"")
-        head = self._parsed(key)
+            if number is not None:
+                refused = refused_before(number)
+            head = self._parsed(key)
         if head is None:
             return _NOT_ORDINARY
         if request_id is None:
@@ -157,7 +159,7 @@ class RequestHeads:
             return self._heads[key]
         except KeyError:
             head = parse_head(key + END_OF_HEAD, self._path, self._unusual)
-            if len(key) <= _LONGEST_HEAD:
+            if len(key) <= _LONGEST_HEAD and not any(line in key for line in _CUT_LINES):
                 if len(self._heads) >= _HEADS:
                     self._heads.clear()
                 self._heads[key] = head
