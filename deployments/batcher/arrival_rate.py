@@ -13,18 +13,18 @@ class ArrivalRate:
     ----------
     window_s : float
         Time constant of the weights.
+
+    Attributes
+    ----------
+    weight : float
+        Rows counted, each weighing ``exp(-a / window)`` at the last arrival.
     """
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
-        self._weight = 0.0
+        self.weight = 0.0
         self._first_s = math.nan
         self._last_s = math.nan
-
-    @property
-    def weight(self) -> float:
-        """Rows counted, each weighing ``exp(-a / window)`` at the last arrival."""
-        return self._weight
 
     def count(self, now_s: float, rows: int = 1) -> None:
         """Count an arrival of `rows` rows."""
@@ -33,9 +33,9 @@ class ArrivalRate:
         # Requests are timestamped before they are parsed, so they may be slightly out of order.
         age_s = now_s - self._last_s
         if age_s > 0:
-            self._weight *= math.exp(-age_s / self._window_s)
+            self.weight *= math.exp(-age_s / self._window_s)
             self._last_s = now_s
-        self._weight += rows
+        self.weight += rows
 
     def per_s(self, now_s: float) -> float:
         """Return the estimate at `now_s`, in rows per second; 0 before the first arrival."""
@@ -44,4 +44,4 @@ class ArrivalRate:
         age_s = max(0.0, now_s - self._last_s)
         seen_s = max(now_s - self._first_s, 0.1 * self._window_s)
         share_seen = -math.expm1(-seen_s / self._window_s)
-        return self._weight * math.exp(-age_s / self._window_s) / (self._window_s * share_seen)
+        return self.weight * math.exp(-age_s / self._window_s) / (self._window_s * share_seen)

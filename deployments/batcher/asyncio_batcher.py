@@ -154,7 +154,7 @@ class Batcher:
         )
         submission.kind = self._runner.shapes.class_of(inputs)
         self.rows.arrived(rows, arrival_s)
-        if self._advance_soon is not None:
+        if self._full_batch_is_due():
             self.make_room(rows, time.monotonic(), arrival_s, priority)
         refusal = self.core.arrive(time.monotonic(), submission)
         if refusal is not None:
@@ -176,16 +176,15 @@ class Batcher:
         that an idle device is to take anyway.
         """
         room = self.core.has_room(rows, now_s, arrival_s, priority=priority)
-        limits = self.core.limits
-        if (
-            room
-            or self._advance_soon is None
-            or self._advancing
-            or self.core.queue_length < min(limits.max_batch_size, limits.waiting_room)
-        ):
-            return room
-        self._advance_now()
-        return self.core.has_room(rows, now_s, arrival_s, priority=priority)
+        if not room and self._full_batch_is_due():
+            self._advance_now()
+            room = self.core.has_room(rows, now_s, arrival_s, priority=priority)
+        return room
+
+    def _full_batch_is_due(self) -> bool:
+        """Return whether nothing more could be in the batch that is to start soon."""
+        is_due = self._advance_soon is not None and not self._advancing
+        return is_due and self.core.queue_length >= self.core.limits.rows_that_fill
 
     def _give_up(self, submission: Submission) -> None:
         self.rows.cancelled += submission.rows

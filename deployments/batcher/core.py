@@ -63,6 +63,8 @@ class BatcherCore:
 
     Attributes
     ----------
+    limits : Limits
+        The limits in force; `use` replaces them.
     wake_at_s : float or None
         When to ask again, if nothing happens before.
     deadline_missed : list of Request
@@ -90,19 +92,14 @@ class BatcherCore:
         self._queue = RequestQueue()
         self._failed = FailedBatches(self._queue)
         self._bisection = self._failed.bisection
-        self._device_busy = False
-        self._device_free_s = -math.inf
+        #: When the batch on the device will be done; None without one.
+        self._busy_until_s: float | None = None
         self._draining = False
 
     def use(self, table: PolicySource, limits: Limits) -> None:
         """Replace the policy table and the limits; the queue stays."""
         self.table = table
-        self._admission.limits = limits
-
-    @property
-    def limits(self) -> Limits:
-        """The limits in force."""
-        return self._admission.limits
+        self.limits = self._admission.limits = limits
 
     @property
     def queue_length(self) -> int:
@@ -112,12 +109,7 @@ class BatcherCore:
     @property
     def device_busy(self) -> bool:
         """Whether a batch is on the device."""
-        return self._device_busy
-
-    @property
-    def _busy_until_s(self) -> float | None:
-        """When the batch on the device will be done; None without one."""
-        return self._device_free_s if self._device_busy else None
+        return self._busy_until_s is not None
 
     def has_room(
         self,
@@ -142,13 +134,15 @@ class BatcherCore:
         priority : int
             0 is the lowest.
         """
-        size = self.limits.max_batch_size
-        queued = self._queue.rows_from(priority)
-        return not self._draining and self._admission.admits(
+        if self._draining:
+            return False
+        queue, size = self._queue, self.limits.max_batch_size
+        queued = queue.rows_from(priority)
+        return self._admission.admits(
             rows,
             queued=queued,
-            ahead=self._queue.rows_ahead(kind, size, priority) + self._bisection.rows,
-            behind=self._queue.rows - queued,
+            ahead=queue.rows_ahead(kind, size, priority) + self._bisection.rows,
+            behind=queue.rows - queued,
             device_free_s=self._busy_until_s,
             now_s=now_s,
             arrival_s=now_s if arrival_s is None else arrival_s,
@@ -194,7 +188,7 @@ class BatcherCore:
                 alone_s = self._admission.completion_s(request.rows, now_s, None)
                 return Refusal.HOPELESS if alone_s > request.deadline_s else Refusal.DEADLINE
         self._queue.append(request)
-        if self._queue.rows_from(priority) < self._queue.rows:
+        if priority and self._queue.rows_from(priority) < self._queue.rows:
             self._displace(now_s)
         return None
 
@@ -218,7 +212,7 @@ class BatcherCore:
 
     def device_free(self) -> None:
         """Record that the device finished its batch."""
-        self._device_busy = False
+        self._busy_until_s = None
         self._failed.batch_ended()
 
     def device_failed(self, batch: Batch, blamed: Collection[int] = ()) -> list[int]:
@@ -238,7 +232,7 @@ class BatcherCore:
             Indices of the slices whose requests failed: blamed, or alone in the batch. The caller
             answers these requests.
         """
-        self._device_busy = False
+        self._busy_until_s = None
         failed, crowded_out = self._failed.put_back(
             batch, blamed, len(self.limits.latency_ms), self.limits.waiting_room
         )
@@ -256,7 +250,7 @@ class BatcherCore:
             Indices into ``batch.slices`` of those that must each run in a batch of their own; the
             others wait again.
         """
-        self._device_busy = False
+        self._busy_until_s = None
         self._failed.recall(batch, alone)
 
     def release(self, cleared: Callable[[Request], bool]) -> None:
@@ -284,7 +278,7 @@ class BatcherCore:
         given_up = self.requests()
         for request in given_up:
             self.cancel(request)
-        self._device_busy = False
+        self._busy_until_s = None
         return given_up
 
     def next_batch(self, now_s: float) -> Batch | None:
@@ -296,7 +290,7 @@ class BatcherCore:
             None: wait for the next event, or until `wake_at_s` if that is not None.
         """
         self.wake_at_s = None
-        while not self._device_busy and (self._queue.rows or self._bisection):
+        while self._busy_until_s is None and (self._queue.rows or self._bisection):
             policy = self.policy(now_s)
             size, reason = self._ordinary_batch(now_s, policy)
             under_test = 0
@@ -318,8 +312,7 @@ class BatcherCore:
             if slices:
                 # Smaller than decided if deadlines were missed; the rest still goes now.
                 size = sum([part.stop - part.start for part in slices])
-                self._device_busy = True
-                self._device_free_s = now_s + 1e-3 * self.limits.batch_latency_ms(size)
+                self._busy_until_s = now_s + 1e-3 * self.limits.batch_latency_ms(size)
                 return Batch(tuple(slices), size, reason, under_test)
         return None
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -69,10 +70,15 @@ class Limits:
     late_share_allowed: float = 0.01
     concurrency: int | None = None
 
-    @property
+    @cached_property
     def max_batch_size(self) -> int:
         """Largest batch."""
         return len(self.latency_ms)
+
+    @cached_property
+    def rows_that_fill(self) -> int:
+        """Rows that fill a batch, or the waiting room if that is smaller."""
+        return min(self.max_batch_size, self.waiting_room)
 
     def batch_latency_ms(self, size: int) -> float:
         """Return how long a batch of `size` rows takes; none is larger than the largest."""

@@ -7,7 +7,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from deployments.haproxy.concurrency_limit import limit_header
 from deployments.haproxy.only_replica import status_on_wire
-from deployments.http.answers import Answer, error_answer
+from deployments.http.answers import JSON, Answer, error_answer
 from deployments.http.app import InferenceApp
 from deployments.http.listeners import AcceptQueue
 from deployments.http.outcomes import Outcomes
@@ -34,6 +34,8 @@ class _Told:
 
     def __init__(self, headers: Headers, limit: int | None) -> None:
         self._lines = _lines([*headers, limit_header(limit)])
+        #: How most answers begin.
+        self._start_of_json = self._start(200, [JSON])
         self.refusals = [
             [self.encode(error_answer(error), only_replica=only) for only in (False, True)]
             for error in ERRORS
@@ -42,9 +44,14 @@ class _Told:
     def encode(self, answer: Answer, *, only_replica: bool) -> tuple[bytes, bytes]:
         """Return an answer as bytes, before and after the request id."""
         status, body, fields = answer
-        status_line = _status_line(status_on_wire(status, only_replica=only_replica))
-        start = b"".join((status_line, self._lines, _lines(fields)))
+        if status == 200 and fields == [JSON]:
+            start = self._start_of_json
+        else:
+            start = self._start(status_on_wire(status, only_replica=only_replica), fields)
         return start, b"content-length: %d\r\n\r\n%b" % (len(body), body)
+
+    def _start(self, status: int, fields: Headers) -> bytes:
+        return b"".join((_status_line(status), self._lines, _lines(fields)))
 
 
 @dataclass

@@ -40,6 +40,8 @@ _REQUEST_ID_LINE = b"\r\n" + REQUEST_ID + b": "
 _REFUSED_LINE = b"\r\n" + REFUSED_HEADER + b": "
 _SENT_LINE = b"\r\n" + SENT_HEADER + b": "
 _TRACEPARENT_LINE = b"\r\n" + TRACEPARENT + b": "
+#: What else the keys of remembered heads leave out.
+_CUT_LINES = (_TRACEPARENT_LINE, _REFUSED_LINE)
 _NOT_ORDINARY = None, None, None, 0, 0
 _PRINTABLE = re.compile(rb"[\x21-\x7e]+")
 #: Heads to remember, and the longest one, in bytes.
@@ -136,17 +138,16 @@ class RequestHeads:
         if end > _LONGEST_ORDINARY_HEAD:
             return _NOT_ORDINARY
         key, request_id = _cut(data[:end], _REQUEST_ID_LINE)
-        traceparent = None
-        if _TRACEPARENT_LINE in key:
+        key, sent = _cut(key, _SENT_LINE)
+        sent_us = sent_at_us(sent) if sent else 0
+        traceparent, refused = None, 0
+        head = self._heads.get(key)  # if it is there, there is nothing else to cut off
+        if head is None:
             key, traceparent = _cut(key, _TRACEPARENT_LINE)
-        refused = sent_us = 0
-        if _SENT_LINE in key:
-            key, number = _cut(key, _SENT_LINE)
-            sent_us = sent_at_us(number or b"")
-        if _REFUSED_LINE in key:
             key, number = _cut(key, _REFUSED_LINE)
-            refused = refused_before(number or b"")
-        head = self._parsed(key)
+            if number is not None:
+                refused = refused_before(number)
+            head = self._parsed(key)
         if head is None:
             return _NOT_ORDINARY
         if request_id is None:
@@ -164,7 +165,7 @@ class RequestHeads:
             return self._heads[key]
         except KeyError:
             head = parse_head(key + END_OF_HEAD, self._path, self._unusual)
-            if len(key) <= _LONGEST_HEAD:
+            if len(key) <= _LONGEST_HEAD and not any(line in key for line in _CUT_LINES):
                 if len(self._heads) >= _HEADS:
                     self._heads.clear()
                 self._heads[key] = head

@@ -119,12 +119,11 @@ class TensorCodec:
 
         JSON has neither NaN nor infinity, and packing makes none.
         """
-        buffer = bytearray(len(flat) * self.dtype.itemsize)
         try:
-            _packer(code, len(flat)).pack_into(buffer, 0, *flat)
+            packed = _packer(code, len(flat)).pack(*flat)
         except (struct.error, OverflowError):
             return None
-        return np.frombuffer(buffer, self.dtype)
+        return np.frombuffer(bytearray(packed), self.dtype)  # so that it can be written to
 
     def _to_array(self, flat: list[Any]) -> NDArray[Any]:
         try:

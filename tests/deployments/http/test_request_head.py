@@ -47,6 +47,22 @@ def test_what_haproxy_says_is_read_beside_the_head(place: int, field: str, index
     assert all(head is found[0][0] is not None for head, *_ in found)
 
 
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [("x-sojourn-refused-before: 7", (None, 7)), ("traceparent: 00-ab", (b"00-ab", 0))],
+)
+def test_a_head_with_two_lines_of_a_kind_leaves_nothing_of_them_behind(
+    line: str, found: tuple[bytes | None, int]
+) -> None:
+    """Without the first of them, it is what the head of a request with only one is."""
+    heads = RequestHeads(PATH)
+    for lines in ([line, line], [line]):
+        head, _, traceparent, refused, _ = find(head_of(*LINES, *lines), heads)
+    assert head is not None
+    assert head.traceparent is None
+    assert (traceparent, refused) == found
+
+
 def test_reads_which_haproxy_sent_it() -> None:
     name = BALANCER_HEADER.decode()
     for value, balancer in (("1f00ab34", b"1f00ab34"), ("", None), ("x" * 17, None)):
