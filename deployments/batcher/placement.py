@@ -10,8 +10,10 @@ import math
 from collections.abc import Sequence
 
 #: Longest batch that the event loop runs itself on its only CPU. Handing one over costs 0.05 ms of
-#: CPU, and its answers wait for two threads to be woken (`benchmarks/live/handover.py`).
-LONGEST_ON_LOOP_MS = 0.5
+#: CPU, and its answers wait for two threads to be woken (`benchmarks/live/handover.py`). Meanwhile
+#: the loop may lose the interpreter's lock at each read and write
+#: (`benchmarks/live/batch_placement.py`).
+LONGEST_ON_LOOP_MS = 1.0
 #: The same where the device thread has a CPU of its own, so that only the hand-over is saved.
 LONGEST_BESIDE_CPUS_MS = 0.2
 #: Neither is more than this share of the SLA's response time.

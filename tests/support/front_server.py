@@ -12,6 +12,7 @@ from pathlib import Path
 import uvicorn
 import uvloop
 
+from deployments.batcher import placement
 from deployments.config import ModelConfig, parse_user_config
 from deployments.control.policy_controller import TICK_S
 from deployments.haproxy_view import HaproxyView
@@ -31,7 +32,8 @@ async def main(arguments: argparse.Namespace) -> None:
             import_path=arguments.import_path,
             device="cpu",
             max_batch_size=32,
-        )
+        ),
+        arguments.cpus,
     )
     sla = {"response_time_ms": arguments.response_time_ms, "percentile": 99}
     policy = {"objective": arguments.objective}
@@ -74,4 +76,9 @@ if __name__ == "__main__":
     parser.add_argument("--import-path", default="doubler:Doubler")
     parser.add_argument("--response-time-ms", type=float, default=100.0)
     parser.add_argument("--objective", default="auto", help="of the policy")
-    uvloop.run(main(parser.parse_args()))
+    parser.add_argument("--cpus", type=float, help="of the process; by default the machine's")
+    parser.add_argument("--longest-on-loop-ms", type=float, help="batch that the loop runs itself")
+    given = parser.parse_args()
+    if given.longest_on_loop_ms is not None:
+        placement.LONGEST_ON_LOOP_MS = given.longest_on_loop_ms
+    uvloop.run(main(given))
