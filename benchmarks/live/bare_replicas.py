@@ -1,6 +1,5 @@
 """Replicas without Ray, behind Ray's HAProxy with our settings."""
 
-import socket
 import subprocess
 import sys
 import tempfile
@@ -56,23 +55,6 @@ def _is_ready(port: int) -> bool:
     return bool(httpx.get(_policy_url(port)).json()["table"] != "solving")
 
 
-def until_open(port: int) -> None:
-    """Wait until HAProxy listens.
-
-    Raises
-    ------
-    ClickException
-        It does not.
-    """
-
-    def is_open() -> bool:
-        with socket.socket() as client:
-            return client.connect_ex(("127.0.0.1", port)) == 0
-
-    if not wait_for(is_open):
-        raise click.ClickException("HAProxy did not start")
-
-
 @contextmanager
 def bare_replicas(
     count: int,
@@ -121,5 +103,4 @@ def bare_replicas(
                 quota.write_text(str(replica.pid))
             replicas[server_port] = replica.pid
         balancer = stack.enter_context(haproxy(port, names, admin))
-        until_open(port)
         yield BareReplicas(port, admin, balancer, replicas)

@@ -17,7 +17,7 @@ import click
 
 from benchmarks.arguments import json_option, quick_option
 from benchmarks.live.alternating_loops import Found, Way, check_wrk, show, summary, take_turns
-from benchmarks.live.bare_replicas import bare_replicas, until_open
+from benchmarks.live.bare_replicas import bare_replicas
 from benchmarks.peers.models import HOSTED
 from benchmarks.peers.protocols import OpenInference, Workload, example_rows
 from deployments.haproxy.alone import haproxy
@@ -40,7 +40,6 @@ def measure(name: str, rounds: int) -> Found:
         port = free_port()
         servers = {"r0-front": server_port}
         with haproxy(port, servers, Path(folder) / "tcp.sock", over_unix=False) as over_tcp:
-            until_open(port)
             ways = {
                 "TCP": Way(port, over_tcp, replica),
                 "Unix": Way(running.port, running.balancer, replica),

@@ -1,10 +1,13 @@
 """HAProxy without Ray, in front of given servers, with the settings it has under Ray Serve."""
 
+import socket as socketlib
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from deployments.errors import StartError
 from deployments.haproxy import concurrency_limit, replica_sockets
 from deployments.haproxy.only_replica import RULES
 from deployments.haproxy.open_files import open_files_limit
@@ -12,6 +15,7 @@ from deployments.haproxy.rays_command import find_haproxy
 from deployments.request_environment import MIN_BUFFER_BYTES
 from deployments.routing import serve_environment
 
+_START_S, _LOOK_EVERY_S = 10.0, 0.01
 _CONFIG = """
 global
     stats socket {socket} mode 666 level admin
@@ -42,6 +46,17 @@ backend back
 """
 
 
+def _wait_until_open(process: "subprocess.Popen[bytes]", port: int) -> None:
+    until_s = time.monotonic() + _START_S
+    while True:
+        with socketlib.socket() as client:
+            if client.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        if process.poll() is not None or time.monotonic() > until_s:
+            raise StartError(f"HAProxy does not listen on port {port}")
+        time.sleep(_LOOK_EVERY_S)
+
+
 def _address(port: int, over_unix: bool) -> str:
     if over_unix and replica_sockets.is_served(port):
         return replica_sockets.haproxy_address(port)
@@ -52,7 +67,7 @@ def _address(port: int, over_unix: bool) -> str:
 def haproxy(
     port: int, servers: Mapping[str, int], socket: Path, *, over_unix: bool = True
 ) -> Iterator[int]:
-    """Run HAProxy while the context lasts; yield its process id.
+    """Run HAProxy while the context lasts; yield its process id once it listens.
 
     Parameters
     ----------
@@ -71,6 +86,8 @@ def haproxy(
         There is no HAProxy: Ray's package with the program is not installed.
     OSError
         The program cannot be started.
+    StartError
+        It does not listen.
     """
     environment = serve_environment(open_files=open_files_limit())
     prefix = "RAY_SERVE_HAPROXY_"
@@ -98,6 +115,7 @@ def haproxy(
     )
     process = subprocess.Popen([find_haproxy(), "-f", config])
     try:
+        _wait_until_open(process, port)
         yield process.pid
     finally:
         process.terminate()

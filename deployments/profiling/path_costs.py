@@ -7,14 +7,12 @@ so that waits for a core, which it shares with the app and the clients here, do 
 
 import asyncio
 import socket
-import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil
 import uvloop
 
-from deployments.errors import StartError
 from deployments.haproxy.alone import haproxy
 from deployments.haproxy.rays_command import find_haproxy
 from deployments.models.base import Model
@@ -24,7 +22,6 @@ from policy.profile import Profile
 
 _BATCH_SIZE = 8
 _WARM_UP_S, _MEASURED_S = 0.3, 1.5
-_START_S = 10.0
 
 
 def measure_path(model: Model, profile: Profile) -> PathCosts | None:
@@ -45,7 +42,7 @@ def measure_path(model: Model, profile: Profile) -> PathCosts | None:
     Raises
     ------
     StartError
-        The requests were not answered.
+        HAProxy does not start, or the requests were not answered.
     """
     if not haproxy_is_there():
         return None
@@ -67,7 +64,6 @@ async def _measure(model: Model, profile: Profile) -> PathCosts:
         with TemporaryDirectory() as folder:
             port = _free_port()
             with haproxy(port, {"replica": served.port}, Path(folder) / "admin.sock") as pid:
-                await _until_it_listens(port)
                 async with served.clients(port):
                     return PathCosts(round(await _cost_ms(served, psutil.Process(pid)), 6))
 
@@ -90,17 +86,3 @@ def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port
-
-
-async def _until_it_listens(port: int) -> None:
-    until_s = time.monotonic() + _START_S
-    while True:
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-        except OSError as error:
-            if time.monotonic() > until_s:
-                raise StartError(f"path: HAProxy does not listen: {error}") from error
-            await asyncio.sleep(0.01)
-        else:
-            writer.close()
-            return

@@ -17,7 +17,7 @@ from deployments.haproxy.alone import haproxy
 from deployments.haproxy.only_replica import OTHERS_HEADER, status_on_wire
 from deployments.haproxy_view import HaproxyView
 from deployments.http.retry_budget import ALL_UP_TO, RetryBudget
-from tests.support.ports import free_port, until_it_listens
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -121,7 +121,6 @@ async def overload(
         for replica in replicas:
             await stack.enter_async_context(replica.serving())
         with haproxy(port, ports, socket):
-            await until_it_listens(port)
             ends = asyncio.Event()
             clients = [asyncio.create_task(ask(port, n, ends, seen)) for n in range(CLIENTS)]
             await until(lambda: seen and seen[-1][0] > LEARNS_S)

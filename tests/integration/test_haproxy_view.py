@@ -15,7 +15,7 @@ import pytest
 
 from deployments.haproxy.alone import haproxy
 from deployments.haproxy_view import HaproxyView
-from tests.support.ports import free_port, until_it_listens
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.integration
 
@@ -93,7 +93,6 @@ async def test_the_time_in_which_clients_think_is_not_counted(tmp_path: Path) ->
     view = HaproxyView("-front", socket)
     async with _server(server_port):
         with haproxy(port, {"a-front": server_port}, socket):
-            await until_it_listens(port)
             await _ask_and_think(port, 1)
             await view.look()
             seen = await asyncio.gather(*(_ask_and_think(port, ROUNDS) for _ in range(CONNECTIONS)))
@@ -116,7 +115,6 @@ async def test_what_the_other_replica_refuses_is_seen(
     view = HaproxyView("-front", socket)
     async with _server(ports[0], _refusal(503)), _server(ports[1], _refusal(status)):
         with haproxy(port, {"a-front": ports[0], "a-other": ports[1]}, socket):
-            await until_it_listens(port)
             await view.look()
             await asyncio.gather(*(_ask(port, 20) for _ in range(CONNECTIONS)))
             await view.look()
@@ -163,7 +161,6 @@ async def _late_and_said(folder: Path) -> tuple[float, float]:
     view, ended = HaproxyView("-front", socket), threading.Event()
     async with _server(server_port, _refusal(200)):
         with haproxy(port, {"a-front": server_port}, socket) as pid:
-            await until_it_listens(port)
             await view.look()
             watching = asyncio.create_task(view.watch())
             stopping = asyncio.create_task(asyncio.to_thread(_stop_and_go, pid, ended))

@@ -28,7 +28,6 @@ def test_a_haproxy_that_does_not_start_is_told(
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv(HAPROXY, str(broken))
-    monkeypatch.setattr(path_costs, "_START_S", 0.1)
     with pytest.raises(StartError, match="HAProxy does not listen"):
         path_costs.measure_path(Doubles(), PROFILE)
 
