@@ -1,6 +1,5 @@
 """Closed loops that take turns between two services of one machine, and what they cost."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,18 +31,6 @@ class Way:
     port: int
     balancer: int
     replica: int
-
-
-def check_wrk() -> None:
-    """Check that `wrk` is there.
-
-    Raises
-    ------
-    ClickException
-        It is not.
-    """
-    if shutil.which("wrk") is None:
-        raise click.ClickException("wrk is not installed (on Debian: apt-get install wrk)")
 
 
 def take_turns(ways: Mapping[str, Way], workload: Workload, rounds: int) -> Found:

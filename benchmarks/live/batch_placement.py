@@ -16,9 +16,10 @@ Needs `wrk` (on Debian: apt-get install wrk).
 import click
 
 from benchmarks.arguments import json_option, quick_option
-from benchmarks.live.alternating_loops import Way, check_wrk, show, summary, take_turns
+from benchmarks.live.alternating_loops import Way, show, summary, take_turns
 from benchmarks.live.bare_replicas import bare_replicas
 from benchmarks.live.replica_sockets import MODELS, OPTIONS
+from benchmarks.peers.closed_loop import check_wrk
 from benchmarks.peers.models import HOSTED
 from benchmarks.peers.protocols import OpenInference, Workload, example_rows
 from deployments.batcher.placement import LONGEST_ON_LOOP_MS
@@ -45,6 +46,8 @@ def _option(longest_ms: float) -> tuple[str, ...]:
 )
 def main(quick: bool, as_json: bool, model: str | None, than_ms: float, longest_ms: float) -> None:
     """Measure what batches on the event loop gain."""
+    if than_ms == longest_ms:
+        raise click.UsageError("--than-ms and --longest-ms must differ")
     check_wrk()
     results = {}
     for name in (model,) if model else MODELS:

@@ -25,7 +25,6 @@ cannot be measured on this machine is skipped, and the reason is printed. A quic
 ten minutes.
 """
 
-import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +33,7 @@ from dataclasses import dataclass
 import click
 
 from benchmarks.arguments import json_option, quick_option
-from benchmarks.peers.closed_loop import closed_loop
+from benchmarks.peers.closed_loop import check_wrk, closed_loop
 from benchmarks.peers.environments import UnavailableError
 from benchmarks.peers.goodput import best_rate_per_s, goodput, possible_rate_per_s
 from benchmarks.peers.models import HOSTED
@@ -239,8 +238,7 @@ def parse_peers(text: str | None, quick: bool, replicas: int = 1) -> list[str]:
 def main(peers: str | None, replicas: int, quick: bool, as_json: bool) -> None:
     """Compare Sojourn's HTTP path with other model servers."""
     names = parse_peers(peers, quick, replicas)
-    if shutil.which("wrk") is None:
-        raise click.ClickException("wrk is not installed (on Debian: apt-get install wrk)")
+    check_wrk()
     # A shell starts background jobs with SIGINT ignored, and the servers, which are stopped by it,
     # would inherit that. SIGTERM must not leave a server behind either.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -16,8 +16,9 @@ from pathlib import Path
 import click
 
 from benchmarks.arguments import json_option, quick_option
-from benchmarks.live.alternating_loops import Found, Way, check_wrk, show, summary, take_turns
+from benchmarks.live.alternating_loops import Found, Way, show, summary, take_turns
 from benchmarks.live.bare_replicas import bare_replicas
+from benchmarks.peers.closed_loop import check_wrk
 from benchmarks.peers.models import HOSTED
 from benchmarks.peers.protocols import OpenInference, Workload, example_rows
 from deployments.haproxy.alone import haproxy

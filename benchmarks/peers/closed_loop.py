@@ -1,11 +1,13 @@
 """Throughput at a fixed number of connections: `wrk` loads, a second client checks answers."""
 
 import re
+import shutil
 import subprocess
 import tempfile
 import threading
 from dataclasses import dataclass, field
 
+import click
 import httpx
 
 from benchmarks.peers.machine import machine_use
@@ -64,6 +66,18 @@ class ClosedLoop:
     wrong: int
     others_cores: float
     cpu_us: dict[str, float]
+
+
+def check_wrk() -> None:
+    """Check that `wrk` is there.
+
+    Raises
+    ------
+    ClickException
+        It is not.
+    """
+    if shutil.which("wrk") is None:
+        raise click.ClickException("wrk is not installed (on Debian: apt-get install wrk)")
 
 
 @dataclass(eq=False)

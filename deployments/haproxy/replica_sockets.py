@@ -1,6 +1,6 @@
 """Unix sockets on which HAProxy reaches the replicas of its own node, in place of TCP.
 
-A request and its answer cost the two ends about 5 µs of CPU over a Unix socket and 10 µs over TCP
+A request and its answer cost the two ends about 8 µs of CPU less than over TCP
 (`benchmarks/live/replica_sockets.py`). A replica listens on both; those of other nodes, and on
 other systems than Linux all, are reached over TCP.
 

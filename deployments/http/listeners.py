@@ -26,7 +26,7 @@ _startup_listening_once = uvicorn.Server.startup
 
 
 class AcceptQueue:
-    """Tell since when a connection that is accepted may have waited for that.
+    """Connections that wait to be accepted, and since when the next one may have waited.
 
     While an iteration of the event loop accepts as many as it can, others may wait.
     """

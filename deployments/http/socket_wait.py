@@ -28,7 +28,7 @@ class _BorrowedSocket(socket.socket):
 
 
 class SocketWait:
-    """Tell how long a connection's latest bytes have waited.
+    """The wait of a connection's latest bytes in its socket.
 
     Asking a transport's own socket takes uvloop three times as long.
 
