@@ -17,6 +17,8 @@ lines. The supervisor hands HAProxy a changed copy:
 - It refuses requests while every replica has as many as it can answer in time, as they say
   (`deployments.haproxy.concurrency_limit`).
 - Buffers are kept for the next request.
+- It logs no requests unless the operator says where to: by default Ray has it send one datagram per
+  request to a port on which hardly anything ever listens.
 - It serves no more clients at a time than it may open files for: it would not start.
 - Without any replica to send a request to, or if one dies and the request cannot be sent to
   another, clients are told to try again (503, not 500), also while Ray has not said yet which
@@ -53,6 +55,8 @@ _CONNECT_AS_IT_COMES = "timeout connect 5s\n"
 #: A replica that refuses one connection is left out until it passes two checks. Of five retries,
 #: three for each of two dead replicas would be too many, and HAProxy closes a kept connection
 #: without an answer when it has no retry left.
+# The levels of access logs, and of changes of the replicas' states.
+_LOG_AS_IT_COMES, _LOG = "log 127.0.0.1:514 local0 info\n", "log 127.0.0.1:514 local0 notice\n"
 _ERRORS_AS_THEY_COME, _ERRORS = "error-limit 3", "error-limit 1"
 
 _MESSAGE = b'{"error":"no replica can answer now; please retry"}'
@@ -228,6 +232,10 @@ def amend(
     text = text.replace(_CONNECT_AS_IT_COMES, f"timeout connect {CONNECT_TIMEOUT_MS}ms\n", 1)
     text = text.replace(_CHECKS_AS_THEY_COME, f"fall {FALL} rise 2 inter 500ms check")
     text = text.replace(_ERRORS_AS_THEY_COME, _ERRORS)
+    if _LOG_AS_IT_COMES in text:
+        text = text.replace(_LOG_AS_IT_COMES, _LOG)
+        # A line is made before its level is looked at.
+        text = _after(text, "option httplog", "option dontlog-normal")
     # 502 is for what a replica has left and HAProxy cannot send to another: mostly bodies that are
     # larger than its buffer. Where it may send requests again, clients may, too.
     lost = "50[23]" if _SENT_AGAIN.search(text) else "503"

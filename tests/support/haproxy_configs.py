@@ -18,6 +18,7 @@ defaults
     timeout client 3600s
     timeout server 3600s
     log global
+    option httplog
     option abortonclose
     option redispatch 1
     retry-on 503 conn-failure empty-response

