@@ -47,9 +47,9 @@ class PolicyConfig(StrictModel):
     """The objective of the batching policy.
 
     ``sla`` keeps the SLA with the least energy, or, if the profile has no energy, with the least
-    time that the device is busy. ``weights`` minimizes a weighted sum of mean response time and
-    mean power. ``auto`` is ``sla`` if the profile has energy; otherwise there is nothing to save,
-    and it minimizes the mean response time.
+    time that the device is busy: on a CPU, that halves the replica's CPU time. ``weights``
+    minimizes a weighted sum of mean response time and mean power. ``auto`` is ``sla`` if the
+    profile has energy; otherwise it minimizes the mean response time.
     """
 
     #: What the policy minimizes, as above.

@@ -1,12 +1,13 @@
-"""Closed loops that take turns between two services of one machine, and what they cost."""
+"""Loads that take turns between two services of one machine, and what they cost."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import click
 import numpy as np
 import psutil
 
+from benchmarks.live.bare_replicas import BareReplicas
 from benchmarks.peers.closed_loop import closed_loop
 from benchmarks.peers.protocols import Workload
 from sojourn.output import print_json
@@ -33,36 +34,49 @@ class Way:
     replica: int
 
 
-def take_turns(ways: Mapping[str, Way], workload: Workload, rounds: int) -> Found:
-    """Return what each round found, by the way.
+def way_to(running: BareReplicas) -> Way:
+    """Return the way to the only replica behind a HAProxy."""
+    return Way(running.port, running.balancer, *running.replicas.values())
 
-    Raises
-    ------
-    ClickException
-        A request was not answered right.
-    """
-    found: Found = {name: [] for name in ways}
-    for number in range(-1, rounds):  # the first warms up
-        for name in list(ways) if number % 2 else list(ways)[::-1]:
-            row = _run(name, ways[name], workload)
+
+#: Loads a service for a while, and returns what it found.
+Run = Callable[[], dict[str, float]]
+
+
+def take_turns(runs: Mapping[str, Run], rounds: int) -> Found:
+    """Return what each run found in each round, besides one that warms up."""
+    found: Found = {name: [] for name in runs}
+    for number in range(-1, rounds):
+        for name in list(runs) if number % 2 else list(runs)[::-1]:
+            row = runs[name]()
             if number >= 0:
                 found[name].append(row)
     return found
 
 
-def _run(name: str, way: Way, workload: Workload) -> dict[str, float]:
+def closed_loop_on(way: Way, workload: Workload) -> Run:
+    """Return what runs a closed loop for `RUN_S`; it raises `ClickException` for wrong answers."""
+
+    def load() -> tuple[float, dict[str, float]]:
+        result = closed_loop(workload, CONNECTIONS, RUN_S, way.replica, way.port)
+        if result.failed or result.wrong:
+            raise click.ClickException(f"failed answers: {result}")
+        return result.requests_per_s * RUN_S, {"requests_per_s": result.requests_per_s}
+
+    return lambda: with_costs(way, load)
+
+
+def with_costs(way: Way, load: Callable[[], tuple[float, dict[str, float]]]) -> dict[str, float]:
+    """Load a service, and return what `load` found besides CPU time per answer, in µs.
+
+    `load` also returns how many requests were answered.
+    """
     before_s = _cpu_s(way.replica), _cpu_s(way.balancer)
-    run = closed_loop(workload, CONNECTIONS, RUN_S, way.replica, way.port)
+    answers, row = load()
     after_s = _cpu_s(way.replica), _cpu_s(way.balancer)
-    if run.failed or run.wrong:
-        raise click.ClickException(f"{name}: failed answers: {run}")
-    replica_us, haproxy_us = 1e6 * np.subtract(after_s, before_s) / (run.requests_per_s * RUN_S)
-    return {
-        "requests_per_s": run.requests_per_s,
-        "replica_us": float(replica_us),
-        "haproxy_us": float(haproxy_us),
-        "both_us": float(replica_us + haproxy_us),
-    }
+    replica_us, haproxy_us = (1e6 * np.subtract(after_s, before_s) / answers).tolist()
+    costs = {"replica_us": replica_us, "haproxy_us": haproxy_us, "both_us": replica_us + haproxy_us}
+    return {**row, **costs}
 
 
 def _cpu_s(pid: int) -> float:

@@ -16,7 +16,7 @@ Needs `wrk` (on Debian: apt-get install wrk).
 import click
 
 from benchmarks.arguments import json_option, quick_option
-from benchmarks.live.alternating_loops import Way, show, summary, take_turns
+from benchmarks.live.alternating_loops import closed_loop_on, show, summary, take_turns, way_to
 from benchmarks.live.bare_replicas import bare_replicas
 from benchmarks.live.replica_sockets import MODELS, OPTIONS
 from benchmarks.peers.closed_loop import check_wrk
@@ -57,12 +57,12 @@ def main(quick: bool, as_json: bool, model: str | None, than_ms: float, longest_
             bare_replicas(1, *served, *_option(than_ms)) as before,
             bare_replicas(1, *served, *_option(longest_ms)) as after,
         ):
-            ways = {
-                f"{limit_ms:g} ms": Way(one.port, one.balancer, *one.replicas.values())
+            workload = Workload(name, OpenInference(), example_rows(name, 256))
+            runs = {
+                f"{limit_ms:g} ms": closed_loop_on(way_to(one), workload)
                 for limit_ms, one in ((than_ms, before), (longest_ms, after))
             }
-            workload = Workload(name, OpenInference(), example_rows(name, 256))
-            results[name] = summary(take_turns(ways, workload, 5 if quick else 20))
+            results[name] = summary(take_turns(runs, 5 if quick else 20))
     show(results, as_json)
 
 

@@ -22,7 +22,7 @@ server's processes.
 Needs `wrk` (on Debian: apt-get install wrk). The peers' virtual environments (1 GB each) are
 created when first needed, below ~/.cache/sojourn-benchmarks or $SOJOURN_BENCHMARK_CACHE. What
 cannot be measured on this machine is skipped, and the reason is printed. A quick run takes about
-ten minutes.
+a quarter of an hour.
 """
 
 import signal
@@ -47,7 +47,8 @@ from sojourn.output import print_json, say
 
 QUICK = ("bare_uvicorn", "ray_serve_tuned", "mosec")
 DISTINCT_REQUESTS = 32
-WARM_UP_S = 1
+#: Sojourn measures itself and solves its policy in its first ten seconds.
+WARM_UP_S = 15
 
 
 @dataclass(frozen=True)

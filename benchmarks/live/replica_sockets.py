@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from benchmarks.arguments import json_option, quick_option
-from benchmarks.live.alternating_loops import Found, Way, show, summary, take_turns
+from benchmarks.live.alternating_loops import Found, Way, closed_loop_on, show, summary, take_turns
 from benchmarks.live.bare_replicas import bare_replicas
 from benchmarks.peers.closed_loop import check_wrk
 from benchmarks.peers.models import HOSTED
@@ -45,7 +45,9 @@ def measure(name: str, rounds: int) -> Found:
                 "TCP": Way(port, over_tcp, replica),
                 "Unix": Way(running.port, running.balancer, replica),
             }
-            return take_turns(ways, workload, rounds)
+            return take_turns(
+                {name: closed_loop_on(way, workload) for name, way in ways.items()}, rounds
+            )
 
 
 @click.command()

@@ -378,7 +378,7 @@ def test_requests_are_logged_only_where_the_operator_says_to(
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as log:
         log.bind(("127.0.0.1", 0))
         log.setblocking(False)
-        where = "127.0.0.1:{}".format(log.getsockname()[1])
+        where = f"127.0.0.1:{log.getsockname()[1]}"
         replicas = Replicas(tmp_path, 1, **{"own_log" if asked_for else "default_log": where})
         try:
             refused = httpx.get(replicas.url, timeout=LIMIT_S)
