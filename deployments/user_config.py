@@ -47,7 +47,7 @@ class PolicyConfig(StrictModel):
     """The objective of the batching policy.
 
     ``sla`` keeps the SLA with the least energy, or, if the profile has no energy, with the least
-    time that the device is busy: on a CPU, that halves the replica's CPU time. ``weights``
+    time that the device is busy: on a CPU, that can halve the replica's CPU time. ``weights``
     minimizes a weighted sum of mean response time and mean power. ``auto`` is ``sla`` if the
     profile has energy; otherwise it minimizes the mean response time.
     """

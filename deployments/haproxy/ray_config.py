@@ -52,11 +52,11 @@ CONNECT_TIMEOUT_MS = 250
 FALL = 20
 _CHECKS_AS_THEY_COME = "fall 2 rise 2 inter 5s check"
 _CONNECT_AS_IT_COMES = "timeout connect 5s\n"
+#: The levels of access logs, and of changes of the replicas' states.
+_LOG_AS_IT_COMES, _LOG = "log 127.0.0.1:514 local0 info\n", "log 127.0.0.1:514 local0 notice\n"
 #: A replica that refuses one connection is left out until it passes two checks. Of five retries,
 #: three for each of two dead replicas would be too many, and HAProxy closes a kept connection
 #: without an answer when it has no retry left.
-# The levels of access logs, and of changes of the replicas' states.
-_LOG_AS_IT_COMES, _LOG = "log 127.0.0.1:514 local0 info\n", "log 127.0.0.1:514 local0 notice\n"
 _ERRORS_AS_THEY_COME, _ERRORS = "error-limit 3", "error-limit 1"
 
 _MESSAGE = b'{"error":"no replica can answer now; please retry"}'
