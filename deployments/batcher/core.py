@@ -82,8 +82,8 @@ class BatcherCore:
 
     def __init__(self, table: PolicySource, limits: Limits, rate_window_s: float = 5.0) -> None:
         self._admission = Admission(limits)
-        self.use(table, limits)
         self.arrival_rate = ArrivalRate(rate_window_s)
+        self.use(table, limits)
         self.wake_at_s: float | None = None
         self.deadline_missed: list[Request] = []
         self.displaced: list[Request] = []
@@ -100,6 +100,7 @@ class BatcherCore:
         """Replace the policy table and the limits; the queue stays."""
         self.table = table
         self.limits = self._admission.limits = limits
+        self.arrival_rate.look_back(1e-3 * limits.max_age_ms)
 
     @property
     def queue_length(self) -> int:
@@ -169,7 +170,7 @@ class BatcherCore:
 
     def policy(self, now_s: float) -> BatchingPolicy:
         """Return the policy in force at the observed arrival rate."""
-        return self.table.lookup(self.arrival_rate.per_s(now_s))
+        return self.table.lookup(self.arrival_rate.uncontradicted_per_s(now_s))
 
     def arrive(self, now_s: float, request: Request) -> Refusal | None:
         """Queue a request, or return why it is refused.

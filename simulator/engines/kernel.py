@@ -30,17 +30,21 @@ IntArray = NDArray[np.int64]
 # of that batch by the profile; weight, first and last arrival of the rate estimate; up to when
 # ongoing requests are counted; when a draining replica became empty; the share of tries refused of
 # late, which is no time; when the front has done what it does; the share that the other replicas
-# refuse, and what is left of the refusals that may be tried there.
+# refuse, and what is left of the refusals that may be tried there; when the two stretches of time
+# began that check the rate estimate.
 NEXT_EVENT_S, EXPECTED_END_S, RATE_WEIGHT, RATE_FIRST_S, RATE_LAST_S, COUNTED_S = range(6)
 DRAINED_S, REFUSED_SHARE, FRONT_EVENT_S, REFUSED_ELSEWHERE, RETRIES_LEFT = range(6, 11)
-N_TIMES = 11
+EARLIER_S, LATEST_S = range(11, 13)
+N_TIMES = 13
 # State.counts: where the replica's ring of requests begins, how many of them are on the device,
 # how many wait, whether the replica drains, and its counters; where the ring of its front begins,
 # how many requests are in the front, how many of them it has not read, and whether it refuses one;
-# the refusals that are not to be tried elsewhere.
+# the refusals that are not to be tried elsewhere; the tries in the stretches of `EARLIER_S` and
+# `LATEST_S`.
 HEAD, ON_DEVICE, WAITING, DRAINING, OFFERED, REFUSED, COMPLETED, LATE, EXPIRED = range(9)
 FRONT_HEAD, IN_FRONT, UNREAD, REFUSING, REFUSED_FINALLY = range(9, 14)
-N_COUNTS = 14
+EARLIER, LATEST = range(14, 16)
+N_COUNTS = 16
 # State.fleet_counts: among others batches started, and whether the ring of a front may overflow.
 NEXT_ARRIVAL, RETRY_HEAD, RETRIES_PENDING, READY, GIVEN_UP, LOGGED, BATCHES, FRONT_FULL = range(8)
 N_FLEET_COUNTS = 8
@@ -60,6 +64,8 @@ FRONT_TRIES, FRONT_BATCH_SIZE = range(2)
 
 #: As in `deployments.batcher.core`: numba's cache takes no constants of another file.
 MAX_REFUSED_SHARE = 0.999
+#: As in `deployments.batcher.arrival_rate`.
+SURPRISE = 5.0
 #: As in `deployments.http.retry_budget`.
 ALL_UP_TO, NONE_FROM = 0.5, 0.7
 
@@ -104,6 +110,7 @@ class Rules(NamedTuple):
     front_batch_s: float
     front_refuse_s: float
     rate_window_s: float
+    rate_horizon_s: float
     request_delay_s: float
     reply_delay_s: float
     try_s: float
@@ -193,16 +200,39 @@ def rate_per_s(rules: Rules, state: State, slot: int, now_s: float) -> float:
 
 
 @internal
+def uncontradicted_per_s(rules: Rules, state: State, slot: int, now_s: float) -> float:
+    """Estimate the rate, or the highest that the tries of late do not contradict."""
+    per_s = rate_per_s(rules, state, slot, now_s)
+    if not per_s > 0:
+        return per_s
+    counted = state.counts[slot, EARLIER] + state.counts[slot, LATEST]
+    time_s = now_s - state.times[slot, EARLIER_S]
+    expected = per_s * time_s
+    missing = expected - counted
+    if missing <= 0 or missing * missing <= SURPRISE**2 * expected:
+        return per_s
+    spread = SURPRISE * math.sqrt(counted + SURPRISE**2 / 4)
+    return float((counted + SURPRISE**2 / 2 + spread) / time_s)
+
+
+@internal
 def count_arrival(rules: Rules, state: State, slot: int, now_s: float) -> None:
     """Count a try that reaches a replica."""
     times = state.times
     if math.isnan(times[slot, RATE_FIRST_S]):
         times[slot, RATE_FIRST_S] = now_s
         times[slot, RATE_LAST_S] = now_s
+        times[slot, EARLIER_S] = now_s
+        times[slot, LATEST_S] = now_s
     age_s = max(0.0, now_s - times[slot, RATE_LAST_S])
     times[slot, RATE_WEIGHT] = times[slot, RATE_WEIGHT] * math.exp(-age_s / rules.rate_window_s) + 1
     times[slot, RATE_LAST_S] = max(times[slot, RATE_LAST_S], now_s)
-    state.counts[slot, OFFERED] += 1
+    counts = state.counts
+    if now_s - times[slot, LATEST_S] >= rules.rate_horizon_s:
+        times[slot, EARLIER_S], counts[slot, EARLIER] = times[slot, LATEST_S], counts[slot, LATEST]
+        times[slot, LATEST_S], counts[slot, LATEST] = now_s, 0
+    counts[slot, LATEST] += 1
+    counts[slot, OFFERED] += 1
 
 
 @internal
@@ -306,7 +336,8 @@ def decide(rules: Rules, state: State, slot: int, now_s: float) -> None:
     if waiting == 0:
         count_drained(state, slot, now_s)
         return
-    cell = np.searchsorted(rules.rates_per_s, rate_per_s(rules, state, slot, now_s), "right")
+    lately_per_s = uncontradicted_per_s(rules, state, slot, now_s)
+    cell = np.searchsorted(rules.rates_per_s, lately_per_s, "right")
     size = rules.actions[cell, min(waiting, rules.actions.shape[1] - 1)]
     if size == 0:
         oldest_s = state.reached_s[slot, counts[slot, HEAD] & (state.reached_s.shape[1] - 1)]

@@ -12,6 +12,7 @@ from deployments.batcher.core import BatcherCore
 from deployments.batcher.limits import Limits
 from deployments.batcher.requests import Refusal, Request, StartReason
 from policy.batching_policy import BatchingPolicy
+from policy.table import PolicyTable
 from tests.support.batcher_core import FixedPolicy, contents, make_core
 
 
@@ -457,3 +458,36 @@ def test_no_request_is_admitted_that_would_be_admitted_only_without_its_age(
     if core.has_room(rows, 1.0, arrival_s=1.0 - 1e-3 * age_ms):
         assert core.has_room(rows, 1.0)
         assert age_ms + 10.0 <= 60.0 + 1e-6
+
+
+def test_a_lone_client_after_a_rush_does_not_wait_for_company_that_has_left() -> None:
+    """It waited the longest wait with every request for seconds, as its rate is a mean over 5 s."""
+    alone, in_company = (
+        BatchingPolicy.from_control_limit(limit, 16, 18.0 if limit > 1 else None)
+        for limit in (1, 16)
+    )
+    table = PolicyTable((4000.0,), (alone, in_company), "test")
+    core = BatcherCore(table, Limits(18.0, 100, [0.3] * 16))
+    for number in range(50_000):
+        now_s = 1e-4 * number
+        core.arrive(now_s, Request(now_s, 1))
+        if core.next_batch(now_s) is not None:
+            core.device_free()
+    assert core.policy(now_s) is in_company
+
+    waits_s = []
+    while now_s < 6.0:
+        now_s += 0.5e-3
+        core.arrive(now_s, Request(now_s, 1))
+        batch = core.next_batch(now_s)
+        waits_s.append(0.0)
+        if batch is None:
+            assert core.wake_at_s is not None
+            waits_s[-1] = core.wake_at_s - now_s
+            now_s = core.wake_at_s
+            batch = core.next_batch(now_s)
+        assert batch is not None
+        core.device_free()
+        now_s += 0.3e-3
+    assert sum(waits_s) < 0.15
+    assert not any(waits_s[20:])

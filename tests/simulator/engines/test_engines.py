@@ -173,6 +173,26 @@ def test_a_front_that_takes_no_time_reads_each_request_that_was_held_before_the_
     assert_array_equal(compiled.refused, live.refused)
 
 
+def test_after_a_drop_of_the_load_both_engines_stop_to_wait_for_company_alike():
+    """The rate that batching goes by is a mean over 5 s, unless what arrives contradicts it."""
+    rates_per_s = tuple(np.geomspace(60, 2000, 64).tolist())
+    policies = tuple(BatchingPolicy.from_control_limit(1 + cell // 4, 17) for cell in range(65))
+    scenario = Scenario(
+        Profile("model", "device", np.full(17, 0.5)),
+        ServiceLevelObjective(500.0, 99.0),
+        np.array([2000.0] * 4 + [40.0] * 3),
+        within_second="uniform",
+        batching=PolicyTable(rates_per_s, policies, "test"),
+        max_age_ms=200.0,
+    )
+    (_, live_log, _), (_, compiled_log, _) = run_both(scenario, [1])
+    assert compiled_log == live_log
+    after = [entry.response_ms for entry in live_log if entry.sent_s > 4.5]
+    assert len(after) > 80
+    # Without the check, the mean says 900/s after 4 s, and each waits for 15 others.
+    assert np.median(after) < 50
+
+
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(scenarios(), REPLICAS)
