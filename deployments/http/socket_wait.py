@@ -3,7 +3,7 @@
 The event loop can only bound that (`deployments.batcher.front_meter`), and it knows nothing of a
 connection that it has not accepted yet: in a burst of them, the first request of a new one waits
 while others are answered. Of TCP sockets the kernel knows it. Of Unix sockets HAProxy does, which
-is on the same machine (`deployments.haproxy.replica_sockets`).
+is on the same machine (`deployments.haproxy.replica_sockets`), to the microsecond.
 """
 
 import asyncio
@@ -46,6 +46,8 @@ class SocketWait:
                 self._socket = _BorrowedSocket(fileno=of_transport.fileno())
         #: Whether it is a Unix socket.
         self.is_unix = self._socket is not None and self._socket.family == socket.AF_UNIX
+        #: Shorter waits are not told.
+        self.resolution_s = 0.0 if self.is_unix else RESOLUTION_S
 
     def waited_s(self, sent_us: int = 0) -> float | None:
         """Return how long ago the latest data of the connection arrived, in seconds.

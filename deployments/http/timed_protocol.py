@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from deployments.http.app import ARRIVAL
 from deployments.http.guarded_protocol import GuardedProtocol
 from deployments.http.hosted_app import HostedApp
-from deployments.http.socket_wait import RESOLUTION_S, SocketWait
+from deployments.http.socket_wait import SocketWait
 
 
 class TimedProtocol(GuardedProtocol):
@@ -63,7 +63,7 @@ class TimedProtocol(GuardedProtocol):
         is_new = self._socket_wait is None
         if self._socket_wait is None:
             self._socket_wait = SocketWait(self.transport)
-        elif now_s - bound_s <= RESOLUTION_S:
+        elif now_s - bound_s <= self._socket_wait.resolution_s:
             return bound_s
         waited_s = self._socket_wait.waited_s(sent_us)
         if waited_s is None:

@@ -6,6 +6,7 @@ whose folder is on its path. It is a script, so that it runs in a process of its
 
 import argparse
 import asyncio
+import gc
 import socket
 from pathlib import Path
 
@@ -50,6 +51,8 @@ async def main(arguments: argparse.Namespace) -> None:
                 )
             await service.tick()
 
+    gc.collect()
+    gc.freeze()  # as a replica does
     tasks = [asyncio.create_task(tick_forever())]
     if view is not None:
         tasks.append(asyncio.create_task(view.watch()))

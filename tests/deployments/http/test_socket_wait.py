@@ -112,6 +112,27 @@ def test_a_request_over_a_unix_socket_arrived_when_haproxy_sent_it(
 
 
 @pytest.mark.parametrize(
+    ("sent_s", "expected_s"),
+    [
+        pytest.param(0.0005, 0.0005, id="the loop began its iteration before"),
+        pytest.param(0.2, 0.002, id="it waited elsewhere"),
+        pytest.param(None, 0.002, id="it did not come from HAProxy"),
+    ],
+)
+def test_haproxy_is_asked_for_short_waits_too(sent_s: float | None, expected_s: float) -> None:
+    """At 6,000/s the loop's bound made half of the answers 1.8 ms old where clients saw 1.2."""
+    now_s, of_day_s = 50.0, 1000.0
+    one, other = socket.socketpair()
+    transport = mock.Mock()
+    transport.get_extra_info.return_value = one
+    connection = mock.Mock(transport=transport, _socket_wait=SocketWait(transport))
+    sent_us = 0 if sent_s is None else round(1e6 * (of_day_s - sent_s))
+    with one, other, mock.patch.object(time, "time", return_value=of_day_s):
+        since_s = TimedProtocol._readable_since_s(connection, now_s, now_s - 0.002, sent_us)
+    assert now_s - since_s == pytest.approx(expected_s)
+
+
+@pytest.mark.parametrize(
     ("bound_s", "kernel_s", "expected_s"),
     [
         pytest.param((0.0, 0.0), 0.4, (0.4, 0.0), id="idle: the first one waited to be accepted"),
