@@ -45,9 +45,8 @@ def measure(name: str, rounds: int) -> Found:
                 "TCP": Way(port, over_tcp, replica),
                 "Unix": Way(running.port, running.balancer, replica),
             }
-            return take_turns(
-                {name: closed_loop_on(way, workload) for name, way in ways.items()}, rounds
-            )
+            runs = {label: closed_loop_on(way, workload) for label, way in ways.items()}
+            return take_turns(runs, rounds)
 
 
 @click.command()

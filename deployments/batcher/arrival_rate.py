@@ -2,10 +2,18 @@
 
 import math
 
-#: A rate is contradicted by a count this many standard deviations below what it lets expect.
-SURPRISE = 5.0
+#: Standard deviations between a count of requests and the upper confidence bound of their mean.
+BOUND_DEVIATIONS = 5.0
 #: Counts over less time than this say more about pauses of the sender than about its rate.
 SHORTEST_HORIZON_S = 0.05
+
+
+def horizon_s(longest_wait_s: float, window_s: float) -> float:
+    """Return over what time to count recent requests, in seconds.
+
+    It is the longest wait for company that a wrong rate can cause, within bounds.
+    """
+    return min(max(longest_wait_s, SHORTEST_HORIZON_S), window_s)
 
 
 class ArrivalRate:
@@ -14,8 +22,8 @@ class ArrivalRate:
     An arrival of age ``a`` weighs ``exp(-a / window) / window``. The sum is divided by the weight
     of the time since the first arrival, which corrects the bias of the first few windows.
 
-    After a sudden drop of the load, such a mean is too high for several windows.
-    `uncontradicted_per_s` therefore checks it against the requests counted of late.
+    After a sudden drop of the load, such a mean is too high for several windows. `bounded_per_s`
+    is therefore no higher than a confidence bound from the recent requests.
 
     Parameters
     ----------
@@ -24,14 +32,16 @@ class ArrivalRate:
 
     Attributes
     ----------
+    window_s : float
     weight : float
         Rows counted, each weighing ``exp(-a / window)`` at the last arrival.
     horizon_s : float
-        What was counted between one and two times this long ago, or later, counts as of late.
+        Requests are counted in stretches of at least this long, and those of the last two are
+        recent; assign the attribute to change it.
     """
 
     def __init__(self, window_s: float) -> None:
-        self._window_s = window_s
+        self.window_s = window_s
         self.weight = 0.0
         self.horizon_s = window_s
         self._first_s = math.nan
@@ -41,10 +51,6 @@ class ArrivalRate:
         self._earlier_s = self._latest_s = math.nan
         self._earlier = self._latest = 0
 
-    def look_back(self, longest_wait_s: float) -> None:
-        """Set the horizon to the longest wait for company that a wrong rate can cause."""
-        self.horizon_s = min(max(longest_wait_s, SHORTEST_HORIZON_S), self._window_s)
-
     def count(self, now_s: float, rows: int = 1) -> None:
         """Count an arrival of `rows` rows."""
         if math.isnan(self._first_s):
@@ -52,7 +58,7 @@ class ArrivalRate:
         # Requests are timestamped before they are parsed, so they may be slightly out of order.
         age_s = now_s - self._last_s
         if age_s > 0:
-            keep = math.exp(-age_s / self._window_s)
+            keep = math.exp(-age_s / self.window_s)
             self.weight *= keep
             self._requests_weight *= keep
             self._last_s = now_s
@@ -68,15 +74,15 @@ class ArrivalRate:
         if math.isnan(self._first_s):
             return 0.0
         age_s = max(0.0, now_s - self._last_s)
-        seen_s = max(now_s - self._first_s, 0.1 * self._window_s)
-        share_seen = -math.expm1(-seen_s / self._window_s)
-        return self.weight * math.exp(-age_s / self._window_s) / (self._window_s * share_seen)
+        seen_s = max(now_s - self._first_s, 0.1 * self.window_s)
+        share_seen = -math.expm1(-seen_s / self.window_s)
+        return self.weight * math.exp(-age_s / self.window_s) / (self.window_s * share_seen)
 
-    def uncontradicted_per_s(self, now_s: float) -> float:
-        """Return the estimate, or the highest rate that the requests of late do not contradict.
+    def bounded_per_s(self, now_s: float) -> float:
+        """Return the estimate, or the upper confidence bound of the recent rate if that is lower.
 
-        That is the upper end of the score interval of a Poisson mean, `SURPRISE` standard
-        deviations above what was counted.
+        It is the upper end of the score interval of a Poisson mean: what was counted is
+        `BOUND_DEVIATIONS` standard deviations below it.
         """
         per_s = self.per_s(now_s)
         if math.isnan(self._first_s):
@@ -85,7 +91,7 @@ class ArrivalRate:
         counted, time_s = self._earlier + self._latest, now_s - self._earlier_s
         expected = per_s * time_s / rows
         missing = expected - counted
-        if missing <= 0 or missing * missing <= SURPRISE**2 * expected:
+        if missing <= 0 or missing * missing <= BOUND_DEVIATIONS**2 * expected:
             return per_s
-        spread = SURPRISE * math.sqrt(counted + SURPRISE**2 / 4)
-        return rows * (counted + SURPRISE**2 / 2 + spread) / time_s
+        spread = BOUND_DEVIATIONS * math.sqrt(counted + BOUND_DEVIATIONS**2 / 4)
+        return rows * (counted + BOUND_DEVIATIONS**2 / 2 + spread) / time_s

@@ -28,7 +28,7 @@ import math
 from collections.abc import Callable, Collection, Hashable
 
 from deployments.batcher.admission import Admission
-from deployments.batcher.arrival_rate import ArrivalRate
+from deployments.batcher.arrival_rate import ArrivalRate, horizon_s
 from deployments.batcher.failed_batches import FailedBatches
 from deployments.batcher.kinds import latest_start_s
 from deployments.batcher.limits import Limits
@@ -100,7 +100,8 @@ class BatcherCore:
         """Replace the policy table and the limits; the queue stays."""
         self.table = table
         self.limits = self._admission.limits = limits
-        self.arrival_rate.look_back(1e-3 * limits.max_age_ms)
+        rate = self.arrival_rate
+        rate.horizon_s = horizon_s(1e-3 * limits.max_age_ms, rate.window_s)
 
     @property
     def queue_length(self) -> int:
@@ -170,7 +171,7 @@ class BatcherCore:
 
     def policy(self, now_s: float) -> BatchingPolicy:
         """Return the policy in force at the observed arrival rate."""
-        return self.table.lookup(self.arrival_rate.uncontradicted_per_s(now_s))
+        return self.table.lookup(self.arrival_rate.bounded_per_s(now_s))
 
     def arrive(self, now_s: float, request: Request) -> Refusal | None:
         """Queue a request, or return why it is refused.

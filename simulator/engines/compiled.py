@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.batcher.arrival_rate import ArrivalRate
+from deployments.batcher.arrival_rate import horizon_s
 from policy.front import FrontCosts
 from simulator.engines import kernel
 from simulator.engines.counters import FleetCounters
@@ -285,8 +285,6 @@ def rules_of(model: ReplicaModel, rate_window_s: float) -> Rules:
     policies = model.table.policies
     limits, delays = model.limits, model.delays
     front = model.front or FrontCosts(0.0, 0.0, shares_cpu=False)
-    rate = ArrivalRate(rate_window_s)
-    rate.look_back(1e-3 * limits.max_age_ms)
     lengths = max(len(policy.actions) for policy in policies)
     latency_ms = np.asarray(limits.latency_ms, dtype=np.float64)
     energy_mj = model.energy_mj
@@ -318,7 +316,7 @@ def rules_of(model: ReplicaModel, rate_window_s: float) -> Rules:
         front_batch_s=1e-3 * front.batch_ms,
         front_refuse_s=1e-3 * model.refuse_ms,
         rate_window_s=float(rate_window_s),
-        rate_horizon_s=float(rate.horizon_s),
+        rate_horizon_s=float(horizon_s(1e-3 * limits.max_age_ms, rate_window_s)),
         request_delay_s=1e-3 * delays.request_delay_ms,
         reply_delay_s=1e-3 * delays.reply_delay_ms,
         try_s=1e-3 * delays.try_ms,

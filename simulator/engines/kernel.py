@@ -65,7 +65,7 @@ FRONT_TRIES, FRONT_BATCH_SIZE = range(2)
 #: As in `deployments.batcher.core`: numba's cache takes no constants of another file.
 MAX_REFUSED_SHARE = 0.999
 #: As in `deployments.batcher.arrival_rate`.
-SURPRISE = 5.0
+BOUND_DEVIATIONS = 5.0
 #: As in `deployments.http.retry_budget`.
 ALL_UP_TO, NONE_FROM = 0.5, 0.7
 
@@ -200,8 +200,8 @@ def rate_per_s(rules: Rules, state: State, slot: int, now_s: float) -> float:
 
 
 @internal
-def uncontradicted_per_s(rules: Rules, state: State, slot: int, now_s: float) -> float:
-    """Estimate the rate, or the highest that the tries of late do not contradict."""
+def bounded_per_s(rules: Rules, state: State, slot: int, now_s: float) -> float:
+    """Estimate the rate; it is at most the upper confidence bound of that of the recent tries."""
     per_s = rate_per_s(rules, state, slot, now_s)
     if not per_s > 0:
         return per_s
@@ -209,10 +209,10 @@ def uncontradicted_per_s(rules: Rules, state: State, slot: int, now_s: float) ->
     time_s = now_s - state.times[slot, EARLIER_S]
     expected = per_s * time_s
     missing = expected - counted
-    if missing <= 0 or missing * missing <= SURPRISE**2 * expected:
+    if missing <= 0 or missing * missing <= BOUND_DEVIATIONS**2 * expected:
         return per_s
-    spread = SURPRISE * math.sqrt(counted + SURPRISE**2 / 4)
-    return float((counted + SURPRISE**2 / 2 + spread) / time_s)
+    spread = BOUND_DEVIATIONS * math.sqrt(counted + BOUND_DEVIATIONS**2 / 4)
+    return float((counted + BOUND_DEVIATIONS**2 / 2 + spread) / time_s)
 
 
 @internal
@@ -336,8 +336,8 @@ def decide(rules: Rules, state: State, slot: int, now_s: float) -> None:
     if waiting == 0:
         count_drained(state, slot, now_s)
         return
-    lately_per_s = uncontradicted_per_s(rules, state, slot, now_s)
-    cell = np.searchsorted(rules.rates_per_s, lately_per_s, "right")
+    arrivals_per_s = bounded_per_s(rules, state, slot, now_s)
+    cell = np.searchsorted(rules.rates_per_s, arrivals_per_s, "right")
     size = rules.actions[cell, min(waiting, rules.actions.shape[1] - 1)]
     if size == 0:
         oldest_s = state.reached_s[slot, counts[slot, HEAD] & (state.reached_s.shape[1] - 1)]

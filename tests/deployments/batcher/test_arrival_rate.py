@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.batcher.arrival_rate import ArrivalRate
+from deployments.batcher.arrival_rate import ArrivalRate, horizon_s
 
 
 def test_the_rate_is_zero_before_the_first_arrival() -> None:
@@ -57,7 +57,7 @@ def test_arrivals_out_of_order_keep_the_rate_finite_and_nonnegative(times_s: lis
 def counted(rate_per_s: float, for_s: float, rows: int = 1) -> ArrivalRate:
     """Return an estimate after Poisson arrivals from 0 to `for_s`."""
     estimate = ArrivalRate(5.0)
-    estimate.look_back(0.1)
+    estimate.horizon_s = 0.1
     gaps_s = np.random.default_rng(3).exponential(1 / rate_per_s, int(2 * rate_per_s * for_s))
     for now_s in np.cumsum(gaps_s):
         if now_s < for_s:
@@ -67,13 +67,15 @@ def counted(rate_per_s: float, for_s: float, rows: int = 1) -> ArrivalRate:
 
 @pytest.mark.parametrize("rate_per_s", [2.0, 50.0, 3000.0])
 @pytest.mark.parametrize("rows", [1, 32])
-def test_poisson_arrivals_do_not_contradict_their_rate(rate_per_s: float, rows: int) -> None:
+def test_poisson_arrivals_stay_below_the_confidence_bound_of_their_rate(
+    rate_per_s: float, rows: int
+) -> None:
     estimate = ArrivalRate(5.0)
-    estimate.look_back(0.02)
+    estimate.horizon_s = 0.02
     now_s = 0.0
     for gap_s in np.random.default_rng(2).exponential(1 / rate_per_s, size=20_000):
         now_s += gap_s
-        assert estimate.uncontradicted_per_s(now_s) == estimate.per_s(now_s)
+        assert estimate.bounded_per_s(now_s) == estimate.per_s(now_s)
         estimate.count(now_s, rows)
 
 
@@ -84,14 +86,14 @@ def test_a_load_that_dropped_is_believed_within_two_horizons(rows: int) -> None:
     assert estimate.per_s(5.0) == pytest.approx(20_000.0 * rows, rel=0.05)
     for number in range(1, 16):
         estimate.count(5.0 + 0.02 * number, rows)
-    # 25 missing requests are the least that contradict any rate.
-    assert 50 * rows < estimate.uncontradicted_per_s(5.3) < 500 * rows
+    # No request at all has the bound 25: that is the least, whatever the rate.
+    assert 50 * rows < estimate.bounded_per_s(5.3) < 500 * rows
     assert estimate.per_s(5.3) > 18_000 * rows
 
 
 def test_silence_alone_lowers_the_rate() -> None:
     estimate = counted(1000.0, 5.0)
-    rates_per_s = [estimate.uncontradicted_per_s(5.0 + 0.1 * step) for step in range(20)]
+    rates_per_s = [estimate.bounded_per_s(5.0 + 0.1 * step) for step in range(20)]
     assert rates_per_s == sorted(rates_per_s, reverse=True)
     assert rates_per_s[0] == pytest.approx(1000.0, rel=0.1)
     # What was counted in the last two horizons before is all that there was in two seconds.
@@ -102,29 +104,26 @@ def test_silence_alone_lowers_the_rate() -> None:
     st.lists(st.tuples(st.floats(0, 0.5), st.integers(1, 64)), min_size=1, max_size=80),
     st.floats(0, 20),
 )
-def test_the_rate_of_late_is_the_estimate_or_less_and_no_less_than_what_was_counted(
+def test_the_bounded_rate_is_the_estimate_or_less_and_more_than_one_request_in_all_the_time(
     arrivals: list[tuple[float, int]], silence_s: float
 ) -> None:
     estimate = ArrivalRate(5.0)
-    estimate.look_back(0.1)
+    estimate.horizon_s = 0.1
     now_s = 0.0
     for gap_s, rows in arrivals:
         now_s += gap_s
         estimate.count(now_s, rows)
     now_s += silence_s
-    found = estimate.uncontradicted_per_s(now_s)
+    found = estimate.bounded_per_s(now_s)
     assert 0 <= found <= estimate.per_s(now_s)
     if found < estimate.per_s(now_s):
-        # One to two stretches of the horizon were looked at, and one request in them at least.
         assert found > 1 / (now_s + 1e-9)
 
 
 @pytest.mark.parametrize(
-    ("longest_wait_s", "horizon_s"), [(0.0, 0.05), (0.3, 0.3), (60.0, 5.0), (float("inf"), 5.0)]
+    ("longest_wait_s", "expected_s"), [(0.0, 0.05), (0.3, 0.3), (60.0, 5.0), (float("inf"), 5.0)]
 )
 def test_the_horizon_is_the_longest_wait_within_bounds(
-    longest_wait_s: float, horizon_s: float
+    longest_wait_s: float, expected_s: float
 ) -> None:
-    estimate = ArrivalRate(5.0)
-    estimate.look_back(longest_wait_s)
-    assert estimate.horizon_s == horizon_s
+    assert horizon_s(longest_wait_s, 5.0) == expected_s
