@@ -1,17 +1,17 @@
-"""What the console's planner processes share: lines with questions in, lines with answers out."""
+"""What the console's planner processes share."""
 
 import json
-import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from deployments.control.child import answer_questions
 from policy.errors import SojournError
 
 Plan = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
 
 
-def answer_lines(plan: Plan) -> None:
+def answer_scenarios(plan: Plan) -> None:
     """Answer the questions on standard input until it ends; the latest answers are remembered.
 
     Parameters
@@ -22,15 +22,15 @@ def answer_lines(plan: Plan) -> None:
     """
 
     @lru_cache(maxsize=256)
-    def answer(about: str, scenario: str) -> dict[str, Any]:
+    def answer_one(about: str, scenario: str) -> dict[str, Any]:
         try:
             return plan(json.loads(about), json.loads(scenario))
         except SojournError as error:
             return {"error": str(error)}
 
-    for line in sys.stdin:
-        message = json.loads(line)
+    def answer(message: dict[str, Any]) -> dict[str, Any]:
         scenarios = message.pop("scenarios")
         about = json.dumps(message)
-        answers = {name: answer(about, json.dumps(asked)) for name, asked in scenarios.items()}
-        print(json.dumps(answers), flush=True)  # noqa: T201
+        return {name: answer_one(about, json.dumps(asked)) for name, asked in scenarios.items()}
+
+    answer_questions(answer)

@@ -9,9 +9,8 @@ from typing import Any
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
 from autoscaler.sizing.planner import Planner, Prices
 from autoscaler.sizing.try_delays import TryDelays
-from deployments.console.answering import answer_lines
+from deployments.console.answering import answer_scenarios
 from deployments.console.questions import Scenario
-from deployments.control.child import give_way
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 
@@ -62,5 +61,4 @@ def _answer(about: Mapping[str, Any], scenario: Mapping[str, Any]) -> dict[str, 
 
 
 if __name__ == "__main__":
-    give_way()
-    answer_lines(_answer)
+    answer_scenarios(_answer)

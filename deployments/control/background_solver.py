@@ -10,7 +10,7 @@ from typing import Any
 from deployments.config import SLAConfig
 from deployments.control.sla_capacity import SlaCapacity
 from deployments.control.solve_request import SolveRequest, SolveResult
-from deployments.control.table_solver import solve_in_subprocess
+from deployments.control.table_solver import solve_in_child, solver_process
 from policy.errors import InfeasibleError, InvalidInputError, SojournError
 from policy.table import PolicyTable
 
@@ -62,6 +62,7 @@ class BackgroundSolver:
         self.failures = 0
         self._on_solved = on_solved
         self._sleep = sleep
+        self._child = solver_process()
         self._last_error: str | None = None
         self._next_try_s: float | None = None
         self._latest: tuple[SolveRequest, SLAConfig] | None = None
@@ -129,7 +130,7 @@ class BackgroundSolver:
         pause_s, limit_s = FIRST_PAUSE_S, FIRST_LIMIT_S
         while True:
             try:
-                return await solve_in_subprocess(request, limit_s)
+                return await solve_in_child(self._child, request, limit_s)
             except (InfeasibleError, InvalidInputError):
                 raise
             except Exception as error:
@@ -143,7 +144,8 @@ class BackgroundSolver:
             limit_s = min(2 * limit_s, LONGEST_LIMIT_S)
 
     async def close(self) -> None:
-        """Cancel an unfinished request."""
+        """Cancel an unfinished request, and end the solver."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self._child.close()

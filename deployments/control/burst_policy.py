@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from deployments.control import child_process
+from deployments.control.child_process import ChildProcess
 from policy.batching_policy import BatchingPolicy
 from policy.burstiness import COUNT_WINDOW_S
 from policy.errors import SojournError
@@ -61,6 +61,7 @@ class BurstPolicy:
         self._counts = CountMoments(COUNT_WINDOW_S, MEMORY_S)
         self._ticks = 0
         self._next_search = SEARCH_EVERY
+        self._child = ChildProcess("deployments.control.burst_policy_process")
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -141,7 +142,7 @@ class BurstPolicy:
             "start": table.lookup(process.mean_rate_per_s).to_dict(),
         }
         try:
-            found = await child_process.call("deployments.control.burst_policy_process", message)
+            found = await self._child.ask(message)
         except (SojournError, OSError, ValueError) as error:
             logger.error("solving for bursts failed: %s", error)
             return
@@ -149,10 +150,11 @@ class BurstPolicy:
         self._on_change()
 
     async def close(self) -> None:
-        """Cancel an unfinished search."""
+        """Cancel an unfinished search, and end its process."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self._child.close()
 
 
 def _worth_a_policy(process: Mmpp) -> bool:

@@ -1,15 +1,12 @@
 """The child process of `deployments.control.burst_policy`.
 
-It reads what to solve as JSON from standard input, and writes the policy or ``{"error": message}``
-to standard output.
+It is asked what to solve, and answers with the policy.
 """
 
-import json
-import sys
 from typing import Any
 
+from deployments.control.child import answer_questions
 from policy.batching_policy import BatchingPolicy
-from policy.errors import SojournError
 from policy.mmpp import Mmpp
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
@@ -33,14 +30,5 @@ def solve(message: dict[str, Any]) -> BatchingPolicy:
     ).policy
 
 
-def main() -> None:
-    """Solve what is asked on standard input."""
-    try:
-        result = solve(json.load(sys.stdin)).to_dict()
-    except SojournError as error:
-        result = {"error": str(error)}
-    json.dump(result, sys.stdout)
-
-
 if __name__ == "__main__":
-    main()
+    answer_questions(lambda message: solve(message).to_dict())

@@ -162,7 +162,13 @@ class ModelCorrections:
             self._rest_until = self._ticks + rest
         return True
 
-    def refit_path(self, balancer: BalancerLoad | None, arrival_rate_per_s: float) -> bool:
+    def refit_path(
+        self,
+        balancer: BalancerLoad | None,
+        arrival_rate_per_s: float,
+        *,
+        solving_anyway: bool = False,
+    ) -> bool:
         """Adopt what requests cost the balancer if a check is due; return whether it changed.
 
         Parameters
@@ -171,10 +177,12 @@ class ModelCorrections:
             As measured by now; None if it is not known.
         arrival_rate_per_s : float
             Rows that arrive at this replica.
+        solving_anyway : bool
+            Whether the table is solved anew because the profile was refitted.
         """
         if self._ticks % REVISE_EVERY or self.front.state.shares_cores:
             return False  # others' work on HAProxy's cores is none of its own
-        if not self._path.revise(balancer, arrival_rate_per_s):
+        if not self._path.revise(balancer, arrival_rate_per_s, solving_anyway=solving_anyway):
             return False
         self.profile = replace(self.profile, path=self._path.path)
         return True

@@ -33,10 +33,16 @@ class PathFit:
         self._changes = 0
         self._rests = 0
 
-    def revise(self, balancer: BalancerLoad | None, arrival_rate_per_s: float) -> bool:
+    def revise(
+        self,
+        balancer: BalancerLoad | None,
+        arrival_rate_per_s: float,
+        *,
+        solving_anyway: bool = False,
+    ) -> bool:
         """Take in what is measured; return whether `path` changed.
 
-        Two checks in a row must find it wrong.
+        Two checks in a row must find it wrong, unless it costs nothing to change it.
 
         Parameters
         ----------
@@ -45,9 +51,13 @@ class PathFit:
         arrival_rate_per_s : float
             At which it was measured. The balancer's load for others is taken to rise and fall with
             it.
+        solving_anyway : bool
+            Whether the load-lateness curve is solved anew for another reason.
         """
         self._rests = max(0, self._rests - 1)
-        if balancer is None or self._rests or not arrival_rate_per_s > 0:
+        if balancer is None or not arrival_rate_per_s > 0:
+            return False
+        if self._rests and not solving_anyway:
             return False
         if balancer.utilization < self.LEAST_JUDGED:
             self._was_off = False
@@ -57,12 +67,13 @@ class PathFit:
             self._is_near(measured.balancer_ms, self.path.balancer_ms)
             and self._is_near(measured.capacity_per_s, self.path.capacity_per_s)
         )
-        if not is_off or not self._was_off:
+        if not is_off or not (self._was_off or solving_anyway):
             self._was_off = is_off
             return False
         self._was_off = False
-        self._changes += 1
-        self._rests = min(self._changes * self.REST_AFTER_CHANGE, self.LONGEST_REST)
+        if not solving_anyway:
+            self._changes += 1
+            self._rests = min(self._changes * self.REST_AFTER_CHANGE, self.LONGEST_REST)
         self.path = measured
         return True
 

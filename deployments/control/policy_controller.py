@@ -196,16 +196,21 @@ class PolicyController:
         self._corrections.observe(seen, self.sla_at_replica.late_share_allowed)
         self.core.wait_factor = self._corrections.wait_factor
         capacity_per_s = self.profile.capacity_per_s
-        if self._corrections.refit_profile(solving=self._solver.in_progress):
+        solving = self._solver.in_progress
+        refitted = self._corrections.refit_profile(solving=solving)
+        path_changed = (refitted or not solving) and self._corrections.refit_path(
+            self.balancer,
+            self.core.arrival_rate.per_s(time.monotonic()),
+            solving_anyway=refitted,
+        )
+        if refitted:
             logger.warning(
                 "batch latency, the front or its interruptions differ from the profile; refitted"
             )
             self._use(self.core.table)
             self._solver.reduce_capacity(self.profile.capacity_per_s / capacity_per_s)
             self._solve()
-        elif self._corrections.refit_path(
-            self.balancer, self.core.arrival_rate.per_s(time.monotonic())
-        ):
+        elif path_changed:
             self._solve()
         elif self._solver.table is not None and self._corrections.update_index_of_dispersion():
             self._use_solved_table()

@@ -1,4 +1,4 @@
-"""Solve a replica's policy table and load-lateness curve in a child process, once.
+"""Solve a replica's policy table and load-lateness curve in a child process.
 
 A solve takes a second or more of a core. In the replica's process it would compete with the
 requests for the interpreter, so a child process runs it at low priority
@@ -10,7 +10,7 @@ and SLA on this machine loads them.
 import contextlib
 import logging
 
-from deployments.control import child_process
+from deployments.control.child_process import ChildProcess
 from deployments.control.solve_cache import SolveCache, cache_folder
 from deployments.control.solve_request import SolveRequest, SolveResult
 from deployments.errors import ChildError
@@ -52,13 +52,22 @@ def work_conserving_table(profile: Profile, objective: Objective) -> PolicyTable
     return PolicyTable(rates, tuple(policies), source_hash(profile, objective))
 
 
-async def solve_in_subprocess(request: SolveRequest, time_limit_s: float) -> SolveResult:
+def solver_process() -> ChildProcess:
+    """Return a child process that solves, for `solve_in_child`; it starts when it is asked."""
+    return ChildProcess("deployments.control.table_solver_process")
+
+
+async def solve_in_child(
+    child: ChildProcess, request: SolveRequest, time_limit_s: float
+) -> SolveResult:
     """Return the solution of `request`, from the cache or newly solved.
 
     Cancelling the call kills the child process.
 
     Parameters
     ----------
+    child : ChildProcess
+        A `solver_process`.
     request : SolveRequest
     time_limit_s : float
         How long the child process may take.
@@ -74,9 +83,7 @@ async def solve_in_subprocess(request: SolveRequest, time_limit_s: float) -> Sol
     with contextlib.suppress(InvalidInputError):
         return cache.load(request)
     message = {**request.to_dict(), "folder": str(cache.folder)}
-    answer = await child_process.call(
-        "deployments.control.table_solver_process", message, time_limit_s
-    )
+    answer = await child.ask(message, time_limit_s)
     if "not_stored" in answer:
         logger.warning("the solved table is not kept for other replicas: %s", answer["not_stored"])
     try:

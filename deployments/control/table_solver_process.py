@@ -1,18 +1,16 @@
 """The child process of `deployments.control.table_solver`.
 
-It reads a solve request and the cache folder as JSON from standard input, and writes the solution
-or ``{"error": message}`` to standard output. It stores the solution in that folder as well; if it
-cannot, ``not_stored`` says why.
+It is asked with a solve request and the cache folder, and answers with the solution. It stores the
+solution in that folder as well; if it cannot, ``not_stored`` says why.
 """
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
+from deployments.control.child import answer_questions
 from deployments.control.solve_cache import SolveCache
 from deployments.control.solve_request import SolveRequest, SolveResult
-from policy.errors import InfeasibleError, InvalidInputError, SojournError
+from policy.errors import InfeasibleError, InvalidInputError
 from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.table_solving import solve_table
 
@@ -54,17 +52,9 @@ def solve_and_store(request: SolveRequest, cache: SolveCache) -> dict[str, Any]:
     return answer
 
 
-def main() -> None:
-    """Solve the request on standard input."""
-    message = json.load(sys.stdin)
-    try:
-        answer = solve_and_store(
-            SolveRequest.from_dict(message), SolveCache(Path(message["folder"]))
-        )
-    except SojournError as error:
-        answer = {"error": str(error)}
-    json.dump(answer, sys.stdout)
+def _answer(message: dict[str, Any]) -> dict[str, Any]:
+    return solve_and_store(SolveRequest.from_dict(message), SolveCache(Path(message["folder"])))
 
 
 if __name__ == "__main__":
-    main()
+    answer_questions(_answer)

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from deployments.console.answering import answer_lines
-from deployments.control.child import give_way
+from deployments.console.answering import answer_scenarios
 from pipelines.planning.sizing import PipelinePlan, plan_pipeline
 from pipelines.planning.tandem import own_settings, simulate_response_ms
 from pipelines.serving.planning import PipelineScenario
@@ -131,6 +130,5 @@ def _load_compiled() -> None:
 
 
 if __name__ == "__main__":
-    give_way()
     _load_compiled()
-    answer_lines(_answer)
+    answer_scenarios(_answer)

@@ -1,19 +1,16 @@
 """The planner answers one question at a time, and the newest of those that wait."""
 
 import asyncio
-import json
-import threading
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from deployments.console import planner as planner_module
-from deployments.console.planner import IDLE_S, MAX_WAITING, PlannerProcess
+from deployments.console.planner import MAX_WAITING, PlannerProcess
 from deployments.console.planning import ModelPlanning
 from deployments.errors import ChildError, PlannerBusyError
 from tests.support.console_server import PROFILE
-from tests.support.virtual_asyncio import VirtualTimeLoop
 from tests.support.waiting import LIMIT_S
 
 DELAYS = {"request_delay_ms": 0.25, "reply_delay_ms": 0.25, "retry_delay_ms": 0.0, "retries": 5}
@@ -27,15 +24,17 @@ def question(rate_per_s: float) -> dict[str, Any]:
 class Gate:
     """Stands in for the process: answers with the question once it is opened."""
 
+    has_answered = True
+
     def __init__(self, planner: PlannerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[Any] = []
-        self.open = threading.Event()
-        monkeypatch.setattr(planner, "_exchange", self._exchange)
+        self.open = asyncio.Event()
+        monkeypatch.setattr(planner, "_child", self)
 
-    def _exchange(self, line: bytes) -> bytes:
-        self.asked.append(json.loads(line)["q"])
-        assert self.open.wait(LIMIT_S)
-        return line
+    async def ask(self, message: dict[str, Any], time_limit_s: float) -> dict[str, Any]:
+        self.asked.append(message["q"])
+        await asyncio.wait_for(self.open.wait(), LIMIT_S)
+        return message
 
 
 async def test_a_question_that_runs_is_answered_and_then_the_newest(
@@ -53,7 +52,6 @@ async def test_a_question_that_runs_is_answered_and_then_the_newest(
     answers = await asyncio.gather(*later, return_exceptions=True)
     assert gate.asked == ["first", 2]
     assert [type(answer) for answer in answers] == [PlannerBusyError] * 2 + [dict]
-    planner.close()
 
 
 async def test_a_crowd_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,70 +64,19 @@ async def test_a_crowd_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> No
         await planner.ask({"q": "one too many"})
     gate.open.set()
     await asyncio.gather(*asking, return_exceptions=True)
-    planner.close()
 
 
-class Child:
-    """Stands in for a process that has started."""
-
-    stdin = stdout = None
-
-    def __init__(self) -> None:
-        self.ended = False
-
-    def poll(self) -> None:
-        return None
-
-    def kill(self) -> None:
-        self.ended = True
-
-    def wait(self) -> None:
-        assert self.ended
-
-
-def test_the_process_runs_while_a_page_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    children: list[Child] = []
-
-    def popen(command: list[str], **options: Any) -> Child:
-        assert command[1:] == ["-m", "the.module"]
-        children.append(Child())
-        return children[-1]
-
-    async def at_once(function: Callable[[], object]) -> object:
-        return function()
-
-    monkeypatch.setattr("subprocess.Popen", popen)
-    # Virtual time does not wait for threads.
-    monkeypatch.setattr("asyncio.to_thread", at_once)
-
-    async def test() -> None:
-        planner = PlannerProcess("the.module")
-        await asyncio.sleep(IDLE_S)
-        # Nothing is paid while nobody looks.
-        assert children == []
-        for _ in range(3):
-            planner.open_page()
-            await asyncio.sleep(1)
-        assert len(children) == 1
-        planner.close_page()
-        planner.close_page()
-        await asyncio.sleep(10 * IDLE_S)
-        assert not children[0].ended
-        planner.close_page()
-        await asyncio.sleep(IDLE_S - 1)
-        planner.open_page()
-        await asyncio.sleep(2)
-        assert not children[0].ended
-        planner.close_page()
-        await asyncio.sleep(IDLE_S + 1)
-        assert children[0].ended
-        planner.open_page()
-        await asyncio.sleep(1)
-        assert len(children) == 2
-        planner.close()
-
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(test())
+async def test_the_process_runs_while_a_page_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    did: list[str] = []
+    planner = PlannerProcess("the.module")
+    for name in ("start", "keep", "let_go"):
+        monkeypatch.setattr(planner._child, name, partial(did.append, name))
+    planner.open_page()
+    planner.open_page()
+    planner.close_page()
+    assert did == ["keep", "start", "keep"]
+    planner.close_page()
+    assert did[-1] == "let_go"
 
 
 async def test_a_process_that_does_not_start_harms_no_page(
@@ -141,10 +88,8 @@ async def test_a_process_that_does_not_start_harms_no_page(
     monkeypatch.setattr("subprocess.Popen", popen)
     planner = PlannerProcess("the.module")
     planner.open_page()
-    assert planner._starting is not None
-    await planner._starting
-    assert "the planner does not start: no more processes" in caplog.text
-    with pytest.raises(ChildError, match="does not start: no more processes"):
+    assert "the planner did not start: no more processes" in caplog.text
+    with pytest.raises(ChildError, match="did not start: no more processes"):
         await planner.ask({})
     planner.close_page()
     planner.close()
@@ -158,9 +103,10 @@ async def test_the_process_plans_and_survives_its_own_death(
     planner = PlannerProcess(ModelPlanning.process)
     try:
         few = (await planner.ask(question(100)))["now"]
-        process = planner._process
+        process = planner._child._process
+        assert process is not None
         many = (await planner.ask(question(1000)))["now"]
-        assert planner._process is process
+        assert planner._child._process is process
         assert 1 <= few["replicas"] < many["replicas"]
         # What cannot be planned is said, and ends nothing.
         impossible = question(100)
@@ -170,11 +116,11 @@ async def test_the_process_plans_and_survives_its_own_death(
         process.kill()
         process.wait()
         assert (await planner.ask(question(100)))["now"] == few
-        assert planner._process is not process
+        assert planner._child._process is not process
         # One that takes too long is ended.
         monkeypatch.setattr(planner_module, "TIME_LIMIT_S", 0.001)
         with pytest.raises(ChildError, match=r"longer than 0\.001 s"):
             await planner.ask(question(777))
     finally:
         planner.close()
-    assert planner._process is None
+    assert planner._child._process is None

@@ -9,6 +9,7 @@ import pytest
 from deployments.config import SLAConfig
 from deployments.control import background_solver
 from deployments.control.background_solver import BackgroundSolver
+from deployments.control.child_process import ChildProcess
 from deployments.control.solve_request import SolveRequest, SolveResult
 from deployments.control.table_solver import work_conserving_table
 from deployments.errors import ChildError
@@ -33,7 +34,9 @@ class Solves:
         self.cancelled: list[SolveRequest] = []
         self._results: list[asyncio.Future[SolveResult]] = []
 
-    async def __call__(self, request: SolveRequest, time_limit_s: float) -> SolveResult:
+    async def __call__(
+        self, child: ChildProcess, request: SolveRequest, time_limit_s: float
+    ) -> SolveResult:
         self.requests.append(request)
         self.limits_s.append(time_limit_s)
         self._results.append(asyncio.get_running_loop().create_future())
@@ -59,7 +62,7 @@ class Solves:
 @pytest.fixture
 def solves(monkeypatch: pytest.MonkeyPatch) -> Solves:
     solves = Solves()
-    monkeypatch.setattr(background_solver, "solve_in_subprocess", solves)
+    monkeypatch.setattr(background_solver, "solve_in_child", solves)
     return solves
 
 

@@ -1,6 +1,7 @@
 """When a policy for bursts is searched, put in force, and dropped."""
 
 import asyncio
+from contextlib import closing
 from dataclasses import asdict
 from itertools import cycle, islice
 
@@ -8,9 +9,10 @@ import numpy as np
 import pytest
 
 from deployments.config import parse_user_config
-from deployments.control import child_process, table_solver
+from deployments.control import table_solver
 from deployments.control.burst_policy import LOOK_EVERY, SEARCH_EVERY, BurstPolicy
 from deployments.control.burst_policy_process import solve
+from deployments.control.child_process import ChildProcess
 from deployments.control.observations import Observations
 from deployments.control.policy_controller import PolicyController
 from policy.batching_policy import BatchingPolicy
@@ -42,7 +44,7 @@ class Child:
         self.messages = []
         self.answer = asyncio.Event()
 
-    async def call(self, module, message):
+    async def ask(self, message):
         self.messages.append(message)
         await self.answer.wait()
         return FOUND.to_dict()
@@ -51,7 +53,7 @@ class Child:
 @pytest.fixture
 def child(monkeypatch):
     child = Child()
-    monkeypatch.setattr(child_process, "call", child.call)
+    monkeypatch.setattr(ChildProcess, "ask", lambda _, message: child.ask(message))
     return child
 
 
@@ -141,11 +143,11 @@ async def test_what_is_forgotten_while_it_is_solved_never_comes_into_force(burst
 async def test_a_failed_search_leaves_the_table_and_is_repeated_later(bursts, monkeypatch, caplog):
     asked = []
 
-    async def fails(module, message):
+    async def fails(_, message):
         asked.append(message)
         raise InfeasibleError("no")
 
-    monkeypatch.setattr(child_process, "call", fails)
+    monkeypatch.setattr(ChildProcess, "ask", fails)
     await pass_ticks(bursts, 3 * SEARCH_EVERY, BURSTS)
     assert bursts.policy is None
     assert len(asked) == 3
@@ -162,7 +164,8 @@ async def test_the_child_process_keeps_the_sla_with_a_margin():
         "waiting_room": 40,
         "start": WAITING.to_dict(),
     }
-    found = await child_process.call("deployments.control.burst_policy_process", message)
+    with closing(ChildProcess("deployments.control.burst_policy_process")) as child:
+        found = await child.ask(message)
     policy = BatchingPolicy.from_dict(found)
     assert policy == solve(message)
     assert evaluate_mmpp(PROFILE, policy, process).service_level(12) >= 0.993
@@ -172,17 +175,17 @@ async def test_the_child_process_keeps_the_sla_with_a_margin():
 async def test_a_policy_for_bursts_is_in_force_until_something_else_is_asked_for(
     monkeypatch, tmp_path
 ):
-    call, solved = child_process.call, asyncio.Event()
+    ask, solved = ChildProcess.ask, asyncio.Event()
 
-    async def answer(module, message, *limits):
-        if module.endswith("burst_policy_process"):
+    async def answer(child, message, *limits):
+        if "process" in message:
             return FOUND.to_dict()
-        return await call(module, message, *limits)
+        return await ask(child, message, *limits)
 
     def on_change():
         solved.set()
 
-    monkeypatch.setattr(child_process, "call", answer)
+    monkeypatch.setattr(ChildProcess, "ask", answer)
     monkeypatch.setattr(table_solver, "cache_folder", lambda: tmp_path)
     user_config = parse_user_config({"sla": {"response_time_ms": 25, "percentile": 99}})
     controller = PolicyController(PROFILE, user_config, on_change)

@@ -53,3 +53,15 @@ def test_it_rests_longer_after_each_change() -> None:
     assert len(rests) >= 3
     assert rests == sorted(rests)
     assert rests[0] > PathFit.REST_AFTER_CHANGE
+
+
+def test_one_check_is_enough_where_the_curve_is_solved_anyway() -> None:
+    fit = PathFit()
+    assert fit.revise(BUSY, 2000.0, solving_anyway=True)
+    assert fit.path is not None
+    # It was no change of its own, so the next needs no rest, but two checks again.
+    dear = BalancerLoad(0.1, 0.8)
+    assert [fit.revise(dear, 2000.0) for _ in range(2)] == [False, True]
+    # Even while it rests.
+    assert not fit.revise(BUSY, 2000.0)
+    assert fit.revise(BUSY, 2000.0, solving_anyway=True)

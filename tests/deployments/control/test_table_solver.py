@@ -1,6 +1,7 @@
 """Policy tables and load-lateness curves solved in a child process."""
 
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def _own_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def solve(request: SolveRequest) -> SolveResult:
-    return await solver.solve_in_subprocess(request, 60.0)
+    with closing(solver.solver_process()) as child:
+        return await solver.solve_in_child(child, request, 60.0)
 
 
 @pytest.mark.slow
@@ -38,6 +40,15 @@ async def test_the_child_process_solves_the_same_as_this_process() -> None:
     result = await solve(REQUEST)
     assert result.table == solve_table(PROFILE, REQUEST.objective)
     assert result.curve == solve_load_lateness_curve(PROFILE, SLA, 8)
+
+
+@pytest.mark.slow
+async def test_a_child_that_has_solved_solves_the_next_request() -> None:
+    other = replace(REQUEST, sla=ServiceLevelObjective(9.5, 98.0))
+    with closing(solver.solver_process()) as child:
+        await solver.solve_in_child(child, REQUEST, 60.0)
+        result = await solver.solve_in_child(child, other, 60.0)
+    assert result.curve == solve_load_lateness_curve(PROFILE, other.sla, 8)
 
 
 @pytest.mark.slow
