@@ -295,7 +295,4 @@ async def test_a_server_stops_although_a_console_is_open(service: InferenceServi
                     pass
     finally:
         InferenceProtocol.hosted = None
-        # The planner that the page has started.
-        assert app.console._planner._starting is not None
-        await app.console._planner._starting
         app.console.close()
