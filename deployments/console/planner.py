@@ -77,6 +77,8 @@ class PlannerProcess:
                     raise PlannerBusyError("a newer question took the place of this one")
                 start_s = 0.0 if self._child.has_answered else START_LIMIT_S
                 return await self._child.ask(message, TIME_LIMIT_S + start_s)
+        except ChildError as error:
+            raise ChildError(f"{error}; ask again, or for something simpler") from error
         finally:
             self._asked -= 1
 

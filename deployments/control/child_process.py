@@ -174,7 +174,7 @@ class ChildProcess:
         errors.seek(0)
         lines = errors.read().decode(errors="replace").strip().splitlines()
         self.close()
-        return lines[-1] if lines else f"{self._what} ended ({status})"
+        return f"{self._what} ended: {lines[-1] if lines else status}"
 
     def _cancel_idle(self) -> None:
         if self._idle is not None:
