@@ -42,9 +42,11 @@ class Page:
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._numbers = itertools.count(1)
+        self._loaded: set[str] = set()
         self.problems: list[str] = []
         for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
             self.do(f"{domain}.enable")
+        self.do("Page.setLifecycleEventsEnabled", enabled=True)
 
     def do(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Call a method of the protocol, and return its result."""
@@ -67,10 +69,14 @@ class Page:
                 self.problems.append(str(content["args"]))
             case "Log.entryAdded" if content["entry"]["level"] == "error":
                 self.problems.append(f"{content['entry']['text']} {content['entry'].get('url')}")
+            case "Page.lifecycleEvent" if content["name"] == "load":
+                self._loaded.add(content["loaderId"])
 
     def get(self, url: str) -> None:
-        """Open an address."""
-        self.do("Page.navigate", url=url)
+        """Open an address, and wait until the page is loaded."""
+        opened = self.do("Page.navigate", url=url)["loaderId"]
+        while opened not in self._loaded:
+            self._take(json.loads(self._connection.recv(LIMIT_S)))
 
     def script(self, expression: str) -> Any:
         """Return the value of an expression in JavaScript."""
@@ -83,7 +89,7 @@ class Page:
     def until(self, condition: str) -> Any:
         """Wait until an expression in JavaScript is true; return its value."""
         deadline_s = time.monotonic() + LIMIT_S
-        while not (value := self.script(f"document.body && ({condition})")):
+        while not (value := self.script(condition)):
             assert time.monotonic() < deadline_s, f"{condition}: not in {LIMIT_S:g} s"
             time.sleep(0.05)
         return value
