@@ -6,7 +6,6 @@ second, histograms get a random sample.
 """
 
 import asyncio
-import random
 from collections import defaultdict
 from typing import Any
 
@@ -17,9 +16,9 @@ from deployments.replica_instruments import REPLICA_INSTRUMENTS, ReplicaInstrume
 from deployments.service import InferenceService
 
 #: Ray takes some 10 µs to observe a value: recording every request would slow the event loop.
-_MAX_OBSERVATIONS_PER_FLUSH = 200
+_MAX_OBSERVATIONS_PER_FLUSH = 100
 #: After so many, requests that came meanwhile have their turn.
-_OBSERVATIONS_PER_TURN = 10
+_VALUES_PER_TURN = 10
 #: What all services of a replica count together.
 _SHARED = {"sojourn_admitted_requests_total", "sojourn_denied_requests_total"}
 
@@ -46,16 +45,16 @@ class ReplicaMetrics:
 
     async def flush(self, seen: Observations) -> None:
         """Hand to Ray what was observed since the last call, in turns with the requests."""
+        seen = seen.sampled(_MAX_OBSERVATIONS_PER_FLUSH)
+        handed = 0
         for given, exported in self._exported:
-            reading = list(given.read(self._service, seen))
-            if given.kind == "histogram":
-                count = min(len(reading), _MAX_OBSERVATIONS_PER_FLUSH)
-                for number, (_, value) in enumerate(random.sample(reading, count)):
-                    if number % _OBSERVATIONS_PER_TURN == 0:
-                        await asyncio.sleep(0)
+            for labels, value in given.read(self._service, seen):
+                handed += 1
+                if handed % _VALUES_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                if given.kind == "histogram":
                     exported.observe(value)
-                continue
-            for labels, value in reading:
+                    continue
                 tags = dict(zip(given.labels, labels, strict=True))
                 if given.kind == "gauge":
                     exported.set(value, tags)

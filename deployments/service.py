@@ -234,14 +234,15 @@ class InferenceService(BatchedService):
             What was observed since the last call.
         """
         self.end_overdue()
+        self.batcher.refresh()
+        await asyncio.sleep(0)  # requests that came meanwhile have their turn
         seen = self.observer.take(
             self.batcher.rows.arrivals.take(time.monotonic()), shares_cpu=self.shares_cpu
         )
+        if seen.response_times_s.size:
+            self.start.split.answered(float(seen.response_times_s[0]))
+        await asyncio.sleep(0)
         self.device.ran({record.size for record in seen.batches})
-        self.batcher.refresh()
-        if seen.response_times_s:
-            self.start.split.answered(seen.response_times_s[0])
-        await asyncio.sleep(0)  # requests that came meanwhile have their turn
         await self.controller.tick(seen)
         self._place_batches()
         return seen

@@ -2,9 +2,9 @@
 
 import math
 from collections import deque
-from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from deployments.batcher.front_counts import FrontCounts
 from policy.interruptions import Interruptions
@@ -31,9 +31,9 @@ class InterruptionFit:
 
     def __init__(self) -> None:
         self.interruptions: Interruptions | None = None
-        # Of each tick: its duration, the loop's CPU time while it had work, interruptions, and the
-        # share of these that counts.
-        self._ticks: deque[tuple[float, float, Sequence[float], float]] = deque()
+        # Of each tick: its duration, the loop's CPU time while it had work, interruptions, and how
+        # much of their sum counts.
+        self._ticks: deque[tuple[float, float, NDArray[np.float64], float]] = deque()
         self._duration_s = 0.0
         self._was_off = False
 
@@ -46,9 +46,9 @@ class InterruptionFit:
         foreign_share : float
             Fraction of the interruptions that the model does not know as work already.
         """
-        self._ticks.append(
-            (counts.duration_s, counts.working_cpu_s, counts.interruptions_s, foreign_share)
-        )
+        lengths_s = np.array(counts.interruptions_s, dtype=np.float64)
+        held_up_s = foreign_share * float(lengths_s.sum())
+        self._ticks.append((counts.duration_s, counts.working_cpu_s, lengths_s, held_up_s))
         self._duration_s += counts.duration_s
         while self._duration_s > self.MEMORY_S and len(self._ticks) > 1:
             self._duration_s -= self._ticks.popleft()[0]
@@ -58,14 +58,15 @@ class InterruptionFit:
         lengths_s = np.concatenate([np.zeros(0), *(tick[2] for tick in self._ticks)])
         if lengths_s.size < self.MIN_SEEN:
             return None
-        held_up_s = sum(share * sum(lengths) for _, _, lengths, share in self._ticks)
+        held_up_s = sum(tick[3] for tick in self._ticks)
         share = held_up_s / (held_up_s + sum(tick[1] for tick in self._ticks))
         if share < self.MIN_SHARE:
             return None
         # Each stands for as many of them: the mean of those next to each other in length.
-        groups = np.array_split(np.sort(1e3 * lengths_s), min(_LENGTHS, lengths_s.size))
-        means_ms = [float(f"{group.mean():.2g}") for group in groups]
-        return Interruptions(float(f"{min(share, 0.99):.2g}"), tuple(means_ms))
+        edges = np.linspace(0, lengths_s.size, min(_LENGTHS, lengths_s.size) + 1).astype(int)
+        sums_ms = np.add.reduceat(np.sort(1e3 * lengths_s), edges[:-1])
+        means_ms = two_digits(sums_ms / np.diff(edges))
+        return Interruptions(float(f"{min(share, 0.99):.2g}"), tuple(means_ms.tolist()))
 
     def revise(self, noticeable_ms: float = 0.0) -> bool:
         """Return whether `interruptions` changed: two calls in a row must find them wrong.
@@ -89,3 +90,9 @@ class InterruptionFit:
         self._was_off = False
         self.interruptions = measured
         return True
+
+
+def two_digits(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return values above 0 to two significant digits, in the same shape."""
+    powers = 10.0 ** (np.floor(np.log10(values)) - 1)
+    return np.asarray(np.round(values / powers) * powers)

@@ -1,10 +1,13 @@
 """What a replica observes of its own batches and answers, and which answers are late."""
 
+import random
 import time
+from array import array
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.front_counts import FrontCounts
@@ -12,11 +15,13 @@ from deployments.batcher.front_meter import FrontMeter
 from deployments.control.balancer_wait import BalancerWait
 from policy.objective import ServiceLevelObjective
 
+FloatArray = NDArray[np.float64]
+
 #: Number of finished batches shown by `GET /sojourn/policy`.
 BATCHES_SHOWN = 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Observations:
     """What a replica observed between two ticks.
 
@@ -24,7 +29,7 @@ class Observations:
     ----------
     batches : list of BatchRecord
         Batches that ended.
-    response_times_s : list of float
+    response_times_s : ndarray of float, shape (requests,)
         Response times of the requests answered; `ReplicaObserver` says which are counted.
     late_answers : int
         Number of these requests that were late.
@@ -38,11 +43,20 @@ class Observations:
     """
 
     batches: list[BatchRecord]
-    response_times_s: list[float]
+    response_times_s: FloatArray
     late_answers: int
     arrival_counts: list[int]
     front: FrontCounts | None = None
     shares_cpu: bool = False
+
+    def sampled(self, most: int) -> "Observations":
+        """Return the same with random samples of at most `most` batches and response times."""
+        batches, times_s = self.batches, self.response_times_s
+        if len(batches) > most:
+            batches = random.sample(batches, most)
+        if times_s.size > most:
+            times_s = times_s[random.sample(range(times_s.size), most)]
+        return replace(self, batches=batches, response_times_s=times_s)
 
 
 class ReplicaObserver:
@@ -90,9 +104,7 @@ class ReplicaObserver:
         self.last_batches: deque[tuple[float, BatchRecord]] = deque(maxlen=BATCHES_SHOWN)
         self._batches: list[BatchRecord] = []
         #: Of the answers since the last `take`: response time, rows, whether it is late already.
-        self._times_s: list[float] = []
-        self._rows: list[int] = []
-        self._late: list[bool] = []
+        self._times_s, self._rows, self._late = array("d"), array("q"), bytearray()
 
     def batch_ended(self, record: BatchRecord) -> None:
         """Record a finished batch."""
@@ -131,17 +143,17 @@ class ReplicaObserver:
         if late:
             self.late_rows += rows
 
-    def _take_answers(self) -> tuple[list[float], int]:
+    def _take_answers(self) -> tuple[FloatArray, int]:
         """Return the response times with the waits in the balancer, and how many are late."""
-        given_s, given_rows, given_late = self._times_s, self._rows, self._late
-        self._times_s, self._rows, self._late = [], [], []
-        if not self.balancer_wait.wait_s or not given_s:
-            return given_s, sum(given_late)
-        times_s, rows, late = np.array(given_s), np.array(given_rows), np.array(given_late)
-        times_s += self.balancer_wait.draw_s(times_s)
-        late_now = 1e3 * times_s > self.sla.response_time_ms
-        self.late_rows += int(rows[late_now & ~late].sum())
-        return times_s.tolist(), int(np.count_nonzero(late_now | late))
+        times_s: FloatArray = np.frombuffer(self._times_s)
+        rows, late = np.frombuffer(self._rows, np.int64), np.frombuffer(self._late, np.bool_)
+        self._times_s, self._rows, self._late = array("d"), array("q"), bytearray()
+        if self.balancer_wait.wait_s and times_s.size:
+            times_s = times_s + self.balancer_wait.draw_s(times_s)
+            late_now = 1e3 * times_s > self.sla.response_time_ms
+            self.late_rows += int(rows[late_now & ~late].sum())
+            late = late_now | late
+        return times_s, int(np.count_nonzero(late))
 
     def take(self, arrival_counts: list[int], *, shares_cpu: bool = False) -> Observations:
         """Return what was observed since the last call.

@@ -4,6 +4,7 @@ The policy comes from a model: the profile, Poisson arrivals, the SLA. Once a se
 compares the model with what the replica observed, and adjusts the policy in force.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -195,6 +196,7 @@ class PolicyController:
         """
         self._corrections.observe(seen, self.sla_at_replica.late_share_allowed)
         self.core.wait_factor = self._corrections.wait_factor
+        await asyncio.sleep(0)  # requests that came meanwhile have their turn
         capacity_per_s = self.profile.capacity_per_s
         solving = self._solver.in_progress
         refitted = self._corrections.refit_profile(solving=solving)
@@ -214,6 +216,7 @@ class PolicyController:
             self._solve()
         elif self._solver.table is not None and self._corrections.update_index_of_dispersion():
             self._use_solved_table()
+        await asyncio.sleep(0)
         self._revise_burst_policy(seen.arrival_counts)
         await self.percentiles.tick(
             seen.response_times_s,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from deployments.batcher.core import BatcherCore
 from policy.batching_policy import BatchingPolicy
@@ -17,6 +18,8 @@ from policy.profile import Profile
 from policy.response_time.distribution import ResponseTimeDistribution
 from policy.response_time.evaluation import evaluate
 from policy.response_time.way import BalancerLoad, ClientResponseTimes
+
+FloatArray = NDArray[np.float64]
 
 logger = logging.getLogger("sojourn.policy")
 
@@ -65,7 +68,7 @@ class ResponseTimePercentiles:
 
     async def tick(
         self,
-        response_times_s: Sequence[float],
+        response_times_s: Sequence[float] | FloatArray,
         profile: Callable[[], Profile],
         core: BatcherCore,
         balancer: BalancerLoad | None = None,
@@ -74,7 +77,7 @@ class ResponseTimePercentiles:
 
         Parameters
         ----------
-        response_times_s : sequence of float
+        response_times_s : sequence or ndarray of float, shape (requests,)
             Of the requests answered in this tick.
         profile : callable
             Returns the model to predict by.
@@ -82,8 +85,8 @@ class ResponseTimePercentiles:
         balancer : BalancerLoad, optional
             None: not known.
         """
-        if response_times_s:
-            quantiles_ms = 1e3 * np.percentile(np.array(response_times_s), PERCENTILES)
+        if len(response_times_s):
+            quantiles_ms = 1e3 * np.percentile(response_times_s, PERCENTILES)
             self.measured_ms = _by_percentile(quantiles_ms.tolist())
             if len(response_times_s) >= _MIN_COMPARED:
                 self._compare()

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 import warnings
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -80,6 +81,24 @@ async def test_counters_grow_by_what_is_new(recorded: dict[str, Recorder]) -> No
             await exported.flush(await service.tick())
         assert recorded["sojourn_offered_rows_total"].values == {(): [2, 1]}
         assert len(recorded["sojourn_response_time_seconds"].values[()]) == 3
+
+
+async def test_a_busy_second_is_handed_over_as_a_sample_in_turns_with_the_requests(
+    recorded: dict[str, Recorder],
+) -> None:
+    async with emulated_service(PROFILE) as service:
+        exported = metrics.ReplicaMetrics(service)
+        for _ in range(1000):
+            service.observer.answered(1, 0.001)
+        given: list[int] = []  # values that were handed over by the end of each turn
+        flushing = asyncio.create_task(exported.flush(await service.tick()))
+        while not flushing.done():
+            values = [value for one in recorded.values() for value in one.values.values()]
+            given.append(sum(map(len, values)))
+            await asyncio.sleep(0)
+        assert len(recorded["sojourn_response_time_seconds"].values[()]) == 100
+        assert given[-1] > 100
+        assert max(after - before for before, after in pairwise(given)) <= 10
 
 
 async def test_who_was_admitted_and_who_was_not_is_counted(recorded: dict[str, Recorder]) -> None:

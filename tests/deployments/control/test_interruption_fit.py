@@ -1,10 +1,14 @@
 """When the interruptions of the model follow those measured."""
 
+import math
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deployments.batcher.front_counts import FrontCounts
-from deployments.control.interruption_fit import InterruptionFit
+from deployments.control.interruption_fit import InterruptionFit, two_digits
 from tests.support.front_counts import front_counts
 
 
@@ -54,6 +58,13 @@ def test_a_few_more_than_matter_are_all_told() -> None:
     found = fitted(lengths_s, seconds=1).measured()
     assert found is not None
     assert found.lengths_ms == pytest.approx([1e3 * s for s in lengths_s])
+
+
+@given(st.floats(1e-6, 1e6))
+def test_two_digits_are_those_nearest(value: float) -> None:
+    (rounded,) = two_digits(np.array([value])).tolist()
+    assert rounded == pytest.approx(float(f"{rounded:.2g}"))
+    assert abs(rounded - value) <= 0.5001 * 10.0 ** (math.floor(math.log10(value)) - 1)
 
 
 def test_they_are_forgotten() -> None:

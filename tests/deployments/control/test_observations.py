@@ -7,7 +7,7 @@ import pytest
 from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.front_meter import FrontMeter
 from deployments.batcher.requests import StartReason
-from deployments.control.observations import BATCHES_SHOWN, Observations, ReplicaObserver
+from deployments.control.observations import BATCHES_SHOWN, ReplicaObserver
 from deployments.haproxy.admin_answers import MeanTimes
 from policy.objective import ServiceLevelObjective
 from tests.support.virtual_loop import VirtualLoop
@@ -66,7 +66,7 @@ def test_what_requests_wait_in_the_balancer_makes_them_late_in_arrears() -> None
     seen = observer.take([])
     assert seen.response_times_s == pytest.approx([0.10875, 0.12875, 0.20375, 0.10875])
     assert (seen.late_answers, counts(observer)) == (3, (10, 8))
-    assert observer.take([]).response_times_s == []
+    assert not observer.take([]).response_times_s.size
 
 
 def test_observations_count_requests_and_are_handed_over_once() -> None:
@@ -74,9 +74,27 @@ def test_observations_count_requests_and_are_handed_over_once() -> None:
     observer.answered(4, 0.01)
     observer.answered(4, 0.5)
     observer.deadline_missed(4, 0.2, deadline_ms=200.0)
-    assert observer.take([9, 11]) == Observations([], [0.01, 0.5, 0.2], 2, [9, 11])
-    assert observer.take([]) == Observations([], [], 0, [])
+    seen = observer.take([9, 11])
+    assert seen.response_times_s.tolist() == [0.01, 0.5, 0.2]
+    assert (seen.batches, seen.late_answers, seen.arrival_counts) == ([], 2, [9, 11])
+    again = observer.take([])
+    assert (again.response_times_s.size, again.late_answers, again.arrival_counts) == (0, 0, [])
     assert counts(observer) == (12, 8)
+
+
+@pytest.mark.parametrize("most", [1, 3, 10, 100])
+def test_a_sample_holds_no_more_than_asked_for_and_each_at_most_once(most: int) -> None:
+    observer = ReplicaObserver(SLA)
+    for number in range(10):
+        observer.answered(1, 1e-3 * number)
+        observer.batch_ended(BatchRecord(number, StartReason.FULL, 0, 0.0, 0.01, None, False))
+    seen = observer.take([7])
+    sample = seen.sampled(most)
+    times_s, sizes = sample.response_times_s.tolist(), [record.size for record in sample.batches]
+    for drawn, of in ((times_s, seen.response_times_s.tolist()), (sizes, list(range(10)))):
+        assert len(drawn) == len(set(drawn)) == min(most, 10)
+        assert set(drawn) <= set(of)
+    assert sample.arrival_counts == [7]
 
 
 def test_the_last_batches_are_kept_and_each_is_handed_over_once() -> None:
