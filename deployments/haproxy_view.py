@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from deployments.haproxy.admin_answers import (
     MIN_REQUESTS,
@@ -49,8 +50,9 @@ _COMMANDS = b"show info;show activity;show stat -1 4 -1\n"
 _READ_AT = re.compile(r"^date_now: ([\d.]+)$", re.MULTILINE)
 #: More waits than this between two calls of `HaproxyView.take_unread_ms` are not kept.
 _WAITS_KEPT = 64
-#: Of the latest waits, so many are a sample that predictions can draw from; fewer than the first
-#: number are none.
+#: The waits of this time are a sample that predictions can draw from; fewer than the first number
+#: are filled up with older ones.
+_SAMPLE_S = 20.0
 _SAMPLE_LEAST, _SAMPLE_MOST = 50, 512
 #: Time after which what was seen of HAProxy's load counts for 1/e.
 _LOAD_MEMORY_S = 10.0
@@ -87,6 +89,19 @@ class _LoadMeter:
         self._requests = keep * self._requests + work.requests - before[1]
 
 
+def _waits_of_requests_ms(
+    of_questions_ms: NDArray[np.float64], utilization: float
+) -> NDArray[np.float64]:
+    """Return what requests wait where questions wait so long, shapes (questions,).
+
+    A question waits to be accepted as well, even by an idle HAProxy, which reads the shortest of
+    them; requests come on connections that are open. What takes a question up to twice as long as
+    it takes half of those is no wait.
+    """
+    own_ms = float(np.quantile(of_questions_ms, (1 - utilization) / 2))
+    return np.where(of_questions_ms <= 2 * own_ms, 0.0, of_questions_ms - own_ms)
+
+
 def socket_path_on(node_id: str) -> Path:
     """Return the path of HAProxy's admin socket on a node: Ray puts it into a folder of its own."""
     path = Path(os.environ.get(_SOCKET_VARIABLE, _DEFAULT_SOCKET))
@@ -117,7 +132,7 @@ class HaproxyView:
         self._requests = 0
         self._total_ms = self._earlier_tries_ms = 0.0
         self._unread_ms: deque[float] = deque(maxlen=_WAITS_KEPT)
-        self._sample_ms: deque[float] = deque(maxlen=_SAMPLE_MOST)
+        self._sample: deque[tuple[float, float]] = deque(maxlen=_SAMPLE_MOST)
         self._read_s = time.monotonic()
         self._warned = False
         self._seen_s = time.monotonic()
@@ -131,12 +146,12 @@ class HaproxyView:
         It is reckoned over all of its requests, whichever replica answers them.
         """
         load = self._load.load
-        if load is None or len(self._sample_ms) < _SAMPLE_LEAST:
+        if load is None or len(self._sample) < _SAMPLE_LEAST:
             return load
-        # A question waits to be accepted as well, even by an idle HAProxy; requests come on open
-        # connections. HAProxy is idle more often than a quarter of the time.
-        own_ms = float(np.percentile(self._sample_ms, 25))
-        return replace(load, waits_ms=tuple(max(0.0, ms - own_ms) for ms in self._sample_ms))
+        asked_s, sampled_ms = np.array(self._sample).T
+        new = int(np.count_nonzero(asked_s > time.monotonic() - _SAMPLE_S))
+        waits_ms = _waits_of_requests_ms(sampled_ms[-max(new, _SAMPLE_LEAST) :], load.utilization)
+        return replace(load, waits_ms=tuple(waits_ms.tolist()))
 
     @property
     def refused_elsewhere(self) -> float:
@@ -224,10 +239,10 @@ class HaproxyView:
         wait_s = -1.0 if read_s is None else min(read_s - asked_s, _TIMEOUT_S)
         ago_s = min(time.time() - asked_s, _TIMEOUT_S)
         self._read_s = time.monotonic() - max(0.0, ago_s - max(0.0, wait_s))
-        due_s = 0.0
+        due_s, now_s = 0.0, time.monotonic()
         while due_s <= wait_s:
             self._unread_ms.append(1e3 * (wait_s - due_s))
-            self._sample_ms.append(1e3 * (wait_s - due_s))
+            self._sample.append((now_s, 1e3 * (wait_s - due_s)))
             due_s += random.expovariate(1 / self._pause_s)
 
     async def _ask(self) -> str:

@@ -77,6 +77,8 @@ class FrontCounts:
     interruptions_s : sequence of float
         For how long each iteration with work was held up: its wall time without its CPU time.
         Shorter ones than `INTERRUPTION_S` are left out.
+    work_before_s : sequence of float
+        The CPU time of the loop's work before each of these, since the one before.
     stalled_s : float
         By how much heartbeats were late without work of the loop's own.
     """
@@ -93,4 +95,5 @@ class FrontCounts:
     working_cpu_s: float = 0.0
     iterations: IterationSums = field(default_factory=IterationSums)
     interruptions_s: Sequence[float] = ()
+    work_before_s: Sequence[float] = ()
     stalled_s: float = 0.0

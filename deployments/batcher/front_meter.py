@@ -14,6 +14,7 @@ overdue may have been readable since it was due.
 import asyncio
 import math
 import time
+from array import array
 from collections.abc import Callable
 
 from deployments.batcher.front_counts import INTERRUPTION_S, FrontCounts, IterationSums
@@ -91,8 +92,10 @@ class FrontMeter:
         # Since the last `take`.
         self._busy_s = self._busy_cpu_s = self._longest_lag_s = 0.0
         self._working_cpu_s = self._stalled_s = 0.0
-        self._interruptions_s: list[float] = []
+        self._interruptions_s, self._work_before_s = array("d"), array("d")
         self._iterations = IterationSums()
+        # CPU time of the loop's work since the last interruption.
+        self._work_since_s = 0.0
         # CPU time of iterations without a request or batch, until one has a request.
         self._parts_cpu_s = 0.0
         self._cpu_wait_taken_s = cpu_wait_clock()
@@ -211,9 +214,11 @@ class FrontMeter:
             working_cpu_s=self._working_cpu_s,
             iterations=self._iterations,
             interruptions_s=self._interruptions_s,
+            work_before_s=self._work_before_s,
             stalled_s=self._stalled_s,
         )
-        self._taken, self._interruptions_s, self._iterations = now, [], IterationSums()
+        self._taken, self._iterations = now, IterationSums()
+        self._interruptions_s, self._work_before_s = array("d"), array("d")
         self._busy_s = self._busy_cpu_s = self._longest_lag_s = 0.0
         self._working_cpu_s = self._stalled_s = 0.0
         return counts
@@ -259,8 +264,11 @@ class FrontMeter:
             # It read or parsed a part of a large body: that is a cost of requests as well.
             self._parts_cpu_s += front_cpu_s
         self._working_cpu_s += length_cpu_s
+        self._work_since_s += length_cpu_s
         if length_s - length_cpu_s > INTERRUPTION_S:
             self._interruptions_s.append(length_s - length_cpu_s)
+            self._work_before_s.append(self._work_since_s)
+            self._work_since_s = 0.0
         self._iteration_forward_s = self._iteration_forward_cpu_s = 0.0
         self._longest_lag_s = max(self._longest_lag_s, length_s)
         self._readable_since_s = self._iteration_began_s

@@ -8,7 +8,6 @@ from deployments.control.bottleneck import bottleneck
 from deployments.control.front_fit import FrontFit
 from deployments.control.model_corrections import ModelCorrections
 from deployments.control.response_times import ResponseTimePercentiles
-from policy.interruptions import Interruptions
 from policy.response_time.way import BalancerLoad
 
 
@@ -66,17 +65,6 @@ def _front_report(front: FrontFit) -> dict[str, Any]:
         "shares_cpu": costs and costs.shares_cpu,
         "utilization": state.utilization,
         "slowdown": state.slowdown,
-        "interrupted": _interruption_report(front.interruptions.measured()),
+        "interrupted": front.interruptions.report(),
         "lag_ms": 1e3 * state.lag_s,
-    }
-
-
-def _interruption_report(found: Interruptions | None) -> dict[str, float]:
-    """Return how much the loop was held up in the last half minute, and for how long at a time."""
-    if found is None:
-        return {"share": 0.0, "mean_ms": 0.0, "longest_ms": 0.0}
-    return {
-        "share": found.share,
-        "mean_ms": found.mean_ms,
-        "longest_ms": max(found.lengths_ms),
     }

@@ -236,6 +236,8 @@ def _random_stream() -> tuple[FloatArray, FloatArray]:
 
 def _interruption_stream(interruptions: Interruptions) -> tuple[FloatArray, FloatArray]:
     """Return the work between interruptions, and their lengths, in ms, one of each."""
+    if interruptions.work_ms:
+        return interruptions.scaled_work_ms(), np.array(interruptions.lengths_ms)
     generator = np.random.default_rng(_INTERRUPTION_SEED)
     between = generator.standard_exponential(_INTERRUPTIONS)
     between /= between.mean() * interruptions.per_ms

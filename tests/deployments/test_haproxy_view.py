@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -189,6 +190,29 @@ async def test_the_load_has_a_sample_of_the_waits_without_what_a_question_costs_
                 assert view.load.waits_ms == ()
     assert view.load is not None
     assert sorted(view.load.waits_ms) == pytest.approx([0.0] * 45 + [5.0] * 15, abs=1e-3)
+
+
+async def test_the_sample_is_of_the_last_seconds_and_what_questions_usually_take_is_no_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At first all questions wait 5 ms; a minute later, 0.2 to 0.3 ms."""
+    path, view = tmp_path / "admin.sock", HaproxyView("-x7", tmp_path / "admin.sock")
+    monotonic, later_s = time.monotonic, 0.0
+    monkeypatch.setattr("deployments.haproxy_view.time.monotonic", lambda: monotonic() + later_s)
+    monkeypatch.setattr("deployments.haproxy_view.time.time", lambda: 1000.0)
+    monkeypatch.setattr("deployments.haproxy_view.random.expovariate", lambda rate: 1.0)
+    waits_s = [0.005] * 100 + [0.0002, 0.0003] * 60
+    answers = [
+        f"{info(500 * n, 75)}\n{activity(1000.0 + wait_s)}\n{table(500 * n, 9)}"
+        for n, wait_s in enumerate(waits_s)
+    ]
+    async with raw_haproxy(path, answers):
+        for number in range(len(waits_s)):
+            if number == 100:
+                later_s = 60.0
+            await view.look()
+    assert view.load is not None
+    assert view.load.waits_ms == (0.0,) * 120
 
 
 async def test_a_clock_that_is_set_back_delays_no_question(

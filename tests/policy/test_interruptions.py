@@ -91,6 +91,47 @@ def test_the_longer_interruptions_come_as_often_without_the_shorter(
         assert kept.share / kept.mean_ms == pytest.approx(per_ms * len(longer) / len(lengths_ms))
 
 
+@given(
+    share=st.floats(0.01, 0.9),
+    recorded=st.lists(st.tuples(st.floats(0.01, 100), st.floats(0.01, 100)), min_size=1),
+    least_ms=st.floats(0.01, 110),
+)
+def test_what_is_dropped_from_a_record_is_work_and_the_time_is_the_same(
+    share: float, recorded: list[tuple[float, float]], least_ms: float
+) -> None:
+    lengths_ms, work_ms = zip(*recorded, strict=True)
+    found = Interruptions(share, lengths_ms, work_ms)
+    assert Interruptions.from_dict(found.to_dict()) == found
+    scaled_ms = found.scaled_work_ms()
+    whole_ms = scaled_ms.sum() + sum(lengths_ms)
+    assert sum(lengths_ms) / whole_ms == pytest.approx(share)
+    kept = found.at_least_ms(least_ms)
+    assert (kept is None) == (max(lengths_ms) < least_ms)
+    if kept is not None:
+        assert kept.lengths_ms == tuple(ms for ms in lengths_ms if ms >= least_ms)
+        assert sum(kept.work_ms) + sum(kept.lengths_ms) == pytest.approx(whole_ms)
+        assert kept.share == pytest.approx(sum(kept.lengths_ms) / whole_ms)
+        if least_ms <= min(lengths_ms):
+            assert kept.work_ms == pytest.approx(scaled_ms.tolist())
+
+
+@pytest.mark.parametrize("rate_per_s", [3000.0, 6000.0])
+def test_interruptions_that_follow_each_other_delay_more_than_the_same_in_any_order(
+    rate_per_s: float,
+) -> None:
+    """A tenth of the work in which the loop is held up for as long as it works, and a calm rest."""
+    lengths_ms = (0.5,) * 20
+    evenly, in_a_row = (1.0,) * 20, (0.05,) * 19 + (19.05,)
+    policy = BatchingPolicy.from_control_limit(1, 8)
+    any_order, apart, together = (
+        evaluate(
+            replace(FAST, interruptions=Interruptions(0.2, lengths_ms, work_ms)), policy, rate_per_s
+        ).response_percentile_ms(99)
+        for work_ms in ((), evenly, in_a_row)
+    )
+    assert apart < any_order < 0.7 * together
+
+
 def test_a_front_beside_the_device_is_held_up_and_the_device_is_not() -> None:
     policy = BatchingPolicy.from_control_limit(1, 8)
     front = FrontCosts(0.05, 0.05, shares_cpu=False)
@@ -140,6 +181,10 @@ def test_the_profile_file_keeps_them() -> None:
         {"share": True, "lengths_ms": [1.0]},
         {"share": 0.1, "lengths_ms": 1.0},
         {"share": 0.1},
+        {"share": 0.1, "lengths_ms": [1.0], "work_ms": [1.0, 2.0]},
+        {"share": 0.1, "lengths_ms": [1.0], "work_ms": [0.0]},
+        {"share": 0.1, "lengths_ms": [1.0], "work_ms": 1.0},
+        {"share": 0.1, "lengths_ms": [1.0], "work": [1.0]},
         [0.1],
     ],
 )

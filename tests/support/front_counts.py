@@ -26,7 +26,7 @@ def front_counts(
     slowdown : float
         Wall time of the iterations over their CPU time.
     **others
-        Further attributes of `FrontCounts`.
+        Further attributes of `FrontCounts`. Interruptions come evenly, unless these say otherwise.
     """
     answered = requests - refused
     parts = max(batches, 1)
@@ -49,4 +49,7 @@ def front_counts(
         "working_cpu_s": cpu_s,
     }
     given["iterations"] = iterations
+    if interruptions_s := others.get("interruptions_s"):
+        work_s = others.get("working_cpu_s", cpu_s) / len(interruptions_s)
+        given["work_before_s"] = [work_s] * len(interruptions_s)
     return FrontCounts(requests=requests, refused=refused, batches=batches, **{**given, **others})

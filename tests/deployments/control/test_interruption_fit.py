@@ -27,16 +27,43 @@ def fitted(
 
 def test_share_and_lengths_are_those_seen() -> None:
     rng = np.random.default_rng(1)
-    fit, held_up_s = InterruptionFit(), 0.0
+    fit, seen_s = InterruptionFit(), []
     for _ in range(30):
-        lengths_s = (1e-3 * rng.lognormal(-1, 1, size=200)).tolist()
-        held_up_s += sum(lengths_s)
+        lengths_s = (1e-3 * rng.lognormal(-1, 1, size=50)).tolist()
+        seen_s += lengths_s
         fit.observe(second(lengths_s), 1.0)
-    found = fit.measured()
+    found, held_up_s = fit.measured(), sum(seen_s)
     assert found is not None
     assert found.share == pytest.approx(held_up_s / (held_up_s + 30 * 0.6), rel=0.05)
-    assert found.mean_ms == pytest.approx(1e3 * held_up_s / 6000, rel=0.02)
-    assert max(found.lengths_ms) > 10 * found.mean_ms
+    assert found.lengths_ms == pytest.approx([1e3 * s for s in seen_s], rel=0.05)
+    assert found.work_ms == pytest.approx([1e3 * 0.6 / 50] * len(seen_s), rel=0.05)
+    report = fit.report()
+    assert report["share"] == pytest.approx(found.share, rel=0.05)
+    assert report["longest_ms"] == pytest.approx(max(found.lengths_ms), rel=0.05)
+
+
+def test_of_many_the_longest_are_told_apart_and_the_others_are_work() -> None:
+    rng = np.random.default_rng(1)
+    fit, seen_s = InterruptionFit(), []
+    for _ in range(30):
+        lengths_s = rng.uniform(1e-4, 5e-4, 200).tolist()
+        seen_s += lengths_s
+        fit.observe(second(lengths_s), 1.0)
+    found, longest_s = fit.measured(), sorted(seen_s)[-2048:]
+    assert found is not None
+    assert sorted(found.lengths_ms) == pytest.approx([1e3 * s for s in longest_s], rel=0.05)
+    whole_s = sum(seen_s) + 30 * 0.6
+    assert found.share == pytest.approx(sum(longest_s) / whole_s, rel=0.05)
+    times_ms = sum(found.lengths_ms) + sum(found.work_ms)
+    assert times_ms == pytest.approx(1e3 * whole_s, rel=0.05)
+    assert fit.report()["share"] == pytest.approx(sum(seen_s) / whole_s)
+
+
+def test_the_order_in_which_they_came_is_kept() -> None:
+    long_after_long = [1e-4] * 50 + [2e-3] * 50
+    found = fitted(long_after_long, seconds=1).measured()
+    assert found is not None
+    assert found.lengths_ms == pytest.approx([1e3 * s for s in long_after_long])
 
 
 def test_waits_that_the_model_has_as_work_do_not_count() -> None:
