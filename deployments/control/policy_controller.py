@@ -211,6 +211,7 @@ class PolicyController:
             )
             self._use(self.core.table)
             self._solver.reduce_capacity(self.profile.capacity_per_s / capacity_per_s)
+            await asyncio.sleep(0)
             self._solve()
         elif path_changed:
             self._solve()
