@@ -98,10 +98,17 @@ async def _measure(requests: int) -> dict[str, float]:
 
 
 @click.command()
-@click.option("--rate", default=6000, show_default=True, help="Requests of the second.")
+@click.option(
+    "--rate",
+    type=click.IntRange(BATCH),
+    default=6000,
+    show_default=True,
+    help="Requests of the second.",
+)
 @json_option
 def main(rate: int, as_json: bool) -> None:
     """Measure what a replica does once a second beside its requests."""
+    random.seed(1)
     found = asyncio.run(_measure(rate))
     if as_json:
         print_json(found)
