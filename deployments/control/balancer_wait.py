@@ -9,6 +9,8 @@ from deployments.haproxy.admin_answers import MeanTimes
 
 #: Looks without news after which what was seen before says nothing any more.
 _FORGET_AFTER = 10
+#: HAProxy tells its means in whole ms: a difference of no more than this may be none.
+_RESOLUTION_S = 1e-3
 #: A request is drawn at most so many earlier tries.
 _MAX_TRIES = 20
 #: Share of a long wait at the replica that a request is spared at the balancer; measured.
@@ -109,7 +111,8 @@ class BalancerWait:
         requests, refused = self._requests, self._refused
         if requests:
             own_mean_s = self._response_times_s / requests
-            beyond_s = max(0.0, 1e-3 * (means.total_ms - way_ms) - own_mean_s)
+            beyond_s = 1e-3 * (means.total_ms - way_ms) - own_mean_s
+            beyond_s = 0.0 if beyond_s <= _RESOLUTION_S else beyond_s
             tries_s = min(1e-3 * means.earlier_tries_ms, beyond_s) if refused else 0.0
             self._tries_s, self._thread_s = tries_s, beyond_s - tries_s
             self._refused_share = refused / (refused + requests)

@@ -46,7 +46,7 @@ class ResponseTimePercentiles:
     Attributes
     ----------
     measured_ms : dict of str to float
-        Of the last tick that had answers.
+        Of the last tick that had answers, with the balancer's own time for each.
     predicted_ms : dict of str to float
         At the arrival rate observed at the last prediction, under the policy then in force; empty
         if they cannot be predicted.
@@ -87,6 +87,7 @@ class ResponseTimePercentiles:
         """
         if len(response_times_s):
             quantiles_ms = 1e3 * np.percentile(response_times_s, PERCENTILES)
+            quantiles_ms += 0.0 if balancer is None else balancer.request_ms
             self.measured_ms = _by_percentile(quantiles_ms.tolist())
             if len(response_times_s) >= _MIN_COMPARED:
                 self._compare()

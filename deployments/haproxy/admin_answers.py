@@ -122,6 +122,9 @@ def means_since(before: ServerTimes, now: ServerTimes) -> MeanTimes | None:
 
     The i-th request takes HAProxy's mean 1/min(i, n) of the way to its own time, where n is
     `MEAN_OVER_REQUESTS`. So of the mean before, a known share is kept; this solves for the rest.
+    HAProxy's whole numbers of ms are magnified: a result may be too high, and the next one as much
+    too low, below 0, too. On average they are right, as HAProxy rounds up what it tells and what it
+    forgets alike.
     """
     requests = now.requests - before.requests
     if requests < MIN_REQUESTS:
@@ -131,7 +134,7 @@ def means_since(before: ServerTimes, now: ServerTimes) -> MeanTimes | None:
     kept *= math.exp((max(before.requests, most) - max(now.requests, most)) / most)
 
     def new(mean_before: float, mean_now: float) -> float:
-        return max(0.0, (mean_now - kept * mean_before) / (1 - kept))
+        return (mean_now - kept * mean_before) / (1 - kept)
 
     return MeanTimes(
         new(before.means.total_ms, now.means.total_ms),

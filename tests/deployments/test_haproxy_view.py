@@ -97,6 +97,18 @@ async def test_looks_between_two_calls_count_by_their_requests(tmp_path: Path) -
     assert view.take() is None
 
 
+async def test_what_rounding_magnified_cancels_out_over_the_looks(tmp_path: Path) -> None:
+    """HAProxy's mean is 1 ms once: without the look after that it would stay too high."""
+    path, view = tmp_path / "admin.sock", HaproxyView("-x7", tmp_path / "admin.sock")
+    answers = [table(10_000 + 200 * n, 3 if n == 2 else 1) for n in range(6)]
+    async with haproxy(path, answers):
+        for _ in range(6):
+            await view.look()
+    means = view.take()
+    assert means is not None
+    assert means.total_ms == pytest.approx((4 * 1 + 3) / 5, rel=0.1)
+
+
 async def test_a_busy_server_is_looked_at_often_and_an_idle_one_seldom(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
     # More than HAProxy averages over, in no time; then nothing; then it is waited for, in vain.
@@ -167,7 +179,28 @@ async def test_what_requests_wait_until_they_are_read_is_told_by_questions(
     async with raw_haproxy(path, answers):
         await view.look()
         await view.look()
-    assert view.take_unread_ms() == pytest.approx(2 * [70, 50, 30, 10], abs=1e-3)
+    own_ms = 0.5  # a question takes HAProxy no longer itself
+    expected_ms = [wait_ms - own_ms for wait_ms in (70, 50, 30, 10)]
+    assert view.take_unread_ms() == pytest.approx(2 * expected_ms, abs=1e-3)
+
+
+async def test_what_a_question_takes_itself_is_no_wait_of_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Questions take 0.2 to 0.3 ms, while requests take 0.4 in all; one takes 5 ms more."""
+    path, view = tmp_path / "admin.sock", HaproxyView("-x7", tmp_path / "admin.sock")
+    monkeypatch.setattr("deployments.haproxy_view.time.time", lambda: 1000.0)
+    monkeypatch.setattr("deployments.haproxy_view.random.expovariate", lambda rate: 1.0)
+    waits_s = [0.0002, 0.0003, 0.0002, 0.0052, 0.0002]
+    answers = [
+        f"{info(500 * n, 85)}\n{activity(1000.0 + wait_s)}\n{table(500 * n, 1)}"
+        for n, wait_s in enumerate(waits_s)
+    ]
+    async with raw_haproxy(path, answers):
+        for _ in waits_s:
+            await view.look()
+    assert view.take_unread_ms() == pytest.approx([0.0, 0.0, 0.0, 5.0, 0.0], abs=1e-3)
+    assert view.take_unread_ms() == []
 
 
 async def test_the_load_has_a_sample_of_the_waits_without_what_a_question_costs_itself(
@@ -251,7 +284,7 @@ async def test_a_clock_that_was_set_says_little(
     async with raw_haproxy(path, answers):
         await view.look()
         await view.look()
-    assert view.take_unread_ms() == unread_ms
+    assert view.take_unread_ms() == pytest.approx([ms - 0.5 for ms in unread_ms])
     assert view.take_unread_ms() == []
 
 
@@ -269,7 +302,7 @@ async def test_a_haproxy_that_does_not_read_in_time_counts(
     async with haproxy(path, [table(0, 9), table(1000, 9)]):
         await view.look()
         await view.look()
-    assert view.take_unread_ms() == pytest.approx([50.0])
+    assert view.take_unread_ms() == pytest.approx([49.5])
 
 
 async def test_a_haproxy_that_the_supervisor_gave_up_counts(
@@ -282,4 +315,4 @@ async def test_a_haproxy_that_the_supervisor_gave_up_counts(
     async with raw_haproxy(path, ["", f"{info()}\n{table(0, 9)}", f"{info()}\n{table(999, 9)}"]):
         for _ in range(3):
             await view.look()
-    assert view.take_unread_ms() == pytest.approx([500.0])
+    assert view.take_unread_ms() == pytest.approx([499.5])

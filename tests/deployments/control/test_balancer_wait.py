@@ -29,6 +29,15 @@ def test_what_the_balancer_measures_beyond_the_replica_and_the_way_is_lost() -> 
     assert wait.draw_s(np.full(3, 0.02)).tolist() == pytest.approx([0.1195] * 3)
 
 
+@pytest.mark.parametrize(("mean_ms", "lost_ms"), [(10.9, 0.0), (11.0, 0.0), (12.0, 2.0)])
+def test_less_than_the_balancer_can_tell_is_not_lost(mean_ms: float, lost_ms: float) -> None:
+    """Its means are in whole ms."""
+    wait = BalancerWait()
+    wait.answered(0.010)
+    revise(wait, MeanTimes(mean_ms, 0.0))
+    assert wait.wait_s == pytest.approx(1e-3 * lost_ms)
+
+
 def test_answers_that_were_held_back_took_so_much_longer() -> None:
     wait = BalancerWait()
     wait.answered(0.010)

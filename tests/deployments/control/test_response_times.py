@@ -148,6 +148,15 @@ async def test_measured_percentiles_stay_over_a_tick_without_answers(
     assert percentiles.measured_ms == measured_ms
 
 
+async def test_the_balancers_own_time_for_a_request_is_measured_as_it_is_predicted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core = core_at(0.0, LIMIT_2, monkeypatch)
+    percentiles = ResponseTimePercentiles()
+    await percentiles.tick([0.002] * 200, lambda: PROFILE, core, BalancerLoad(0.25, 0.1))
+    assert percentiles.measured_ms == pytest.approx({"50": 2.25, "95": 2.25, "99": 2.25})
+
+
 async def test_clients_also_wait_for_the_balancer(monkeypatch: pytest.MonkeyPatch) -> None:
     percentiles, core = ResponseTimePercentiles(), core_at(100.0, LIMIT_2, monkeypatch)
     for balancer in (BalancerLoad(2.0, 0.0), None):

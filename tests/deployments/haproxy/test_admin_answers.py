@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from deployments.haproxy.admin_answers import (
@@ -52,6 +53,27 @@ def test_the_mean_of_the_new_requests_is_recovered_from_the_running_mean(
     assert found is not None
     assert math.isclose(found.total_ms, 250.0, rel_tol=2e-3)
     assert math.isclose(found.earlier_tries_ms, 30.0, rel_tol=5e-3)
+
+
+@pytest.mark.parametrize("most_ms", [1, 3, 20])
+def test_looks_at_means_in_whole_ms_are_right_on_average(most_ms: int) -> None:
+    """HAProxy keeps a whole sum, and rounds up what it forgets of it and what it tells."""
+    random = np.random.default_rng(4)
+    most, running, requests = MEAN_OVER_REQUESTS, 0, 0
+    before, found, truth = times(0, 0.0), list[float](), list[float]()
+    for _ in range(400):
+        new_ms = random.integers(0, most_ms + 1, 300)
+        for time_ms in new_ms.tolist():
+            requests += 1
+            running += time_ms - (-(-running // most) if requests > most else 0)
+        told_ms = -(-running // min(requests, most))
+        now = times(requests, told_ms)
+        means = means_since(before, now)
+        assert means is not None
+        found.append(means.total_ms)
+        truth.append(float(new_ms.mean()))
+        before = now
+    assert np.mean(found) == pytest.approx(np.mean(truth), abs=0.03)
 
 
 def test_the_work_of_the_process_is_read() -> None:
