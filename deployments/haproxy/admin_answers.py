@@ -124,7 +124,7 @@ def means_since(before: ServerTimes, now: ServerTimes) -> MeanTimes | None:
     `MEAN_OVER_REQUESTS`. So of the mean before, a known share is kept; this solves for the rest.
     HAProxy's whole numbers of ms are magnified: a result may be too high, and the next one as much
     too low, below 0, too. On average they are right, as HAProxy rounds up what it tells and what it
-    forgets alike.
+    forgets alike (`swrate_avg` and `swrate_add` in its ``freq_ctr.h``).
     """
     requests = now.requests - before.requests
     if requests < MIN_REQUESTS:
